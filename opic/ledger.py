@@ -1,0 +1,251 @@
+"""The model: how cash moves, in plain Python. Read it as the specification of the store.
+
+It keeps every page in a dict and decides one record at a time. The store (`opic.store`) does the same in columns and
+batches; fed the same log, both end in the same state to the bit, whatever the batches were (tests/properties).
+
+The way cash takes: genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives all
+that was granted so far (`credit`). A read takes a page's whole cash, gives d of it to its links in equal shares and
+the rest to the virtual page. When the cash on read pages has drained, every page is granted a little more. A page that
+goes away gives its grants back. Nothing ever mints or burns again.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from opic.cash import ROUND_BITS, Books, Flag, Rules, gone_until_us, split
+from opic.errors import BadUrl
+from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.urls import canonical_url, host_of, registered_domain
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """One read of a page: the clock after it, the cash it spent, when it was fetched (microseconds)."""
+
+    clock: int
+    cash: int
+    fetched_at_us: int
+
+
+@dataclass(slots=True)
+class Page:
+    """A page's columns. Its cash is `v + credit`, or `v` alone while it is gone."""
+
+    url: str
+    id: int
+    v: int = 0
+    spent: int = 0  # H, total history.
+    inflow: int = 0
+    state: int = int(Flag.KNOWN)
+    reads: int = 0
+    digest: int = 0  # Of the links it showed last; 0 is no links.
+    times_gone: int = 0
+    gone_until_us: int = 0
+    measures: deque[Measure] = field(default_factory=deque)
+
+    def has(self, flag: Flag) -> bool:
+        """Tell whether a bit of the state byte is set."""
+        return bool(self.state & flag)
+
+
+@dataclass(frozen=True, slots=True)
+class Audit:
+    """The books recounted from the pages: `minted = pages + virtual + in_flight`, or something is wrong."""
+
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: int
+    mismatches: tuple[str, ...]  # Totals that differ from their recount, in words.
+
+    @property
+    def conserved(self) -> bool:
+        """True when no grain is missing or too many, and every total agrees with its column."""
+        return self.minted == self.pages + self.virtual + self.in_flight and not self.mismatches
+
+
+def links_digest(ids: Iterable[int]) -> int:
+    """Return 48 bits that tell one set of links from another; 0 for none."""
+    packed = b"".join(i.to_bytes(8, "little") for i in sorted(ids))
+    return (int.from_bytes(blake2b(packed, digest_size=6).digest(), "little") or 1) if packed else 0
+
+
+class Ledger:
+    """One shard in memory, with the store's interface."""
+
+    def __init__(self, rules: Rules | None = None, limits: Limits | None = None) -> None:
+        """Start with genesis: all grains on the virtual page, one grant promised to each page."""
+        self.rules = rules or Rules()
+        self.limits = limits or Limits()
+        self.books = Books(pool=self.rules.minted, credit=self.rules.grant)
+        self.pages: dict[str, Page] = {}
+        self._next_offset: dict[str, int] = {}
+
+    def next_offset(self, partition: str) -> int:
+        """Return the offset of the first record of the partition that has not taken effect."""
+        return self._next_offset.get(partition, 0)
+
+    def apply(self, partition: str, records: Sequence[Record]) -> None:
+        """Let records take effect, each once: those below `next_offset` are redeliveries and do nothing."""
+        for record in records:
+            if record.offset < self.next_offset(partition):
+                continue
+            self._decide(decode_record(record, self.limits))
+            self._next_offset[partition] = record.offset + 1
+
+    def cash(self, page: Page) -> int:
+        """Return what the page holds, in grains; never negative while it is not gone."""
+        return page.v + self._credit(page)
+
+    def audit(self) -> Audit:
+        """Recount the books from the pages."""
+        pages, books = self.pages.values(), self.books
+        gone = [p for p in pages if p.has(Flag.GONE)]
+        open_ = [p for p in pages if p.has(Flag.OPEN)]
+        recount = {
+            "clock": sum(p.spent for p in pages),
+            "live": len(pages) - len(gone),
+            "gone": len(gone),
+            "open": len(open_),
+            "v_open": sum(p.v for p in open_),
+            "v_gone": sum(p.v for p in gone),
+            "h_gone": sum(p.spent for p in gone),
+        }
+        wrong = tuple(f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n)
+        return Audit(self.rules.minted, sum(self.cash(p) for p in pages), books.pool, 0, wrong)
+
+    # One record.
+
+    def _decide(self, event: Event) -> None:
+        books = self.books
+        if event.outcome is Outcome.SEEDS:
+            books.seeds += len(event.seeds)
+            for url in event.seeds:
+                page = self._know(url)
+                self._come_back(page)
+                page.state &= ~Flag.EXCLUDED
+        elif event.outcome is Outcome.DEAD:
+            books.dead_letters += 1
+        else:
+            page = self._know(event.url)
+            if event.outcome is Outcome.READ:
+                self._read(page, event)
+            elif event.outcome is Outcome.GONE:
+                self._go_away(page, event.at_us)
+            elif event.outcome is Outcome.EXCLUDED:
+                page.state |= Flag.EXCLUDED
+                books.exclusions += 1
+            else:
+                books.failures += 1
+        self._grant()
+
+    def _read(self, page: Page, event: Event) -> None:
+        books = self.books
+        self._come_back(page)
+        children = self._children(page, event)
+
+        cash, share = self.cash(page), split(self.cash(page), len(children), self.rules.q)
+        digest = links_digest(child.id for child in children)
+        if page.has(Flag.OPEN):
+            if digest != page.digest:
+                books.drift_plus += page.spent if digest else 0
+                books.drift_minus += page.spent if page.digest else 0
+            books.v_open -= cash
+        else:  # What it spent before it went away, its new links never saw.
+            books.drift_plus += page.spent if digest else 0
+            books.open += 1
+            books.v_open += page.v - cash
+        page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
+        page.digest = digest
+
+        books.clock += cash
+        books.rounds += (cash << ROUND_BITS) // (books.live * self.rules.grant)
+        books.rounding += share.rounding
+        books.pool += share.virtual
+        books.reads += 1
+        books.links += len(children)
+        page.v -= cash
+        page.spent += cash
+        page.reads += 1
+        page.measures.append(Measure(books.clock, cash, event.at_us))
+        while len(page.measures) > self.rules.measures_max:
+            page.measures.popleft()
+        domain = registered_domain(host_of(page.url))
+        for child in children:
+            self._deposit(child, share.share, self.rules.inflow and registered_domain(host_of(child.url)) != domain)
+
+    def _children(self, page: Page, event: Event) -> list[Page]:
+        """Return the distinct pages linked to, in order; a link makes a page known, or brings it back in time."""
+        children: dict[str, Page] = {}
+        for link in event.links:
+            try:
+                url = canonical_url(link, self.limits.url_bytes_max)
+            except BadUrl:
+                self.books.bad_links += 1
+                continue
+            if url == page.url or url in children:
+                continue
+            child = children[url] = self._know(url)
+            if child.has(Flag.GONE) and event.at_us >= child.gone_until_us:
+                self._come_back(child)
+        return list(children.values())
+
+    def _deposit(self, page: Page, grains: int, from_other_domain: bool) -> None:
+        """Let cash arrive. A page that is gone keeps what links send it, and has it when it comes back."""
+        page.v += grains
+        if page.has(Flag.OPEN):
+            self.books.v_open += grains
+        elif page.has(Flag.GONE):
+            self.books.v_gone += grains
+        if from_other_domain:
+            page.inflow += grains
+
+    # Pages: known, gone, back. `v` is left alone; the class changes, and with it the credit.
+
+    def _credit(self, page: Page) -> int:
+        return 0 if page.has(Flag.GONE) else self.books.credit
+
+    def _know(self, url: str) -> Page:
+        page = self.pages.get(url)
+        if page is None:
+            page = self.pages[url] = Page(url, id=len(self.pages))
+            self.books.live += 1
+            self.books.pool -= self.books.credit
+        return page
+
+    def _go_away(self, page: Page, at_us: int) -> None:
+        books = self.books
+        books.departures += 1
+        page.times_gone += 1
+        page.gone_until_us = gone_until_us(at_us, page.times_gone)
+        if page.has(Flag.GONE):
+            return
+        if page.has(Flag.OPEN):
+            books.open -= 1
+            books.v_open -= page.v
+            books.drift_minus += page.spent if page.digest else 0
+        page.state = (page.state | Flag.GONE) & ~Flag.OPEN
+        books.live -= 1
+        books.gone += 1
+        books.pool += books.credit
+        books.v_gone += page.v
+        books.h_gone += page.spent
+
+    def _come_back(self, page: Page) -> None:
+        if not page.has(Flag.GONE):
+            return
+        books = self.books
+        page.state &= ~Flag.GONE
+        books.live += 1
+        books.gone -= 1
+        books.pool -= books.credit
+        books.v_gone -= page.v
+        books.h_gone -= page.spent
+
+    def _grant(self) -> None:
+        """Grant every live page a little more, once what the last grants left on read pages has drained."""
+        amount = self.books.grant_due(self.rules.regrant_ppm, self.rules.grant)
+        self.books.credit += amount
+        self.books.pool -= amount * self.books.live

@@ -1,0 +1,92 @@
+"""Connections to the store, and the words for what can go wrong with one."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import ExponentialBackoff, NoBackoff
+from redis.retry import Retry
+
+from opic.errors import NotBuiltYet, SettingsError, StoreError, StoreFull, StoreUnavailable
+
+TIMEOUT_SECONDS = 30.0
+LIBRARY = "opic_1"
+VERSION_MIN = (7, 0)
+
+
+def without_secret(url: str) -> str:
+    """Return a store's URL fit for a log: no user, no password."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+
+def connect(url: str, *, retries: int = 3) -> "redis.Redis":
+    """Connect to redis://, rediss:// or unix://. Nothing is sent yet.
+
+    Args:
+        url: of the store.
+        retries: how often a command is sent again after a lost connection. Reads and the fenced step may be repeated;
+            an append may not, since nobody knows whether the lost one took effect.
+
+    Raises:
+        SettingsError: no such scheme.
+        NotBuiltYet: a cluster.
+    """
+    scheme = urlsplit(url).scheme
+    if scheme == "redis+cluster":
+        raise NotBuiltYet("redis+cluster:// is not built yet: use one redis:// server, or the embedded store")
+    if scheme not in ("redis", "rediss", "unix"):
+        raise SettingsError(f"OPIC_STORE={without_secret(url)}: use redis://, rediss://, unix:// or embedded:DIR")
+    backoff = ExponentialBackoff(cap=0.5, base=0.02) if retries else NoBackoff()
+    return redis.Redis.from_url(
+        url, socket_timeout=TIMEOUT_SECONDS, socket_connect_timeout=5.0, retry=Retry(backoff, retries)
+    )
+
+
+@contextmanager
+def store_errors() -> Iterator[None]:
+    """Turn the client's exceptions into ours."""
+    try:
+        yield
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise StoreUnavailable(f"the store does not answer: {error}") from error
+    except redis.ResponseError as error:
+        text = str(error)
+        if "OPICFULL" in text:
+            raise StoreFull(text) from error
+        if text.startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")):
+            raise StoreUnavailable(f"the store is not ready: {text}") from error
+        if text.startswith("MISCONF") or "OOM command not allowed" in text:
+            raise StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}") from error
+        raise StoreError(f"the store refused a command: {text}") from error
+
+
+def check_server(client: "redis.Redis") -> None:
+    """Refuse a server that could not keep the books: too old, or one that evicts keys.
+
+    Raises:
+        StoreError: with what to change.
+    """
+    with store_errors():
+        info = client.info("server")
+        version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
+        if version < VERSION_MIN:
+            raise StoreError(f"the store is Redis {info['redis_version']}: functions need Redis 7.0 or any Valkey")
+        policy = client.info("memory").get("maxmemory_policy", "noeviction")
+        if policy != "noeviction":
+            raise StoreError(
+                f"the store's maxmemory-policy is {policy}, which would evict cash: set it to noeviction"
+            )
+
+
+def load_functions(client: "redis.Redis") -> None:
+    """Load the function library, unless the server has this very text already."""
+    code = (Path(__file__).parent / "opic.lua").read_text()
+    with store_errors():
+        for library in client.function_list(LIBRARY, withcode=True):
+            flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library
+            if flat.get(b"library_code", b"").decode() == code:
+                return
+        client.function_load(code, replace=True)

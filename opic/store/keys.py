@@ -1,0 +1,48 @@
+"""Every key of a shard, and the geometry of its columns.
+
+All keys of a shard carry the hash tag {crawl:shard}, so one call touches one slot of a cluster.
+"""
+
+import re
+from typing import Final
+
+from opic.errors import SettingsError
+
+FORMAT: Final = "1"  # Of keys, columns and records. Another one is refused.
+# 4,094 int64 with the string's header fill the allocator's 32 KiB class; a power of two would waste a fifth.
+ROWS_I64: Final = 4_094
+ROWS_U8: Final = 32_752
+BLOCK_BYTES: Final = 32_752
+ROWS_MEASURES: Final = 128
+ROWS_URLS: Final = 256
+BUCKET_LOAD: Final = 120  # Fingerprints a bucket: the least memory a page that still looks up fast.
+CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+class Keys:
+    """The names of one shard's keys."""
+
+    def __init__(self, crawl: str, shard: int) -> None:
+        """Name the keys of a shard.
+
+        Raises:
+            SettingsError: the crawl's name could end the hash tag or is too long.
+        """
+        if not CRAWL_NAME.fullmatch(crawl):
+            raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
+        self.prefix = f"opic:{{{crawl}:{shard}}}:"
+        self.meta = self.prefix + "meta"
+        self.books = self.prefix + "books"
+        self.offsets = self.prefix + "offsets"
+        self.ids = self.prefix + "ids"
+        self.log = self.prefix + "log"
+        self.end = self.prefix + "end"
+        self.dead = self.prefix + "dead"
+        self.leases = self.prefix + "leases"
+        self.waits = self.prefix + "waits"
+        self.fails = self.prefix + "fails"
+        self.hosts = self.prefix + "hosts"
+
+    def block(self, column: str, number: int) -> str:
+        """Return the key of a block: column v, h, f (int64), s (state), m (measures), u (URLs) or p (fingerprints)."""
+        return f"{self.prefix}{column}:{number}"

@@ -1,0 +1,317 @@
+#!lua name=opic_1
+-- opic: the store's half of the way that cash takes (the other half is opic/store/step.py).
+--
+-- A shard is a set of columns under one hash tag, opic:{crawl:shard}: --
+--   v:<b>  h:<b>  f:<b>   strings of 4,094 big-endian int64: signed cash less credit, total history, in-flow
+--   s:<b>                 string of 32,752 state bytes; 0 is an id that no step has made known
+--   m:<b>                 hash of 128 ids: packed reads, departures and measures
+--   u:<b>                 256 URLs in order of ids: a list while it fills, then one zstd string
+--   p:<b>                 hash: fingerprint -> id, about 120 a bucket; buckets split one by one as pages come
+--   ids, books, offsets   hashes: counters of ids; the totals of the columns; source/partition -> next offset
+--   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
+--   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
+--
+-- Rules that keep it exact:
+--   A function runs alone, but nothing it wrote is taken back when it fails. So every check stands above the first
+--   write, and increments are plain INCRBYs of amounts that were checked to be whole and under 2^53.
+--   A Lua number is a double: exact for those amounts and for offsets, but never for a clock, a credit or a history.
+--   These are moved by HINCRBY and BITFIELD with the decimal text that came in, or copied as raw bytes.
+--   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
+-- At load time there are no globals, not even `string`: only function definitions and registrations may stand here.
+
+local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
+local BALANCE = 9007199254740992  -- 2^53
+
+local function whole(n, least, most)
+  return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
+end
+
+-- opic_1_init: make a shard, once.  KEYS meta books ids   ARGV meta-blob books-blob ids-blob (flat field, value lists)
+-- Returns 1 if it was made now, 0 if it was there.
+local function init(keys, args)
+  local blobs = {}
+  for i = 1, 3 do blobs[i] = cmsgpack.unpack(args[i]) end
+  if redis.call('EXISTS', keys[1]) == 1 then return 0 end
+  for i = 1, 3 do redis.call('HSET', keys[i], unpack(blobs[i])) end
+  return 1
+end
+
+-- opic_1_append: put records at the end of the log.  KEYS log end   ARGV time_us kind value value ...
+-- Returns the offset of the first.
+local function append(keys, args)
+  local time_us, kind = args[1], args[2]
+  local first = tonumber(redis.call('GET', keys[2]) or 0)
+  if #args < 3 or not whole(first, 0, BALANCE) then return redis.error_reply('OPICARGS append wants values') end
+  for i = 3, #args do
+    redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 3), 't', time_us, 'k', kind, 'v', args[i])
+  end
+  redis.call('SET', keys[2], string.format('%.0f', first + #args - 2))
+  return first
+end
+
+-- opic_1_ids: say the ids of pages, and give the next ones to those never seen, in the order given.
+--   KEYS ids, buckets .., column blocks .., URL lists ..
+--   ARGV expected-next expected-buckets blob
+--   blob = {fingerprints, bucket of each (1-based), urls, number of buckets, bytes of each column block, first URL list}
+-- The caller foresees which blocks new ids will need; if someone else gave ids meanwhile it gets {'MOVED', next,
+-- buckets} and asks again. An id alone makes no page known: the step does.
+local function ids(keys, args)
+  local blob = cmsgpack.unpack(args[3])
+  local fingerprints, bucket_of, urls, buckets, sizes, first_list =
+    blob[1], blob[2], blob[3], blob[4], blob[5], blob[6]
+  local counters = redis.call('HMGET', keys[1], 'next', 'buckets')
+  local next_id = tonumber(counters[1])
+  if counters[1] ~= args[1] or counters[2] ~= args[2] then return {'MOVED', counters[1], counters[2]} end
+  local found, new = {}, 0
+  for i = 1, #fingerprints do
+    local id = redis.call('HGET', keys[1 + bucket_of[i]], fingerprints[i])
+    if id then
+      found[i] = tonumber(id)
+    else
+      found[i] = next_id + new
+      new = new + 1
+    end
+    if type(urls[i]) ~= 'string' then return redis.error_reply('OPICARGS a URL is missing') end
+  end
+  local lists = 1 + buckets + #sizes
+  if new > 0 and not keys[lists + math.floor((next_id + new - 1) / 256) - first_list + 1] then
+    return redis.error_reply('OPICARGS too few URL lists')
+  end
+  if new == 0 then return found end
+
+  for i = 1, #sizes do
+    local key = keys[1 + buckets + i]
+    -- Made at full length at once: a string that grows is given twice the room.
+    if redis.call('EXISTS', key) == 0 then redis.call('SET', key, string.rep('\0', sizes[i])) end
+  end
+  for i = 1, #fingerprints do
+    if found[i] >= next_id then
+      redis.call('HSET', keys[1 + bucket_of[i]], fingerprints[i], string.format('%.0f', found[i]))
+      redis.call('RPUSH', keys[lists + math.floor(found[i] / 256) - first_list + 1], urls[i])
+    end
+  end
+  redis.call('HSET', keys[1], 'next', string.format('%.0f', next_id + new))
+  return found
+end
+
+-- opic_1_split: divide one fingerprint bucket (linear hashing).  KEYS ids old new   ARGV expected-buckets modulus
+-- An entry whose first four bytes, as a number modulo `modulus`, name the new bucket moves there.
+local function split(keys, args)
+  local buckets, modulus = tonumber(args[1]), tonumber(args[2])
+  if redis.call('HGET', keys[1], 'buckets') ~= args[1] then return 0 end
+  local entries, moved, gone = redis.call('HGETALL', keys[2]), {}, {}
+  for i = 1, #entries, 2 do
+    local a, b, c, d = string.byte(entries[i], 1, 4)
+    if (a + 256 * (b + 256 * (c + 256 * d))) % modulus == buckets then
+      moved[#moved + 1], moved[#moved + 2] = entries[i], entries[i + 1]
+      gone[#gone + 1] = entries[i]
+    end
+  end
+  if #moved > VALUES_MAX then return redis.error_reply('OPICARGS bucket too large to split') end
+  if #moved > 0 then
+    redis.call('HSET', keys[3], unpack(moved))
+    redis.call('HDEL', keys[2], unpack(gone))
+  end
+  redis.call('HSET', keys[1], 'buckets', string.format('%.0f', buckets + 1))
+  return 1
+end
+
+-- opic_1_seal: put one compressed string in the place of a full URL list.  KEYS ids list   ARGV block string
+local function seal(keys, args)
+  local block = tonumber(args[1])
+  if redis.call('HGET', keys[1], 'sealed') ~= args[1] or redis.call('LLEN', keys[2]) ~= 256 then return 0 end
+  redis.call('SET', keys[2], args[2])
+  redis.call('HSET', keys[1], 'sealed', string.format('%.0f', block + 1))
+  return 1
+end
+
+-- opic_1_read: gather rows of columns, and the totals of the same instant.
+--   KEYS books, int64 blocks .., byte blocks .., measure buckets ..
+--   ARGV blob = {offsets for each int64 block, offsets for each byte block, fields for each bucket}
+-- Returns {books (flat), int64s as raw bytes, bytes as raw bytes, packed records in order ('' for none)}.
+local function read(keys, args)
+  local blob = cmsgpack.unpack(args[1])
+  local key, out = 1, {}
+  for kind = 1, 2 do
+    local width, parts = kind == 1 and 8 or 1, {}
+    for _, offsets in ipairs(blob[kind]) do
+      key = key + 1
+      for _, at in ipairs(offsets) do
+        parts[#parts + 1] = redis.call('GETRANGE', keys[key], at * width, at * width + width - 1)
+      end
+    end
+    out[kind] = table.concat(parts)
+  end
+  local records = {}
+  for _, wanted in ipairs(blob[3]) do
+    key = key + 1
+    for _, record in ipairs(redis.call('HMGET', keys[key], unpack(wanted))) do records[#records + 1] = record or '' end
+  end
+  return {redis.call('HGETALL', keys[1]), out[1], out[2], records}
+end
+
+-- opic_1_step: let a batch of records take effect, once, whole.
+--   KEYS books offsets dead leases waits fails, int64 blocks .., state blocks .., measure buckets ..
+--   ARGV expected-version source/partition expected-offset next-offset retry-seconds blob
+--   blob = {totals: field, difference (text), ..;
+--           for each int64 block: offset, amount, ..;   for each state block: offset, byte, ..;
+--           for each measure bucket: field, record, ..;
+--           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, offset, value, ..}
+-- Returns {'OK'}, or what refused it: {'OFFSET', next} {'VERSION', v}. Two fences, since two things may have moved:
+-- the same records may have been applied already (by whom does not matter), and another reader may have moved cash.
+local function step(keys, args)
+  local books, offsets, dead, leases, waits, fails = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6]
+  local blob = cmsgpack.unpack(args[6])
+  local totals, amounts, states, measures, fetches, letters = unpack(blob)
+  local retry = tonumber(args[5])
+  local next_offset = redis.call('HGET', offsets, args[2]) or '0'
+  if next_offset ~= args[3] then return {'OFFSET', next_offset} end
+  local version = redis.call('HGET', books, 'version')
+  if version ~= args[1] then return {'VERSION', version} end
+  if #keys ~= 6 + #amounts + #states + #measures then return redis.error_reply('OPICARGS keys do not match blob') end
+  for _, block in ipairs(amounts) do
+    for i = 1, #block, 2 do
+      if not whole(block[i], 0, 4094) or not whole(block[i + 1], -BALANCE + 1, BALANCE) then
+        return redis.error_reply('OPICARGS bad amount')
+      end
+    end
+  end
+  for _, block in ipairs(states) do
+    for i = 1, #block, 2 do
+      if not whole(block[i], 0, 32752) or not whole(block[i + 1], 0, 256) then
+        return redis.error_reply('OPICARGS bad state')
+      end
+    end
+  end
+  for _, bucket in ipairs(measures) do
+    for i = 1, #bucket do
+      if type(bucket[i]) ~= 'string' then return redis.error_reply('OPICARGS bad measure') end
+    end
+  end
+  for i = 1, #totals, 2 do
+    if not string.find(totals[i + 1], '^%-?%d+$') or #totals[i + 1] > 19 then
+      return redis.error_reply('OPICARGS bad total')
+    end
+    if totals[i] == 'clock' and tonumber(redis.call('HGET', books, 'clock')) + tonumber(totals[i + 1]) >= 2 ^ 62 then
+      return redis.error_reply('OPICFULL the clock reached its limit of 2^62')
+    end
+  end
+  for i = 1, #fetches, 3 do
+    if not whole(fetches[i], 0, BALANCE) or type(fetches[i + 2]) ~= 'number' then
+      return redis.error_reply('OPICARGS bad fetch')
+    end
+  end
+  if not retry or #letters % 3 ~= 0 then return redis.error_reply('OPICARGS bad retry or letters') end
+
+  redis.call('HSET', offsets, args[2], args[4])
+  for i = 1, #totals, 2 do redis.call('HINCRBY', books, totals[i], totals[i + 1]) end
+  redis.call('HINCRBY', books, 'version', 1)
+  local key = 6
+  for kind = 1, 2 do
+    local verb, type_ = kind == 1 and 'INCRBY' or 'SET', kind == 1 and 'i64' or 'u8'
+    for _, block in ipairs(kind == 1 and amounts or states) do
+      key = key + 1
+      local ops = {}
+      for i = 1, #block, 2 do
+        ops[#ops + 1], ops[#ops + 2], ops[#ops + 3], ops[#ops + 4] = verb, type_, '#' .. block[i], block[i + 1]
+        if #ops >= VALUES_MAX then
+          redis.call('BITFIELD', keys[key], unpack(ops))
+          ops = {}
+        end
+      end
+      if #ops > 0 then redis.call('BITFIELD', keys[key], unpack(ops)) end
+    end
+  end
+  for _, bucket in ipairs(measures) do
+    key = key + 1
+    redis.call('HSET', keys[key], unpack(bucket))
+  end
+  -- A fetch ends the page's lease, whoever had it; a failure makes it wait, twice as long each time, up to a day.
+  for i = 1, #fetches, 3 do
+    local id = string.format('%.0f', fetches[i])
+    redis.call('ZREM', leases, id)
+    if fetches[i + 1] == 1 then
+      local times = redis.call('HINCRBY', fails, id, 1)
+      if retry > 0 then
+        redis.call('ZADD', waits, fetches[i + 2] + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), id)
+      end
+    else
+      redis.call('ZREM', waits, id)
+      redis.call('HDEL', fails, id)
+    end
+  end
+  for i = 1, #letters, 3 do
+    redis.call('XADD', dead, 'MAXLEN', '~', 100000, '*', 'opic-error', letters[i], 'opic-topic', 'log',
+      'opic-partition', args[2], 'opic-offset', letters[i + 1], 'value', letters[i + 2])
+  end
+  return {'OK'}
+end
+
+-- opic_1_lease: hand pages out, in the order given, to one crawler each.
+--   KEYS leases waits fails hosts
+--   ARGV n lease-seconds delay-seconds retry-seconds blob = {id, host, id, host, ..}
+-- Time is the server's, so that several endpoints agree. A lease that ran out counts as a failure.
+-- Returns {now, until, indices of the pages granted (1-based)}; times as text, in microseconds.
+local function lease(keys, args)
+  local leases, waits, fails, hosts = keys[1], keys[2], keys[3], keys[4]
+  local n, seconds, delay, retry = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
+  local pages = cmsgpack.unpack(args[5])
+  if not (n and seconds and delay and retry) then return redis.error_reply('OPICARGS numbers wanted') end
+  for i = 1, #pages, 2 do
+    if not whole(pages[i], 0, BALANCE) or type(pages[i + 1]) ~= 'string' then
+      return redis.error_reply('OPICARGS pages wanted')
+    end
+  end
+  local time = redis.call('TIME')
+  local now = time[1] + time[2] / 1000000
+  local until_us = string.format('%.0f', math.floor((now + seconds) * 1000000))
+
+  local over = redis.call('ZRANGE', leases, '-inf', string.format('%.0f', now * 1000000), 'BYSCORE',
+    'LIMIT', 0, 1000, 'WITHSCORES')
+  for i = 1, #over, 2 do
+    local times = redis.call('HINCRBY', fails, over[i], 1)
+    if retry > 0 then
+      redis.call('ZADD', waits, over[i + 1] / 1000000 + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), over[i])
+    end
+    redis.call('ZREM', leases, over[i])
+  end
+  redis.call('ZREMRANGEBYSCORE', hosts, '-inf', string.format('%.6f', now))
+
+  local granted = {}
+  for i = 1, #pages, 2 do
+    if #granted == n then break end
+    local id, host = string.format('%.0f', pages[i]), pages[i + 1]
+    local wait = tonumber(redis.call('ZSCORE', waits, id) or 0)
+    if wait <= now and not redis.call('ZSCORE', leases, id)
+      and not (delay > 0 and redis.call('ZSCORE', hosts, host)) then
+      redis.call('ZADD', leases, until_us, id)
+      if delay > 0 then redis.call('ZADD', hosts, string.format('%.6f', now + delay), host) end
+      granted[#granted + 1] = (i + 1) / 2
+    end
+  end
+  return {string.format('%.0f', now * 1000000), until_us, granted}
+end
+
+-- opic_1_release: take leases back unread.  KEYS leases   ARGV id until-us id until-us ..
+-- Only a lease that still runs as it was given is taken back. Returns how many were.
+local function release(keys, args)
+  local released = 0
+  for i = 1, #args, 2 do
+    local score = redis.call('ZSCORE', keys[1], args[i])
+    if score and tonumber(score) == tonumber(args[i + 1]) then
+      redis.call('ZREM', keys[1], args[i])
+      released = released + 1
+    end
+  end
+  return released
+end
+
+redis.register_function('opic_1_init', init)
+redis.register_function('opic_1_append', append)
+redis.register_function('opic_1_ids', ids)
+redis.register_function('opic_1_split', split)
+redis.register_function('opic_1_seal', seal)
+redis.register_function{function_name='opic_1_read', callback=read, flags={'no-writes'}}
+redis.register_function('opic_1_step', step)
+redis.register_function('opic_1_lease', lease)
+redis.register_function('opic_1_release', release)

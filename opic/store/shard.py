@@ -1,0 +1,294 @@
+"""One shard of a store: its settings, and everything that can be read of it."""
+
+import secrets
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+
+import msgpack
+import numpy as np
+import redis
+
+from opic.cash import BOOK_FIELDS, Books, Flag, Rules
+from opic.errors import StoreError, StoreMismatch
+from opic.ledger import Audit, Page
+from opic.store.columns import Bytes, Int64s, Record, by_block, type_i64
+from opic.store.connection import check_server, load_functions, store_errors
+from opic.store.ids import Directory, read_urls
+from opic.store.keys import BLOCK_BYTES, FORMAT, ROWS_I64, ROWS_MEASURES, ROWS_U8, Keys
+
+ROWS_READ_MAX = 2_000  # Pages a call: under 5 ms in which the server answers nobody else.
+AUDIT_TRIES = 5  # Unpaused looks before the server is held for one look.
+SECRET_BYTES = 16
+# Each rule that a store keeps, and the setting that a user knows it by.
+SETTING_OF = {
+    "q": "OPIC_DAMPING (as 1 - damping, in parts of a million)",
+    "regrant_ppm": "OPIC_REGRANT (in parts of a million)",
+    "measures_max": "OPIC_HISTORY_MEASURES",
+    "inflow": "OPIC_INFLOW",
+    "grant": "the grant",
+    "minted": "the grains minted",
+    "virtual": "OPIC_VIRTUAL",
+    "shards": "OPIC_SHARDS",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows of pages, in the order asked, with the books of the same instant."""
+
+    books: Books
+    v: Int64s
+    spent: Int64s
+    inflow: Int64s  # Empty where in-flow is off.
+    state: Bytes
+    records: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Whole columns of a shard, (n,) each, by id, with the books of the same instant."""
+
+    books: Books
+    v: Int64s
+    spent: Int64s
+    inflow: Int64s
+    state: Bytes
+
+
+class Shard:
+    """A shard that is open: its keys, its rules, its secret. Reads only; `opic.store.step` writes."""
+
+    def __init__(self, client: "redis.Redis", keys: Keys, rules: Rules, secret: bytes) -> None:
+        """Use `open`, which checks that the store fits."""
+        self.client, self.keys, self.rules, self.secret = client, keys, rules, secret
+        self.directory = Directory(client, keys, secret)
+
+    @classmethod
+    def open(
+        cls,
+        client: "redis.Redis",
+        crawl: str = "default",
+        given: Mapping[str, int | bool | str] | None = None,
+        *,
+        create: bool = True,
+    ) -> "Shard":
+        """Open a crawl's shard, making it if it is not there.
+
+        Args:
+            client: of a server of Redis 7 or later, or Valkey.
+            crawl: its name.
+            given: rules that the user asked for by name, as in SETTING_OF; others are taken from the store.
+            create: make a crawl that is not there; else that is an error.
+
+        Raises:
+            StoreMismatch: the store was made by another format version or with other rules.
+            StoreError: the server can't keep the books, or there is no such crawl.
+        """
+        keys, given = Keys(crawl, 0), dict(given or {})
+        check_server(client)
+        load_functions(client)
+        with store_errors():
+            stored = client.hgetall(keys.meta)
+            if not stored and not create:
+                raise StoreError(f"no crawl named {crawl!r} in this store: feed it with `opic replay` or `opic serve`")
+            if not stored:
+                cls._make(client, keys, given)
+                stored = client.hgetall(keys.meta)
+        meta = {k.decode(): v.decode() for k, v in stored.items()}
+        if meta.get("format") != FORMAT:
+            raise StoreMismatch(
+                f"this store has format version {meta.get('format')}, this program reads version {FORMAT}: "
+                "use the program that made it, or start a new store and replay the log"
+            )
+        for name, value in given.items():
+            text = _text(value)
+            if meta[name] != text:
+                raise StoreMismatch(
+                    f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
+                    "leave the setting out, or start a new store"
+                )
+        numbers = {f.name: int(meta[f.name]) for f in fields(Rules)}
+        rules = Rules(**{**numbers, "inflow": bool(numbers["inflow"])})
+        return cls(client, keys, rules, bytes.fromhex(meta["secret"]))
+
+    @staticmethod
+    def _make(client: "redis.Redis", keys: Keys, given: Mapping[str, int | bool | str]) -> None:
+        meta: dict[str, int | bool | str] = {**asdict(Rules()), "virtual": "grants", "shards": 1, **given}
+        meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
+        books = Books(pool=int(meta["minted"]), credit=int(meta["grant"]))
+        counters = {"next": 0, "buckets": 16, "sealed": 0}
+        blobs = [_flat(part) for part in (meta, asdict(books), counters)]
+        client.fcall("opic_1_init", 3, keys.meta, keys.books, keys.ids, *blobs)
+
+    def books(self) -> Books:
+        """Return the totals of this instant."""
+        with store_errors():
+            return _books(self.client.hgetall(self.keys.books))
+
+    def next_offset(self, partition: str) -> int:
+        """Return the offset of the first record of the partition that has not taken effect."""
+        with store_errors():
+            return int(self.client.hget(self.keys.offsets, partition) or 0)
+
+    def rows(self, ids: Sequence[int], *, inflow: bool = False, states: bool = True) -> Rows:
+        """Read pages by id, atomically up to ROWS_READ_MAX of them.
+
+        Args:
+            ids: distinct; any order.
+            inflow: read that column too.
+            states: read state bytes too; the worker knows them.
+        """
+        order = np.argsort(np.asarray(ids, np.int64), kind="stable")
+        parts = [
+            self._rows(np.asarray(ids, np.int64)[order[at : at + ROWS_READ_MAX]], inflow, states)
+            for at in range(0, max(len(order), 1), ROWS_READ_MAX)
+        ]
+        back = np.argsort(order, kind="stable")
+        records = [record for part in parts for record in part.records]
+        return Rows(
+            parts[-1].books,
+            np.concatenate([p.v for p in parts])[back],
+            np.concatenate([p.spent for p in parts])[back],
+            np.concatenate([p.inflow for p in parts])[back] if inflow else np.empty(0, np.int64),
+            np.concatenate([p.state for p in parts])[back] if states else np.empty(0, np.uint8),
+            [records[i] for i in back.tolist()],
+        )
+
+    def _rows(self, ids: Int64s, inflow: bool, states: bool) -> Rows:
+        block = self.keys.block
+        i64 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_I64)]
+        u8 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_U8)] if states else []
+        packed = [(b, [str(i) for i in offsets.tolist()]) for b, offsets, _ in by_block(ids, ROWS_MEASURES)]
+        columns = "vhf" if inflow else "vh"
+        names = [block(c, b) for c in columns for b, _ in i64]
+        names += [block("s", b) for b, _ in u8] + [block("m", b) for b, _ in packed]
+        blob = msgpack.packb([[o for _, o in i64] * len(columns), [o for _, o in u8], [o for _, o in packed]])
+        with store_errors():
+            flat, raw, state, records = self.client.fcall_ro(
+                "opic_1_read", 1 + len(names), self.keys.books, *names, blob
+            )
+        numbers = np.frombuffer(raw, type_i64).astype(np.int64).reshape(len(columns), -1)
+        books = _books(dict(zip(flat[::2], flat[1::2], strict=True)))
+        nothing = np.empty(0, np.int64)
+        return Rows(
+            books,
+            numbers[0],
+            numbers[1],
+            numbers[2] if inflow else nothing,
+            np.frombuffer(state, np.uint8),
+            records,
+        )
+
+    def columns(self, *, inflow: bool = False) -> Columns:
+        """Read whole columns, all of one instant.
+
+        The blocks are read in a few calls so that nobody waits long; if a step came between, they are read again,
+        and after AUDIT_TRIES in one transaction, which holds the server about 4 ms for a million pages.
+        """
+        for tries in range(AUDIT_TRIES + 1):
+            with store_errors():
+                found = self._columns(inflow, held=tries == AUDIT_TRIES)
+            if found is not None:
+                return found
+        raise AssertionError("a transaction reads one instant")
+
+    def _columns(self, inflow: bool, held: bool) -> Columns | None:
+        keys = self.keys
+        names = ["v", "h", "f"] if inflow else ["v", "h"]
+        n = int(self.client.hget(keys.ids, "next") or 0)
+        blocks, blocks_u8 = -(-n // ROWS_I64), -(-n // ROWS_U8)
+        with self.client.pipeline(transaction=held) as pipe:
+            pipe.hgetall(keys.books)
+            for name in names:
+                for b in range(blocks):
+                    pipe.get(keys.block(name, b))
+            for b in range(blocks_u8):
+                pipe.get(keys.block("s", b))
+            pipe.hget(keys.books, "version")
+            books, *rest, version = pipe.execute()
+        before = _books(books)
+        if before.version != int(version):
+            return None
+        i64 = [self._column(rest[i * blocks : (i + 1) * blocks], type_i64, n) for i in range(len(names))]
+        state = self._column(rest[len(names) * blocks :], "u1", n)
+        return Columns(before, i64[0], i64[1], i64[2] if inflow else np.empty(0, np.int64), state)
+
+    def _column(self, blocks: Sequence[bytes | None], dtype: str, n: int) -> "np.ndarray":
+        for b in blocks:
+            if b is None or len(b) != BLOCK_BYTES:
+                raise StoreError("a block of a column is missing or short: the store is damaged, restore a backup")
+        whole = np.frombuffer(b"".join(b for b in blocks if b is not None), dtype)
+        return whole[:n].astype(np.int64 if dtype == type_i64 else np.uint8)
+
+    def audit(self) -> Audit:
+        """Recount the books from the columns."""
+        columns = self.columns()
+        books, state, v = columns.books, columns.state, columns.v
+        known = (state & Flag.KNOWN) != 0
+        gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
+        live = known & ~gone
+        recount = {
+            "clock": _total(columns.spent),
+            "live": int(live.sum()),
+            "gone": int(gone.sum()),
+            "open": int(open_.sum()),
+            "v_open": _total(v[open_]),
+            "v_gone": _total(v[gone]),
+            "h_gone": _total(columns.spent[gone]),
+        }
+        wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
+        if unknown := _total(v[~known]):
+            wrong.append(f"{unknown} grains lie on pages that are not known")
+        pages = _total(v[known]) + recount["live"] * books.credit
+        return Audit(self.rules.minted, pages, books.pool, 0, tuple(wrong))
+
+    def ids_of(self, urls: Sequence[str]) -> list[int | None]:
+        """Return the ids of canonical URLs; None for one never seen. An id alone makes no page known."""
+        return self.directory.find(urls)
+
+    def urls_of(self, ids: Iterable[int]) -> dict[int, str]:
+        """Return URLs by id."""
+        return read_urls(self.client, self.keys, ids)
+
+    def page(self, url: str) -> Page | None:
+        """Return a page as the ledger shows it, or None if it is not known."""
+        (page_id,) = self.ids_of([url])
+        return None if page_id is None else next(self._pages([page_id]), None)
+
+    def pages(self) -> Iterator[Page]:
+        """Yield every known page as the ledger shows it. Walks the store: for tests and exports, not for queries."""
+        n = int(self.client.hget(self.keys.ids, "next") or 0)
+        for start in range(0, n, ROWS_READ_MAX):
+            yield from self._pages(range(start, min(start + ROWS_READ_MAX, n)))
+
+    def _pages(self, ids: Sequence[int]) -> Iterator[Page]:
+        rows, urls = self.rows(ids, inflow=self.rules.inflow), self.urls_of(ids)
+        for i, page_id in enumerate(ids):
+            if not rows.state[i] & Flag.KNOWN:
+                continue
+            record = Record.unpack(rows.records[i])
+            page = Page(urls[page_id], page_id, int(rows.v[i]), int(rows.spent[i]))
+            page.inflow = int(rows.inflow[i]) if self.rules.inflow else 0
+            page.state, page.reads, page.digest = int(rows.state[i]), record.reads, record.digest
+            page.times_gone, page.gone_until_us = record.times_gone, record.gone_until_us
+            page.measures.extend(record.measures)
+            yield page
+
+
+def _books(stored: Mapping[bytes, bytes]) -> Books:
+    return Books(**{name: int(stored.get(name.encode(), 0)) for name in BOOK_FIELDS})
+
+
+def _flat(part: Mapping[str, int | bool | str]) -> bytes:
+    blob: bytes = msgpack.packb([text for k, v in part.items() for text in (k, _text(v))])
+    return blob
+
+
+def _text(value: int | bool | str) -> str:
+    return str(int(value)) if isinstance(value, bool | int) else value
+
+
+def _total(values: Int64s) -> int:
+    """Sum exactly: a column of total history may pass 2^63, where numpy would wrap."""
+    high, low = values >> 32, values & 0xFFFFFFFF
+    return (int(high.sum()) << 32) + int(low.sum())

@@ -1,0 +1,75 @@
+"""A URL's one canonical form, its host and its registered domain.
+
+Crawled URLs are hostile: they are parsed by a WHATWG parser, compared as strings, and never fetched here.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import ada_url
+from publicsuffixlist import PublicSuffixList
+
+from opic.errors import BadUrl
+
+URL_BYTES_MAX: Final = 2_048
+SHOWN_MAX = 80  # Characters of a bad URL that an error repeats.
+
+
+def shown(text: str) -> str:
+    """Cut a stranger's text for an error message; control characters and lone surrogates are escaped."""
+    cut = text if len(text) <= SHOWN_MAX else text[:SHOWN_MAX] + "…"
+    return ascii(cut) if not cut.isprintable() else repr(cut)
+
+
+def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
+    """Return the WHATWG serialization of an absolute http(s) URL without its fragment; nothing else is rewritten.
+
+    Raises:
+        BadUrl: relative, another scheme, not parsable, not encodable, or its canonical form is over `bytes_max`.
+
+    >>> canonical_url("HTTP://Example.org:80/a/../b?q=1#part")
+    'http://example.org/b?q=1'
+    """
+    try:
+        url = ada_url.URL(raw)
+        if url.hash or raw.endswith("#"):
+            url.hash = ""
+        href: str = url.href
+    except ValueError:  # Lone surrogates raise its child UnicodeEncodeError.
+        raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL") from None
+    if not href.startswith(("http://", "https://")):
+        raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL")
+    if len(href) > bytes_max:  # A serialized URL is ASCII.
+        raise BadUrl(f"{shown(raw)} is {len(href):,} bytes long, over OPIC_MAX_URL_BYTES {bytes_max:,}")
+    return href
+
+
+def host_of(url: str) -> str:
+    """Return the host of a canonical URL, without user and port.
+
+    >>> host_of("https://user:pw@example.org:8443/a@b"), host_of("http://[::1]:81/")
+    ('example.org', '[::1]')
+    """
+    start = url.index("//") + 2
+    authority = url[start : url.index("/", start)]
+    host = authority[authority.rfind("@") + 1 :]
+    if host.endswith("]"):
+        return host
+    return host.rpartition(":")[0] if ":" in host else host
+
+
+@lru_cache(maxsize=1)
+def _suffixes() -> PublicSuffixList:
+    return PublicSuffixList()
+
+
+@lru_cache(maxsize=262_144)
+def registered_domain(host: str) -> str:
+    """Return the registered domain of a host: its public suffix and one label more; the host itself if there is none.
+
+    >>> registered_domain("www.bbc.co.uk"), registered_domain("localhost"), registered_domain("127.0.0.1")
+    ('bbc.co.uk', 'localhost', '127.0.0.1')
+    """
+    if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
+        return host  # An address has no domain.
+    return _suffixes().privatesuffix(host.rstrip(".")) or host
