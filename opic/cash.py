@@ -181,7 +181,7 @@ class Books:
         for name in ("pool", "v_open", "v_gone", "credit"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
                 raise StoreFull(
-                    f"{name}, {getattr(self, name)}, left the range of 2^53: a shard takes 2 * 10^9 pages, use more shards"
+                    f"{name}, {getattr(self, name)}, left the range of 2^53: a shard takes 2 * 10^9 pages, use more"
                 )
 
 

@@ -18,7 +18,7 @@ from opic.urls import URL_BYTES_MAX, canonical_url
 
 SCHEMA_VERSION: Final = 1
 LINKS_MAX: Final = 10_000
-STATUS_MAX = 999
+STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 64
@@ -129,6 +129,11 @@ def time_us(value: float | str | None, now_us: int) -> int:
     return round(value * MILLION)
 
 
+def _shown(number: int) -> str:
+    # Python refuses to print an integer of 4,301 digits, and nobody wants to read it.
+    return str(number) if abs(number) < 10**18 else "of over 18 digits"
+
+
 def _outcome(event: CrawlEvent) -> Outcome:
     status = event.status
     if event.excluded or status in (401, 403, 451):
@@ -147,9 +152,9 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits) -> Event:
         BadEvent: with the reason that goes with its dead letter.
     """
     if event.v != SCHEMA_VERSION:
-        raise BadEvent(f"schema version v={event.v} is unknown: this service takes v={SCHEMA_VERSION}")
+        raise BadEvent(f"schema version v={_shown(event.v)} is unknown: this service takes v={SCHEMA_VERSION}")
     if not 0 <= event.status <= STATUS_MAX:
-        raise BadEvent(f"status {event.status} is no HTTP status (0 means no answer)")
+        raise BadEvent(f"status {_shown(event.status)} is no HTTP status (0 means no answer)")
     if len(event.links) > limits.links_max:
         raise BadEvent(f"{len(event.links):,} links is over OPIC_MAX_LINKS {limits.links_max:,}")
     if len(event.tags) > TAGS_MAX:
@@ -173,5 +178,5 @@ def decode_record(record: Record, limits: Limits) -> Event:
             urls = [canonical_url(url, limits.url_bytes_max) for url in _seeds_from_msgpack(record.value)]
             return Event(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
         return check_event(decode_crawl_event(record.value), record.time_us, limits)
-    except (BadEvent, BadUrl, msgspec.DecodeError) as error:
+    except (BadEvent, BadUrl, msgspec.DecodeError, UnicodeDecodeError) as error:
         return Event(Outcome.DEAD, reason=str(error))

@@ -31,12 +31,11 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
     'http://example.org/b?q=1'
     """
     try:
-        url = ada_url.URL(raw)
-        if url.hash or raw.endswith("#"):
-            url.hash = ""
-        href: str = url.href
+        href: str = ada_url.URL(raw).href
     except ValueError:  # Lone surrogates raise its child UnicodeEncodeError.
         raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL") from None
+    if "#" in href:  # A serialized URL has it nowhere else.
+        href = href[: href.index("#")]
     if not href.startswith(("http://", "https://")):
         raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL")
     if len(href) > bytes_max:  # A serialized URL is ASCII.

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.ledger import Measure
 
-type_i64 = ">i8"  # BITFIELD is big-endian.
+I64 = ">i8"  # BITFIELD is big-endian.
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 DIGEST_BYTES = 6
@@ -19,7 +20,7 @@ def by_block(ids: Int64s, rows: int) -> Iterator[tuple[int, Int64s, slice]]:
     blocks = ids // rows
     edges = np.flatnonzero(np.diff(blocks)) + 1
     starts = [0, *edges.tolist(), len(ids)] if len(ids) else [0]
-    for start, end in zip(starts, starts[1:], strict=False):
+    for start, end in pairwise(starts):
         block = int(blocks[start])
         yield block, ids[start:end] - block * rows, slice(start, end)
 
@@ -74,11 +75,12 @@ class Record:
 
 
 def _put(out: bytearray, numbers: Iterable[int]) -> None:
-    for n in numbers:
-        while n > 0x7F:
-            out.append(n & 0x7F | 0x80)
-            n >>= 7
-        out.append(n)
+    for number in numbers:
+        left = number
+        while left > 0x7F:
+            out.append(left & 0x7F | 0x80)
+            left >>= 7
+        out.append(left)
 
 
 class _Varints:

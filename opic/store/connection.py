@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 import redis
@@ -11,6 +12,8 @@ from redis.retry import Retry
 
 from opic.errors import NotBuiltYet, SettingsError, StoreError, StoreFull, StoreUnavailable
 
+# redis-py types each answer as bytes or str or None; we never decode answers, and check what may be missing.
+Client = Any
 TIMEOUT_SECONDS = 30.0
 LIBRARY = "opic_1"
 VERSION_MIN = (7, 0)
@@ -22,7 +25,7 @@ def without_secret(url: str) -> str:
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
-def connect(url: str, *, retries: int = 3) -> "redis.Redis":
+def connect(url: str, *, retries: int = 3) -> Client:
     """Connect to redis://, rediss:// or unix://. Nothing is sent yet.
 
     Args:
@@ -63,7 +66,7 @@ def store_errors() -> Iterator[None]:
         raise StoreError(f"the store refused a command: {text}") from error
 
 
-def check_server(client: "redis.Redis") -> None:
+def check_server(client: Client) -> None:
     """Refuse a server that could not keep the books: too old, or one that evicts keys.
 
     Raises:
@@ -76,12 +79,10 @@ def check_server(client: "redis.Redis") -> None:
             raise StoreError(f"the store is Redis {info['redis_version']}: functions need Redis 7.0 or any Valkey")
         policy = client.info("memory").get("maxmemory_policy", "noeviction")
         if policy != "noeviction":
-            raise StoreError(
-                f"the store's maxmemory-policy is {policy}, which would evict cash: set it to noeviction"
-            )
+            raise StoreError(f"the store's maxmemory-policy is {policy}, which would evict cash: set it to noeviction")
 
 
-def load_functions(client: "redis.Redis") -> None:
+def load_functions(client: Client) -> None:
     """Load the function library, unless the server has this very text already."""
     code = (Path(__file__).parent / "opic.lua").read_text()
     with store_errors():

@@ -12,7 +12,7 @@ import redis
 import zstandard
 
 from opic.errors import StoreError
-from opic.store.connection import store_errors
+from opic.store.connection import Client, store_errors
 from opic.store.keys import BLOCK_BYTES, BUCKET_LOAD, ROWS_I64, ROWS_U8, ROWS_URLS, Keys
 
 FINGERPRINT_BYTES = 8
@@ -24,7 +24,7 @@ URLS_BYTES_MAX = 16 << 20  # What a sealed block may unpack to; 256 URLs of 2 Ki
 class Directory:
     """Where a shard's fingerprints are: how many buckets there are now, and how to find and add pages."""
 
-    def __init__(self, client: "redis.Redis", keys: Keys, secret: bytes) -> None:
+    def __init__(self, client: Client, keys: Keys, secret: bytes) -> None:
         """Nothing is read until something is asked."""
         self.client, self.keys, self.secret = client, keys, secret
         self.next_id, self.buckets, self.sealed = 0, 0, 0
@@ -83,9 +83,9 @@ class Directory:
                 place.setdefault(b, len(place) + 1)
             last = self.next_id + len(urls) - 1
             columns = "vhf" if inflow else "vh"
-            blocks = [
-                block(c, b) for c in columns for b in range(self.next_id // ROWS_I64, last // ROWS_I64 + 1)
-            ] + [block("s", b) for b in range(self.next_id // ROWS_U8, last // ROWS_U8 + 1)]
+            blocks = [block(c, b) for c in columns for b in range(self.next_id // ROWS_I64, last // ROWS_I64 + 1)] + [
+                block("s", b) for b in range(self.next_id // ROWS_U8, last // ROWS_U8 + 1)
+            ]
             first_list = self.next_id // ROWS_URLS
             lists = [block("u", b) for b in range(first_list, last // ROWS_URLS + 1)]
             names = [self.keys.ids, *(block("p", b) for b in place), *blocks, *lists]
@@ -124,7 +124,7 @@ class Directory:
         return bool(self.client.type(self.keys.block("u", number)) == b"list")
 
 
-def read_urls(client: "redis.Redis", keys: Keys, ids: Iterable[int]) -> dict[int, str]:
+def read_urls(client: Client, keys: Keys, ids: Iterable[int]) -> dict[int, str]:
     """Return URLs by id, from sealed blocks and from lists that still fill."""
     wanted: dict[int, list[int]] = {}
     for i in ids:

@@ -3,16 +3,16 @@
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from typing import Any
 
 import msgpack
 import numpy as np
-import redis
 
 from opic.cash import BOOK_FIELDS, Books, Flag, Rules
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
-from opic.store.columns import Bytes, Int64s, Record, by_block, type_i64
-from opic.store.connection import check_server, load_functions, store_errors
+from opic.store.columns import I64, Bytes, Int64s, Record, by_block
+from opic.store.connection import Client, check_server, load_functions, store_errors
 from opic.store.ids import Directory, read_urls
 from opic.store.keys import BLOCK_BYTES, FORMAT, ROWS_I64, ROWS_MEASURES, ROWS_U8, Keys
 
@@ -58,7 +58,7 @@ class Columns:
 class Shard:
     """A shard that is open: its keys, its rules, its secret. Reads only; `opic.store.step` writes."""
 
-    def __init__(self, client: "redis.Redis", keys: Keys, rules: Rules, secret: bytes) -> None:
+    def __init__(self, client: Client, keys: Keys, rules: Rules, secret: bytes) -> None:
         """Use `open`, which checks that the store fits."""
         self.client, self.keys, self.rules, self.secret = client, keys, rules, secret
         self.directory = Directory(client, keys, secret)
@@ -66,7 +66,7 @@ class Shard:
     @classmethod
     def open(
         cls,
-        client: "redis.Redis",
+        client: Client,
         crawl: str = "default",
         given: Mapping[str, int | bool | str] | None = None,
         *,
@@ -107,12 +107,12 @@ class Shard:
                     f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
                     "leave the setting out, or start a new store"
                 )
-        numbers = {f.name: int(meta[f.name]) for f in fields(Rules)}
+        numbers: dict[str, Any] = {f.name: int(meta[f.name]) for f in fields(Rules)}
         rules = Rules(**{**numbers, "inflow": bool(numbers["inflow"])})
         return cls(client, keys, rules, bytes.fromhex(meta["secret"]))
 
     @staticmethod
-    def _make(client: "redis.Redis", keys: Keys, given: Mapping[str, int | bool | str]) -> None:
+    def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str]) -> None:
         meta: dict[str, int | bool | str] = {**asdict(Rules()), "virtual": "grants", "shards": 1, **given}
         meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
         books = Books(pool=int(meta["minted"]), credit=int(meta["grant"]))
@@ -167,7 +167,7 @@ class Shard:
             flat, raw, state, records = self.client.fcall_ro(
                 "opic_1_read", 1 + len(names), self.keys.books, *names, blob
             )
-        numbers = np.frombuffer(raw, type_i64).astype(np.int64).reshape(len(columns), -1)
+        numbers = np.frombuffer(raw, I64).astype(np.int64).reshape(len(columns), -1)
         books = _books(dict(zip(flat[::2], flat[1::2], strict=True)))
         nothing = np.empty(0, np.int64)
         return Rows(
@@ -209,7 +209,7 @@ class Shard:
         before = _books(books)
         if before.version != int(version):
             return None
-        i64 = [self._column(rest[i * blocks : (i + 1) * blocks], type_i64, n) for i in range(len(names))]
+        i64 = [self._column(rest[i * blocks : (i + 1) * blocks], I64, n) for i in range(len(names))]
         state = self._column(rest[len(names) * blocks :], "u1", n)
         return Columns(before, i64[0], i64[1], i64[2] if inflow else np.empty(0, np.int64), state)
 
@@ -218,7 +218,7 @@ class Shard:
             if b is None or len(b) != BLOCK_BYTES:
                 raise StoreError("a block of a column is missing or short: the store is damaged, restore a backup")
         whole = np.frombuffer(b"".join(b for b in blocks if b is not None), dtype)
-        return whole[:n].astype(np.int64 if dtype == type_i64 else np.uint8)
+        return whole[:n].astype(np.int64 if dtype == I64 else np.uint8)
 
     def audit(self) -> Audit:
         """Recount the books from the columns."""

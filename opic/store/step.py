@@ -48,7 +48,7 @@ class Store:
         self.books = Books()
         self._stale = True
         self._next: dict[str, int] = {}
-        self._link_ids: dict[str, int] = {}
+        self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
         self._domains: dict[str, int] = {}
         # By id, of all pages; they grow by doubling. Pending sums are zero between batches.
         self._state = np.zeros(0, np.uint8)
@@ -142,8 +142,8 @@ class Store:
             setattr(self, name, new)
 
     def resolve(self, events: Sequence[Event]) -> None:
-        """See to it that `link_id` knows every URL of these events, giving ids in order of first sight."""
-        known = self._link_ids
+        """See to it that `link_ids` knows every URL of these events; new pages get ids in order of first sight."""
+        known = self.link_ids
         if len(known) > LINKS_KNOWN_MAX:
             for raw in list(islice(known, LINKS_KNOWN_MAX // 2)):
                 del known[raw]
@@ -167,10 +167,6 @@ class Store:
                 domain = registered_domain(host_of(url))
                 self._domain[page_id] = self._domains.setdefault(domain, len(self._domains))
 
-    def link_id(self, raw: str) -> int:
-        """Return the id of a URL that was resolved, as it came; BAD_LINK for one that can't be taken."""
-        return self._link_ids[raw]
-
 
 class _Batch:
     """The effect of some records on the shard, worked out in memory."""
@@ -190,34 +186,38 @@ class _Batch:
         store.resolve(events)
         self.state, self.pending = store._state, store._pending  # Resolving may have grown them.
         links = [self._links(event) for event in events]
-        self._fetch(events, links)
-        for record, event, ids in zip(records, events, links, strict=True):
+        self._fetch(events, [ids for ids, _ in links])
+        for record, event, (ids, bad_links) in zip(records, events, links, strict=True):
+            self.books.bad_links += bad_links
             self._decide(record, event, ids)
 
-    def _links(self, event: Event) -> Int64s:
-        """Return the ids of an event's distinct links to other pages, in order."""
+    def _links(self, event: Event) -> tuple[Int64s, int]:
+        """Return the ids of an event's distinct links to other pages, in order; and how many links were bad."""
         if not event.links:
-            return np.empty(0, np.int64)
-        ids = dict.fromkeys(map(self.store.link_id, event.links))
-        ids.pop(self.store.link_id(event.url), None)
+            return np.empty(0, np.int64), 0
+        found = list(map(self.store.link_ids.__getitem__, event.links))
+        ids = dict.fromkeys(found)
+        ids.pop(self.store.link_ids[event.url], None)
+        bad_links = 0
         if BAD_LINK in ids:
             del ids[BAD_LINK]
-        return np.fromiter(ids, np.int64, len(ids))
+            bad_links = found.count(BAD_LINK)
+        return np.fromiter(ids, np.int64, len(ids)), bad_links
 
     def _fetch(self, events: Sequence[Event], links: Sequence[Int64s]) -> None:
         """Fetch the rows of all pages whose cash or record this batch needs to see."""
-        wanted = {self.store.link_id(e.url) for e in events if e.outcome in (Outcome.READ, Outcome.GONE)}
+        wanted = {self.store.link_ids[e.url] for e in events if e.outcome in (Outcome.READ, Outcome.GONE)}
         for ids in links:
             if len(ids):
                 wanted.update(ids[(self.state[ids] & GONE) != 0].tolist())
         for event in events:
-            wanted.update(i for i in map(self.store.link_id, event.seeds) if self.state[i] & GONE)
+            wanted.update(i for i in map(self.store.link_ids.__getitem__, event.seeds) if self.state[i] & GONE)
         ids_wanted = sorted(wanted)
         rows = self.store.shard.rows(ids_wanted, states=False) if ids_wanted else None
         if rows is not None and rows.books.version != self.store.books.version:
             raise FenceMoved("another worker stepped in between")
-        self.v = dict(zip(ids_wanted, rows.v.tolist(), strict=True)) if rows else {}
-        self.h = dict(zip(ids_wanted, rows.spent.tolist(), strict=True)) if rows else {}
+        self.v: dict[int, int] = dict(zip(ids_wanted, rows.v.tolist(), strict=True)) if rows else {}
+        self.h: dict[int, int] = dict(zip(ids_wanted, rows.spent.tolist(), strict=True)) if rows else {}
         unpack = columns.Record.unpack
         self.record = {i: unpack(r) for i, r in zip(ids_wanted, rows.records, strict=True)} if rows else {}
 
@@ -228,7 +228,7 @@ class _Batch:
         if event.outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
             for url in event.seeds:
-                page = store.link_id(url)
+                page = store.link_ids[url]
                 self._know(np.array([page]))
                 self._come_back(page)
                 self._set(page, int(self.state[page]) & ~EXCLUDED)
@@ -236,10 +236,9 @@ class _Batch:
             books.dead_letters += 1
             self.letters += (event.reason, str(record.offset), record.value)
         else:
-            page = store.link_id(event.url)
+            page = store.link_ids[event.url]
             self._know(np.array([page]))
             if event.outcome is Outcome.READ:
-                books.bad_links += sum(store.link_id(raw) == BAD_LINK for raw in event.links)
                 self._read(page, event, links)
             elif event.outcome is Outcome.GONE:
                 self._go_away(page, event.at_us)

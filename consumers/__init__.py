@@ -1,0 +1,1 @@
+"""Processes that consume; each one thin."""

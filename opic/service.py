@@ -1,0 +1,236 @@
+"""The whole service as one object: the store, the log, the worker process, and what the endpoint asks of them."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+from opic.cash import Flag
+from opic.embedded import EmbeddedServer
+from opic.errors import StoreError, StoreUnavailable
+from opic.events import encode_seeds
+from opic.frontier import Frontier, Politeness
+from opic.log import EventLog
+from opic.query import Mirror, Query
+from opic.settings import Settings
+from opic.store import Shard, connect
+from opic.store.connection import store_errors
+from opic.urls import canonical_url
+
+log = logging.getLogger("opic.service")
+
+EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
+POLL_SECONDS = 0.005
+SUPERVISE_SECONDS = 0.2
+RESTART_FIRST_SECONDS = 0.2
+RESTART_MAX_SECONDS = 10.0
+STOP_SECONDS = 30.0
+
+
+class Backend:
+    """An open store with its log, its queries and its frontier. It starts nothing."""
+
+    def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
+        """Open the store at `url`.
+
+        Raises:
+            StoreError: it can't be used; see `Shard.open`.
+        """
+        self.settings = settings
+        self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
+        self.log = EventLog(connect(url, retries=0), self.shard.keys)
+        self.mirror = Mirror(self.shard)
+        self.query = Query(self.shard, self.mirror)
+        politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
+        self.frontier = Frontier(self.shard, self.mirror, politeness)
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
+        """Put checked records into the log, durably.
+
+        Args:
+            values: encoded records.
+            kind: "event" or "seeds".
+            time_us: the records' time; now if None.
+
+        Returns:
+            The offset after the last one.
+
+        Raises:
+            StoreUnavailable: the store is away, or OPIC_MAX_LAG records wait already.
+        """
+        if (waiting := self.lag()) + len(values) > self.settings.max_lag:
+            raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
+        return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+
+    def seed(self, urls: Sequence[str]) -> dict[str, int]:
+        """Make pages known, through the log like everything that moves cash, and wait until they are.
+
+        Returns:
+            "known": how many of the distinct URLs were known already; "new": how many were not.
+
+        Raises:
+            BadUrl: one of them can't be taken; none is.
+        """
+        distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
+        if not distinct:
+            return {"known": 0, "new": 0}
+        ids = [i for i in self.shard.ids_of(distinct) if i is not None]
+        known = int((self.shard.rows(ids).state & Flag.KNOWN != 0).sum()) if ids else 0
+        self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
+        return {"known": known, "new": len(distinct) - known}
+
+    def await_effect(self, offset: int, seconds: float = EFFECT_SECONDS) -> None:
+        """Return once all records below `offset` have taken effect."""
+        deadline = time.monotonic() + seconds
+        while self.shard.next_offset(self.log.partition) < offset:
+            if time.monotonic() > deadline:
+                raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
+            time.sleep(POLL_SECONDS)
+
+    def lag(self) -> int:
+        """Return how many accepted records have not taken effect yet."""
+        with store_errors(), self.log.client.pipeline(transaction=False) as pipe:
+            pipe.hget(self.shard.keys.offsets, self.log.partition)
+            pipe.get(self.shard.keys.end)
+            applied, end = pipe.execute()
+        return max(0, int(end or 0) - int(applied or 0))
+
+    def stats(self) -> dict[str, object]:
+        """Return the counts of the service."""
+        return {**self.query.stats(), "lag": self.lag()}
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        try:
+            self.lag()
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.shard.client.close()
+        self.log.client.close()
+
+
+class EmbeddedService:
+    """The bundled store and a worker process, started, watched and ended together.
+
+    Use as a context manager; `backend` is open inside.
+    """
+
+    backend: Backend
+
+    def __init__(self, settings: Settings, *, worker: bool = True) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: of the service.
+            worker: start the worker process; without it, whoever opened this lets the records take effect.
+        """
+        self.settings = settings
+        self.server = EmbeddedServer(settings.data_dir())
+        self._with_worker = worker
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._done = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "EmbeddedService":
+        """Start the store, open it, start the worker."""
+        with self._stack as stack:
+            self.server.start()
+            stack.callback(self.server.stop)
+            self.backend = Backend(self.settings, self.server.url)
+            stack.callback(self.backend.close)
+            if self._with_worker:
+                self._start_worker()
+            self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
+            self._watcher.start()
+            stack.callback(self._stop_worker)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the worker, then the store."""
+        self._stack.close()
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        if self._with_worker and (self._worker is None or self._worker.poll() is not None):
+            return "the worker is not running; it is being started"
+        return self.backend.not_ready()
+
+    def _start_worker(self) -> None:
+        environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url, "OPIC_CHILD": "1"}
+        environment.pop("OPIC_API_TOKEN", None)
+        # The service may have been started from anywhere: the child imports what we imported.
+        root = str(Path(__file__).parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+        self._worker = subprocess.Popen(
+            [sys.executable, "-m", "consumers.crawl_events"],
+            env=environment,
+            start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
+            stdin=subprocess.DEVNULL,
+        )
+
+    def _stop_worker(self) -> None:
+        self._done.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._worker is not None and self._worker.poll() is None:
+            self._worker.terminate()
+            try:
+                self._worker.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.error(
+                    "the worker did not end within %.0f s; killing it: the store knows how far it got", STOP_SECONDS
+                )
+                self._worker.kill()
+                self._worker.wait()
+
+    def _watch(self) -> None:
+        """Start the store or the worker again when one ends by itself."""
+        wait = RESTART_FIRST_SECONDS
+        while not self._done.wait(SUPERVISE_SECONDS):
+            server, worker = self.server.process, self._worker
+            try:
+                if server is not None and server.poll() is not None:
+                    log.error("the store ended (exit %s); starting it again", server.returncode)
+                    self.server.start_server()
+                elif worker is not None and worker.poll() is not None:
+                    log.error("the worker ended (exit %s); starting it again", worker.returncode)
+                    self._start_worker()
+                else:
+                    wait = max(RESTART_FIRST_SECONDS, wait / 2)
+                    continue
+            except (OSError, StoreError) as error:
+                log.error("that failed: %s", error)
+            if self._done.wait(wait):
+                return
+            wait = min(2 * wait, RESTART_MAX_SECONDS)
+
+
+def open_backend(settings: Settings, stack: ExitStack) -> Backend:
+    """Open the store that the settings name, for a command that asks a question.
+
+    An embedded store is asked where its service runs it; where none runs, it is started for as long as `stack` lives.
+    """
+    if not settings.embedded:
+        backend = Backend(settings, settings.store, create=False)
+        stack.callback(backend.close)
+        return backend
+    running = EmbeddedServer.running(settings.data_dir())
+    if running is not None:
+        backend = Backend(settings, running, create=False)
+        stack.callback(backend.close)
+        return backend
+    if not (settings.data_dir() / "store").is_dir():
+        raise StoreError(f"no embedded store in {settings.data_dir()}: make one with `opic serve --embedded`")
+    return stack.enter_context(EmbeddedService(settings, worker=False)).backend

@@ -1,0 +1,118 @@
+"""The store is the ledger in columns: whatever the log, however it is cut, both end in the same state to the bit."""
+
+from itertools import count
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logs import NOW_US, PARTITION, pep_history, record, seeds
+from sameness import assert_same
+from servers import Server
+
+from opic.cash import DAY_US, MILLION, Rules
+from opic.events import Record
+from opic.ledger import Ledger
+from opic.store import Shard, Store
+
+PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
+urls = st.sampled_from(PAGES)
+links = st.lists(st.one_of(urls, st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])), max_size=8)
+times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    made: list[Record] = []
+    for offset in range(draw(st.integers(1, 40))):
+        kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
+        url, at = draw(urls), draw(times)
+        if kind == "read":
+            made.append(record(offset, url, draw(links), fetched_at=at))
+        elif kind == "moved":
+            made.append(record(offset, url, status=301, redirect=draw(urls), fetched_at=at))
+        elif kind == "seeds":
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3))))
+        elif kind == "dead":
+            made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
+        else:
+            made.append(record(offset, url, status={"gone": 404, "failed": 500, "excluded": 403}[kind], fetched_at=at))
+    return made
+
+
+@st.composite
+def cuts(draw: st.DrawFn, most: int = 41) -> list[int]:
+    """Where a log of up to `most` records is cut into batches; a batch may start before the last one ended."""
+    return draw(st.lists(st.integers(0, most), max_size=8))
+
+
+names = count()
+
+
+def open_store(server: Server, rules: Rules) -> Store:
+    """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
+    given = {"q": rules.q, "regrant_ppm": rules.regrant_ppm, "measures_max": rules.measures_max, "inflow": rules.inflow}
+    client = server.client()
+    return Store(Shard.open(client, f"crawl-{next(names)}", given))
+
+
+rules = st.builds(
+    Rules,
+    q=st.sampled_from([150_000, 500_000, 1]),
+    regrant_ppm=st.sampled_from([0, 10_000, 500_000]),
+    measures_max=st.integers(1, 5),
+    inflow=st.booleans(),
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(log=logs(), cut=cuts(), rules=rules)
+def test_store_ends_in_the_state_of_the_ledger(valkey: Server, log: list[Record], cut: list[int], rules: Rules) -> None:
+    ledger, store = Ledger(rules), open_store(valkey, rules)
+    ledger.apply(PARTITION, log)
+    done = 0
+    for at in [*cut, len(log)]:
+        store.apply(PARTITION, log[min(done, at) : max(done, at)])  # Onwards, or again what was done.
+        done = max(done, at)
+    store.apply(PARTITION, log)  # All of it again.
+    assert_same(store.shard, ledger)
+    store.shard.client.close()
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(log=logs(), turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20))
+def test_workers_that_share_a_shard_make_one_effect(
+    valkey: Server, log: list[Record], turns: list[tuple[int, int]]
+) -> None:
+    """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
+    ledger, first = Ledger(), open_store(valkey, Rules())
+    ledger.apply(PARTITION, log)
+    workers = [first, Store(first.shard), Store(first.shard)]
+    for worker, size in turns:
+        at = workers[worker].next_offset(PARTITION)
+        back = max(0, at - size // 2)
+        workers[worker].apply(PARTITION, log[back : at + size])
+    for worker in workers:
+        worker.apply(PARTITION, log)
+    assert_same(first.shard, ledger)
+    first.shard.client.close()
+
+
+def test_real_history_ends_in_the_state_of_the_ledger(servers: Server) -> None:
+    log = pep_history()
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    for size in (1000, 7):
+        store = open_store(servers, Rules())
+        for at in range(0, len(log), size):
+            store.apply(PARTITION, log[at : at + size])
+        assert_same(store.shard, ledger)
+
+
+@pytest.mark.slow
+def test_real_history_one_event_a_batch(valkey: Server) -> None:
+    log = pep_history()
+    ledger, store = Ledger(), open_store(valkey, Rules())
+    ledger.apply(PARTITION, log)
+    for at in range(len(log)):
+        store.apply(PARTITION, log[at : at + 1])
+    assert_same(store.shard, ledger)

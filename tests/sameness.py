@@ -1,0 +1,19 @@
+"""What it means that a store ended in the same state as the ledger: to the bit, page by page."""
+
+from dataclasses import asdict
+
+from opic.ledger import Ledger
+from opic.store import Shard
+
+
+def assert_same(shard: Shard, ledger: Ledger) -> None:
+    """Fail on the first total, page or measure that differs; and unless the store's own recount agrees."""
+    books = asdict(shard.books()) | {"version": 0}  # Counts steps, hence depends on how the log was cut.
+    assert books == asdict(ledger.books)
+    pages = {page.url: page for page in shard.pages()}
+    for url, page in ledger.pages.items():
+        assert pages.pop(url, None) == page
+    assert not pages
+    audit = shard.audit()
+    assert audit.conserved, audit.mismatches
+    assert audit == ledger.audit()
