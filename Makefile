@@ -1,0 +1,78 @@
+# Everything a person or CI does with this repository. `make` alone lists the targets.
+
+PYTHON ?= python3
+SERVE  ?= 1
+
+BIN   := .venv/bin
+STAMP := .venv/.made-from-the-lock
+LOCK  := requirements.lock
+
+# uv's cache and the repository are often on different file systems, where hard links fail.
+export UV_LINK_MODE ?= copy
+# A shell that stands in another virtual environment must not send our packages there.
+unexport VIRTUAL_ENV
+unexport PYTHONPATH
+unexport PYTHONHOME
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint check bench lock clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
+
+demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and stop)
+	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
+
+test: setup ## every test this machine can run
+	$(BIN)/python -m pytest tests
+
+lint: setup ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+check: lint ## in under two minutes: style, types, and the tests not marked slow
+	$(BIN)/python -m pytest tests -m "not slow"
+
+bench: setup ## every benchmark; results as JSON in benchmarks/results/
+	@mkdir -p benchmarks/results
+	@set -e; found=0; for file in benchmarks/bench_*.py; do \
+	  [ -e "$$file" ] || continue; \
+	  found=1; printf '\n== %s\n' "$$file"; $(BIN)/python "$$file"; \
+	done; \
+	[ $$found = 1 ] || echo "no benchmarks/bench_*.py yet"
+
+lock: $(BIN)/uv ## renew requirements.lock from pyproject.toml (UPGRADE=1: move to the newest releases)
+	@# The build backend is locked too, so that installing the project itself fetches nothing; `editables` is
+	@# what hatchling needs for an editable install, and uv is what makes the environment.
+	$(BIN)/python -c 'import tomllib; \
+	  print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], "editables", "uv", sep="\n")' \
+	| $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
+	    $(if $(UPGRADE),--upgrade) --group dev --group demo --output-file $(LOCK) pyproject.toml - > /dev/null
+
+clean: ## remove all that can be made again
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-out
+	find opic consumers tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2> /dev/null || true
+
+# uv installs the lock several times faster than pip does, its own download included. Where uv can't (a mirror that
+# only pip is told of), pip installs the same files with the same hashes.
+$(STAMP): $(LOCK) pyproject.toml | $(BIN)/uv
+	$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes $(LOCK) \
+	  || $(BIN)/python -m pip install --quiet --require-hashes -r $(LOCK)
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(BIN)/uv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "$(PYTHON) is $$($(PYTHON) --version 2>&1 || true), and opic needs Python 3.11 or newer: install one," \
+	       "then run: make $(or $(MAKECMDGOALS),setup) PYTHON=python3.12"; exit 1; } >&2
+	@$(PYTHON) -c 'import ensurepip, venv' 2> /dev/null || { \
+	  echo "$(PYTHON) has no venv module: install it (Debian, Ubuntu: apt-get install python3-venv)," \
+	       "then run again: make $(or $(MAKECMDGOALS),setup)"; exit 1; } >&2
+	$(PYTHON) -m venv --clear .venv
+	@# uv's own lines, cut out of the lock: the same version with the same hashes as everybody else's.
+	@awk '/^uv==/ { on = 1 } on { print } on && !/\\$$/ { exit }' $(LOCK) > .venv/uv.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .venv/uv.lock

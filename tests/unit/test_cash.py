@@ -1,0 +1,214 @@
+"""Cash is whole grains: a read splits it exactly, the books know how far they are off, and refuse to overflow."""
+
+import math
+from dataclasses import fields, replace
+from fractions import Fraction
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from opic.cash import (
+    BALANCE_LIMIT,
+    BOOK_FIELDS,
+    CLOCK_LIMIT,
+    DAY_US,
+    GRANT_GRAINS,
+    MILLION,
+    MINTED_GRAINS,
+    Books,
+    Rules,
+    damping_ppm,
+    gone_until_us,
+    split,
+)
+from opic.errors import SettingsError, StoreFull
+
+CASH = st.one_of(st.integers(0, BALANCE_LIMIT - 1), st.integers(0, 3 * MILLION))
+LINKS = st.integers(1, 10_000)
+QS = st.integers(1, MILLION - 1)
+RULES = Rules()
+
+
+def books_after_a_crawl() -> Books:
+    """Return totals as a crawl of a million pages might leave them, a third of them read."""
+    granted = GRANT_GRAINS + GRANT_GRAINS // 100
+    pages = 1_000_000 * granted - 10**11
+    return Books(
+        clock=2 * 10**12,
+        pool=MINTED_GRAINS - pages,
+        credit=granted,
+        live=1_000_000,
+        gone=1_000,
+        open=300_000,
+        v_open=10**10 - 300_000 * granted,  # The open pages hold 10^10 grains.
+        v_gone=10**8,
+        h_gone=10**8,
+        rounding=10**7,
+        drift_plus=10**9,
+        drift_minus=10**9,
+    )
+
+
+# A read splits its cash.
+
+
+@given(cash=CASH, links=LINKS, q=QS)
+@example(cash=BALANCE_LIMIT - 1, links=10_000, q=MILLION - 1)
+@example(cash=BALANCE_LIMIT - 1, links=1, q=1)
+def test_a_split_neither_makes_nor_loses_a_grain(cash: int, links: int, q: int) -> None:
+    out = split(cash, links, q)
+    assert out.share * links + out.virtual == cash
+    assert out.share >= 0
+    assert out.virtual >= 0
+
+
+@given(cash=CASH, links=LINKS, q=QS)
+def test_the_two_part_product_is_the_plain_floor_of_q_times_cash(cash: int, links: int, q: int) -> None:
+    leaving = q * cash // MILLION
+    share, left_over = divmod(cash - leaving, links)
+    out = split(cash, links, q)
+    assert (out.share, out.virtual) == (share, leaving + left_over)
+
+
+@given(cash=CASH, q=QS)
+@example(cash=BALANCE_LIMIT - 1, q=MILLION - 1)
+def test_no_step_of_the_product_leaves_an_int64(cash: int, q: int) -> None:
+    assert (cash // MILLION) * q < 1 << 63
+    assert (cash % MILLION) * q < 1 << 63
+
+
+@given(cash=CASH, links=LINKS, q=QS)
+@example(cash=7, links=1, q=150_000)  # No remainder, but flooring q * cash gave the link .05 grains.
+def test_rounding_is_the_links_true_deviation_rounded_up(cash: int, links: int, q: int) -> None:
+    out = split(cash, links, q)
+    exact = Fraction(MILLION - q, MILLION) * cash
+    assert out.rounding == math.ceil(abs(out.share * links - exact))
+
+
+@given(cash=CASH, q=QS)
+def test_a_page_without_links_gives_all_to_the_virtual_page_and_rounds_nothing(cash: int, q: int) -> None:
+    out = split(cash, 0, q)
+    assert (out.share, out.virtual, out.rounding) == (0, cash, 0)
+
+
+def test_cash_too_small_to_share_goes_to_the_virtual_page_whole() -> None:
+    assert split(9, links=10, q=150_000).virtual == 9
+
+
+# Damping and back-off.
+
+
+@pytest.mark.parametrize(("damping", "q"), [(0.85, 150_000), (0.5, 500_000), (0.999999, 1), (0.000001, 999_999)])
+def test_damping_is_kept_as_the_share_that_leaves_in_parts_of_a_million(damping: float, q: int) -> None:
+    assert damping_ppm(damping) == q
+
+
+@pytest.mark.parametrize("damping", [0.0, 1.0, -0.1, 1.1, 0.99999999, 1e-9])
+def test_a_damping_that_shares_all_or_nothing_is_refused_by_its_name(damping: float) -> None:
+    with pytest.raises(SettingsError, match="OPIC_DAMPING"):
+        damping_ppm(damping)
+
+
+def test_a_page_that_goes_away_waits_a_day_then_twice_as_long_each_time_up_to_1024_days() -> None:
+    waits = [gone_until_us(5, times) - 5 for times in range(1, 14)]
+    assert waits == [DAY_US * min(2**i, 1_024) for i in range(13)]
+
+
+# Totals that are no longer exact are refused.
+
+
+@pytest.mark.parametrize("name", ["pool", "v_open", "v_gone", "credit"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_balance_of_2_to_the_53_is_refused_and_one_grain_less_is_not(name: str, sign: int) -> None:
+    replace(Books(), **{name: sign * (2**53 - 1)}).check()
+    with pytest.raises(StoreFull, match=name):
+        replace(Books(), **{name: sign * 2**53}).check()
+
+
+def test_a_clock_of_2_to_the_62_is_refused_and_one_grain_less_is_not() -> None:
+    assert CLOCK_LIMIT == 2**62
+    Books(clock=2**62 - 1).check()
+    with pytest.raises(StoreFull, match="clock"):
+        Books(clock=2**62).check()
+
+
+def test_a_pool_may_owe() -> None:
+    Books(pool=-MINTED_GRAINS).check()
+
+
+def test_a_double_holds_every_balance_that_the_books_let_pass() -> None:
+    for balance in (2**53 - 1, 1 - 2**53):
+        assert int(float(balance)) == balance
+
+
+def test_book_fields_are_the_fields_of_the_books_in_their_order() -> None:
+    assert BOOK_FIELDS == tuple(f.name for f in fields(Books))
+
+
+# A further grant.
+
+
+def test_a_further_grant_is_due_once_open_pages_hold_less_than_its_share_of_what_they_were_granted() -> None:
+    granted = 10 * GRANT_GRAINS
+    threshold = 10 * granted // 100  # Ten open pages, one per cent.
+    full = Books(pool=MINTED_GRAINS, credit=granted, live=50, open=10, v_open=threshold - 10 * granted)
+    drained = replace(full, v_open=full.v_open - 1)
+    assert full.grant_due(10_000, GRANT_GRAINS) == 0
+    assert drained.grant_due(10_000, GRANT_GRAINS) == GRANT_GRAINS // 100
+
+
+def test_cash_on_pages_that_were_never_read_holds_no_grant_back() -> None:
+    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=10**6, open=1, v_open=-GRANT_GRAINS)
+    assert books.grant_due(RULES.regrant_ppm, RULES.grant) > 0
+
+
+def test_nothing_is_granted_before_a_page_was_read() -> None:
+    assert Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9).grant_due(RULES.regrant_ppm, RULES.grant) == 0
+
+
+def test_regrant_0_never_grants_again() -> None:
+    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9, open=9, v_open=-9 * GRANT_GRAINS)
+    assert books.grant_due(0, GRANT_GRAINS) == 0
+
+
+def test_a_pool_that_cannot_pay_every_live_page_waits() -> None:
+    amount = GRANT_GRAINS // 100
+    books = Books(pool=9 * amount, credit=GRANT_GRAINS, live=9, open=9, v_open=-9 * GRANT_GRAINS)
+    assert books.grant_due(RULES.regrant_ppm, GRANT_GRAINS) == amount
+    assert replace(books, pool=9 * amount - 1).grant_due(RULES.regrant_ppm, GRANT_GRAINS) == 0
+
+
+# The error bound.
+
+
+def test_the_bound_says_nothing_before_a_page_is_known() -> None:
+    assert Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS).error_bound(MINTED_GRAINS, RULES.q) == 2
+
+
+def test_the_bound_is_zero_when_nothing_can_move() -> None:
+    """Pages that were never read dangle: what they hold is final, and the estimate is exact."""
+    books = Books(pool=MINTED_GRAINS - 5 * GRANT_GRAINS, credit=GRANT_GRAINS, live=5)
+    assert books.error_bound(MINTED_GRAINS, RULES.q) == 0
+
+
+@given(
+    name=st.sampled_from(["v_open", "rounding", "drift_plus", "drift_minus"]),
+    grains=st.integers(0, 2**52),
+    q=QS,
+)
+def test_whatever_could_still_move_never_narrows_the_bound(name: str, grains: int, q: int) -> None:
+    books = books_after_a_crawl()
+    more = replace(books, **{name: getattr(books, name) + grains})
+    if name == "v_open":
+        more.pool -= grains  # The pages hold it now.
+    assert 0 < books.error_bound(MINTED_GRAINS, q) <= more.error_bound(MINTED_GRAINS, q) + 1e-12 <= 2 + 1e-12
+
+
+def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None:
+    books = books_after_a_crawl()
+    cash_of_live_pages = MINTED_GRAINS - books.pool - books.v_gone
+    history_of_live_pages = books.clock - books.h_gone
+    assert books.residual() == 10**10
+    assert books.importance_total(MINTED_GRAINS) == cash_of_live_pages + history_of_live_pages
+    assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.residual()
