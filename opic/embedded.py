@@ -67,8 +67,8 @@ class EmbeddedServer:
         self._take()
         try:
             self.start_server()
-        except BaseException:
-            self._give_back()
+        except BaseException:  # A signal too: the server must not outlive us with the lock.
+            self.stop()
             raise
 
     def start_server(self) -> None:

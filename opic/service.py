@@ -46,7 +46,7 @@ class Backend:
         self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
         self.log = EventLog(connect(url, retries=0), self.shard.keys)
         self.mirror = Mirror(self.shard)
-        self.query = Query(self.shard, self.mirror)
+        self.query = Query(self.shard, self.mirror, settings.max_url_bytes)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
         self.frontier = Frontier(self.shard, self.mirror, politeness)
 
@@ -103,7 +103,8 @@ class Backend:
 
     def stats(self) -> dict[str, object]:
         """Return the counts of the service."""
-        return {**self.query.stats(), "lag": self.lag()}
+        lag = self.lag()  # The older number: where it is 0, the counts hold all that had been accepted.
+        return {**self.query.stats(), "lag": lag}
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
@@ -127,14 +128,15 @@ class EmbeddedService:
 
     backend: Backend
 
-    def __init__(self, settings: Settings, *, worker: bool = True) -> None:
+    def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True) -> None:
         """Nothing is started yet.
 
         Args:
             settings: of the service.
             worker: start the worker process; without it, whoever opened this lets the records take effect.
+            create: make the crawl if it is not there; else that is an error.
         """
-        self.settings = settings
+        self.settings, self._create = settings, create
         self.server = EmbeddedServer(settings.data_dir())
         self._with_worker = worker
         self._worker: subprocess.Popen[bytes] | None = None
@@ -147,7 +149,7 @@ class EmbeddedService:
         with self._stack as stack:
             self.server.start()
             stack.callback(self.server.stop)
-            self.backend = Backend(self.settings, self.server.url)
+            self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self.backend.close)
             if self._with_worker:
                 self._start_worker()
@@ -174,7 +176,7 @@ class EmbeddedService:
         root = str(Path(__file__).parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         self._worker = subprocess.Popen(
-            [sys.executable, "-m", "consumers.crawl_events"],
+            [sys.executable, "-P", "-m", "consumers.crawl_events"],  # -P: not what lies in the working directory.
             env=environment,
             start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
             stdin=subprocess.DEVNULL,
@@ -233,4 +235,4 @@ def open_backend(settings: Settings, stack: ExitStack) -> Backend:
         return backend
     if not (settings.data_dir() / "store").is_dir():
         raise StoreError(f"no embedded store in {settings.data_dir()}: make one with `opic serve --embedded`")
-    return stack.enter_context(EmbeddedService(settings, worker=False)).backend
+    return stack.enter_context(EmbeddedService(settings, worker=False, create=False)).backend

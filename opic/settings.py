@@ -18,8 +18,6 @@ from opic.errors import NotBuiltYet, SettingsError
 from opic.events import LINKS_MAX, Limits
 from opic.urls import URL_BYTES_MAX
 
-POLICIES = ("static", "interpolation", "fixed", "variable", "improved")
-
 
 class Settings(BaseSettings):
     """See the table of settings in README.md. Durations are in seconds."""

@@ -164,7 +164,8 @@ def own_line():
 
 class Watched(type(os.environ)):
     def __getitem__(self, key):
-        if line := own_line():
+        # Pydantic asks for its own switch whenever a model is defined.
+        if not key.startswith("PYDANTIC_") and (line := own_line()):
             deeds.append(f"{line} reads {key} from the environment")
         return super().__getitem__(key)
 

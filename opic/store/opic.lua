@@ -247,49 +247,57 @@ local function step(keys, args)
   return {'OK'}
 end
 
--- opic_1_lease: hand pages out, in the order given, to one crawler each.
---   KEYS leases waits fails hosts
---   ARGV n lease-seconds delay-seconds retry-seconds blob = {id, host, id, host, ..}
--- Time is the server's, so that several endpoints agree. A lease that ran out counts as a failure.
+-- opic_1_sweep: end the leases that ran out, up to 1,000 of them; each counts as a failed fetch.
+--   KEYS leases waits fails hosts   ARGV retry-seconds
+-- Time is the server's, so that several endpoints agree. Returns {now in microseconds, leases that run}, as text.
+local function sweep(keys, args)
+  local leases, waits, fails, hosts = keys[1], keys[2], keys[3], keys[4]
+  local retry = tonumber(args[1])
+  if not retry then return redis.error_reply('OPICARGS a number wanted') end
+  local time = redis.call('TIME')
+  local now_us = string.format('%.0f', time[1] * 1000000 + time[2])
+  local over = redis.call('ZRANGE', leases, '-inf', now_us, 'BYSCORE', 'LIMIT', 0, 1000, 'WITHSCORES')
+  for i = 1, #over, 2 do
+    local times = redis.call('HINCRBY', fails, over[i], 1)
+    if retry > 0 then
+      local wait = math.min(retry * 2 ^ math.min(times - 1, 30), 86400)
+      redis.call('ZADD', waits, string.format('%.6f', over[i + 1] / 1000000 + wait), over[i])
+    end
+    redis.call('ZREM', leases, over[i])
+  end
+  redis.call('ZREMRANGEBYSCORE', hosts, '-inf', string.format('%.6f', now_us / 1000000))
+  return {now_us, string.format('%.0f', redis.call('ZCOUNT', leases, '(' .. now_us, '+inf'))}
+end
+
+-- opic_1_lease: hand pages out, in the order given, to one crawler each. Sweep first: a lease that ran out still binds.
+--   KEYS leases waits hosts   ARGV n lease-seconds delay-seconds blob = {id, host, id, host, ..}
 -- Returns {now, until, indices of the pages granted (1-based)}; times as text, in microseconds.
 local function lease(keys, args)
-  local leases, waits, fails, hosts = keys[1], keys[2], keys[3], keys[4]
-  local n, seconds, delay, retry = tonumber(args[1]), tonumber(args[2]), tonumber(args[3]), tonumber(args[4])
-  local pages = cmsgpack.unpack(args[5])
-  if not (n and seconds and delay and retry) then return redis.error_reply('OPICARGS numbers wanted') end
+  local leases, waits, hosts = keys[1], keys[2], keys[3]
+  local n, seconds, delay = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
+  local pages = cmsgpack.unpack(args[4])
+  if not (n and seconds and delay) then return redis.error_reply('OPICARGS numbers wanted') end
   for i = 1, #pages, 2 do
     if not whole(pages[i], 0, BALANCE) or type(pages[i + 1]) ~= 'string' then
       return redis.error_reply('OPICARGS pages wanted')
     end
   end
   local time = redis.call('TIME')
-  local now = time[1] + time[2] / 1000000
-  local until_us = string.format('%.0f', math.floor((now + seconds) * 1000000))
-
-  local over = redis.call('ZRANGE', leases, '-inf', string.format('%.0f', now * 1000000), 'BYSCORE',
-    'LIMIT', 0, 1000, 'WITHSCORES')
-  for i = 1, #over, 2 do
-    local times = redis.call('HINCRBY', fails, over[i], 1)
-    if retry > 0 then
-      redis.call('ZADD', waits, over[i + 1] / 1000000 + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), over[i])
-    end
-    redis.call('ZREM', leases, over[i])
-  end
-  redis.call('ZREMRANGEBYSCORE', hosts, '-inf', string.format('%.6f', now))
+  local now_us = time[1] * 1000000 + time[2]
+  local now, until_us = now_us / 1000000, string.format('%.0f', math.floor(now_us + seconds * 1000000))
 
   local granted = {}
   for i = 1, #pages, 2 do
     if #granted == n then break end
     local id, host = string.format('%.0f', pages[i]), pages[i + 1]
-    local wait = tonumber(redis.call('ZSCORE', waits, id) or 0)
-    if wait <= now and not redis.call('ZSCORE', leases, id)
-      and not (delay > 0 and redis.call('ZSCORE', hosts, host)) then
+    local free = delay == 0 or (tonumber(redis.call('ZSCORE', hosts, host)) or 0) <= now
+    if free and (tonumber(redis.call('ZSCORE', waits, id)) or 0) <= now and not redis.call('ZSCORE', leases, id) then
       redis.call('ZADD', leases, until_us, id)
       if delay > 0 then redis.call('ZADD', hosts, string.format('%.6f', now + delay), host) end
       granted[#granted + 1] = (i + 1) / 2
     end
   end
-  return {string.format('%.0f', now * 1000000), until_us, granted}
+  return {string.format('%.0f', now_us), until_us, granted}
 end
 
 -- opic_1_release: take leases back unread.  KEYS leases   ARGV id until-us id until-us ..
@@ -313,5 +321,6 @@ redis.register_function('opic_1_split', split)
 redis.register_function('opic_1_seal', seal)
 redis.register_function{function_name='opic_1_read', callback=read, flags={'no-writes'}}
 redis.register_function('opic_1_step', step)
+redis.register_function('opic_1_sweep', sweep)
 redis.register_function('opic_1_lease', lease)
 redis.register_function('opic_1_release', release)

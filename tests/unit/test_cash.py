@@ -143,7 +143,7 @@ def test_a_double_holds_every_balance_that_the_books_let_pass() -> None:
 
 
 def test_book_fields_are_the_fields_of_the_books_in_their_order() -> None:
-    assert BOOK_FIELDS == tuple(f.name for f in fields(Books))
+    assert tuple(f.name for f in fields(Books)) == BOOK_FIELDS
 
 
 # A further grant.
@@ -203,6 +203,30 @@ def test_whatever_could_still_move_never_narrows_the_bound(name: str, grains: in
     if name == "v_open":
         more.pool -= grains  # The pages hold it now.
     assert 0 < books.error_bound(MINTED_GRAINS, q) <= more.error_bound(MINTED_GRAINS, q) + 1e-12 <= 2 + 1e-12
+
+
+def test_the_bound_sums_each_geometric_series_and_counts_rounding_both_ways() -> None:
+    """2 (E+ + E-) / (S + E+), where a grain that moves at damping .8 moves five in all."""
+    minted, granted = 10**6, 10_000
+    books = Books(
+        clock=50_000,
+        pool=minted - 80_000,  # All pages hold 80,000: five open ones 3,000, a gone one 2,000.
+        credit=granted,
+        live=12,
+        gone=1,
+        open=5,
+        v_open=3_000 - 5 * granted,
+        v_gone=2_000,
+        h_gone=1_000,
+        rounding=100,
+        drift_plus=500,
+        drift_minus=250,
+    )
+    settled = (50_000 - 1_000) + (80_000 - 2_000 - 3_000)
+    plus = 5 * (3_000 + 100 + (2_000 + 1_000) + 400)
+    minus = 5 * (100 + 200)
+    assert books.settled(minted) == settled
+    assert books.error_bound(minted, q=200_000) == pytest.approx(2 * (plus + minus) / (settled + plus))
 
 
 def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None:

@@ -141,9 +141,7 @@ def test_links_of_a_page_that_was_not_fetched_are_not_taken(status: int) -> None
         (NOW_S + 86_400, NOW_US + DAY_US),
     ],
 )
-def test_a_fetch_time_is_unix_seconds_or_rfc_3339_from_1990_to_a_day_ahead(
-    fetched_at: float | str, at_us: int
-) -> None:
+def test_a_fetch_time_is_unix_seconds_or_rfc_3339_from_1990_to_a_day_ahead(fetched_at: float | str, at_us: int) -> None:
     assert of_json({"fetched_at": fetched_at}).at_us == at_us
     assert of_msgpack({"fetched_at": fetched_at}).at_us == at_us
 
@@ -283,7 +281,8 @@ def test_a_time_before_1990_or_more_than_a_day_ahead_of_the_log_is_refused(fetch
 
 
 @pytest.mark.parametrize(
-    "fetched_at", ["", "now", "2023-11-14", "1700000000", "2023-02-30T00:00:00Z", "2023-11-14T25:00:00Z", "P1D", "\ud800"]
+    "fetched_at",
+    ["", "now", "2023-11-14", "1700000000", "2023-02-30T00:00:00Z", "2023-11-14T25:00:00Z", "P1D", "\ud800"],
 )
 def test_a_time_that_is_not_rfc_3339_is_refused(fetched_at: str) -> None:
     assert refusal(of_json({"fetched_at": fetched_at}))
@@ -349,7 +348,9 @@ def test_one_wrong_byte_never_raises_whatever_and_wherever_it_is(whole: bytes, k
             decoded(whole[:place] + bytes([byte]) + whole[place + 1 :], kind).reason.encode()
 
 
-STARTS = st.sampled_from([b"", b"{", b'{"url":', b'{"url":"http://a/","links":', b"\x81\xa3url", b"\x8f", b"\xdf", b"\x91"])
+STARTS = st.sampled_from(
+    [b"", b"{", b'{"url":', b'{"url":"http://a/","links":', b"\x81\xa3url", b"\x8f", b"\xdf", b"\x91"]
+)
 
 
 @given(start=STARTS, rest=st.binary(max_size=200), kind=st.sampled_from(["event", "seeds"]))
@@ -406,7 +407,9 @@ def test_links_of_a_page_to_itself_are_dropped() -> None:
     assert (ledger.books.links, ledger.books.bad_links) == (0, 0)
 
 
-@pytest.mark.parametrize("link", ["", "/a", "a.html", "#top", "javascript:x", "mailto:a@b.example", "http://", LONG_URL])
+@pytest.mark.parametrize(
+    "link", ["", "/a", "a.html", "#top", "javascript:x", "mailto:a@b.example", "http://", LONG_URL]
+)
 def test_a_bad_link_is_dropped_and_counted_and_the_event_taken(link: str) -> None:
     ledger = ledger_after(link, URL + "good")
     assert list(ledger.pages) == [URL, URL + "good"]

@@ -11,9 +11,10 @@ from opic.urls import SHOWN_MAX, canonical_url, host_of, registered_domain, show
 PIECES = st.sampled_from(
     [
         *("http://", "https://", "HTTP:", "http:\\\\", "ftp://", "javascript:", "data:,", "//", "://", "http:///"),
-        *("a", "example.org", "EXAMPLE", "xn--", "xn--nxasmq6b", "bücher", "ＧＯ", "ß", "\u200d", "。", ".", "..", "%2e", "-"),
-        *("1.2.3.4", "0x7f.1", "256", "[::1]", "[", "]", ":80", ":443", ":65536", ":", "@", "user:pw@", "%00", "%zz", "%"),
-        *("/", "\\", "/./", "/../", "?", "#", "#x", "?q=1", " ", "\t", "\n", "\0", "\x7f", "\ud800", "😀", "é", '"', "|"),
+        *("a", "example.org", "EXAMPLE", "xn--", "xn--nxasmq6b", "bücher", "ＧＯ", "ß", "\u200d", "。"),
+        *(".", "..", "%2e", "-", "1.2.3.4", "0x7f.1", "256", "[::1]", "[", "]"),
+        *(":80", ":443", ":65536", ":", "@", "user:pw@", "%00", "%zz", "%", "/", "\\", "/./", "/../"),
+        *("?", "#", "#x", "?q=1", " ", "\t", "\n", "\0", "\x7f", "\ud800", "😀", "é", '"', "|"),
     ]
 )
 HOSTILE = st.one_of(
@@ -75,7 +76,8 @@ def test_a_fragment_even_an_empty_one_is_no_part_of_a_page(raw: str) -> None:
         *("", "   ", "/a/b", "a.html", "?q", "#x", "//example.org/", "example.org/a", "www.example.org"),
         *("javascript:alert(1)", "mailto:a@b.example", "ftp://example.org/", "file:///etc/passwd", "data:text/html,x"),
         *("about:blank", "ws://example.org/", "tel:+1", "view-source:http://example.org/", "blob:http://example.org/x"),
-        *("http://", "http://?", "http://:80/", "http://exa mple.org/", "http://[::1", "http://a:65536/", "http://a:x/"),
+        *("http://", "http://?", "http://:80/", "http://exa mple.org/", "http://[::1", "http://a:65536/"),
+        "http://a:x/",
         *("http://1.2.3.256/", "http://a%00b/", "http://a<b/", "http://\ud800.example/", "http://xn--\u3002/"),
     ],
 )

@@ -1,0 +1,7 @@
+"""The HTTP endpoint: JSON in and out, described by its own OpenAPI document."""
+
+from opic.api.app import create_app
+from opic.api.calls import Service
+from opic.api.server import bind, make_server, serve
+
+__all__ = ["Service", "bind", "create_app", "make_server", "serve"]

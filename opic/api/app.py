@@ -1,0 +1,222 @@
+"""The application: which path leads to which call, how errors are answered, and the pages that describe all of it."""
+
+import logging
+from collections.abc import Callable
+from inspect import getdoc
+from typing import Any, Final
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.staticfiles import StaticFiles
+
+from opic import __version__
+from opic.api import models
+from opic.api.bodies import JSON, LINES
+from opic.api.calls import Calls, Service
+from opic.api.gate import OPEN_PATHS, Gate
+from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
+from opic.errors import OpicError
+
+log = logging.getLogger("opic.api")
+
+NOT_BUILT_YET: Final = {
+    "/v1/explain": "Why a page has its score, and is next or not",
+    "/v1/history": "The last measures of a page",
+    "/v1/inflow": "Importance that comes to the pages of a domain from outside",
+    "/v1/hosts": "Importance of sites",
+    "/metrics": "Metrics for Prometheus",
+}
+ABOUT = (
+    "Crawl events in, page importance and the next pages to fetch out. "
+    "Every error is an RFC 9457 problem (`application/problem+json`); every answer from a view that may lag says "
+    "in `as_of` which moment it shows. Grains are whole numbers up to 2^62: read them as 64-bit integers."
+)
+
+
+def create_app(service: Service) -> FastAPI:
+    """Make the application that serves `service`; settings, with the token, are those of its backend.
+
+    >>> app = create_app(service)  # doctest: +SKIP
+    >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
+    """
+    token = service.backend.settings.api_token
+    app = _App(
+        title="OPIC",
+        version=__version__,
+        description=ABOUT,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        generate_unique_id_function=lambda route: route.name,
+        exception_handlers={
+            Problem: _on_problem,
+            OpicError: _on_error,
+            RequestValidationError: _on_validation,
+            HTTPException: _on_http,
+        },
+    )
+    app.state.secured = token is not None
+    app.add_middleware(Gate, token=token.get_secret_value() if token is not None else None)
+    _add_calls(app, Calls(service))
+    _add_pages(app)
+    return app
+
+
+class _App(FastAPI):
+    """FastAPI with the parts of the OpenAPI document that it can't know."""
+
+    def openapi(self) -> dict[str, Any]:
+        """Return the OpenAPI document, made once."""
+        if self.openapi_schema is None:
+            document = get_openapi(
+                title=self.title, version=self.version, description=self.description, routes=self.routes
+            )
+            parts = document.setdefault("components", {})
+            schemas = parts.setdefault("schemas", {})
+            schemas |= {"Problem": ProblemDetails.model_json_schema(), **models.event_schemas()}
+            for name, examples in models.EXAMPLES.items():
+                schemas[name]["examples"] = examples
+            if self.state.secured:
+                parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+                document["security"] = [{"token": []}]
+                for path in OPEN_PATHS:
+                    document["paths"][path]["get"]["security"] = []
+            self.openapi_schema = document
+        return self.openapi_schema
+
+
+def _add_calls(app: FastAPI, calls: Calls) -> None:
+    def add(
+        method: str,
+        path: str,
+        call: Callable[..., Any],
+        answer: type[BaseModel],
+        problems: tuple[int, ...],
+        *,
+        status: int = 200,
+        body: dict[str, Any] | None = None,
+    ) -> None:
+        summary, _, more = (getdoc(call) or "").partition("\n")
+        refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
+        app.add_api_route(
+            path,
+            call,
+            methods=[method],
+            status_code=status,
+            response_class=Json,
+            response_model=None,
+            responses={
+                status: {"model": answer, "description": getdoc(answer)},
+                **described(*refused, *problems, 500),
+            },
+            summary=summary.rstrip("."),
+            description=more.strip(),
+            openapi_extra={"requestBody": {"required": True, "content": body}} if body else None,
+        )
+
+    posted = (400, 403, 413, 415, 422, 501, 503)
+    add("POST", "/v1/events", calls.post_events, models.Accepted, posted, status=202, body=_EVENTS_BODY)
+    add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
+    add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
+    add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
+    add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 501, 503))
+    many = _json_body(models.ManyPages)
+    add("POST", "/v1/importance", calls.post_importance, models.ManyImportances, posted, body=many)
+    add("GET", "/v1/top", calls.get_top, models.Top, (422, 501, 503))
+    add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
+    add("GET", "/v1/stats", calls.get_stats, models.Stats, (422, 503))
+    add("GET", "/healthz", calls.get_healthz, models.Healthy, ())
+    add("GET", "/readyz", calls.get_readyz, models.Ready, (503,))
+    for path, summary in NOT_BUILT_YET.items():
+        app.add_api_route(
+            path,
+            calls.not_built_yet,
+            methods=["GET"],
+            status_code=501,
+            response_class=Response,
+            response_model=None,
+            responses=described(501),
+            name="not_built_yet" + path.replace("/", "_"),
+            summary=summary,
+            description="Not built yet.",
+        )
+
+
+_EVENTS_BODY: Final = {
+    JSON: {
+        "schema": {
+            "oneOf": [
+                {"$ref": "#/components/schemas/CrawlEvent"},
+                {"type": "array", "items": {"$ref": "#/components/schemas/CrawlEvent"}},
+            ]
+        }
+    },
+    LINES[0]: {
+        "schema": {"type": "string", "description": "A crawl event a line."},
+        "example": '{"url":"https://a.example/","links":["https://b.example/"]}\n{"url":"https://b.example/"}\n',
+    },
+}
+
+
+def _json_body(model: type[BaseModel]) -> dict[str, Any]:
+    return {JSON: {"schema": model.model_json_schema()}}
+
+
+def _add_pages(app: FastAPI) -> None:
+    """Serve Swagger UI from files of our own: a service without internet has readable pages too."""
+
+    async def docs() -> Response:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="OPIC",
+            swagger_js_url="/docs/files/swagger-ui-bundle.js",
+            swagger_css_url="/docs/files/swagger-ui.css",
+            swagger_favicon_url="data:,",
+            swagger_ui_parameters={"validatorUrl": None},
+        )
+
+    app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
+    app.mount("/docs/files", StaticFiles(packages=[("fastapi_offline", "static")]))
+
+
+async def _on_problem(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, Problem)
+    if problem.status >= 500:
+        request.scope["opic.why"] = problem.detail
+    return problem.response(request.scope.get("opic.id"))
+
+
+async def _on_error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, OpicError)
+    problem = from_error(error)
+    if problem.kind == "internal":
+        log.error("request %s failed", request.scope.get("opic.id"), exc_info=error)
+    return await _on_problem(request, problem)
+
+
+async def _on_validation(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return await _on_problem(request, from_validation(error.errors()))
+
+
+async def _on_http(request: Request, error: Exception) -> Response:
+    """Answer what the router raises: no such path, or not with this method."""
+    assert isinstance(error, HTTPException)
+    if error.status_code == 404:
+        problem = Problem("no-such-path", "no such path here: /docs lists those there are")
+    elif error.status_code == 405:
+        # The router knows the methods of the first route only.
+        routes = [route for route in request.app.routes if isinstance(route, Route)]
+        methods = {method for route in routes if route.path == request.url.path for method in route.methods or ()}
+        methods = methods or {"GET"}  # A file.
+        allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
+        problem = Problem("wrong-method", f"this path takes {allowed}", headers={"Allow": allowed})
+    else:
+        problem = Problem("bad-input", str(error.detail), status=error.status_code, headers=error.headers)
+    return await _on_problem(request, problem)

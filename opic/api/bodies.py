@@ -1,0 +1,88 @@
+"""Request bodies: read once, never past the limit, and of the types that are taken."""
+
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+
+from opic.api.problems import Problem, from_validation
+from opic.urls import shown
+
+JSON: Final = "application/json"
+LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
+MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+UTF8: Final = ("utf-8", "utf8", "us-ascii")
+BOM: Final = b"\xef\xbb\xbf"
+
+Asked = TypeVar("Asked", bound=BaseModel)
+
+
+def media_type(request: Request, *, lines: bool = False) -> str:
+    """Return the body's media type, one of those taken; without the header it is JSON.
+
+    Args:
+        request: whose body is not read yet.
+        lines: JSON Lines are taken too.
+
+    Raises:
+        Problem: another type, a character set that is not UTF-8, or a compressed body.
+    """
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise Problem(
+            "wrong-media-type",
+            f"Content-Encoding {shown(coding)} is not taken: send the body as it is",
+            headers={"Accept-Encoding": "identity"},
+        )
+    header = request.headers.get("content-type", "")
+    if not header.strip():
+        return JSON
+    name, *parameters = (part.strip() for part in header.lower().split(";"))
+    for parameter in parameters:
+        key, _, value = parameter.partition("=")
+        if key.strip() == "charset" and value.strip().strip('"') not in UTF8:
+            raise Problem("wrong-media-type", f"charset {shown(value.strip())} is not taken: send UTF-8")
+    if name in MSGPACK:
+        raise Problem("not-built-yet", f"MessagePack bodies are not built yet: send {JSON}")
+    taken = (JSON, *LINES) if lines else (JSON,)
+    if name not in taken:
+        raise Problem(
+            "wrong-media-type",
+            f"Content-Type {shown(name)} is not taken: send {' or '.join(taken[:2])}",
+            headers={"Accept": ", ".join(taken[:2])},
+        )
+    return JSON if name == JSON else LINES[0]
+
+
+async def read_body(request: Request, bytes_max: int) -> bytes:
+    """Read the body, or refuse it as soon as it is known to be too large.
+
+    Raises:
+        Problem: larger than `bytes_max`, or empty.
+    """
+    too_large = Problem("too-large", f"the body is over OPIC_MAX_BODY_BYTES {bytes_max:,}: send it in several calls")
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared[:20]) > bytes_max:
+        raise too_large
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > bytes_max:
+            raise too_large
+        parts.append(part)
+    body = b"".join(parts).removeprefix(BOM)
+    if not body.strip():
+        raise Problem("not-json", "the body is empty: send JSON")
+    return body
+
+
+def read_asked(body: bytes, model: type[Asked]) -> Asked:
+    """Read a body that is one JSON object and check it.
+
+    Raises:
+        Problem: not JSON, or not what `model` asks for.
+    """
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error.errors(include_url=False, include_input=False)) from None

@@ -1,0 +1,198 @@
+"""The calls of the public contract, one method each."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Final, Protocol
+
+import anyio
+import anyio.to_thread
+from fastapi import Query, Request
+from starlette.concurrency import run_in_threadpool
+from starlette.responses import Response
+
+from opic.api import models
+from opic.api.bodies import JSON, Asked, media_type, read_asked, read_body
+from opic.api.intake import take
+from opic.api.problems import Json, Problem
+from opic.errors import BadInput
+from opic.service import Backend
+from opic.urls import canonical_url
+
+READY_SECONDS: Final = 5.0  # A probe that waits longer has its answer: no.
+READY_THREADS: Final = 4  # Of their own, so that slow calls do not make the service look dead.
+
+
+class Service(Protocol):
+    """What the endpoint serves: an open store, and whether it may be asked."""
+
+    backend: Backend
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+
+
+class Calls:
+    """The calls: a coroutine reads what is asked, a method in a worker thread does it, where it may block."""
+
+    def __init__(self, service: Service) -> None:
+        """Answer for `service`."""
+        self._service = service
+        self._settings = service.backend.settings
+        self._ready_threads: anyio.CapacityLimiter | None = None
+
+    async def post_events(self, request: Request) -> Response:
+        """Take one crawl event, an array of them, or JSON Lines.
+
+        Accepted means durable. A single event that can't be taken is a 422; in an array or lines the good ones are
+        taken and the others listed. After a 503 some may have been taken: to send them again is to read a page twice.
+        """
+        if "idempotency-key" in request.headers:
+            raise Problem("not-built-yet", "Idempotency-Key is not built yet: send the call without it")
+        lines = media_type(request, lines=True) != JSON
+        body = await read_body(request, self._settings.max_body_bytes)
+        return await _in_thread(lambda: self._take(body, lines), 202)
+
+    def _take(self, body: bytes, lines: bool) -> Mapping[str, object]:
+        intake = take(body, lines=lines, now_us=time.time_ns() // 1000, limits=self._settings.limits())
+        if intake.values:
+            self._service.backend.accept(intake.values)
+        return {"accepted": len(intake.values), "rejected": intake.rejected}
+
+    async def post_seeds(self, request: Request) -> Response:
+        """Make pages known without a read of them, and wait until they are."""
+        return await self._asked(request, models.Seeds, self._seed)
+
+    def _seed(self, asked: models.Seeds) -> Mapping[str, object]:
+        if "trust" in asked.model_fields_set:
+            raise BadInput("trust is reserved until coverage is built: leave it out")
+        self._check_count("urls", asked.urls)
+        return self._service.backend.seed(asked.urls)
+
+    async def post_next(self, request: Request) -> Response:
+        """Hand out the pages to fetch next, each under a lease, the best first.
+
+        Fewer than asked for may come: hosts rest between two of their pages. An empty list says when to come back.
+        """
+        return await self._asked(request, models.NextPages, self._next)
+
+    def _next(self, asked: models.NextPages) -> Mapping[str, object]:
+        self._check_n(asked.n)
+        self._check_count("busy_hosts", asked.busy_hosts)
+        now = time.time()
+        found = self._service.backend.frontier.next(
+            asked.n,
+            asked.crawler,
+            lease_seconds=asked.lease_seconds,
+            busy_hosts=asked.busy_hosts,
+            domain=asked.domain,
+            mode=asked.mode,
+        )
+        return {**found, "as_of": now}
+
+    async def post_release(self, request: Request) -> Response:
+        """Give pages back unread. A lease that is over counts for nothing."""
+        return await self._asked(request, models.Leases, self._release)
+
+    def _release(self, asked: models.Leases) -> Mapping[str, object]:
+        self._check_count("leases", asked.leases)
+        return self._service.backend.frontier.release(asked.leases)
+
+    async def get_importance(self, asked: Annotated[models.OnePage, Query()]) -> Response:
+        """Return the importance of one page, and what it rests on."""
+        return await _in_thread(lambda: self._importance(asked))
+
+    def _importance(self, asked: models.OnePage) -> Mapping[str, object]:
+        as_of = self._as_of()
+        (page,) = self._service.backend.query.importance([asked.url], asked.policy, _window(asked))
+        if page is None:
+            url = canonical_url(asked.url, self._settings.max_url_bytes)
+            raise Problem("unknown-page", f"{url} was never seen: neither fetched, nor linked to, nor a seed")
+        return {**page, "as_of": as_of}
+
+    async def post_importance(self, request: Request) -> Response:
+        """Return the importance of many pages, in the order asked; null for a page never seen."""
+        return await self._asked(request, models.ManyPages, self._importances)
+
+    def _importances(self, asked: models.ManyPages) -> Mapping[str, object]:
+        self._check_count("urls", asked.urls)
+        as_of = self._as_of()
+        found = self._service.backend.query.importance(asked.urls, asked.policy, _window(asked))
+        pages = [page or self._never_seen(url) for url, page in zip(asked.urls, found, strict=True)]
+        return {"pages": pages, "as_of": as_of}
+
+    def _never_seen(self, url: str) -> dict[str, object]:
+        return {"url": canonical_url(url, self._settings.max_url_bytes), "importance": None}
+
+    async def get_top(self, asked: Annotated[models.TopPages, Query()]) -> Response:
+        """Return the most important pages, descending."""
+        return await _in_thread(lambda: self._top(asked))
+
+    def _top(self, asked: models.TopPages) -> Mapping[str, object]:
+        self._check_n(asked.n)
+        as_of = self._as_of()
+        pages = self._service.backend.query.top(asked.n, asked.domain, asked.policy, _window(asked))
+        return {"pages": pages, "as_of": as_of}
+
+    async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
+        """Recount the books: whole columns are read, so this is for a person or a nightly check."""
+        return await _in_thread(self._service.backend.query.audit)
+
+    async def get_stats(self, _: Annotated[models.Nothing, Query()]) -> Response:
+        """Count pages, rounds, and the events that wait: of this instant."""
+        return await _in_thread(self._stats)
+
+    def _stats(self) -> Mapping[str, object]:
+        now = time.time()
+        return {**self._service.backend.stats(), "as_of": now}
+
+    async def get_healthz(self) -> Response:
+        """Say that the process lives. Asks nothing else, so a store that is away restarts nobody."""
+        return Json({"status": "ok"})
+
+    async def get_readyz(self) -> Response:
+        """Say whether requests are welcome, else why not."""
+        if self._ready_threads is None:
+            self._ready_threads = anyio.CapacityLimiter(READY_THREADS)
+        reason: str | None = f"the store did not answer within {READY_SECONDS:.0f} s"
+        with anyio.move_on_after(READY_SECONDS):
+            reason = await anyio.to_thread.run_sync(
+                self._service.not_ready, abandon_on_cancel=True, limiter=self._ready_threads
+            )
+        if reason is not None:
+            raise Problem("not-ready", reason)
+        return Json({"status": "ready"})
+
+    async def not_built_yet(self, request: Request) -> Response:
+        """Refuse a call that the contract names and this version does not have."""
+        raise Problem("not-built-yet", f"{request.url.path} is not built yet")
+
+    async def _asked(
+        self, request: Request, model: type[Asked], do: Callable[[Asked], Mapping[str, object]]
+    ) -> Response:
+        """Do what a JSON object in the body asks for."""
+        media_type(request)
+        body = await read_body(request, self._settings.max_body_bytes)
+        return await _in_thread(lambda: do(read_asked(body, model)))
+
+    def _as_of(self) -> float:
+        """Return a time that what the mirror shows from now on is no older than."""
+        return self._service.backend.query.as_of()
+
+    def _check_n(self, n: int) -> None:
+        if n > self._settings.max_n:
+            raise BadInput(f"n={n:,} is over OPIC_MAX_N {self._settings.max_n:,}")
+
+    def _check_count(self, name: str, given: Sequence[str]) -> None:
+        limit = self._settings.max_urls
+        if len(given) > limit:
+            raise BadInput(f"{len(given):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")
+
+
+async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200) -> Response:
+    """Ask and encode in a worker thread: 10,000 pages are some megabytes, and others wait for the loop."""
+    return await run_in_threadpool(lambda: Json(ask(), status))
+
+
+def _window(asked: models.OnePage | models.ManyPages | models.TopPages) -> float | None:
+    """Return the window, if the policy asked for has one."""
+    return asked.window if asked.policy in models.WINDOWED else None

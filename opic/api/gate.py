@@ -1,0 +1,111 @@
+"""What every request passes: an id, the token, the log line, and the answer when something breaks."""
+
+import hmac
+import logging
+import re
+import time
+import uuid
+from typing import Final
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from opic.api.problems import Problem, internal
+
+log = logging.getLogger("opic.api")
+
+OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which hold no token.
+QUIET_PATHS: Final = ("/healthz", "/readyz")  # Asked every few seconds: logged at DEBUG.
+ID_HEADER: Final = "X-Request-ID"
+LOGGED_CHARS_MAX: Final = 200
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Gate:
+    """ASGI middleware; the outermost of ours."""
+
+    def __init__(self, app: ASGIApp, token: str | None) -> None:
+        """Guard `app`.
+
+        Args:
+            app: what answers.
+            token: the bearer token that all but OPEN_PATHS need; None leaves all open.
+        """
+        self._app = app
+        self._token = token.encode() if token is not None else None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = time.perf_counter()
+        headers = Headers(scope=scope)
+        given = headers.get(ID_HEADER, "")
+        request_id = given if _ID.fullmatch(given) else uuid.uuid4().hex[:16]
+        status = 0
+
+        async def send_with_id(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[ID_HEADER] = request_id
+            await send(message)
+
+        # A GET route answers HEAD too; the server leaves the body out.
+        inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "opic.id": request_id}
+        try:
+            problem = self._refusal(inner, headers)
+            answer: ASGIApp = self._app if problem is None else problem.response(request_id)
+            await answer(inner, receive, send_with_id)
+        except ClientDisconnect:
+            log.info("the sender of request %s went away", request_id)
+        except Exception:  # The last stop: whatever it is, the caller gets an answer and we a trace.
+            log.exception("request %s failed", request_id)
+            if not status:
+                await internal().response(request_id)(inner, receive, send_with_id)
+        finally:
+            log.log(
+                logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO,
+                "%s %s %s %.1f ms id=%s%s",
+                _fit_for_log(scope["method"]),
+                _fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"]),
+                status or "aborted",
+                1000 * (time.perf_counter() - started),
+                request_id,
+                f" ({_fit_for_log(inner['opic.why'])})" if "opic.why" in inner else "",
+            )
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
+        """Return why the request goes no further, or None."""
+        if self._token is None:
+            return _foreign(scope, headers)
+        if scope["path"] in OPEN_PATHS:
+            return None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):
+            return None
+        said = "this is not it" if scheme else "send the header Authorization: Bearer …"
+        return Problem(
+            "no-token",
+            f"OPIC_API_TOKEN is set here: {said}",
+            headers={"WWW-Authenticate": 'Bearer realm="opic"' + (', error="invalid_token"' if scheme else "")},
+        )
+
+
+def _foreign(scope: Scope, headers: Headers) -> Problem | None:
+    """Refuse what a web page of somebody else makes its visitor's browser send to a service without a token.
+
+    Browsers ask first (and get 405) before they send JSON across origins, but not for a body without a type.
+    """
+    origin = headers.get("origin")
+    if scope["method"] == "GET" or origin is None or origin.partition("://")[2] == headers.get("host"):
+        return None
+    return Problem("foreign-origin", "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that")
+
+
+def _fit_for_log(text: str) -> str:
+    """Cut and escape a stranger's text: one line, and nothing that a terminal obeys."""
+    cut = text if len(text) <= LOGGED_CHARS_MAX else text[:LOGGED_CHARS_MAX] + "..."
+    return cut if cut.isprintable() and cut.isascii() else ascii(cut)[1:-1]

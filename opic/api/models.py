@@ -1,0 +1,335 @@
+"""What the calls take and give, for checking the one and describing both in the OpenAPI document.
+
+Bodies are strict: a number is not a text, true is not 1, and a field nobody knows is refused, since a mistyped
+`lease_seconds` would change what happens without a word. Answers may carry more than is described here.
+"""
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, Field
+
+from opic.events import CrawlEvent
+
+CRAWLER_CHARS_MAX: Final = 200
+DOMAIN_CHARS_MAX: Final = 255
+LEASE_SECONDS_MAX: Final = 86_400
+
+PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
+WINDOWED: Final = ("interpolation", "fixed", "variable", "improved")
+
+AS_OF = "Unix seconds of the state that this answer shows."
+IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
+WINDOW = "Window in rounds, for a policy that has one."
+POLICY = "How much of the past counts; OPIC_POLICY if left out."
+
+Window = Annotated[float, Field(gt=0, allow_inf_nan=False, description=WINDOW)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class _Parameters(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Answer(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+# --- What is asked ---------------------------------------------------------------------------------------------------
+
+
+class Seeds(_Body):
+    """Pages to make known."""
+
+    urls: list[str] = Field(
+        description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
+    )
+    trust: Any = Field(None, description="Reserved: refused until coverage is built.")
+
+
+class NextPages(_Body):
+    """A crawler's wish for work."""
+
+    n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.", examples=[10])
+    crawler: str = Field(
+        "",
+        max_length=CRAWLER_CHARS_MAX,
+        description="Who asks, and holds the leases.",
+        examples=["crawler-7"],
+    )
+    lease_seconds: float | None = Field(
+        None,
+        gt=0,
+        le=LEASE_SECONDS_MAX,
+        allow_inf_nan=False,
+        description="How long the pages are this crawler's own; OPIC_LEASE_SECONDS if left out.",
+    )
+    domain: str | None = Field(
+        None,
+        min_length=1,
+        max_length=DOMAIN_CHARS_MAX,
+        description="Only pages of this host or registered domain, with all below it.",
+        examples=["example.org"],
+    )
+    mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
+    busy_hosts: list[str] = Field([], description="Hosts to pass over, at most OPIC_MAX_URLS.")
+
+
+class Leases(_Body):
+    """Leases to end."""
+
+    leases: list[str] = Field(description="As given by /v1/next, at most OPIC_MAX_URLS.")
+
+
+class ManyPages(_Body):
+    """Pages asked about."""
+
+    urls: list[str] = Field(
+        description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
+    )
+    policy: PolicyName | None = Field(None, description=POLICY)
+    window: Window | None = Field(None, description=WINDOW)
+
+
+class OnePage(_Parameters):
+    """A page asked about."""
+
+    url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
+    policy: PolicyName | None = Field(None, description=POLICY)
+    window: Window | None = Field(None, description=WINDOW)
+
+
+class TopPages(_Parameters):
+    """The best pages asked for."""
+
+    n: int = Field(100, ge=1, description="How many, at most OPIC_MAX_N.")
+    domain: str | None = Field(
+        None,
+        min_length=1,
+        max_length=DOMAIN_CHARS_MAX,
+        description="Only pages of this host or registered domain, with all below it.",
+    )
+    policy: PolicyName | None = Field(None, description=POLICY)
+    window: Window | None = Field(None, description=WINDOW)
+
+
+class Nothing(_Parameters):
+    """A call without parameters: one that is given is a mistake."""
+
+
+# --- What is answered ------------------------------------------------------------------------------------------------
+
+
+class Rejected(_Answer):
+    """An element that was not taken."""
+
+    index: int = Field(description="Its place in the array, or among the lines that hold anything, from 0.")
+    error: str = Field(description="Why.")
+
+
+class Accepted(_Answer):
+    """Events that are durable; they take effect in their order, usually within milliseconds."""
+
+    accepted: int = Field(description="How many are in the log.")
+    rejected: list[Rejected] = Field(description="Those that are not, in their order.")
+
+
+class Seeded(_Answer):
+    """What became of the seeds."""
+
+    known: int = Field(description="How many of the distinct URLs were known before.")
+    new: int = Field(description="How many were not, and are now.")
+
+
+class NextPage(_Answer):
+    """A page to fetch."""
+
+    url: str
+    cash: int = Field(description="Grains it holds: what it was chosen for.")
+    importance: float = Field(description=IMPORTANCE)
+    fetched_before: bool
+    lease: str = Field(description="For /v1/release; any event of the page ends the lease too.")
+    lease_until: float = Field(description="Unix seconds.")
+
+
+class Next(_Answer):
+    """Pages to fetch, the best first."""
+
+    pages: list[NextPage]
+    retry_after: float = Field(description="Seconds after which it is worth asking again; 0 = at once.")
+    as_of: float = Field(description=AS_OF)
+
+
+class Released(_Answer):
+    """What became of the leases."""
+
+    released: int = Field(description="How many of them still ran.")
+
+
+class PageImportance(_Answer):
+    """What is known of a page; `importance` is null for one never seen."""
+
+    url: str = Field(description="The canonical form of the URL asked for.")
+    importance: float | None = Field(description=IMPORTANCE)
+    rank: int | None = Field(None, description="1 is the best.")
+    cash: int | None = Field(None, description="Grains received since the last read.")
+    reads: int | None = Field(None, description="Reads so far: answers 2xx and 3xx.")
+    last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
+    last_fetched_at: float | None = Field(None, description="Unix seconds of the last read.")
+    policy: str | None = Field(None, description="The policy that the estimate follows.")
+    window: float | None = Field(None, description=WINDOW)
+    error_bound: float | None = Field(
+        None, description="Bound on the L1 distance of all estimates from exact PageRank; left out from 2 on."
+    )
+    teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
+    gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
+
+
+class OneImportance(PageImportance):
+    """What is known of one page."""
+
+    importance: float = Field(description=IMPORTANCE)
+    as_of: float = Field(description=AS_OF)
+
+
+class ManyImportances(_Answer):
+    """What is known of pages, in the order asked."""
+
+    pages: list[PageImportance]
+    as_of: float = Field(description=AS_OF)
+
+
+class TopPage(_Answer):
+    """A page and its importance."""
+
+    url: str
+    importance: float = Field(description=IMPORTANCE)
+
+
+class Top(_Answer):
+    """The most important pages, descending."""
+
+    pages: list[TopPage]
+    as_of: float = Field(description=AS_OF)
+
+
+class Audited(_Answer):
+    """The books, recounted: minted = pages + virtual + in_flight, in whole grains."""
+
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: int
+    conserved: bool = Field(description="Nothing was made or lost, and every total equals its recount.")
+    shards: list[dict[str, Any]] = Field(description="The same for each shard.")
+
+
+class Stats(_Answer):
+    """Counts of the service."""
+
+    known_pages: int
+    read_pages: int
+    clock: int = Field(description="Grains ever spent by reads.")
+    rounds: float = Field(description="The clock in units of one grant for every known page.")
+    lag: int = Field(description="Accepted events that have not taken effect yet.")
+    shards: Any
+    as_of: float = Field(description=AS_OF)
+
+
+class Healthy(_Answer):
+    """The process answers."""
+
+    status: Literal["ok"]
+
+
+class Ready(_Answer):
+    """Requests are welcome."""
+
+    status: Literal["ready"]
+
+
+# --- The crawl event, as its own module defines it -------------------------------------------------------------------
+
+_EVENT_FIELDS: Final = {
+    "url": "The page fetched: an absolute http(s) URL.",
+    "links": "Its out-links, absolute. Fragments, duplicates and self-links are dropped by the service.",
+    "fetched_at": "Unix seconds or RFC 3339, from 1990 to a day ahead of now; arrival if left out.",
+    "status": "HTTP status of the fetch; 0 = no answer.",
+    "redirect": "Target of a 3xx.",
+    "excluded": "robots.txt forbids the page.",
+    "tags": "Topical labels given by the crawler.",
+    "crawler": "Who fetched.",
+    "v": "Schema version.",
+}
+
+
+def event_schemas() -> dict[str, Any]:
+    """Return the JSON Schema of a crawl event, by the name that the OpenAPI document knows it by."""
+    _, schemas = msgspec.json.schema_components([CrawlEvent], ref_template="#/components/schemas/{name}")
+    event: dict[str, Any] = schemas["CrawlEvent"]
+    event["description"] = "One fetched page. Fields not named here are ignored."
+    for name, text in _EVENT_FIELDS.items():
+        event["properties"][name]["description"] = text
+    return schemas
+
+
+# --- Examples: set into the document when it is finished, since FastAPI drops every null on the way ------------------
+
+_PAGE: dict[str, Any] = {
+    "url": "https://a.example/",
+    "importance": 0.25,
+    "rank": 1,
+    "cash": 524_288,
+    "reads": 3,
+    "last_read_clock": 9_437_184,
+    "last_fetched_at": 1_764_000_000.0,
+    "policy": "static",
+    "window": None,
+    "error_bound": 0.31,
+    "teleport": "uniform",
+}
+_NEXT: dict[str, Any] = {
+    "url": "https://b.example/",
+    "cash": 2_097_152,
+    "importance": 0.25,
+    "fetched_before": False,
+    "lease": "0-1-1764000300000000",
+    "lease_until": 1_764_000_300.0,
+}
+_BOOKS: dict[str, Any] = {"pages": 8_388_608, "virtual": 4_503_599_618_981_888, "in_flight": 0, "conserved": True}
+_NOW: Final = 1_764_000_000.0
+
+EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
+    "CrawlEvent": [{"url": "https://a.example/", "links": ["https://a.example/b", "https://b.example/"]}],
+    "Accepted": [{"accepted": 2, "rejected": [{"index": 1, "error": "url '/about' is not an absolute http(s) URL"}]}],
+    "Seeded": [{"known": 1, "new": 2}],
+    "Next": [{"pages": [_NEXT], "retry_after": 0, "as_of": _NOW}],
+    "Released": [{"released": 1}],
+    "OneImportance": [{**_PAGE, "as_of": _NOW}],
+    "ManyImportances": [{"pages": [_PAGE, {"url": "https://b.example/", "importance": None}], "as_of": _NOW}],
+    "Top": [{"pages": [{"url": "https://a.example/", "importance": 0.25, "rank": 1, "cash": 524_288}], "as_of": _NOW}],
+    "Audited": [{"minted": 1 << 52, **_BOOKS, "shards": [{"shard": 0, **_BOOKS, "mismatches": []}]}],
+    "Stats": [
+        {
+            "known_pages": 4,
+            "read_pages": 3,
+            "clock": 9_437_184,
+            "rounds": 1.125,
+            "lag": 0,
+            "shards": 1,
+            "as_of": _NOW,
+        }
+    ],
+    "Problem": [
+        {
+            "type": "urn:opic:problem:bad-event",
+            "title": "The event can't be taken",
+            "status": 422,
+            "detail": "url '/about' is not an absolute http(s) URL",
+            "request_id": "1f0c9a2b7d3e4f60",
+        }
+    ],
+}

@@ -1,0 +1,160 @@
+"""Everything the endpoint can answer but what was asked for: RFC 9457 problem details, one table of their kinds.
+
+A client branches on `status`, or on `type` where it wants to know more; `title` is the same for all problems of a
+kind, and `detail` is for whoever reads it: it names the thing, the value, the limit and the way out.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import ErrorDetails
+from starlette.responses import JSONResponse
+
+from opic.errors import BadEvent, BadInput, BadUrl, NotBuiltYet, OpicError, StoreUnavailable
+from opic.urls import shown
+
+MEDIA_TYPE: Final = "application/problem+json"
+RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
+ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
+ERRORS_IN_DETAIL: Final = 3
+
+KINDS: Final[dict[str, tuple[int, str]]] = {
+    "not-json": (400, "The body is not JSON"),
+    "no-token": (401, "A bearer token is needed"),
+    "foreign-origin": (403, "A web page of another origin may not send this"),
+    "no-such-path": (404, "No such path"),
+    "unknown-page": (404, "A page never seen"),
+    "wrong-method": (405, "The path does not take this method"),
+    "too-large": (413, "The body is too large"),
+    "wrong-media-type": (415, "The body is of a type that is not taken"),
+    "bad-input": (422, "A value can't be taken"),
+    "bad-url": (422, "A URL can't be taken"),
+    "bad-event": (422, "The event can't be taken"),
+    "internal": (500, "The service failed"),
+    "not-built-yet": (501, "Not built yet"),
+    "not-ready": (503, "Not ready"),
+    "store-away": (503, "The store can't take this now"),
+}
+
+
+class ProblemDetails(BaseModel):
+    """RFC 9457 problem details: what every answer that is not a success looks like."""
+
+    model_config = ConfigDict(title="Problem", extra="allow")
+
+    type: str = Field(description="A URN that tells kinds of problems apart; it never changes.")
+    title: str = Field(description="What kind of problem this is.")
+    status: int = Field(description="The HTTP status.")
+    detail: str = Field(description="What happened here, and what to do about it.")
+    request_id: str | None = Field(None, description="As in the header X-Request-ID and in the service's log.")
+    errors: list[dict[str, Any]] | None = Field(None, description="Each value that can't be taken: where, and why.")
+
+
+class Problem(Exception):
+    """An answer that is a problem; raised anywhere in a call."""
+
+    def __init__(
+        self,
+        kind: str,
+        detail: str,
+        *,
+        status: int | None = None,
+        headers: Mapping[str, str] | None = None,
+        errors: Sequence[Mapping[str, object]] = (),
+    ) -> None:
+        """Describe the problem.
+
+        Args:
+            kind: a key of KINDS.
+            detail: what happened here, and what to do about it; a stranger's text in it is shortened and escaped.
+            status: another HTTP status than the kind's.
+            headers: that the answer carries as well.
+            errors: each value that can't be taken.
+        """
+        super().__init__(detail)
+        self.kind, self.detail, self.errors = kind, detail, errors
+        self.status = status or KINDS[kind][0]
+        self.headers = dict(headers or {})
+        if self.status == 503:
+            self.headers.setdefault("Retry-After", str(RETRY_SECONDS))
+
+    def response(self, request_id: str | None = None) -> "Json":
+        """Turn it into an answer."""
+        content: dict[str, object] = {
+            "type": f"urn:opic:problem:{self.kind}",
+            "title": KINDS[self.kind][1],
+            "status": self.status,
+            "detail": self.detail,
+        }
+        if self.errors:
+            content["errors"] = list(self.errors)
+        if request_id:
+            content["request_id"] = request_id
+        return Json(content, self.status, self.headers, MEDIA_TYPE)
+
+
+class Json(JSONResponse):
+    """An answer in JSON, ASCII only: whole numbers exact, NaN an error of ours, a lone surrogate an escape."""
+
+    def render(self, content: Any) -> bytes:
+        """Encode the content."""
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def from_error(error: OpicError) -> Problem:
+    """Say what an exception of ours means to a caller; what is nobody's fault but ours is left without detail."""
+    if isinstance(error, BadInput):
+        kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
+        return Problem(kind, str(error))
+    if isinstance(error, NotBuiltYet):
+        return Problem("not-built-yet", str(error))
+    if isinstance(error, StoreUnavailable):
+        return Problem("store-away", str(error))
+    return internal()
+
+
+def internal() -> Problem:
+    """Return the problem that tells a caller nothing but where to look."""
+    return Problem("internal", "the service failed; its log says why under this request's id")
+
+
+def from_validation(errors: Sequence[ErrorDetails | Mapping[str, Any]]) -> Problem:
+    """Turn pydantic's errors into a problem: `detail` for a person, `errors` for a program."""
+    if errors and errors[0]["type"] == "json_invalid":
+        return Problem("not-json", f"the body is not JSON: {errors[0]['ctx']['error']}")
+    found = [
+        {"type": e["type"], "loc": [_place(part) for part in e["loc"]], "msg": _message(e)} for e in errors[:ERRORS_MAX]
+    ]
+    said = [f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in found[:ERRORS_IN_DETAIL]]
+    if len(errors) > ERRORS_IN_DETAIL:
+        said.append(f"and {len(errors) - ERRORS_IN_DETAIL:,} more")
+    return Problem("bad-input", "; ".join(said), errors=found)
+
+
+def _place(part: int | str) -> int | str:
+    return part if isinstance(part, int) else shown(part)[1:-1]
+
+
+def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
+    if error["type"] == "extra_forbidden":
+        return "no such field here, check its spelling"
+    message = str(error["msg"])
+    return message[:1].lower() + message[1:]
+
+
+def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the problems with these statuses for the OpenAPI document."""
+    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {
+        status: {
+            "description": "; ".join(title for code, title in KINDS.values() if code == status),
+            "content": content,
+            **({"headers": _RETRY_AFTER} if status == 503 else {}),
+        }
+        for status in statuses
+    }
+
+
+_RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}}

@@ -1,0 +1,141 @@
+"""Listening, and a server that ends in order: requests in hand are answered, idle connections closed."""
+
+import contextlib
+import errno
+import ipaddress
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import uvicorn
+from fastapi import FastAPI
+
+from opic.errors import SettingsError
+
+BACKLOG: Final = 2_048
+KEEP_ALIVE_SECONDS: Final = 75  # Longer than crawlers think, so that they rarely meet a connection just closed.
+GRACE_SECONDS: Final = 5  # For the requests in hand when told to end.
+HEAD_BYTES_MAX: Final = 256 << 10  # Of a request's line and headers: a URL of 100 kB gets our 422, not a bare 400.
+
+
+def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = False) -> socket.socket:
+    """Listen on `host` and `port`; whoever connects waits until the socket is served.
+
+    Args:
+        host: a name or an address, IPv4 or IPv6 (brackets or not).
+        port: 0 for any that is free.
+        token_set: OPIC_API_TOKEN guards the endpoint. Without it only loopback is listened on.
+        allow_open: listen wherever told, even without a token.
+
+    Raises:
+        SettingsError: that can't be; with the way out.
+    """
+    name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    where = f"[{name}]" if ":" in name else name
+    try:
+        if not name:
+            raise socket.gaierror
+        found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError):
+        raise SettingsError(f"--host {where!r} is no name or address that this machine knows: use 127.0.0.1") from None
+    family, _, _, _, address = found[0]
+    if not (token_set or allow_open or _is_loopback(str(address[0]))):
+        raise SettingsError(
+            f"--host {where} lets other machines in, and OPIC_API_TOKEN is not set: set it, "
+            "or use 127.0.0.1, or allow an open endpoint by name"
+        )
+    # The protocol is named because asyncio turns Nagle's algorithm off only where it is; else answers wait for 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _refused(error, where, port) from None
+    return listener
+
+
+def _is_loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _refused(error: OSError, where: str, port: int) -> SettingsError:
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(f"port {port} on {where} is in use: end what uses it, or choose another with --port")
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return SettingsError(f"port {port} on {where} is not for this user: choose one from 1024 on with --port")
+    if error.errno == errno.EADDRNOTAVAIL:
+        return SettingsError(f"--host {where} is no address of this machine: choose another, or 127.0.0.1")
+    return SettingsError(f"can't listen on {where} port {port}: {error.strerror}")
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return where a client on this machine finds the endpoint.
+
+    >>> with bind("127.0.0.1", 0) as listener:
+    ...     url_of(listener).startswith("http://127.0.0.1:")
+    True
+    """
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104 - told, not bound
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that ends when told to, and leaves it to its caller what to do then."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take SIGINT and SIGTERM while serving.
+
+        Uvicorn's own raises them again behind itself, and the process would die before its store is closed.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def make_server(app: FastAPI) -> Server:
+    """Configure a server: our own log lines, HTTP/1.1 only, limits on what is waited for."""
+    config = uvicorn.Config(
+        app,
+        http="h11",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=BACKLOG,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS,
+        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
+    )
+    return Server(config)
+
+
+def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8080, sockets: list[socket.socket] | None = None) -> None:
+    """Serve until SIGINT or SIGTERM; return once the requests in hand are answered, after GRACE_SECONDS at most.
+
+    Args:
+        app: from `create_app`.
+        host: to listen on, if there are no sockets.
+        port: likewise.
+        sockets: from `bind`; they are closed at the end.
+
+    Raises:
+        SettingsError: see `bind`.
+    """
+    if sockets is None:
+        sockets = [bind(host, port, token_set=app.state.secured)]
+    make_server(app).run(sockets)

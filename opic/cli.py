@@ -1,0 +1,573 @@
+"""The command line. Results go to stdout, one record a line; what is said about them goes to stderr.
+
+Exit status: 0 done; 1 found a problem (books that don't balance, a page never seen); 2 wrong usage, or it can't be
+done; 130 after Ctrl-C, which for `opic serve` is the end that was meant: 0. Modules that take long to import are
+imported by the command that needs them, so that `opic --help` is quick.
+"""
+
+import json
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
+
+if TYPE_CHECKING:
+    from opic.replay import Progress, Summary
+    from opic.service import Backend
+    from opic.settings import Settings
+
+FOUND_A_PROBLEM: Final = 1
+WRONG_USAGE: Final = 2
+SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
+PROGRESS_LINE_SECONDS: Final = 5.0
+
+app = typer.Typer(
+    help="Streaming page importance for crawlers: crawl events in, importance and the next pages to crawl out.",
+    epilog="Settings come from the command line, OPIC_… environment variables, or the TOML file named by --config.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from opic import __version__
+
+        print(f"opic {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _opic(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+class Mode(StrEnum):
+    """Which pages `next` may offer."""
+
+    ANY = "any"
+    DISCOVER = "discover"
+    REFRESH = "refresh"
+
+
+class Format(StrEnum):
+    """What `replay` may be given."""
+
+    JSONL = "jsonl"
+    MSGPACK = "msgpack"
+    WARC = "warc"
+    WAT = "wat"
+    EDGES = "edges"
+
+
+class Strategy(StrEnum):
+    """In which order `replay` crawls a graph."""
+
+    LOG = "log"
+    RANDOM = "random"
+    GREEDY = "greedy"
+    CYCLE = "cycle"
+
+
+Store = Annotated[
+    str | None, typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://… or rediss://… [OPIC_STORE]")
+]
+Kafka = Annotated[str | None, typer.Option(metavar="BOOTSTRAP", help="Not built yet. [OPIC_KAFKA_BOOTSTRAP]")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as TOML. [OPIC_CONFIG]")]
+Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Which crawl of the store. [OPIC_CRAWL]")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The same as --store embedded:DIR; default opic-data. [OPIC_DATA]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
+Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
+
+
+# The service.
+
+
+@app.command()
+def serve(
+    *,
+    embedded: Annotated[
+        bool, typer.Option("--embedded", help="Run the bundled store, whatever OPIC_STORE says.")
+    ] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1. [OPIC_HOST]")] = None,
+    port: Annotated[int | None, typer.Option(help="0 for any that is free; default 8080. [OPIC_PORT]")] = None,
+    allow_open: Annotated[
+        bool, typer.Option("--allow-open", help="Listen beyond this machine without OPIC_API_TOKEN.")
+    ] = False,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+) -> None:
+    """Serve the HTTP API.
+
+    With the bundled store and a worker: one process tree is the whole service. Ctrl-C or SIGTERM ends all of it.
+    """
+    own = {"host": host, "port": port}
+    settings = _settings(config, store, data, kafka, crawl, **own)
+    if embedded and not settings.embedded:
+        if store is not None:
+            raise SettingsError("--embedded and --store contradict each other: leave one out")
+        settings = _settings(config, "embedded", data, kafka, crawl, **own)
+    if not settings.embedded:
+        raise NotBuiltYet(
+            "a service on a store of its own waits for Kafka, which is not built yet: "
+            "use `opic serve --embedded`, which runs the bundled store"
+        )
+    from opic.api import bind, create_app
+    from opic.api import serve as serve_app
+    from opic.api.server import url_of
+    from opic.service import EmbeddedService
+
+    _log_at(logging.INFO)
+    listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
+    with listener, _ending_in_order(), EmbeddedService(settings) as service:
+        url = url_of(listener)
+        print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C ends it", flush=True)
+        serve_app(create_app(service), sockets=[listener])
+
+
+@app.command()
+def worker(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+) -> None:
+    """Run one consumer of crawl events.
+
+    The same as `python -m consumers.crawl_events`.
+    """
+    settings = _settings(config, store, data, kafka, crawl)
+    os.environ.update(settings.environment())
+    if config is not None:
+        os.environ["OPIC_CONFIG"] = str(config)
+    import runpy
+
+    # By its name: the library does not import those who use it.
+    runpy.run_module("consumers.crawl_events", run_name="__main__", alter_sys=True)
+
+
+# Recorded crawls.
+
+
+@app.command()
+def replay(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
+    ],
+    *,
+    format: Annotated[
+        Format | None,
+        typer.Option(help="Guessed from the name if left out: .jsonl is crawl events, one a line; else edges."),
+    ] = None,
+    reads_per_page: Annotated[
+        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads times the pages. Default 1.")
+    ] = None,
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(
+            help="Edges: 'log' reads pages in the order in which the file first mentions them, over and over "
+            "(the default); 'cycle' the same, 'random' at random, with all pages known from the start; "
+            "'greedy' starts from a few seeds and takes what the service says is next."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Edges: of the random choices.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Greedy: start from this many random pages. Default 5.")
+    ] = None,
+    seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Feed recorded crawls and graphs.
+
+    Files of crawl events, one a line, or graphs whose crawl is simulated; plain or gzip. A graph is lines FROM TO (or
+    FROM, tab, TO) and # comments; names that are not absolute URLs become http://graph.example/NAME. Beside a running
+    service its worker lets the events take effect; else this command does.
+    """
+    from opic.replay import READS_PER_PAGE, SEEDS, Plan, format_of
+    from opic.replay import replay as run
+
+    formats = {format.value} if format else {format_of(path) for path in files}
+    if len(formats) > 1:
+        raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay them one format at a time")
+    (kind,) = formats
+    if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url):
+        raise BadInput(f"--strategy, --reads-per-page, --seeds and --seed-url are for edges, and this is {kind}")
+    if strategy is not Strategy.GREEDY and (seeds or seed_url):
+        raise BadInput("--seeds and --seed-url are for --strategy greedy: the others need no seeds")
+    plan = Plan(
+        kind,
+        (strategy or Strategy.LOG).value,
+        READS_PER_PAGE if reads_per_page is None else reads_per_page,
+        seed,
+        SEEDS if seeds is None else seeds,
+        tuple(seed_url or ()),
+    )
+    settings = _settings(config, store, data, kafka, crawl)
+    _log_at(logging.WARNING)
+    with _ending_in_order(), ExitStack() as stack:
+        backend, works_here = _open_to_feed(settings, stack)
+        with _progress() as told:
+            summary = run(backend, files, plan, works_here=works_here, on_progress=told)
+        audit = backend.query.audit()
+    _print_summary(summary, audit, as_json)
+    if not audit["conserved"]:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
+    """Open a store, made if it is not there; and say whether letting records take effect is up to us."""
+    from opic.embedded import EmbeddedServer
+    from opic.service import Backend, EmbeddedService
+
+    if not settings.embedded:
+        backend = Backend(settings, settings.store)
+        stack.callback(backend.close)
+        return backend, True
+    running = EmbeddedServer.running(settings.data_dir())
+    if running is not None:
+        backend = Backend(settings, running)
+        stack.callback(backend.close)
+        return backend, False
+    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[["Progress"], None]]:
+    """Show progress on stderr: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = 0.0
+
+        def say(progress: "Progress") -> None:
+            nonlocal last
+            if progress.seconds - last >= PROGRESS_LINE_SECONDS:
+                last = progress.seconds
+                of = f" of {progress.total:,}" if progress.total else ""
+                rate = progress.events / progress.seconds
+                text = f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}"
+                print(text, file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: "Progress") -> None:
+            rate = progress.events / max(progress.seconds, 1e-6)
+            text = f"{progress.events:,} events, {rate:,.0f}/s, lag {progress.lag:,}"
+            bar.update(task, description=text, completed=progress.events, total=progress.total)
+
+        yield show
+
+
+def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    found: dict[str, object] = {k: v for k, v in asdict(summary).items() if v is not None}
+    if as_json:
+        _print_json({**found, "audit": audit})
+        return
+    _print_fields({**found, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})
+
+
+# Questions.
+
+
+@app.command()
+def top(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many pages.")] = 100,
+    domain: Domain = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the most important pages, descending."""
+    settings = _settings(config, store, data, kafka, crawl)
+    _check_n(n, settings)
+    with _asking(settings) as backend:
+        as_of = backend.query.as_of()
+        pages = backend.query.top(n, domain)
+    if as_json:
+        _print_json({"as_of": as_of, "pages": pages})
+    else:
+        _print_rows(("importance", "url"), pages)
+
+
+@app.command(name="next")
+def next_pages(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many pages; fewer may come.")] = 10,
+    crawler: Annotated[str, typer.Option(help="Who asks; the leases are theirs.")] = "opic next",
+    lease_seconds: Annotated[
+        float | None, typer.Option(min=0.001, max=86_400, help="How long; default 300. [OPIC_LEASE_SECONDS]")
+    ] = None,
+    busy_host: Annotated[list[str] | None, typer.Option(help="A host to pass over; may be repeated.")] = None,
+    domain: Domain = None,
+    mode: Annotated[Mode, typer.Option(help="Any page, only pages never read, or only pages read before.")] = Mode.ANY,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the next pages to crawl, and lease them.
+
+    This takes leases as a crawler does: the pages printed are offered to nobody else until an event of the page comes
+    or the lease ends, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
+    """
+    settings = _settings(config, store, data, kafka, crawl)
+    _check_n(n, settings)
+    with _asking(settings) as backend:
+        as_of = backend.query.as_of()
+        answer: dict[str, Any] = backend.frontier.next(
+            n,
+            crawler,
+            lease_seconds=lease_seconds,
+            busy_hosts=busy_host or (),
+            domain=domain,
+            mode=mode.value,
+        )
+    if as_json:
+        _print_json({"as_of": as_of, **answer})
+        return
+    _print_rows(("cash", "importance", "lease", "url"), answer["pages"])
+    if not answer["pages"]:
+        print(f"nothing to crawl now: ask again in {answer['retry_after']:g} s", file=sys.stderr)
+
+
+@app.command()
+def importance(
+    url: Annotated[str, typer.Argument(metavar="URL", show_default=False)],
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print what is known of a page; exit 1 if it was never seen."""
+    settings = _settings(config, store, data, kafka, crawl)
+    from opic.urls import canonical_url
+
+    wanted = canonical_url(url, settings.max_url_bytes)
+    with _asking(settings) as backend:
+        as_of = backend.query.as_of()
+        (page,) = backend.query.importance([wanted])
+    if page is None:
+        print(f"opic: {wanted} was never seen: neither fetched, nor linked to, nor a seed", file=sys.stderr)
+        raise typer.Exit(FOUND_A_PROBLEM)
+    _print_answer({"as_of": as_of, **page}, as_json)
+
+
+@app.command()
+def audit(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recount the books.
+
+    minted = pages + virtual + in_flight, in whole grains; exit 1 if they don't balance.
+    """
+    settings = _settings(config, store, data, kafka, crawl)
+    with _asking(settings) as backend:
+        answer = backend.query.audit()
+    _print_answer(answer, as_json)
+    if not answer["conserved"]:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+@app.command()
+def stats(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print counts of the store.
+
+    Pages known and read, the clock, rounds, and lag: the events that were accepted and have not taken effect yet.
+    """
+    settings = _settings(config, store, data, kafka, crawl)
+    with _asking(settings) as backend:
+        answer = {"as_of": backend.query.as_of(), **backend.stats()}
+    _print_answer(answer, as_json)
+
+
+# What the contract names and this version does not have.
+
+NOT_BUILT_YET: Final = {
+    "history": "the last measures of a page",
+    "hosts": "importance of sites",
+    "backup": "a consistent copy of all shards",
+    "restore": "a store from such a copy",
+    "local-rank": "the local-domain estimator",
+    "reproduce": "an experiment of the papers, with its table and plot",
+    "doctor": "a check of the settings and of each backend",
+}
+
+
+def _add_not_built_yet(name: str, what: str) -> None:
+    def refuse() -> NoReturn:
+        raise NotBuiltYet(f"`opic {name}` ({what}) is not built yet: see README.md")
+
+    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name=name, help=f"(not built yet) {what[0].upper()}{what[1:]}.", context_settings=anything)(refuse)
+
+
+for _name, _what in NOT_BUILT_YET.items():
+    _add_not_built_yet(_name, _what)
+
+
+# What the commands share.
+
+
+def _settings(
+    config: Path | None, store: str | None, data: Path | None, kafka: str | None, crawl: str | None, **own: Any
+) -> "Settings":
+    """Read the settings; None is not given. Here --data DIR is short for --store embedded:DIR."""
+    from opic.settings import Settings
+
+    if data is not None:
+        if store not in (None, "embedded", f"embedded:{data}"):
+            raise SettingsError(f"--data {data} and --store contradict each other: leave one out")
+        store = "embedded"
+    return Settings.load(config, store=store, data=data, kafka_bootstrap=kafka, crawl=crawl, **own)
+
+
+def _check_n(n: int, settings: "Settings") -> None:
+    if n > settings.max_n:
+        raise BadInput(f"--n {n:,} is over OPIC_MAX_N {settings.max_n:,}")
+
+
+@contextmanager
+def _asking(settings: "Settings") -> Iterator["Backend"]:
+    """Open the store for a question; an embedded one that does not run is started for as long."""
+    from opic.service import open_backend
+
+    _log_at(logging.WARNING)
+    with _ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack)
+
+
+def _log_at(level: int) -> None:
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """End in order on SIGTERM, and when the terminal is closed, so that a store that we started does not outlive us."""
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough.
+        raise SystemExit(SIGTERM_STATUS)
+
+    before = signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # Not under nohup.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _print_json(answer: object) -> None:
+    print(json.dumps(answer))
+
+
+def _print_answer(answer: Mapping[str, object], as_json: bool) -> None:
+    if as_json:
+        _print_json(answer)
+    else:
+        _print_fields(answer)
+
+
+def _print_fields(answer: Mapping[str, object]) -> None:
+    """Print one record as lines: its name, a tab, its value."""
+    wide = max(map(len, answer)) if sys.stdout.isatty() else 0
+    for name, value in answer.items():
+        print(f"{name:<{wide}}\t{_text(value)}")
+
+
+def _print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
+    """Print records: a table on a terminal, else a line each with tabs between the values."""
+    if not sys.stdout.isatty():
+        for row in rows:
+            print("\t".join(_text(row[name]) for name in names))
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE)
+    table.add_column("", justify="right")
+    for name in names:
+        table.add_column(name, justify="left" if name in ("url", "lease") else "right", overflow="fold")
+    for number, row in enumerate(rows, 1):
+        table.add_row(str(number), *(_text(row[name]) for name in names))
+    Console().print(table)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.3f}"
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def main() -> None:
+    """Run the command line."""
+    try:
+        app()
+    except OpicError as error:
+        print(f"opic: {error}", file=sys.stderr)
+        sys.exit(WRONG_USAGE)
+
+
+if __name__ == "__main__":
+    main()

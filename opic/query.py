@@ -1,0 +1,438 @@
+"""Answers: how important a page is, which pages are at the top, how the books stand.
+
+A single page is read from the store, so that its numbers are of this instant. What needs all pages (the top, a rank)
+comes from a mirror of the columns in numpy: exact on a quiet or small store, at most a second old on a large busy one.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.cash import MILLION, ROUND_BITS, Books, Flag
+from opic.errors import BadInput, BadUrl, NotBuiltYet
+from opic.store import Shard
+from opic.store.columns import Bytes, Int64s, Record
+from opic.store.connection import store_errors
+from opic.store.keys import ROWS_URLS
+from opic.store.shard import ROWS_READ_MAX, Columns
+from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
+
+Int32s = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+T = TypeVar("T")
+
+POLICIES = ("static", "interpolation", "fixed", "variable", "improved")
+POLICIES = ("static", "interpolation", "fixed", "variable", "improved")
+PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
+REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
+AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
+REFRESH_TRIES = 3
+HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
+URL_BLOCKS_A_CALL = 64
+DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
+NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
+KNOWN_GONE = Flag.KNOWN | Flag.GONE
+
+
+def canonical_host(text: str) -> str:
+    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
+
+    Raises:
+        BadInput: it is no host, or more than one: a port, a path, a user.
+
+    >>> canonical_host("Bücher.example")
+    'xn--bcher-kva.example'
+    """
+    try:
+        if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
+            raise BadUrl(text)
+        return host_of(canonical_url(f"http://{text}/"))
+    except BadUrl:
+        message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
+        raise BadInput(message) from None
+
+
+def largest(values: Int64s, count: int) -> Int64s:
+    """Return where the `count` largest values are that are not negative, descending, ties by position.
+
+    Costs one partition, 12 ms for a million, and a sort of `count`.
+
+    >>> largest(np.array([5, -1, 7, 5, 0]), 3)
+    array([2, 0, 3])
+    """
+    at = np.arange(len(values))
+    if count < len(values):
+        edge = np.partition(values, len(values) - count)[len(values) - count]
+        above = np.flatnonzero(values > edge)
+        at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
+    at = at[values[at] >= 0]
+    return at[np.argsort(-values[at], kind="stable")]
+
+
+class Hosts:
+    """The host of every page as a number, read from the URLs as pages become known. It only grows."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Nothing is read until a host is asked for: a million URLs take about a second, once."""
+        self.shard = shard
+        self.names: list[str] = []
+        self._number: dict[str, int] = {}
+        self._by_authority: dict[str, int] = {}
+        self._of_page = np.zeros(0, np.int32)
+        self._pages = 0
+        self._domains: dict[str, tuple[int, list[int]]] = {}
+        self._lock = threading.Lock()
+
+    def of_pages(self, pages: int) -> Int32s:
+        """Return the host numbers of the pages with ids below `pages`."""
+        with self._lock:
+            if pages > len(self._of_page):
+                # A new array: whoever holds a view of the old one keeps what he saw.
+                grown = np.zeros(max(pages, 2 * len(self._of_page)), np.int32)
+                grown[: self._pages] = self._of_page[: self._pages]
+                self._of_page = grown
+            step = URL_BLOCKS_A_CALL * ROWS_URLS
+            while self._pages < pages:
+                ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
+                urls = self.shard.urls_of(ids)
+                self._of_page[ids.start : ids.stop] = [self._number_of(urls[i]) for i in ids]
+                self._pages = ids.stop
+            view = self._of_page[:pages]
+        view.flags.writeable = False
+        return view
+
+    def _number_of(self, url: str) -> int:
+        authority = url.split("/", 3)[2]
+        number = self._by_authority.get(authority)
+        if number is None:
+            host = host_of(url)
+            number = self._number.setdefault(host, len(self.names))
+            if number == len(self.names):
+                self.names.append(host)
+            if "@" not in authority:  # A site may make up any number of users.
+                self._by_authority[authority] = number
+        return number
+
+    def number(self, host: str) -> int | None:
+        """Return a host's number, or None if no page seen so far is there."""
+        return self._number.get(host)
+
+    def below(self, domain: str) -> list[int]:
+        """Return the numbers of a host or domain and of all hosts below it."""
+        with self._lock:
+            seen, numbers = self._domains.pop(domain, (0, []))
+            suffix = "." + domain
+            new = [i for i, h in enumerate(self.names[seen:], seen) if h == domain or h.endswith(suffix)]
+            found = (len(self.names), numbers + new)
+            self._domains[domain] = found  # Last in, so that the first one is the longest unused.
+            if len(self._domains) > DOMAINS_KEPT_MAX:
+                del self._domains[next(iter(self._domains))]
+        return found[1]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The columns of one instant. It never changes; what is worked out of them is kept beside them.
+
+    All arrays are (n,), by id, ids without the KNOWN bit among them.
+    """
+
+    as_of: float  # Unix seconds; this is the state of then.
+    books: Books
+    v: Int64s
+    spent: Int64s
+    state: Bytes
+    table: Hosts
+    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __len__(self) -> int:
+        """Count the ids."""
+        return len(self.state)
+
+    def _keep(self, name: str, work_out: Callable[[], T]) -> T:
+        """Work something out once. Two threads at once may both do so, to the same result."""
+        if name not in self.kept:
+            self.kept[name] = work_out()
+        kept: T = self.kept[name]
+        return kept
+
+    @property
+    def host(self) -> Int32s:
+        """The number of each page's host in `hosts`."""
+        return self._keep("host", lambda: self.table.of_pages(len(self)))
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        """Host names by number; there may be more than these pages have."""
+        return self.table.names
+
+    @property
+    def scores(self) -> Int64s:
+        """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
+
+        def work_out() -> Int64s:
+            return np.where(self._live(), self.spent + self.v + self.books.credit, -1)
+
+        return self._keep("scores", work_out)
+
+    def _live(self) -> Bools:
+        live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
+        return live
+
+    def ranks(self, scores: Sequence[int]) -> list[int]:
+        """Return 1 + the number of live pages with a larger H + C, for each score."""
+        ascending = self._keep("ascending", lambda: np.sort(self.scores))
+        larger = len(ascending) - np.searchsorted(ascending, np.array(scores, np.int64), side="right")
+        return [1 + n for n in larger.tolist()]
+
+    def top(self, count: int) -> Int64s:
+        """Return the ids of the live pages with most H + C, descending, ties by id."""
+        return self._head("top", lambda: self.scores, count)
+
+    @property
+    def offers(self) -> Int64s:
+        """Cash of the pages that may be offered at all (live, not excluded, with cash), -1 for others."""
+
+        def work_out() -> Int64s:
+            cash = self.v + self.books.credit
+            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0)
+            return np.where(fit, cash, -1)
+
+        return self._keep("offers", work_out)
+
+    def greedy(self, count: int) -> Int64s:
+        """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
+        return self._head("greedy", lambda: self.offers, count)
+
+    def _head(self, name: str, values: Callable[[], Int64s], count: int) -> Int64s:
+        # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
+        length = HEAD_PAGES
+        while length < min(count, len(self)):
+            length *= 16
+        return self._keep(f"{name} {length}", lambda: largest(values(), length))
+
+
+class Mirror:
+    """A copy of a shard's columns that keeps itself fresh. Any thread may ask."""
+
+    def __init__(self, shard: Shard) -> None:
+        """Nothing is read yet."""
+        self.shard = shard
+        self.hosts = Hosts(shard)
+        self._lock = threading.Lock()
+        self._snapshot: Snapshot | None = None
+        self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
+
+    def fresh(self) -> Snapshot:
+        """Return the state of now, or of up to AGE_SECONDS_MAX ago when the store is large and busy.
+
+        One small read when nothing moved. When something did, the columns are read again, unless there are more than
+        PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
+        of 10^7 pages spends a sixth of its reader's time on it at most.
+        """
+        with self._lock:
+            now, kept = time.time(), self._snapshot
+            if kept is not None:
+                with store_errors():
+                    version = int(self.shard.client.hget(self.shard.keys.books, "version") or 0)
+                if version == kept.books.version:
+                    self._snapshot = kept = replace(kept, as_of=now)
+                    return kept
+                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX)
+                if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
+                    return kept
+            self._snapshot = fresh = self._read()
+            return fresh
+
+    def _read(self) -> Snapshot:
+        for _ in range(REFRESH_TRIES):
+            as_of, self._read_at = time.time(), time.monotonic()
+            columns = self.shard.columns()
+            self._took_seconds = time.monotonic() - self._read_at
+            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts)
+            # Pages that became known while we asked how many there are would be missing until the next step.
+            if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
+                break
+        return snapshot
+
+
+def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes]:
+    for column in (columns.v, columns.spent, columns.state):
+        column.flags.writeable = False
+    return columns.books, columns.v, columns.spent, columns.state
+
+
+class Query:
+    """What can be asked of a shard."""
+
+    def __init__(self, shard: Shard, mirror: Mirror, url_bytes_max: int = URL_BYTES_MAX) -> None:
+        """Answer from an open shard and its mirror."""
+        self.shard, self.mirror, self.url_bytes_max = shard, mirror, url_bytes_max
+
+    def as_of(self) -> float:
+        """Return a time (Unix seconds) that the state shown by answers from now on is no older than."""
+        return self.mirror.fresh().as_of
+
+    def importance(
+        self, urls: Sequence[str], policy: str | None = None, window: float | None = None
+    ) -> list[dict[str, object] | None]:
+        """Estimate the importance of pages, exactly as of this instant; the rank is the mirror's.
+
+        importance = (H + C) / sum of H + C over live pages: of whole numbers, rounded once.
+
+        Args:
+            urls: any number, in any form; 2,000 at a time are of one instant.
+            policy: "static", the default; others are not built yet.
+            window: of the window policies; static has none.
+
+        Returns:
+            For each URL the entry that the public contract names, or None for a page never seen. A gone page has
+            importance 0 and no rank, and its cash may be negative: it has given its grants back.
+
+        Raises:
+            BadUrl: one of the URLs can't be taken.
+            BadInput, NotBuiltYet: the policy.
+        """
+        policy = _policy(policy, window)
+        canonical = [canonical_url(url, self.url_bytes_max) for url in urls]
+        distinct = list(dict.fromkeys(canonical))
+        ids = {url: i for url, i in zip(distinct, self.shard.ids_of(distinct), strict=True) if i is not None}
+        entries: dict[str, dict[str, object]] = {}
+        snapshot = self.mirror.fresh() if ids else None
+        found = list(ids.items())
+        for at in range(0, len(found), ROWS_READ_MAX):
+            entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), policy, snapshot)
+        return [entries.get(url) for url in canonical]
+
+    def _entries(self, ids: dict[str, int], policy: str, snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
+        rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
+        total = rows.books.importance_total(rules.minted)
+        bound = rows.books.error_bound(rules.minted, rules.q)
+        entries: dict[str, dict[str, object]] = {}
+        scores: dict[str, int] = {}
+        for url, v, spent, state, packed in zip(
+            ids, rows.v.tolist(), rows.spent.tolist(), rows.state.tolist(), rows.records, strict=True
+        ):
+            if not state & Flag.KNOWN:
+                continue
+            gone, record = bool(state & Flag.GONE), Record.unpack(packed)
+            cash = v if gone else v + rows.books.credit
+            last = record.measures[-1] if record.measures else None
+            entry = entries[url] = {
+                "url": url,
+                "importance": 0.0 if gone else (spent + cash) / total,
+                "cash": cash,
+                "reads": record.reads,
+                "last_read_clock": last.clock if last else None,
+                "last_fetched_at": last.fetched_at_us / MILLION if last else None,
+                "policy": policy,
+                "window": None,
+                "teleport": "uniform",
+            }
+            if bound < 2:
+                entry["error_bound"] = bound
+            if gone:
+                entry["gone"] = True
+            else:
+                scores[url] = spent + cash
+        if snapshot is not None and scores:
+            for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
+                entries[url]["rank"] = rank
+        return entries
+
+    def top(
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | None = None
+    ) -> list[dict[str, object]]:
+        """Return the most important live pages, descending, ties in order of first sight.
+
+        Importance, rank and cash are of one instant, which the mirror shows; the number of reads is of now.
+
+        Args:
+            n: how many at most.
+            domain: only this host or domain with all below it; ranks stay those among all pages.
+            policy: as in `importance`.
+            window: as in `importance`.
+
+        Raises:
+            BadInput, NotBuiltYet: a parameter can't be taken.
+        """
+        _policy(policy, window)
+        if n < 1:
+            raise BadInput(f"n={n}: ask for at least one page")
+        within = None if domain is None else canonical_host(domain)
+        snapshot = self.mirror.fresh()
+        scores = snapshot.scores
+        if within is None:
+            ids = snapshot.top(n)[:n]
+        else:
+            inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
+            numbers = np.array(snapshot.table.below(within), np.int64)
+            inside[numbers[numbers < len(inside)]] = True
+            at = np.flatnonzero(inside[snapshot.host])
+            ids = at[largest(scores[at], n)]
+        if not len(ids):
+            return []
+        total = snapshot.books.importance_total(self.shard.rules.minted)
+        urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
+        found = scores[ids].tolist()
+        return [
+            {
+                "url": urls[i],
+                "importance": score / total,
+                "rank": rank,
+                "cash": cash,
+                "reads": Record.unpack(record).reads,
+                "host": host_of(urls[i]),
+            }
+            for i, score, rank, cash, record in zip(
+                ids.tolist(),
+                found,
+                snapshot.ranks(found),
+                (snapshot.v[ids] + snapshot.books.credit).tolist(),
+                records,
+                strict=True,
+            )
+        ]
+
+    def stats(self) -> dict[str, object]:
+        """Return the counts of this instant. `error_bound` is left out where it says nothing, at 2."""
+        books, rules = self.shard.books(), self.shard.rules
+        bound = books.error_bound(rules.minted, rules.q)
+        return {
+            "known_pages": books.live,
+            "gone_pages": books.gone,
+            "read_pages": books.open,
+            "clock": books.clock,
+            "rounds": books.rounds / (1 << ROUND_BITS),
+            "reads": books.reads,
+            "failures": books.failures,
+            "links": books.links,
+            "bad_links": books.bad_links,
+            "dead_letters": books.dead_letters,
+            **({"error_bound": bound} if bound < 2 else {}),
+            "version": books.version,
+            "shards": 1,
+        }
+
+    def audit(self) -> dict[str, object]:
+        """Recount the books: `minted = pages + virtual + in_flight`, in grains, all of one instant."""
+        found = self.shard.audit()
+        sums = {"pages": found.pages, "virtual": found.virtual, "in_flight": found.in_flight}
+        shard = {"shard": 0, **sums, "conserved": found.conserved, "mismatches": list(found.mismatches)}
+        return {"minted": found.minted, **sums, "conserved": found.conserved, "shards": [shard]}
+
+
+def _policy(policy: str | None, window: float | None) -> str:
+    if policy is not None and policy not in POLICIES:
+        raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+    if window is not None and not 0 < window < float("inf"):  # NaN fails every comparison.
+        raise BadInput(f"window={window} is not a positive number of rounds")
+    if policy not in (None, "static"):
+        raise NotBuiltYet(f"window policies ({policy}) are not built yet: use policy=static")
+    return "static"

@@ -1,0 +1,429 @@
+"""Recorded crawls, and crawls of recorded graphs, fed to the service as a crawler would.
+
+A file of crawl events goes to the log line by line, as it is: what can't be taken becomes a dead letter there, like an
+event that came over the wire. A graph is crawled in simulation: a strategy picks pages, and each read becomes an event
+with the links that the graph gives that page.
+"""
+
+import gzip
+import random
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from opic.errors import BadEvent, BadInput, BadUrl, NotBuiltYet, StoreUnavailable
+from opic.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
+from opic.frontier import Frontier, Politeness
+from opic.log import EventLog
+from opic.query import Mirror
+from opic.settings import Settings
+from opic.store import Shard, Store
+from opic.urls import canonical_url, shown
+from opic.worker import work
+
+Int64s = npt.NDArray[np.int64]
+
+FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
+BUILT: Final = ("jsonl", "edges")
+STRATEGIES: Final = ("log", "random", "greedy", "cycle")
+NAMELESS: Final = "http://graph.example/"  # Where the pages of a graph without URLs live.
+SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
+READS_PER_PAGE: Final = 1.0
+SEEDS: Final = 5
+BATCH_SHARE: Final = (
+    100  # Greedy asks for 1 % of the known pages at a time; choosing 10 % at once would cost nothing yet.
+)
+BATCH_MAX: Final = 1_000
+VALUES_A_CALL: Final = 500  # As many as the worker takes in one go.
+BYTES_A_CALL: Final = 4 << 20
+PROGRESS_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.005
+EMPTY_SECONDS: Final = 2.0  # A view of the columns is at most a second old; a frontier empty for so long stays so.
+PATIENCE_SECONDS: Final = 2.0  # A worker that lives takes a batch in well under a second; past this we do it ourselves.
+
+
+class Target(Protocol):
+    """What a replay asks of an open store; `opic.service.Backend` is one."""
+
+    settings: Settings
+    shard: Shard
+    log: EventLog
+    mirror: Mirror
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
+        """Put records into the log; return the offset after the last one."""
+
+    def lag(self) -> int:
+        """Return how many accepted records have not taken effect yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to replay, and how. All but `format` is about graphs."""
+
+    format: str
+    strategy: str = "log"
+    reads_per_page: float = READS_PER_PAGE
+    seed: int = 0  # Of the random choices.
+    seeds: int = SEEDS  # Pages that greedy starts from, unless `seed_urls` names them.
+    seed_urls: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a replay is."""
+
+    events: int = 0  # Put into the log.
+    total: int | None = None  # Of them in the end, where that is known.
+    lag: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a replay did. Counts are of this replay, but for `pages`: those known to the store now."""
+
+    events: int
+    accepted: int
+    dead_letters: int
+    pages: int
+    links: int
+    seconds: float
+    events_per_second: float
+    note: str | None = None  # Why it ended early.
+
+
+def format_of(path: Path) -> str:
+    """Guess a file's format from its name; what says nothing is an edge list.
+
+    >>> format_of(Path("crawl.jsonl.gz")), format_of(Path("links.tsv.gz")), format_of(Path("a.warc.gz"))
+    ('jsonl', 'edges', 'warc')
+    """
+    name = path.name.lower().removesuffix(".gz")
+    ending = name.rpartition(".")[2]
+    return {"ndjson": "jsonl", "json": "jsonl"}.get(ending, ending if ending in FORMATS else "edges")
+
+
+def replay(
+    target: Target,
+    paths: Sequence[Path],
+    plan: Plan,
+    *,
+    works_here: bool,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Summary:
+    """Feed files to a store and return once all of it has taken effect.
+
+    Args:
+        target: the open store.
+        paths: one or more files of one format; a graph may be spread over several.
+        plan: how.
+        works_here: let the records take effect ourselves; else a service runs on the store, and its worker does.
+        on_progress: told now and then.
+
+    Raises:
+        BadInput: a file can't be read as what it is said to be; what came before in it was fed.
+        NotBuiltYet: the format.
+        StoreUnavailable: the store is away.
+    """
+    if plan.format not in BUILT:
+        raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {' and '.join(BUILT)}")
+    feeder = _Feeder(target, works_here, on_progress)
+    links_before = target.shard.books().links
+    note = None
+    if plan.format == "jsonl":
+        _replay_lines(feeder, paths)
+    else:
+        note = _replay_graph(feeder, read_graph(paths, target.settings), plan)
+    feeder.settle()
+    books, progress = target.shard.books(), feeder.progress
+    return Summary(
+        events=progress.events,
+        accepted=progress.events - feeder.dead_letters,
+        dead_letters=feeder.dead_letters,
+        pages=books.live,
+        links=books.links - links_before,
+        seconds=round(progress.seconds, 3),
+        events_per_second=round(progress.events / max(progress.seconds, 1e-6), 1),
+        note=note,
+    )
+
+
+class _Feeder:
+    """Puts records into the log in batches, and sees to it, or waits, that they take effect."""
+
+    def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
+        self.target, self.settings = target, target.settings
+        self.dead_letters = 0
+        self.progress = Progress()
+        self._on_progress = on_progress
+        self._began = time.monotonic()
+        self._told = 0.0
+        self._values: list[bytes] = []
+        self._bytes = 0
+        self._end = target.log.end()  # What came before us takes effect before us.
+        self._values_max = min(VALUES_A_CALL, self.settings.max_lag)
+        self._store: Store | None = None
+        if works_here:
+            self._work()
+
+    def feed(self, value: bytes) -> None:
+        """Take one event; it is sent with others."""
+        if self._values and self._bytes + len(value) > BYTES_A_CALL:
+            self.send()
+        self._values.append(value)
+        self._bytes += len(value)
+        if len(self._values) >= self._values_max:
+            self.send()
+
+    def send(self) -> None:
+        """Put what was taken into the log."""
+        values, self._values, self._bytes = self._values, [], 0
+        if values:
+            self._accept(values, "event")
+            self.progress.events += len(values)
+            self._tell()
+
+    def seed(self, urls: Sequence[str]) -> None:
+        """Make pages known, and wait until they are."""
+        for at in range(0, len(urls), VALUES_A_CALL):
+            self._accept([encode_seeds(list(urls[at : at + VALUES_A_CALL]))], "seeds")
+        self.settle()
+
+    def settle(self) -> None:
+        """Send all, and return once all of it has taken effect."""
+        self.send()
+        if self._store is None:
+            self._await(lambda: self.target.shard.next_offset(self.target.log.partition) >= self._end)
+        self.progress.lag = 0
+        self._tell(now=True)
+
+    def _accept(self, values: Sequence[bytes], kind: str) -> None:
+        if self._store is None:
+            room = self.settings.max_lag - len(values)
+            self._await(lambda: self.target.lag() <= room)
+        try:
+            self._end = self.target.accept(values, kind)
+        except StoreUnavailable as error:
+            raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
+        if self._store is not None:
+            self._work()
+
+    def _work(self) -> None:
+        if self._store is None:
+            self._store = Store(self.target.shard, self.settings.limits(), self.settings.retry_seconds)
+        work(self._store, self.target.log, stopped=lambda: False, pause=time.sleep, until_offset=self._end)
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Wait for the service's worker, as long as it gets on; else do its work.
+
+        It may be at another crawl of the same store. Should it come back, two workers are slow, never wrong.
+        """
+        applied, moved = -1, time.monotonic()
+        while not done():
+            now = time.monotonic()
+            offset = self.target.shard.next_offset(self.target.log.partition)
+            if offset != applied:
+                applied, moved = offset, now
+            elif now - moved > PATIENCE_SECONDS:
+                self._end = self.target.log.end()
+                return self._work()
+            self._tell()
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _tell(self, now: bool = False) -> None:
+        self.progress.seconds = time.monotonic() - self._began
+        if now or self.progress.seconds - self._told >= PROGRESS_SECONDS:
+            self._told = self.progress.seconds
+            self.progress.lag = self.target.lag()
+            self._on_progress(self.progress)
+
+
+# Files.
+
+
+def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file, plain or gzip (its first bytes tell), without their ends; none is blank.
+
+    Raises:
+        BadInput: the file can't be read, its gzip is broken, or a line is longer than `bytes_max`.
+    """
+    number = 0
+    try:
+        with path.open("rb") as raw:
+            packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+            file = gzip.GzipFile(fileobj=raw) if packed else raw
+            while line := file.readline(bytes_max + 2):
+                number += 1
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                line = line.rstrip(b"\r\n")
+                if len(line) > bytes_max:
+                    raise BadInput(f"{path}:{number}: a line of over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")
+                if line.strip():
+                    yield number, line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: broken gzip after line {number:,}: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
+
+
+def _replay_lines(feeder: _Feeder, paths: Sequence[Path]) -> None:
+    limits = feeder.settings.limits()
+    for path in paths:
+        try:
+            for _, line in lines_of(path, feeder.settings.max_body_bytes):
+                try:
+                    check_event(decode_crawl_event(line), time.time_ns() // 1000, limits)
+                except BadEvent:
+                    feeder.dead_letters += 1
+                feeder.feed(line)
+        except BadInput as error:
+            feeder.settle()
+            raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
+
+
+# Graphs.
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Pages in order of first mention; `i` links to `targets[starts[i]:starts[i + 1]]`, distinct and not itself."""
+
+    urls: list[str]
+    starts: Int64s  # (pages + 1,)
+    targets: Int64s  # (links,)
+
+    def event(self, page: int) -> bytes:
+        """Return the encoded crawl event of a read of this page."""
+        links = [self.urls[i] for i in self.targets[self.starts[page] : self.starts[page + 1]].tolist()]
+        return encode_crawl_event(CrawlEvent(self.urls[page], links))
+
+
+def url_of_name(name: str, bytes_max: int) -> str:
+    """Return the canonical URL of a node: itself if it is absolute, else under http://graph.example/.
+
+    What a path can't hold is percent-encoded; what is percent-encoded already stays.
+
+    >>> url_of_name("HTTP://A.example", 99), url_of_name("Caf%C3%A9_100%?", 99)
+    ('http://a.example/', 'http://graph.example/Caf%C3%A9_100%25%3F')
+
+    Raises:
+        BadUrl: over `bytes_max`, or an http URL that can't be parsed.
+    """
+    if not name[:8].lower().startswith(("http://", "https://")):
+        name = NAMELESS + quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", name), safe=SAFE_IN_NAMES)
+    return canonical_url(name, bytes_max)
+
+
+def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
+    """Read a list of edges: lines `FROM TO`, split at the tab if there is one, else at white space; `#` comments.
+
+    Raises:
+        BadInput: a line is neither, or a page has more links than one event may carry.
+    """
+    page_of_name: dict[str, int] = {}
+    page_of_url: dict[str, int] = {}
+    ends: list[int] = []
+
+    def page(name: str, path: Path, number: int) -> int:
+        found = page_of_name.get(name)
+        if found is None:
+            try:
+                url = url_of_name(name, settings.max_url_bytes)
+            except BadUrl as error:
+                raise BadInput(f"{path}:{number}: {error}") from None
+            found = page_of_name[name] = page_of_url.setdefault(url, len(page_of_url))
+        return found
+
+    for path in paths:
+        for number, line in lines_of(path, settings.max_body_bytes):
+            try:
+                text = line.decode().strip()
+            except UnicodeDecodeError as error:
+                raise BadInput(f"{path}:{number}: not UTF-8, so not an edge list ({error.reason})") from None
+            if text.startswith("#"):
+                continue
+            names = [name.strip() for name in text.split("\t")] if "\t" in text else text.split()
+            if len(names) != 2 or not all(names):
+                raise BadInput(f"{path}:{number}: {shown(text)} is not an edge: a line is FROM TO, or a # comment")
+            ends += (page(name, path, number) for name in names)
+    pages = len(page_of_url)
+    if not pages:
+        raise BadInput(f"{', '.join(map(str, paths))}: no edge in there")
+    pairs = np.array(ends, np.int64).reshape(-1, 2)
+    keys = np.unique(pairs[:, 0] * pages + pairs[:, 1])
+    sources, targets = keys // pages, keys % pages
+    others = sources != targets
+    sources, targets = sources[others], targets[others]
+    starts = np.searchsorted(sources, np.arange(pages + 1)).astype(np.int64)
+    urls = list(page_of_url)
+    most = int(np.argmax(np.diff(starts)))
+    if (links := int(np.diff(starts)[most])) > settings.max_links:
+        raise BadInput(f"{urls[most]} has {links:,} links, over OPIC_MAX_LINKS {settings.max_links:,}")
+    return Graph(urls, starts, targets)
+
+
+def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
+    """Crawl a graph in simulation; return why it ended early, if it did."""
+    pages = len(graph.urls)
+    reads = max(1, round(plan.reads_per_page * pages))
+    feeder.progress.total = reads
+    choice = random.Random(plan.seed)  # noqa: S311 - a simulation that must repeat
+    if plan.strategy == "greedy":
+        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice))
+    if plan.strategy in ("random", "cycle"):
+        feeder.seed(graph.urls)
+    for read in range(reads):
+        feeder.feed(graph.event(choice.randrange(pages) if plan.strategy == "random" else read % pages))
+    return None
+
+
+def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random) -> list[str]:
+    if not plan.seed_urls:
+        return [graph.urls[i] for i in choice.sample(range(len(graph.urls)), min(plan.seeds, len(graph.urls)))]
+    known, seeds = set(graph.urls), [canonical_url(url) for url in plan.seed_urls]
+    for url in seeds:
+        if url not in known:
+            raise BadInput(f"--seed-url {url} is no page of this graph: its first is {graph.urls[0]}")
+    return seeds
+
+
+def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str]) -> str | None:
+    target, settings = feeder.target, feeder.settings
+    page_of = {url: page for page, url in enumerate(graph.urls)}
+    # The whole graph is often one host, and nobody is being polite to a file.
+    politeness = Politeness(host_delay_seconds=0.0, retry_seconds=0.0, lease_seconds=settings.lease_seconds)
+    frontier = Frontier(target.shard, target.mirror, politeness)
+    feeder.seed(seeds)
+    left, filled = reads, time.monotonic()
+    while left:
+        n = min(max(1, target.shard.books().live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
+        batch: Any = frontier.next(n, crawler="opic replay")["pages"]
+        if not batch:
+            if time.monotonic() - filled > EMPTY_SECONDS:
+                return f"ended {left:,} reads early: no known page holds cash and is free to be read"
+            time.sleep(POLL_SECONDS * 20)
+            continue
+        strangers = [found["url"] for found in batch if found["url"] not in page_of]
+        if strangers:
+            frontier.release([found["lease"] for found in batch])
+            raise BadInput(
+                f"the store offers {strangers[0]}, which is no page of this graph: "
+                "replay it greedily into a store, or a --crawl, of its own"
+            )
+        for found in batch:
+            feeder.feed(graph.event(page_of[found["url"]]))
+        feeder.settle()
+        left, filled = left - len(batch), time.monotonic()
+    return None

@@ -1,0 +1,788 @@
+"""The HTTP endpoint as a client meets it: a real store, a real worker, a real server, and the wire between.
+
+Every answer that these tests get is checked on its way against the endpoint's own OpenAPI document: `check_answer`.
+"""
+
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import jsonschema
+import pytest
+from openapi_spec_validator import validate
+
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
+from opic.service import Backend, EmbeddedService
+from opic.settings import Settings
+
+WAIT_SECONDS = 10.0
+TOKEN = "s3cret-token-of-the-tests"
+NDJSON = {"content-type": "application/x-ndjson"}
+AS_JSON = {"content-type": "application/json"}
+DEEP = "[" * 100_000 + "]" * 100_000
+DEEP_EVENT = f'{{"url":"http://a.example/","x":{DEEP}}}'
+CALLS = ("events", "seeds", "next", "release", "importance", "top", "audit", "stats")
+NOT_BUILT = ("/v1/explain", "/v1/history", "/v1/inflow", "/v1/hosts", "/metrics")
+
+
+@dataclass(frozen=True)
+class Api:
+    """A served endpoint."""
+
+    url: str
+    client: httpx.Client
+    service: EmbeddedService
+
+    def events(self, *urls: str, **fields: object) -> httpx.Response:
+        return self.client.post("/v1/events", json=[{"url": url, **fields} for url in urls])
+
+    def settle(self) -> dict[str, Any]:
+        """Wait until all that was accepted has taken effect, and a view shows it."""
+        told = time.time()
+        return wait_for(self.stats, lambda s: s["lag"] == 0 and s["as_of"] >= told)
+
+    def stats(self) -> dict[str, Any]:
+        return dict(self.client.get("/v1/stats").raise_for_status().json())
+
+    def importance(self, url: str) -> dict[str, Any]:
+        return dict(self.client.get("/v1/importance", params={"url": url}).raise_for_status().json())
+
+
+def wait_for(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while not good(found := ask()):
+        assert time.monotonic() < deadline, f"after {WAIT_SECONDS} s still {found}"
+        time.sleep(0.02)
+    return found
+
+
+@cache
+def openapi(url: str, token: str | None) -> dict[str, Any]:
+    headers = {"authorization": f"Bearer {token}"} if token else {}
+    return dict(httpx.get(f"{url}/openapi.json", headers=headers).raise_for_status().json())
+
+
+def fits(document: dict[str, Any], schema: dict[str, Any], value: object) -> None:
+    jsonschema.Draft202012Validator({**schema, "components": document["components"]}).validate(value)
+
+
+def no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is not JSON")
+
+
+@contextmanager
+def serving(service: Any, token: str | None = None) -> Iterator[Api]:
+    """Serve on a free port, and check every answer."""
+    listener = bind("127.0.0.1", 0)
+    url = url_of(listener)
+    server = make_server(create_app(service))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+
+    def check_answer(answer: httpx.Response) -> None:
+        answer.read()
+        document = openapi(url, token)
+        assert len(answer.headers["x-request-id"]) >= 8
+        kind, status = answer.headers.get("content-type", ""), answer.status_code
+        operation = document["paths"].get(answer.request.url.path, {}).get(answer.request.method.lower())
+        if kind == "application/problem+json":
+            problem = json.loads(answer.content)
+            fits(document, {"$ref": "#/components/schemas/Problem"}, problem)
+            assert problem["status"] == status >= 400
+            assert problem["request_id"] == answer.headers["x-request-id"]
+            assert "Traceback" not in problem["detail"]
+            assert (status == 503) == ("retry-after" in answer.headers)
+            assert not operation or str(status) in operation["responses"], f"{status} is not described"
+        elif kind == "application/json" and operation:
+            described = operation["responses"][str(status)]["content"]["application/json"]["schema"]
+            fits(document, described, json.loads(answer.content, parse_constant=no_constant))
+        else:
+            assert status < 400, f"{status} with {kind}: {answer.text[:200]}"
+
+    try:
+        with httpx.Client(base_url=url, timeout=30, event_hooks={"response": [check_answer]}) as client:
+            if token:
+                client.headers["authorization"] = f"Bearer {token}"
+            yield Api(url, client, service)
+    finally:
+        server.should_exit = True
+        thread.join(WAIT_SECONDS)
+        assert not thread.is_alive()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
+    settings = Settings.load(data=tmp_path_factory.mktemp("api"), host_delay_seconds=0.0)
+    with EmbeddedService(settings) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def api(service: EmbeddedService) -> Iterator[Api]:
+    with serving(service) as served:
+        yield served
+
+
+@contextmanager
+def with_settings(service: EmbeddedService, token: str | None = None, **settings: object) -> Iterator[Api]:
+    """Serve the same store with other settings."""
+    loaded = Settings.load(data=service.settings.data_dir(), host_delay_seconds=0.0, api_token=token, **settings)
+    backend = Backend(loaded, service.server.url, create=False)
+    try:
+        with serving(SimpleNamespace(backend=backend, not_ready=service.not_ready), token) as served:
+            yield served
+    finally:
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def guarded(service: EmbeddedService) -> Iterator[Api]:
+    with with_settings(service, TOKEN) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def narrow(service: EmbeddedService) -> Iterator[Api]:
+    with with_settings(service, max_body_bytes=2_000, max_n=5, max_urls=3, max_links=4, max_url_bytes=64) as served:
+        yield served
+
+
+def problem(answer: httpx.Response, status: int, *words: str) -> dict[str, Any]:
+    """The problem that an answer is; its detail holds the words."""
+    assert answer.status_code == status, answer.text[:500]
+    assert answer.headers["content-type"] == "application/problem+json"
+    found = dict(answer.json())
+    for word in words:
+        assert word in found["detail"], found["detail"]
+    return found
+
+
+# Events.
+
+
+def test_an_accepted_event_takes_effect(api: Api) -> None:
+    before = api.settle()
+    answer = api.client.post("/v1/events", json={"url": "http://one.example/", "links": ["http://two.example/"]})
+    assert (answer.status_code, answer.json()) == (202, {"accepted": 1, "rejected": []})
+    after = api.settle()
+    assert (after["known_pages"] - before["known_pages"], after["read_pages"] - before["read_pages"]) == (2, 1)
+    page = api.importance("HTTP://one.example:80/#top")
+    assert (page["url"], page["reads"], page["policy"], page["window"]) == ("http://one.example/", 1, "static", None)
+    assert 0 < page["importance"] < 1
+    assert api.importance("http://two.example/")["reads"] == 0
+
+
+def test_good_elements_of_an_array_are_taken_and_the_others_listed(api: Api) -> None:
+    before = api.settle()
+    good = '{"url":"http://mixed.example/%d"}'
+    bad = ["7", '{"url":"/about"}', '{"url":"http://a.example/\\ud800"}', DEEP_EVENT]
+    body = f"[{good % 0},{','.join(bad)},{good % 1}]"
+    answer = api.client.post("/v1/events", content=body, headers=AS_JSON).json()
+    assert answer["accepted"] == 2
+    assert [r["index"] for r in answer["rejected"]] == [1, 2, 3, 4]
+    assert "'/about' is not an absolute http(s) URL" in answer["rejected"][1]["error"]
+    assert api.settle()["read_pages"] - before["read_pages"] == 2
+
+
+def test_lines_are_taken_one_by_one_and_blank_ones_do_not_count(api: Api) -> None:
+    before = api.settle()
+    lines = b'\n{"url":"http://lines.example/1"}\r\n\n  \nnot json\n{"url":"http://lines.example/\xff"}\n'
+    answer = api.client.post("/v1/events", content=lines + b'{"url":"http://lines.example/2"}', headers=NDJSON)
+    assert answer.status_code == 202
+    assert answer.json()["accepted"] == 2
+    assert [r["index"] for r in answer.json()["rejected"]] == [1, 2]
+    assert api.settle()["read_pages"] - before["read_pages"] == 2
+
+
+def test_an_empty_array_is_taken(api: Api) -> None:
+    assert api.client.post("/v1/events", json=[]).json() == {"accepted": 0, "rejected": []}
+
+
+def test_a_body_without_a_type_is_json(api: Api) -> None:
+    answer = api.client.post("/v1/events", content=b'\xef\xbb\xbf {"url":"http://untyped.example/"}')
+    assert "content-type" not in answer.request.headers
+    assert answer.status_code == 202
+
+
+def test_duplicate_links_and_self_links_count_for_nothing(api: Api) -> None:
+    before = api.settle()
+    links = ["http://twice.example/b#1", "http://twice.example/b", "http://twice.example/", "mailto:me@a.example", ""]
+    assert api.events("http://twice.example/", links=links).json()["accepted"] == 1
+    assert api.settle()["known_pages"] - before["known_pages"] == 2
+
+
+BAD_EVENTS: dict[str, tuple[str | bytes, str]] = {
+    "no url": ('{"links":[]}', "url"),
+    "url is null": ('{"url":null}', "url"),
+    "a relative URL": ('{"url":"/about"}', "not an absolute http(s) URL"),
+    "a URL of another scheme": ('{"url":"javascript:alert(1)"}', "not an absolute http(s) URL"),
+    "a URL that is too long": (json.dumps({"url": "http://a.example/" + "a" * 100_000}), "OPIC_MAX_URL_BYTES 2,048"),
+    "too many links": (
+        json.dumps({"url": "http://a.example/", "links": [f"http://a.example/{n}" for n in range(10_001)]}),
+        "OPIC_MAX_LINKS 10,000",
+    ),
+    "a time that is none": ('{"url":"http://a.example/","fetched_at":NaN}', "not a decodable event"),
+    "a time before the web": ('{"url":"http://a.example/","fetched_at":"1900-01-01T00:00:00Z"}', "1990"),
+    "a time to come": ('{"url":"http://a.example/","fetched_at":4102444800}', "day ahead of now"),
+    "a time without end": ('{"url":"http://a.example/","fetched_at":1e999}', "fetched_at"),
+    "bytes that are no UTF-8": (b'{"url":"http://a.example/\xff\xfe"}', "utf-8"),
+    "a lone surrogate": ('{"url":"http://a.example/\\ud800"}', "not a decodable event"),
+    "links of a wrong type": ('{"url":"http://a.example/","links":"http://b.example/"}', "links"),
+    "a link of a wrong type": ('{"url":"http://a.example/","links":[7]}', "links"),
+    "a status of a wrong type": ('{"url":"http://a.example/","status":"200"}', "status"),
+    "a status that is true": ('{"url":"http://a.example/","status":true}', "status"),
+    "a status that is none": ('{"url":"http://a.example/","status":1000}', "status"),
+    "an unknown version": ('{"url":"http://a.example/","v":99}', "v=99"),
+    "nesting without end": (DEEP_EVENT, "nested too deeply"),
+    "a number": ("7", "object"),
+    "a text": ('"http://a.example/"', "object"),
+    "null": ("null", "object"),
+}
+
+
+@pytest.mark.parametrize(("body", "word"), BAD_EVENTS.values(), ids=BAD_EVENTS)
+def test_a_bad_event_is_refused_with_its_reason(api: Api, body: str | bytes, word: str) -> None:
+    found = problem(api.client.post("/v1/events", content=body, headers=AS_JSON), 422, word)
+    assert found["type"] == "urn:opic:problem:bad-event"
+    assert len(found["detail"]) < 1_000
+    in_lines = api.client.post("/v1/events", content=body, headers=NDJSON)
+    assert in_lines.status_code == 202
+    assert (in_lines.json()["accepted"], len(in_lines.json()["rejected"])) == (0, 1)
+
+
+NOT_JSON: dict[str, str | bytes] = {
+    "nothing": b"",
+    "white space": b" \r\n\t ",
+    "text": "hello",
+    "half an object": '{"url":"http://a.example/"',
+    "half an array": '[{"url":"http://a.example/"},',
+    "two objects": '{"url":"http://a.example/"}{"url":"http://b.example/"}',
+    "XML": "<url>http://a.example/</url>",
+    "brackets without end": "[" * 100_000,
+    "MessagePack": b"\x81\xa3url\xb1http://a.example/",
+    "UTF-16": '{"url":"http://a.example/"}'.encode("utf-16"),
+}
+
+
+@pytest.mark.parametrize("path", ["/v1/events", "/v1/seeds"])
+@pytest.mark.parametrize("body", NOT_JSON.values(), ids=NOT_JSON)
+def test_what_is_not_json_is_said_to_be_none(api: Api, body: str | bytes, path: str) -> None:
+    found = problem(api.client.post(path, content=body, headers=AS_JSON), 400)
+    assert found["type"] == "urn:opic:problem:not-json"
+
+
+@pytest.mark.parametrize(
+    ("headers", "status", "word"),
+    [
+        ({"content-type": "text/plain"}, 415, "application/json"),
+        ({"content-type": "application/x-www-form-urlencoded"}, 415, "application/json"),
+        ({"content-type": "application/json; charset=latin-1"}, 415, "UTF-8"),
+        ({"content-type": "application/json", "content-encoding": "gzip"}, 415, "Content-Encoding"),
+        ({"content-type": "application/msgpack"}, 501, "not built yet"),
+        ({"content-type": "application/json", "idempotency-key": "once"}, 501, "Idempotency-Key is not built yet"),
+    ],
+)
+def test_a_body_that_is_not_taken_is_refused_with_what_is(
+    api: Api, headers: dict[str, str], status: int, word: str
+) -> None:
+    problem(api.client.post("/v1/events", content=b'{"url":"http://a.example/"}', headers=headers), status, word)
+
+
+@pytest.mark.parametrize("kind", ['application/json; charset="UTF-8"', "Application/JSON", "application/json;x=1"])
+def test_a_type_may_be_written_in_many_ways(api: Api, kind: str) -> None:
+    body = b'{"url":"http://kinds.example/"}'
+    assert api.client.post("/v1/events", content=body, headers={"content-type": kind}).status_code == 202
+
+
+def test_a_body_over_the_limit_is_refused_as_soon_as_that_is_known(narrow: Api) -> None:
+    problem(narrow.client.post("/v1/events", content=b" " * 2_001), 413, "OPIC_MAX_BODY_BYTES 2,000")
+    sent = 0
+
+    def endless() -> Iterator[bytes]:
+        nonlocal sent
+        while True:
+            sent += 1_000
+            yield b" " * 1_000
+            time.sleep(0.001)
+
+    # The server answers while we are still sending; a client that looks stops.
+    with socket.create_connection(("127.0.0.1", narrow.client.base_url.port or 0)) as wire:
+        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n")
+        wire.settimeout(0.01)
+        for part in endless():
+            wire.sendall(b"%x\r\n%s\r\n" % (len(part), part))
+            try:
+                answer = wire.recv(10_000)
+                break
+            except TimeoutError:
+                continue
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert sent < 100_000
+
+
+def test_a_large_body_is_refused_before_it_is_read(api: Api) -> None:
+    problem(api.client.post("/v1/events", content=b" " * ((16 << 20) + 1)), 413, "OPIC_MAX_BODY_BYTES 16,777,216")
+    with socket.create_connection(("127.0.0.1", api.client.base_url.port or 0), timeout=WAIT_SECONDS) as wire:
+        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999\r\n\r\n")
+        assert wire.recv(100).startswith(b"HTTP/1.1 413 ")
+
+
+def test_limits_are_those_of_the_settings(narrow: Api) -> None:
+    post, get = narrow.client.post, narrow.client.get
+    problem(post("/v1/events", json={"url": "http://a.example/" + "a" * 50}), 422, "OPIC_MAX_URL_BYTES 64")
+    problem(post("/v1/events", json={"url": "http://a.example/", "links": ["http://b.example/"] * 5}), 422, "LINKS 4")
+    for name, path in (("urls", "/v1/seeds"), ("urls", "/v1/importance"), ("leases", "/v1/release")):
+        problem(post(path, json={name: ["http://a.example/"] * 4}), 422, f"4 {name} is over OPIC_MAX_URLS 3")
+    problem(post("/v1/next", json={"n": 6, "crawler": "c"}), 422, "n=6 is over OPIC_MAX_N 5")
+    problem(post("/v1/next", json={"n": 1, "crawler": "c", "busy_hosts": ["a"] * 4}), 422, "OPIC_MAX_URLS 3")
+    problem(get("/v1/top", params={"n": 6}), 422, "n=6 is over OPIC_MAX_N 5")
+
+
+def test_a_backlog_that_is_full_is_said_to_be(service: EmbeddedService) -> None:
+    with with_settings(service, max_lag=2) as served:
+        answer = served.events(*[f"http://full.example/{n}" for n in range(3)])
+        problem(answer, 503, "OPIC_MAX_LAG")
+
+
+# Seeds, next and release.
+
+
+def test_seeds_become_known_at_once(api: Api) -> None:
+    urls = ["http://seed.example/1", "http://seed.example/2", "http://seed.example/1#again"]
+    assert api.client.post("/v1/seeds", json={"urls": urls}).json() == {"known": 0, "new": 2}
+    assert api.client.post("/v1/seeds", json={"urls": [*urls, "http://seed.example/3"]}).json() == {
+        "known": 2,
+        "new": 1,
+    }
+    assert api.client.post("/v1/seeds", json={"urls": []}).json() == {"known": 0, "new": 0}
+
+
+def test_one_bad_seed_lets_none_in(api: Api) -> None:
+    before = api.settle()
+    problem(api.client.post("/v1/seeds", json={"urls": ["http://seed.example/9", "/about"]}), 422, "'/about'")
+    assert api.settle()["known_pages"] == before["known_pages"]
+
+
+def test_trust_is_refused_until_it_does_something(api: Api) -> None:
+    problem(api.client.post("/v1/seeds", json={"urls": ["http://a.example/"], "trust": 2}), 422, "trust", "coverage")
+
+
+def test_a_page_is_handed_to_one_crawler_until_its_lease_is_given_back(api: Api) -> None:
+    urls = [f"http://{name}.lease.example/" for name in "abc"]
+    api.client.post("/v1/seeds", json={"urls": urls})
+    api.settle()
+    asked = {"n": 10, "crawler": "one", "domain": "lease.example", "lease_seconds": 60}
+    first = wait_for(lambda: api.client.post("/v1/next", json=asked).json(), lambda found: found["pages"])
+    pages = first["pages"]
+    assert {page["url"] for page in pages} <= set(urls)
+    for page in pages:
+        assert page["cash"] > 0
+        assert not page["fetched_before"]
+        assert 0 < page["importance"] < 1
+        assert 50 < page["lease_until"] - time.time() < 70
+    assert [p["cash"] for p in pages] == sorted((p["cash"] for p in pages), reverse=True)
+    others = api.client.post("/v1/next", json={**asked, "crawler": "two"}).json()
+    assert not {p["url"] for p in others["pages"]} & {p["url"] for p in pages}
+    assert api.client.post("/v1/release", json={"leases": [p["lease"] for p in pages]}).json() == {
+        "released": len(pages)
+    }
+    again = wait_for(
+        lambda: api.client.post("/v1/next", json={**asked, "crawler": "two"}).json()["pages"],
+        lambda found: {p["url"] for p in found} & {p["url"] for p in pages},
+    )
+    assert len({p["lease"] for p in again} | {p["lease"] for p in pages}) == len(again) + len(pages)
+
+
+def test_nothing_to_fetch_says_when_to_come_back(api: Api) -> None:
+    answer = api.client.post("/v1/next", json={"n": 1, "crawler": "c", "domain": "no-such.example"}).json()
+    assert answer["pages"] == []
+    assert answer["retry_after"] > 0
+
+
+def test_busy_hosts_are_passed_over(api: Api) -> None:
+    api.client.post("/v1/seeds", json={"urls": ["http://busy.pass.example/", "http://idle.pass.example/"]})
+    api.settle()
+    asked = {"n": 5, "crawler": "c", "domain": "pass.example", "busy_hosts": ["busy.pass.example"]}
+    pages = wait_for(lambda: api.client.post("/v1/next", json=asked).json()["pages"], bool)
+    assert [page["url"] for page in pages] == ["http://idle.pass.example/"]
+
+
+def test_a_lease_that_is_over_is_none_to_end_and_a_text_that_is_none_is_refused(api: Api) -> None:
+    over = "0-1-1700000000000000"
+    assert api.client.post("/v1/release", json={"leases": [over]}).json() == {"released": 0}
+    assert api.client.post("/v1/release", json={"leases": []}).json() == {"released": 0}
+    problem(api.client.post("/v1/release", json={"leases": [over, "nonsense"]}), 422, "'nonsense' is not a lease")
+
+
+def test_next_needs_no_wish(api: Api) -> None:
+    answer = api.client.post("/v1/next", json={})
+    assert answer.status_code == 200
+    assert len(answer.json()["pages"]) <= 10
+
+
+BAD_ASKED: dict[str, tuple[str, object, str]] = {
+    "n is negative": ("/v1/next", {"n": -1, "crawler": "c"}, "n: "),
+    "n is 0": ("/v1/next", {"n": 0, "crawler": "c"}, "n: "),
+    "n is true": ("/v1/next", {"n": True, "crawler": "c"}, "n: "),
+    "n is a text": ("/v1/next", {"n": "10", "crawler": "c"}, "n: "),
+    "n is no whole number": ("/v1/next", {"n": 1.5, "crawler": "c"}, "n: "),
+    "n is over the limit": ("/v1/next", {"n": 1_001, "crawler": "c"}, "n=1,001 is over OPIC_MAX_N 1,000"),
+    "n is far over the limit": ("/v1/next", {"n": 10**30, "crawler": "c"}, "OPIC_MAX_N 1,000"),
+    "the crawler is a number": ("/v1/next", {"n": 1, "crawler": 7}, "crawler: "),
+    "the crawler's name is long": ("/v1/next", {"n": 1, "crawler": "c" * 201}, "crawler: "),
+    "a field nobody knows": ("/v1/next", {"n": 1, "crawler": "c", "lease_second": 5}, "lease_second: no such field"),
+    "a mode nobody knows": ("/v1/next", {"n": 1, "crawler": "c", "mode": "all"}, "mode: "),
+    "a lease of no time": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 0}, "lease_seconds: "),
+    "a lease without end": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 1e9}, "lease_seconds: "),
+    "a domain that is none": ("/v1/next", {"n": 1, "crawler": "c", "domain": "a b/c"}, ""),
+    "an array": ("/v1/next", [], "the body: "),
+    "urls are missing": ("/v1/seeds", {}, "urls: "),
+    "urls is a text": ("/v1/seeds", {"urls": "http://a.example/"}, "urls: "),
+    "a URL is a number": ("/v1/seeds", {"urls": [7]}, "urls.0: "),
+    "a URL can't be taken": ("/v1/seeds", {"urls": ["javascript:1"]}, "'javascript:1'"),
+    "too many seeds": ("/v1/seeds", {"urls": ["http://a.example/"] * 10_001}, "OPIC_MAX_URLS 10,000"),
+    "leases are numbers": ("/v1/release", {"leases": [1]}, "leases.0: "),
+    "a policy nobody knows": ("/v1/importance", {"urls": [], "policy": "best"}, "policy: "),
+    "a window of nothing": ("/v1/importance", {"urls": [], "window": 0}, "window: "),
+    "a bad URL asked about": ("/v1/importance", {"urls": ["http://a.example/", "/about"]}, "'/about'"),
+    "too many URLs asked about": ("/v1/importance", {"urls": ["http://a.example/"] * 10_001}, "OPIC_MAX_URLS 10,000"),
+}
+
+
+@pytest.mark.parametrize(("path", "body", "word"), BAD_ASKED.values(), ids=BAD_ASKED)
+def test_what_can_not_be_asked_is_refused_with_the_field(api: Api, path: str, body: object, word: str) -> None:
+    found = problem(api.client.post(path, json=body), 422, word)
+    assert found["type"] in ("urn:opic:problem:bad-input", "urn:opic:problem:bad-url")
+    if ": " in word:
+        assert found["errors"][0]["msg"] in found["detail"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-Infinity"])
+def test_a_number_that_is_none_is_refused_everywhere(api: Api, value: str) -> None:
+    bodies = {
+        "/v1/next": '{"n":1,"crawler":"c","lease_seconds":%s}',
+        "/v1/importance": '{"urls":[],"window":%s}',
+    }
+    for path, body in bodies.items():
+        assert api.client.post(path, content=body % value, headers=AS_JSON).status_code in (400, 422)
+    assert api.client.get("/v1/top", params={"window": value}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    "body",
+    ['{"urls":["\\ud800"]}', '{"urls":["http://a.example/\\udfff"]}', b'{"urls":["\xff"]}', f'{{"urls":{DEEP}}}'],
+)
+def test_texts_that_are_none_are_refused_everywhere(api: Api, body: str | bytes) -> None:
+    for path in ("/v1/seeds", "/v1/importance"):
+        assert api.client.post(path, content=body, headers=AS_JSON).status_code in (400, 422)
+
+
+# Importance, top, audit and stats.
+
+
+def test_importance_is_asked_for_one_page_or_many(api: Api) -> None:
+    api.events("http://many.example/", links=["http://many.example/child"])
+    api.settle()
+    urls = ["http://many.example/child", "http://never.example/", "http://MANY.example"]
+    answer = api.client.post("/v1/importance", json={"urls": urls}).json()
+    child, never, parent = answer["pages"]
+    assert (child["url"], parent["url"]) == ("http://many.example/child", "http://many.example/")
+    assert (never["url"], never["importance"]) == ("http://never.example/", None)
+    assert time.time() - 2 < answer["as_of"] <= time.time()
+    one = api.importance("http://many.example/")
+    assert (one["cash"], one["reads"], one["last_read_clock"]) == (
+        parent["cash"],
+        parent["reads"],
+        parent["last_read_clock"],
+    )
+    assert one["last_read_clock"] > 0
+    assert isinstance(one["cash"], int)
+    assert time.time() - 2 < one["as_of"] <= time.time()
+    assert api.client.post("/v1/importance", json={"urls": []}).json()["pages"] == []
+
+
+def test_a_page_that_is_gone_says_so(api: Api) -> None:
+    api.events("http://gone.example/")
+    api.events("http://gone.example/", status=410)
+    api.settle()
+    page = api.importance("http://gone.example/")
+    assert (page["gone"], page["importance"]) == (True, 0)
+
+
+def test_a_page_never_seen_is_not_found_and_a_bad_url_no_question(api: Api) -> None:
+    unknown = api.client.get("/v1/importance", params={"url": "http://never.example/#x"})
+    assert problem(unknown, 404, "http://never.example/ was never seen")["type"] == "urn:opic:problem:unknown-page"
+    problem(api.client.get("/v1/importance", params={"url": "/about"}), 422, "'/about'")
+    long = "/v1/importance?url=http://a.example/" + "a" * 60_000
+    problem(api.client.get(long), 422, "60,017 bytes long, over OPIC_MAX_URL_BYTES 2,048")
+    # httpx sends no longer ones.
+    with pytest.raises(urllib.error.HTTPError, match="422"):
+        urllib.request.urlopen(f"{api.url}{long}{'a' * 40_000}")
+    problem(api.client.get("/v1/importance"), 422, "url: ")
+    assert api.client.get("/v1/importance?url=http://a.example/%ff%00%ed%a0%80").status_code in (404, 422)
+
+
+def test_top_is_descending_and_may_be_of_one_domain(api: Api) -> None:
+    api.events("http://www.best.example/", links=["http://best.example/a", "http://notbest.example/"])
+    api.settle()
+    pages = api.client.get("/v1/top", params={"n": 1_000}).json()["pages"]
+    values = [page["importance"] for page in pages]
+    assert values == sorted(values, reverse=True)
+    assert sum(values) == pytest.approx(1, abs=1e-6)
+    of_domain = api.client.get("/v1/top", params={"domain": "best.example"}).json()["pages"]
+    assert {p["url"] for p in of_domain} == {"http://www.best.example/", "http://best.example/a"}
+    assert len(api.client.get("/v1/top", params={"n": 2}).json()["pages"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "word"),
+    [
+        ({"n": "0"}, "n: "),
+        ({"n": "-1"}, "n: "),
+        ({"n": "true"}, "n: "),
+        ({"n": "ten"}, "n: "),
+        ({"n": "1001"}, "n=1,001 is over OPIC_MAX_N 1,000"),
+        ({"n": "9" * 5_000}, "n"),
+        ({"policy": "best"}, "policy: "),
+        ({"window": "-1"}, "window: "),
+        ({"domian": "a.example"}, "domian: no such field"),
+        ({"domain": ""}, "domain: "),
+        ({"domain": "a b/c"}, ""),
+    ],
+)
+def test_a_bad_parameter_is_refused_by_name(api: Api, parameters: dict[str, str], word: str) -> None:
+    problem(api.client.get("/v1/top", params=parameters), 422, word)
+
+
+def test_a_policy_that_is_not_built_says_so_and_a_window_is_only_for_those_that_have_one(api: Api) -> None:
+    problem(api.client.get("/v1/top", params={"policy": "interpolation", "window": 8}), 501, "not built yet")
+    problem(api.client.post("/v1/importance", json={"urls": [], "policy": "fixed"}), 501, "not built yet")
+    assert api.client.get("/v1/top", params={"policy": "static", "window": 8}).status_code == 200
+
+
+def test_the_audit_adds_up_exactly(api: Api) -> None:
+    api.settle()
+    audit = api.client.get("/v1/audit").json()
+    assert audit["conserved"] is True
+    assert audit["minted"] == audit["pages"] + audit["virtual"] + audit["in_flight"] == 1 << 52
+    assert len(audit["shards"]) == 1
+
+
+def test_stats_count_pages_and_rounds(api: Api) -> None:
+    stats = api.settle()
+    assert 0 < stats["read_pages"] <= stats["known_pages"]
+    assert stats["clock"] > 0
+    assert stats["rounds"] > 0
+    assert time.time() - 2 < stats["as_of"] <= time.time()
+    problem(api.client.get("/v1/stats?n=1"), 422, "n: no such field")
+
+
+# The endpoint as a whole.
+
+
+@pytest.mark.parametrize("path", NOT_BUILT)
+def test_what_is_not_built_says_so(api: Api, path: str) -> None:
+    problem(api.client.get(path), 501, f"{path} is not built yet")
+
+
+@pytest.mark.parametrize(
+    "path", ["/", "/v1", "/v1/nope", "/v1/top/", "/docs/files/nope.js", "/docs/files/../x", "//v1/top"]
+)
+def test_an_unknown_path_is_a_problem_too(api: Api, path: str) -> None:
+    problem(api.client.get(path), 404)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/events", "POST"),
+        ("DELETE", "/v1/importance", "GET, HEAD, POST"),
+        ("POST", "/v1/top", "GET, HEAD"),
+        ("OPTIONS", "/v1/next", "POST"),
+        ("PUT", "/healthz", "GET, HEAD"),
+        ("POST", "/docs/files/swagger-ui.css", "GET, HEAD"),
+    ],
+)
+def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str, allowed: str) -> None:
+    answer = api.client.request(method, path)
+    problem(answer, 405, allowed)
+    assert answer.headers["allow"] == allowed
+
+
+def test_probes_are_answered(api: Api) -> None:
+    assert api.client.get("/healthz").json() == {"status": "ok"}
+    assert api.client.get("/readyz").json() == {"status": "ready"}
+    head = api.client.head("/healthz")
+    assert (head.status_code, head.content) == (200, b"")
+
+
+def test_the_document_is_valid_openapi_and_names_every_call(api: Api) -> None:
+    document = openapi(api.url, None)
+    validate(document)
+    assert document["openapi"].startswith("3.1")
+    assert {f"/v1/{name}" for name in CALLS} | {"/healthz", "/readyz", *NOT_BUILT} == document["paths"].keys()
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"], (method, path)
+    for name, schema in document["components"]["schemas"].items():
+        for example in schema.get("examples", ()):
+            fits(document, {"$ref": f"#/components/schemas/{name}"}, example)
+
+
+def test_the_pages_need_no_internet(api: Api) -> None:
+    page = api.client.get("/docs").text
+    assert "https://" not in page
+    assert '"/docs/files/swagger-ui-bundle.js"' in page
+    for name in ("swagger-ui-bundle.js", "swagger-ui.css"):
+        assert len(api.client.get(f"/docs/files/{name}").content) > 100_000
+
+
+@pytest.mark.parametrize(
+    "given", ["", "Bearer", "Bearer wrong", "Basic " + TOKEN, TOKEN, "Bearer " + TOKEN + "x", "Bearer \xe9"]
+)
+def test_without_the_token_nothing_is_answered_but_probes(guarded: Api, given: str) -> None:
+    headers = {"authorization": given.encode("latin-1")}
+    paths = [f"/v1/{name}" for name in CALLS] + ["/docs", "/openapi.json", "/docs/files/swagger-ui.css", "/nope"]
+    with httpx.Client(base_url=guarded.url, headers=headers) as client:  # type: ignore[arg-type]
+        for path in paths:
+            for method in ("GET", "POST"):
+                answer = client.request(method, path)
+                problem(answer, 401, "OPIC_API_TOKEN")
+                assert answer.headers["www-authenticate"].startswith("Bearer")
+        assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
+        problem(client.get("/metrics"), 501)
+
+
+def test_with_the_token_all_is_answered(guarded: Api) -> None:
+    assert guarded.events("http://token.example/").json()["accepted"] == 1
+    assert guarded.client.get("/docs").status_code == 200
+    document = openapi(guarded.url, TOKEN)
+    validate(document)
+    assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
+    answer = httpx.get(f"{guarded.url}/v1/stats", headers={"authorization": f"bearer  {TOKEN}"})
+    assert answer.status_code == 200
+
+
+def test_a_web_page_of_somebody_else_can_not_send_events(api: Api, guarded: Api) -> None:
+    body = b'{"url":"http://forged.example/"}'
+    for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
+        problem(api.client.post("/v1/events", content=body, headers={"origin": origin}), 403, "OPIC_API_TOKEN")
+    assert api.client.post("/v1/events", content=body, headers={"origin": api.url}).status_code == 202
+    assert guarded.client.post("/v1/events", content=body, headers={"origin": "https://ui.example"}).status_code == 202
+
+
+def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
+    api: Api, guarded: Api, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        api.client.get("/v1/top%0AERROR%20forged%1b[31m?n=%0Aforged&key=hunter2", headers={"x-request-id": "mine-1234"})
+        api.client.get("/v1/importance", params={"url": "http://a.example/\nERROR forged"})
+        api.client.post("/v1/events", json={"url": "\nERROR forged\x1b[31m"})
+        api.client.get("/v1/top", headers={"x-request-id": "a" * 100})
+        guarded.client.get("/v1/stats")
+        httpx.get(guarded.url + "/v1/stats", headers={"authorization": f"Bearer {TOKEN}x"})
+        httpx.request("FORGED", guarded.url + "/" + "a" * 10_000)
+    lines = [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
+    assert len(lines) == 7
+    for line in lines:
+        assert line.isprintable()
+        assert len(line) < 400
+        for secret in ("hunter2", TOKEN, "ERROR forged"):
+            assert secret not in line
+    assert lines[0].startswith("GET /v1/top%0AERROR%20forged%1b[31m 404 ")
+    assert lines[0].endswith(" ms id=mine-1234")
+    assert lines[3].startswith("GET /v1/top 200 ")
+    assert "a" * 100 not in lines[3]
+
+
+# When things break.
+
+
+def test_a_store_that_is_away_is_a_503_until_it_is_back(api: Api) -> None:
+    assert api.service.server.process is not None
+    os.kill(api.service.server.process.pid, signal.SIGKILL)
+    down = api.events("http://while-away.example/")
+    problem(down, 503)
+    assert int(down.headers["retry-after"]) > 0
+    wait_for(lambda: api.events("http://while-away.example/").status_code, lambda status: status == 202)
+    wait_for(lambda: api.client.get("/readyz").status_code, lambda status: status == 200)
+    api.settle()
+    assert api.importance("http://while-away.example/")["reads"] >= 1
+    assert api.client.get("/v1/audit").json()["conserved"] is True
+
+
+def test_a_service_that_is_not_ready_says_why(service: EmbeddedService) -> None:
+    with serving(SimpleNamespace(backend=service.backend, not_ready=lambda: "the worker is being started")) as served:
+        problem(served.client.get("/readyz"), 503, "the worker is being started")
+        assert served.client.get("/healthz").status_code == 200
+
+
+def test_a_fault_of_ours_is_a_500_without_a_trace(service: EmbeddedService, caplog: pytest.LogCaptureFixture) -> None:
+    class Broken:
+        backend = service.backend
+
+        def not_ready(self) -> str | None:
+            raise RuntimeError("the secret cause")
+
+    with serving(Broken()) as served:
+        answer = httpx.get(f"{served.url}/readyz")
+    found = problem(answer, 500, "its log says why")
+    assert "secret" not in answer.text
+    told = [r for r in caplog.records if r.exc_info and found["request_id"] in r.getMessage()]
+    assert len(told) == 1
+
+
+ENDS_IN_ORDER = """
+import logging, sys, time
+from types import SimpleNamespace
+from opic.api import bind, create_app, serve
+from opic.settings import Settings
+
+def slow():
+    time.sleep(0.5)
+
+backend = SimpleNamespace(settings=Settings.load())
+listener = bind("127.0.0.1", 0)
+print(listener.getsockname()[1], flush=True)
+serve(create_app(SimpleNamespace(backend=backend, not_ready=slow)), sockets=[listener])
+print("closed in order", flush=True)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_told_to_end_it_answers_what_it_has_in_hand_and_lets_its_caller_close(number: signal.Signals) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    command = [sys.executable, "-c", ENDS_IN_ORDER]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        url = f"http://127.0.0.1:{process.stdout.readline().strip()}"
+        found: list[int] = []
+        with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as idle:
+            assert idle.get("/healthz").status_code == 200
+            asking = threading.Thread(target=lambda: found.append(httpx.get(f"{url}/readyz").status_code))
+            asking.start()
+            time.sleep(0.25)
+            process.send_signal(number)
+            started = time.monotonic()
+            assert process.wait(WAIT_SECONDS) == 0
+            assert time.monotonic() - started < 4
+            asking.join()
+        assert found == [200]
+        assert process.stdout.read() == "closed in order\n"

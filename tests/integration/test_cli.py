@@ -1,0 +1,380 @@
+"""The command line keeps the contract: its answers are the API's, its errors one line, and it leaves nobody behind."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+import redis
+from repository import ROOT
+from servers import Server
+
+from opic.cli import main
+
+pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.
+
+SECONDS_MAX = 60
+EVENTS = [
+    {"url": "http://a.example/", "links": ["http://a.example/1", "http://b.example/"]},
+    {"url": "http://b.example/", "links": ["http://a.example/", "http://c.example/"]},
+    {"url": "http://c.example/", "links": ["http://a.example/"]},
+    {"url": "http://a.example/", "links": ["http://a.example/1", "http://b.example/"]},
+]
+QUESTIONS = {
+    "top": ("top", "--n", "3"),
+    "importance": ("importance", "http://a.example/"),
+    "audit": ("audit",),
+    "stats": ("stats",),
+}
+API_OF = {
+    "top": "/v1/top?n=3",
+    "importance": "/v1/importance?url=http://a.example/",
+    "audit": "/v1/audit",
+    "stats": "/v1/stats",
+}
+NOT_BUILT = ("history", "hosts", "backup", "restore", "local-rank", "reproduce", "doctor")
+
+
+def environment(**more: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
+    return clean | {"PYTHONPATH": str(ROOT), "COLUMNS": "100", "NO_COLOR": "1"} | more
+
+
+def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opic.cli", *map(str, words)]
+    return subprocess.run(
+        command, env=environment(**env), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
+    )
+
+
+def refusal(*words: object, status: int = 2, **env: str) -> str:
+    """What a command says that can't be done: one line, no traceback, nothing on stdout. Run in this process: quick."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        for name in os.environ.keys() - environment().keys():
+            patch.delenv(name)
+        for name, value in env.items():
+            patch.setenv(name, value)
+        patch.setattr(sys, "argv", ["opic", *map(str, words)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert (ended.value.code, out.getvalue()) == (status, ""), err.getvalue()
+    lines = err.getvalue().splitlines()
+    assert len(lines) == 1, lines
+    return lines[0]
+
+
+@dataclass
+class Running:
+    """A service that was told where to listen by its own first line."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+
+    def post(self, path: str, body: object) -> httpx.Response:
+        return httpx.post(self.url + path, json=body, timeout=30)
+
+    def feed(self) -> None:
+        assert self.post("/v1/events", EVENTS).json()["accepted"] == len(EVENTS)
+        while httpx.get(f"{self.url}/v1/stats").json()["lag"]:
+            pass
+
+
+@contextmanager
+def serving(data: Path, **env: str) -> Iterator[Running]:
+    command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(data), "--port", "0"]
+    with (data.parent / "serve.log").open("a") as log:
+        process = subprocess.Popen(command, env=environment(**env), stdout=subprocess.PIPE, stderr=log, text=True)
+    try:
+        assert process.stdout is not None
+        told = process.stdout.readline()
+        assert told.startswith("opic answers at http://127.0.0.1:"), (data.parent / "serve.log").read_text()
+        yield Running(process, told.split()[3].rstrip(","))
+    finally:
+        if process.poll() is None:
+            process.terminate()
+        process.wait(SECONDS_MAX)
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def processes_of(data: Path) -> list[int]:
+    """All processes that have to do with a data directory, by their arguments and environment."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdecimal() or entry.name == str(os.getpid()):
+            continue
+        try:
+            about = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            dead = "\nState:\tZ" in (entry / "status").read_text()
+        except OSError:
+            continue
+        if os.fsencode(data) in about and not dead:
+            found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
+    """A running service that has taken three events; nobody rests between two pages of a host."""
+    data = tmp_path_factory.mktemp("cli") / "data"
+    with serving(data, OPIC_HOST_DELAY_SECONDS="0") as running:
+        running.feed()
+        yield data, running
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory with a store in it that nobody serves."""
+    home = tmp_path_factory.mktemp("store")
+    (home / "crawl.jsonl").write_text("".join(json.dumps(event) + "\n" for event in EVENTS))
+    assert opic("replay", home / "crawl.jsonl", "--data", home / "data").returncode == 0
+    return home / "data"
+
+
+# Help.
+
+
+def test_help_names_every_command_and_imports_nothing_heavy() -> None:
+    program = (
+        "import sys, opic.cli\n"
+        "try: opic.cli.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'fastapi', 'pydantic', 'numpy', 'redis', 'msgspec'} & set(sys.modules)))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
+    )
+    *text, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    commands = {line.split()[0]: line for line in text if line.startswith("  ")}
+    for name in ("serve", "worker", "replay", "top", "next", "importance", "audit", "stats"):
+        assert "(not built yet)" not in commands[name]
+    for name in NOT_BUILT:
+        assert "(not built yet)" in commands[name]
+
+
+@pytest.mark.parametrize("name", NOT_BUILT)
+def test_command_not_built_yet_says_so_whatever_it_is_given(name: str) -> None:
+    assert refusal(name, "anything", "--at", "all").startswith(f"opic: `opic {name}` (")
+
+
+def test_unknown_option_is_wrong_usage() -> None:
+    done = opic("top", "--none-such")
+    assert done.returncode == 2
+    assert "No such option" in done.stderr
+
+
+# Answers.
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+def test_json_is_what_the_api_answers(name: str, service: tuple[Path, Running]) -> None:
+    data, running = service
+    done = opic(*QUESTIONS[name], "--data", data, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    answer, expected = json.loads(done.stdout), httpx.get(running.url + API_OF[name]).json()
+    assert answer.keys() == expected.keys()
+    answer.pop("as_of", None)
+    expected.pop("as_of", None)
+    assert answer == expected
+
+
+def test_next_takes_a_lease_like_a_crawler(service: tuple[Path, Running]) -> None:
+    data, running = service
+    asked = {"n": 1, "crawler": "a"}
+    expected = running.post("/v1/next", asked).json()
+    done = opic("next", "--n", 1, "--crawler", "b", "--lease-seconds", 60, "--data", data, "--json")
+    answer = json.loads(done.stdout)
+    assert answer.keys() == expected.keys()
+    (theirs,), (ours,) = expected["pages"], answer["pages"]
+    assert ours.keys() == theirs.keys()
+    assert ours["url"] != theirs["url"]
+    assert 50 < ours["lease_until"] - answer["as_of"] < 61
+    assert ours["url"] not in [
+        page["url"] for page in running.post("/v1/next", {"n": 9, "crawler": "c"}).json()["pages"]
+    ]
+
+
+def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> None:
+    at_once = {"OPIC_HOST_DELAY_SECONDS": "0", "OPIC_RETRY_SECONDS": "0"}
+
+    def urls(*words: str) -> list[str]:
+        done = opic("next", "--n", "9", "--data", store, "--json", *words, **at_once)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)
+        return [page["url"] for page in answer["pages"]]
+
+    briefly = ("--lease-seconds", "0.001")
+    assert urls("--busy-host", "a.example", "--busy-host", "c.example", *briefly) == ["http://b.example/"]
+    assert urls("--mode", "discover", *briefly) == ["http://a.example/1"]
+    assert urls("--domain", "b.example", "--mode", "refresh") == ["http://b.example/"]
+    done = opic("next", "--domain", "b.example", "--data", store)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nothing to crawl now: ask again in" in done.stderr
+
+
+def test_plain_answers_are_one_record_a_line(store: Path) -> None:
+    top = opic("top", "--data", store).stdout.splitlines()
+    assert len(top) == 4
+    assert top[0].split("\t")[1] == "http://a.example/"
+    assert sum(float(line.split("\t")[0]) for line in top) == pytest.approx(1, abs=1e-5)
+    books = dict(line.split("\t") for line in opic("audit", "--data", store).stdout.splitlines())
+    assert books["conserved"] == "true"
+    assert int(books["minted"]) == int(books["pages"]) + int(books["virtual"])
+    assert not processes_of(store), "a command left the store running that it had started"
+
+
+def test_server_of_ones_own_is_fed_and_asked(servers: Server, tmp_path: Path) -> None:
+    (tmp_path / "graph.txt").write_text("a b\nb a\n")
+    fed = opic("replay", tmp_path / "graph.txt", "--store", servers.url, "--reads-per-page", 3, "--json")
+    summary = json.loads(fed.stdout)
+    assert (summary["events"], summary["pages"], summary["audit"]["conserved"]) == (6, 2, True)
+    assert json.loads(opic("stats", "--store", servers.url, "--json").stdout)["reads"] == 6
+
+
+def test_page_never_seen_is_a_problem_found(store: Path) -> None:
+    assert "http://z.example/ was never seen" in refusal("importance", "http://z.example", "--data", store, status=1)
+
+
+def test_books_that_do_not_balance_are_a_problem_found(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data) as running:
+        running.feed()
+        socket_path = json.loads((data / "service.json").read_text())["socket"]
+        with redis.Redis(unix_socket_path=socket_path) as client:
+            client.hincrby("opic:{default:0}:books", "pool", 1)
+        done = opic("audit", "--data", data, "--json")
+    assert done.returncode == 1
+    assert json.loads(done.stdout)["conserved"] is False
+
+
+# Refusals.
+
+
+def test_what_can_not_be_taken_is_named(store: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "opic.toml"
+    toml.write_text('teapot = "yes"\n')
+    assert "'/about' is not an absolute http(s) URL" in refusal("importance", "/about", "--data", store)
+    assert "no embedded store in" in refusal("top", "--data", tmp_path / "none")
+    assert "OPIC_MAX_N 1,000" in refusal("top", "--n", 1001, "--data", store)
+    assert "no setting is named teapot" in refusal("top", "--config", toml)
+    assert "OPIC_PORT='high'" in refusal("serve", OPIC_PORT="high")
+    assert "OPIC_KAFKA_BOOTSTRAP is not built yet" in refusal("top", "--kafka", "localhost:9092", "--data", store)
+    assert "contradict each other" in refusal("top", "--store", "redis://localhost", "--data", store)
+
+
+def test_crawl_that_is_not_there_is_not_made_by_asking(service: tuple[Path, Running]) -> None:
+    for _ in range(2):
+        assert "no crawl named 'other'" in refusal("top", "--crawl", "other", "--data", service[0])
+
+
+def test_store_made_with_other_settings_is_refused(store: Path, tmp_path: Path) -> None:
+    toml = tmp_path / "opic.toml"
+    toml.write_text("damping = 0.5\n")
+    for said in (
+        refusal("stats", "--data", store, OPIC_DAMPING="0.5"),
+        refusal("stats", "--data", store, "--config", toml),
+    ):
+        assert "OPIC_DAMPING" in said
+        assert "this store was made with 150000" in said
+    assert opic("stats", "--data", store, OPIC_DAMPING="0.85").returncode == 0
+
+
+def test_service_needs_a_store_of_its_own() -> None:
+    assert "opic serve --embedded" in refusal("serve", "--store", "redis://127.0.0.1:1/0")
+    assert "contradict each other" in refusal("serve", "--embedded", "--store", "redis://127.0.0.1:1/0")
+    assert "waits for Kafka" in refusal("worker", "--data", "none-such")
+
+
+def test_service_listens_on_loopback_only_unless_told_otherwise(tmp_path: Path) -> None:
+    assert "OPIC_API_TOKEN" in refusal("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} on 127.0.0.1 is in use" in refusal("serve", "--port", port, "--data", tmp_path / "data")
+    assert not (tmp_path / "data").exists()
+
+
+def test_data_directory_that_can_not_be_written_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.touch()
+    for data in (file / "data", Path("/sys/kernel/opic")):
+        assert f"--data {data}: can't write there" in refusal("serve", "--port", 0, "--data", data)
+
+
+def test_second_service_on_one_data_directory_is_refused(service: tuple[Path, Running]) -> None:
+    data, running = service
+    said = refusal("serve", "--port", 0, "--data", data)
+    assert f"another service (process {running.process.pid}) holds it" in said
+
+
+def test_store_of_another_format_version_is_refused(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with serving(data):
+        socket_path = json.loads((data / "service.json").read_text())["socket"]
+        with redis.Redis(unix_socket_path=socket_path) as client:
+            client.hset("opic:{default:0}:meta", "format", "0")
+        assert "format version 0, this program reads version 1" in refusal("stats", "--data", data)
+    said = refusal("serve", "--port", 0, "--data", data)
+    assert "format version 0, this program reads version 1" in said
+    assert not processes_of(data)
+
+
+# Beginning and end.
+
+
+def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path: Path) -> None:
+    data, expected = tmp_path / "data", []
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        with serving(data) as running:
+            if not expected:
+                running.feed()
+            found = httpx.get(f"{running.url}/v1/top").json()["pages"]
+            expected = expected or found
+            assert found == expected
+            assert len(processes_of(data)) == 3  # Endpoint, worker, store.
+            running.process.send_signal(number)
+            assert running.process.wait(SECONDS_MAX) == 0
+        assert not processes_of(data)
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
+
+
+def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Running]) -> None:
+    data, running = service
+    command = [sys.executable, "-m", "opic.cli", "worker", "--data", str(data)]
+    with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as worker:
+        running.feed()
+        with pytest.raises(subprocess.TimeoutExpired):
+            worker.wait(1.5)
+        worker.terminate()
+        assert worker.wait(SECONDS_MAX) == 0
+    assert httpx.get(f"{running.url}/v1/audit").json()["conserved"]
+
+
+def test_interrupted_command_says_nothing_and_ends_with_130(tmp_path: Path) -> None:
+    log = tmp_path / "crawl.jsonl"
+    log.write_text((json.dumps(EVENTS[0]) + "\n") * 200_000)
+    command = [sys.executable, "-m", "opic.cli", "replay", str(log), "--data", str(tmp_path / "data")]
+    process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    while not (tmp_path / "data" / "service.json").exists():
+        assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    said = process.communicate(timeout=SECONDS_MAX)
+    assert process.returncode == 130
+    assert said == ("", "")
+    assert not processes_of(tmp_path / "data")

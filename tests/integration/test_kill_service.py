@@ -1,0 +1,147 @@
+"""The whole service, killed over and over while crawlers talk to it: no accepted event is lost or applied twice."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from repository import ROOT
+
+SEED = 20030524
+KILLS = 8
+START_SECONDS_MAX = 60.0
+DRAIN_SECONDS_MAX = 60.0
+HOSTS = 7
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in listing.stdout.split()]
+
+
+class Service:
+    """`opic serve --embedded` as its users run it."""
+
+    def __init__(self, data: Path) -> None:
+        self.data, self.port = data, free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(self.data)]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        with (self.data.parent / "serve.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)], env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
+            )
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not self.ready():
+            assert self.process.poll() is None, (self.data.parent / "serve.log").read_text()[-2000:]
+            assert time.monotonic() < deadline, "not ready in time"
+            time.sleep(0.02)
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def pids(self) -> dict[str, int]:
+        """The three processes that are the service."""
+        assert self.process is not None
+        server = json.loads((self.data / "service.json").read_text())["server_pid"]
+        (worker,) = [pid for pid in children_of(self.process.pid) if pid != server] or [0]
+        return {"endpoint": self.process.pid, "worker": worker, "store": server}
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+@pytest.fixture
+def service(tmp_path: Path) -> Iterator[Service]:
+    made = Service(tmp_path / "data")
+    made.start()
+    yield made
+    assert made.process is not None
+    pids = made.pids()
+    made.process.send_signal(signal.SIGTERM)
+    assert made.process.wait(30) == 0
+    assert all(gone(pid) for pid in pids.values()), "a process outlived the service"
+
+
+@pytest.mark.slow
+def test_kill_nine_of_everything_loses_and_doubles_no_accepted_event(service: Service) -> None:
+    """Events go in batches of one to five; between two of them any of the three processes, or all, are killed.
+
+    Each event is of a page of its own, so a page's reads say how often its event took effect: once if it was accepted,
+    at most once if the call got no answer.
+    """
+    rng = random.Random(SEED)
+    accepted: list[str] = []
+    unanswered: list[str] = []
+    number = 0
+    for kill in range(KILLS):
+        victims = ["endpoint", "worker", "store"] if kill % 2 == 0 else rng.sample(["endpoint", "worker", "store"], 1)
+        calls, fatal = rng.randint(20, 60), rng.randint(0, 19)
+        pids = service.pids()
+        for call in range(calls):
+            urls = [f"http://h{(number + i) % HOSTS}.example/{number + i}" for i in range(rng.randint(1, 5))]
+            number += len(urls)
+            links = [f"http://h{rng.randrange(HOSTS)}.example/{rng.randrange(number)}" for _ in range(6)]
+            if call == fatal:
+                rng.shuffle(victims)
+                for victim in victims:
+                    if pids[victim]:
+                        os.kill(pids[victim], signal.SIGKILL)
+            try:
+                answer = httpx.post(
+                    f"{service.url}/v1/events", json=[{"url": u, "links": links} for u in urls], timeout=30
+                )
+            except httpx.TransportError:
+                unanswered += urls
+                break
+            if answer.status_code == 202:
+                assert answer.json()["accepted"] == len(urls)
+                accepted += urls
+            else:
+                assert answer.status_code == 503, answer.text
+                unanswered += urls
+        assert service.process is not None
+        if "endpoint" in victims:
+            service.process.wait(10)
+            service.start()
+        deadline = time.monotonic() + START_SECONDS_MAX
+        while not service.ready() or not service.pids()["worker"]:
+            assert time.monotonic() < deadline, "did not come back"
+            time.sleep(0.02)
+
+    deadline = time.monotonic() + DRAIN_SECONDS_MAX
+    while httpx.get(f"{service.url}/v1/stats").json()["lag"]:
+        assert time.monotonic() < deadline, "the worker does not drain"
+        time.sleep(0.05)
+    audit = httpx.get(f"{service.url}/v1/audit").json()
+    assert audit["conserved"], audit
+    pages = httpx.post(f"{service.url}/v1/importance", json={"urls": accepted}).json()["pages"]
+    assert len(accepted) > 200
+    assert [page["reads"] for page in pages] == [1] * len(accepted)
+    if unanswered:
+        pages = httpx.post(f"{service.url}/v1/importance", json={"urls": unanswered}).json()["pages"]
+        assert all(page.get("reads", 0) <= 1 for page in pages)

@@ -1,0 +1,281 @@
+"""A replay is a crawl: what it feeds has the same effect as the same events from a crawler, and no file can hurt it."""
+
+import gzip
+import json
+import os
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import networkx as nx
+import pytest
+from logs import PARTITION, pep_history
+from sameness import assert_same
+
+from opic.errors import BadInput, NotBuiltYet
+from opic.events import Record, decode_crawl_event
+from opic.ledger import Ledger
+from opic.replay import Plan, Progress, Summary, format_of, read_graph, replay, url_of_name
+from opic.service import Backend, EmbeddedService
+from opic.settings import Settings
+
+pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.
+
+NODES = 40
+SEED = 20030524
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
+    """A bundled store with a worker that lets the records of the crawl `default` take effect."""
+    with EmbeddedService(Settings(store="embedded", data=tmp_path_factory.mktemp("replay") / "data")) as running:
+        yield running
+
+
+class Crawls:
+    """Crawls of their own in one store: a replay into one sees nothing of the others."""
+
+    def __init__(self, service: EmbeddedService, stack: ExitStack) -> None:
+        self.service, self.stack, self.count = service, stack, 0
+
+    def open(self, **settings: object) -> Backend:
+        self.count += 1
+        given = {"store": self.service.server.url, "crawl": f"{os.getpid()}-{id(self)}-{self.count}", **settings}
+        backend = Backend(Settings(**given), self.service.server.url)  # type: ignore[arg-type]
+        self.stack.callback(backend.close)
+        return backend
+
+
+@pytest.fixture
+def crawls(service: EmbeddedService) -> Iterator[Crawls]:
+    with ExitStack() as stack:
+        yield Crawls(service, stack)
+
+
+def feed(backend: Backend, paths: Path | Sequence[Path], plan: Plan, *, works_here: bool = True) -> Summary:
+    told: list[Progress] = []
+    paths = [paths] if isinstance(paths, Path) else paths
+    summary = replay(backend, paths, plan, works_here=works_here, on_progress=lambda p: told.append(replace(p)))
+    assert (told[-1].events, told[-1].lag) == (summary.events, 0)
+    assert backend.lag() == 0
+    assert backend.query.audit()["conserved"]
+    return summary
+
+
+def lines(path: Path, *rows: object) -> Path:
+    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    return path
+
+
+@contextmanager
+def refused(*parts: str) -> Iterator[None]:
+    with pytest.raises(BadInput) as found:
+        yield
+    for part in parts:
+        assert part in str(found.value)
+
+
+# Crawl events.
+
+
+def test_replayed_history_equals_the_ledger_fed_the_same(crawls: Crawls, tmp_path: Path) -> None:
+    history = pep_history()
+    with gzip.open(tmp_path / "peps.jsonl.gz", "wt", compresslevel=1) as file:
+        for record in history:
+            event = decode_crawl_event(record.value)
+            row = {"url": event.url, "links": event.links, "status": event.status, "fetched_at": event.fetched_at}
+            file.write(json.dumps(row) + "\n")
+    backend = crawls.open()
+    summary = feed(backend, tmp_path / "peps.jsonl.gz", Plan("jsonl"))
+    ledger = Ledger()
+    ledger.apply(PARTITION, [Record(i, record.time_us, record.value) for i, record in enumerate(history)])
+    assert_same(backend.shard, ledger)
+    assert (summary.events, summary.accepted, summary.dead_letters) == (len(history), len(history), 0)
+    assert (summary.pages, summary.links) == (ledger.books.live, ledger.books.links)
+
+
+def test_line_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(
+        tmp_path / "crawl.jsonl",
+        {"url": "http://a.example/", "links": ["http://b.example/"]},
+        "",
+        "  ",
+        "{not json",
+        {"url": "/relative"},
+        {"url": "http://b.example/", "fetched_at": "yesterday"},
+        {"url": "http://b.example/", "links": ["http://a.example/"]},
+    )
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes().replace(b"\n", b"\r\n"))
+    backend = crawls.open()
+    summary = feed(backend, file, Plan("jsonl"))
+    assert (summary.events, summary.accepted, summary.dead_letters) == (5, 2, 3)
+    assert backend.shard.books().dead_letters == 3
+    assert backend.shard.books().reads == 2
+
+
+def test_several_files_are_one_log(crawls: Crawls, tmp_path: Path) -> None:
+    files = [lines(tmp_path / f"{name}.jsonl", {"url": f"http://{name}.example/"}) for name in "abc"]
+    assert feed(crawls.open(), files, Plan("jsonl")).pages == 3
+
+
+def test_line_too_long_is_an_error_that_names_it(crawls: Crawls, tmp_path: Path) -> None:
+    short, long = {"url": "http://a.example/"}, {"url": "http://b.example/", "links": ["http://c.example/"] * 99}
+    file = lines(tmp_path / "crawl.jsonl", short, long, short)
+    with refused("crawl.jsonl:2: a line of over OPIC_MAX_BODY_BYTES 1,024 bytes", "1 events were fed before"):
+        feed(crawls.open(max_body_bytes=1_024), file, Plan("jsonl"))
+
+
+def test_broken_gzip_is_an_error_that_names_the_file(crawls: Crawls, tmp_path: Path) -> None:
+    rng = random.Random(SEED)
+    text = "".join(json.dumps({"url": f"http://{rng.random()}.example/"}) + "\n" for _ in range(2_000))
+    whole = gzip.compress(text.encode())
+    flipped = bytearray(whole)
+    flipped[len(whole) // 2] ^= 0xFF
+    for name, content in {"cut": whole[: len(whole) // 2], "flipped": bytes(flipped), "tail": whole[:-3]}.items():
+        (tmp_path / f"{name}.jsonl").write_bytes(content)
+        backend = crawls.open()
+        with refused(f"{name}.jsonl: broken gzip after line", "events were fed before"):
+            feed(backend, tmp_path / f"{name}.jsonl", Plan("jsonl"))
+        assert backend.lag() == 0
+
+
+def test_format_that_is_not_built_yet_says_so(crawls: Crawls, tmp_path: Path) -> None:
+    assert [format_of(Path(name)) for name in ("a.JSONL", "a.jsonl.gz", "a.tsv.gz", "a", "a.warc.gz", "a.wat")] == [
+        "jsonl", "jsonl", "edges", "edges", "warc", "wat",
+    ]  # fmt: skip
+    for name in ("msgpack", "warc", "wat"):
+        with pytest.raises(NotBuiltYet, match=f"--format {name} is not built yet"):
+            feed(crawls.open(), tmp_path / "none", Plan(name))
+
+
+def test_back_pressure_keeps_the_lag_below_its_limit(service: EmbeddedService, tmp_path: Path) -> None:
+    file = lines(tmp_path / "crawl.jsonl", *({"url": f"http://h.example/{i}"} for i in range(1_000)))
+    backend = Backend(Settings(store=service.server.url, max_lag=10), service.server.url)
+    before = backend.shard.books().reads
+    assert feed(backend, file, Plan("jsonl"), works_here=False).events == 1_000
+    assert backend.shard.books().reads == before + 1_000
+    backend.close()
+
+
+def test_replay_beside_a_service_at_another_crawl_does_the_work_itself(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"})
+    assert feed(crawls.open(), file, Plan("jsonl"), works_here=False).pages == 1
+
+
+# Graphs.
+
+
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "nx.DiGraph[str]"]:
+    """A file with a graph of 40 nodes that can all be reached from any, and what it means."""
+    rng = random.Random(SEED)
+    edges = [(i, (i + 1) % NODES) for i in range(NODES)]
+    edges += [(rng.randrange(NODES), int(rng.paretovariate(0.7)) % NODES) for _ in range(3 * NODES)]
+    rng.shuffle(edges)
+    path = tmp_path_factory.mktemp("graph") / "graph.txt.gz"
+    with gzip.open(path, "wt") as file:
+        file.write("# FROM TO\n\n" + "".join(f"{a} {b}\n" for a, b in edges))
+    meant = nx.DiGraph((f"http://graph.example/{a}", f"http://graph.example/{b}") for a, b in edges if a != b)
+    return path, meant
+
+
+@pytest.mark.parametrize("strategy", ["log", "random", "greedy", "cycle"])
+def test_every_strategy_reads_the_graph_and_nears_its_pagerank(
+    strategy: str, crawls: Crawls, graph: tuple[Path, "nx.DiGraph[str]"]
+) -> None:
+    path, meant = graph
+    backend = crawls.open()
+    summary = feed(backend, path, Plan("edges", strategy, reads_per_page=15, seed=SEED))
+    assert (summary.events, summary.dead_letters, summary.note) == (15 * NODES, 0, None)
+    assert backend.shard.books().reads == 15 * NODES
+    assert summary.pages == NODES
+    exact = nx.pagerank(meant, alpha=0.85, tol=1e-12)
+    found = {page["url"]: page["importance"] for page in backend.query.top(NODES)}
+    error = sum(abs(found[url] - exact[url]) for url in exact)  # type: ignore[operator]
+    bound = backend.query.stats()["error_bound"]
+    assert error <= bound < 0.3  # type: ignore[operator]
+
+
+def test_log_and_cycle_read_pages_in_the_order_of_first_mention(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.txt", "c a", "b c", "a b")
+    for strategy in ("log", "cycle"):
+        backend = crawls.open()
+        feed(backend, file, Plan("edges", strategy, reads_per_page=1.34))
+        clocks = {page.url[-1]: [m.clock for m in page.measures] for page in backend.shard.pages()}
+        assert sorted(clocks, key=lambda name: clocks[name][0]) == ["c", "a", "b"]
+        assert [len(clocks[name]) for name in "cab"] == [2, 1, 1]
+
+
+def test_random_choices_repeat_with_their_seed(crawls: Crawls, graph: tuple[Path, "nx.DiGraph[str]"]) -> None:
+    def reads(seed: int) -> list[int]:
+        backend = crawls.open()
+        feed(backend, graph[0], Plan("edges", "random", seed=seed))
+        return [page.reads for page in backend.shard.pages()]
+
+    assert reads(1) == reads(1) != reads(2)
+
+
+def test_greedy_reads_only_what_its_seeds_reach(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.txt", "a b", "b c", "c a", "x a", "x y")
+    backend = crawls.open()
+    plan = Plan("edges", "greedy", reads_per_page=4, seed_urls=["http://graph.example/a"])
+    assert feed(backend, file, plan).note is None
+    assert {page.url[-1] for page in backend.shard.pages()} == set("abc")
+    with refused("--seed-url http://graph.example/z is no page of this graph"):
+        feed(crawls.open(), file, Plan("edges", "greedy", seed_urls=["http://graph.example/z"]))
+
+
+def test_greedy_ends_early_when_nothing_is_left_to_read(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.txt", "a b")
+    plan = Plan("edges", "greedy", reads_per_page=50, seed_urls=["http://graph.example/a"])
+    summary = feed(crawls.open(regrant=0), file, plan)
+    assert summary.events == 2
+    assert summary.note is not None
+    assert "98 reads early" in summary.note
+
+
+def test_greedy_does_not_crawl_pages_of_others(crawls: Crawls, tmp_path: Path) -> None:
+    backend = crawls.open()
+    feed(backend, lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"}), Plan("jsonl"))
+    with refused("is no page of this graph", "--crawl"):
+        feed(backend, lines(tmp_path / "graph.txt", "a b"), Plan("edges", "greedy", reads_per_page=9))
+
+
+def test_name_becomes_a_url_once(tmp_path: Path) -> None:
+    expected = {
+        "7": "http://graph.example/7",
+        "%C3%89ire": "http://graph.example/%C3%89ire",
+        "Éire": "http://graph.example/%C3%89ire",
+        "100%": "http://graph.example/100%25",
+        "a?b#c": "http://graph.example/a%3Fb%23c",
+        "//a.example/": "http://graph.example///a.example/",
+        "ftp://a.example/": "http://graph.example/ftp://a.example/",
+        "HTTP://A.example#x": "http://a.example/",
+    }
+    assert {name: url_of_name(name, 2_048) for name in expected} == expected
+
+
+def test_edges_are_counted_once_and_lead_elsewhere(tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.tsv", "# a comment", "a b\tc", "a b\tc", "c\tc", "  ", "c\thttp://d.example")
+    graph = read_graph([file, lines(tmp_path / "more.txt", "http://d.example/ c")], Settings())
+    assert graph.urls == ["http://graph.example/a%20b", "http://graph.example/c", "http://d.example/"]
+    assert (graph.starts.tolist(), graph.targets.tolist()) == ([0, 1, 2, 3], [1, 2, 1])
+
+
+def test_line_that_is_no_edge_is_an_error_that_names_it(tmp_path: Path) -> None:
+    for text, said in {
+        "a b\na\n": ":2: 'a' is not an edge",
+        "a b c\n": ":1: 'a b c' is not an edge",
+        "a\t\n": ":1: 'a' is not an edge",
+        "http://[ b\n": ":1: 'http://[' is not an absolute",
+        "# nothing\n": "no edge in there",
+    }.items():
+        with refused(said):
+            read_graph([lines(tmp_path / "graph.txt", text)], Settings())
+    (tmp_path / "graph.txt").write_bytes(b"\xff\xfe a\n")
+    with refused("graph.txt:1: not UTF-8"):
+        read_graph([tmp_path / "graph.txt"], Settings())
+    with refused("http://graph.example/a has 3 links, over OPIC_MAX_LINKS 2"):
+        read_graph([lines(tmp_path / "graph.txt", "a b", "a c", "a d")], Settings(max_links=2))

@@ -1,0 +1,169 @@
+"""The body of POST /v1/events: what is wrong with one element concerns that element only."""
+
+import json
+import random
+import time
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opic.api import intake
+from opic.api.intake import REJECTED_MAX, Intake, cut_array, cut_array_slowly, take
+from opic.api.problems import Problem
+from opic.errors import BadEvent
+from opic.events import Limits, decode_crawl_event
+
+NOW_US = 1_790_000_000_000_000
+GOOD = b'{"url":"http://a.example/"}'
+DEEP = b"[" * 100_000 + b"]" * 100_000
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=20,
+)
+BAD_ALONE = {
+    "another type": b"1",
+    "a list": b"[]",
+    "null": b"null",
+    "a field of a wrong type": b'{"url":7}',
+    "no url": b'{"links":[]}',
+    "a relative URL": b'{"url":"/about"}',
+    "a lone surrogate": b'{"url":"http://a.example/\\ud800"}',
+    "a lone surrogate in a link": b'{"url":"http://a.example/","links":["\\udfff"]}',
+    "bytes that are no UTF-8": b'{"url":"http://a.example/\xff"}',
+    "a NaN": b'{"url":"http://a.example/","fetched_at":NaN}',
+    "no such escape": b'{"url":"http://a.example/\\q"}',
+    "nesting without end": b'{"url":"http://a.example/","x":' + DEEP + b"}",
+    "objects without end": b'{"a":' * 100_000 + b"1" + b"}" * 100_000,
+    "an unknown version": b'{"url":"http://a.example/","v":2}',
+    "a number that is none": b'{"url":"http://a.example/","status":2,00}',
+    "MessagePack": b"\x81\xa3url\xb1http://a.example/",
+}
+
+
+def taken(body: bytes, *, lines: bool = False, limits: Limits | None = None) -> Intake:
+    return take(body, lines=lines, now_us=NOW_US, limits=limits or Limits())
+
+
+def urls(found: Intake) -> list[str]:
+    return [decode_crawl_event(value).url for value in found.values]
+
+
+def both_cuts(body: bytes) -> list[bytes]:
+    slow = [element.strip() for element in cut_array_slowly(body)]
+    assert [element.strip() for element in cut_array(body)] == slow
+    return slow
+
+
+# Cutting an array.
+
+
+@given(st.lists(JSON_VALUES), st.booleans())
+def test_both_cuts_of_a_json_array_agree(values: list[object], spaced: bool) -> None:
+    separators = (" ,\n", " : ") if spaced else (",", ":")
+    body = json.dumps(values, separators=separators).encode()
+    assert both_cuts(body) == [bytes(element) for element in msgspec.json.decode(body, type=list[msgspec.Raw])]
+    assert [json.loads(element) for element in both_cuts(body)] == values
+
+
+@given(st.binary(max_size=40) | st.text('[]{},":\\ a1', max_size=40).map(str.encode))
+def test_what_the_fast_cut_takes_the_slow_one_takes_alike(text: bytes) -> None:
+    body = b"[" + text
+    try:
+        fast = [bytes(element) for element in msgspec.json.decode(body, type=list[msgspec.Raw])]
+    except msgspec.DecodeError:
+        return
+    assert both_cuts(body) == fast
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"[", b"[1", b"[1,", b"[1}", b"[[1]", b'["a', b'["a\\"]', b"[1] 2", b"[1]]", b"[1,]", b"[{]}", b"[" * 100_000],
+)
+def test_an_array_that_is_none_is_not_json(body: bytes) -> None:
+    with pytest.raises(Problem) as raised:
+        taken(body)
+    assert raised.value.kind == "not-json"
+
+
+def test_an_array_with_more_commas_than_events_have_is_cut_slowly_and_given_up_early() -> None:
+    body = b"[" + b"1," * intake.FAST_COMMAS_MAX + b"1,1]"
+    started = time.perf_counter()
+    with pytest.raises(Problem, match=r"more than 10,000 .* none was; the first is number 0: not a JSON object"):
+        taken(body)
+    assert time.perf_counter() - started < 2
+
+
+# Taking elements.
+
+
+@pytest.mark.parametrize("bad", BAD_ALONE.values(), ids=BAD_ALONE)
+def test_a_bad_element_is_refused_alone(bad: bytes) -> None:
+    found = taken(b"[" + GOOD + b"," + bad + b" , " + GOOD + b"]")
+    assert urls(found) == ["http://a.example/"] * 2
+    assert [r["index"] for r in found.rejected] == [1]
+    assert found.rejected[0]["error"]
+
+
+@pytest.mark.parametrize("bad", BAD_ALONE.values(), ids=BAD_ALONE)
+def test_a_bad_line_is_refused_alone(bad: bytes) -> None:
+    found = taken(b"\n\r\n" + GOOD + b"\r\n  \n" + bad + b"\n" + GOOD, lines=True)
+    assert urls(found) == ["http://a.example/"] * 2
+    assert [r["index"] for r in found.rejected] == [1]
+
+
+@pytest.mark.parametrize("bad", BAD_ALONE.values(), ids=BAD_ALONE)
+def test_a_bad_event_alone_is_refused_with_its_reason(bad: bytes) -> None:
+    if bad[:1] == b"[":
+        assert taken(bad) == Intake()
+        return
+    with pytest.raises((BadEvent, Problem)):
+        taken(bad)
+
+
+@pytest.mark.parametrize("body", [b"hello", b"{", b'{"url":', b"{url}", b"<xml/>", GOOD + GOOD, b"\x81\xa3url\xa1a"])
+def test_what_is_not_json_at_all_is_told_from_a_bad_event(body: bytes) -> None:
+    with pytest.raises(Problem) as raised:
+        taken(body)
+    assert raised.value.kind == "not-json"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b'{"url":"http://a.example/","fetched_at":NaN}', b'{"url":"\\ud800"}', b'{"url":"\xff"}', b"{}", b"7", b'"a"'],
+)
+def test_what_others_call_json_is_a_bad_event(body: bytes) -> None:
+    with pytest.raises(BadEvent):
+        taken(body)
+
+
+def test_a_line_is_the_event_that_an_array_holds() -> None:
+    rng = random.Random(7)
+    events = [json.dumps({"url": f"http://{n}.example/", "links": ["http://b.example/"] * n}) for n in range(9)]
+    rng.shuffle(events)
+    array, lines = f"[{','.join(events)}]".encode(), "\n".join(events).encode()
+    assert taken(array).values == taken(lines, lines=True).values
+    assert taken(array).values == [taken(event.encode()).values[0] for event in events]
+
+
+def test_as_many_bad_elements_as_can_be_listed_are_listed() -> None:
+    found = taken(b"[" + b"1," * REJECTED_MAX + GOOD + b"]")
+    assert (len(found.values), len(found.rejected)) == (1, REJECTED_MAX)
+
+
+def test_limits_are_those_of_the_settings() -> None:
+    body = b'{"url":"http://a.example/","links":["http://b.example/","http://c.example/"]}'
+    assert urls(taken(body, limits=Limits(links_max=2))) == ["http://a.example/"]
+    with pytest.raises(BadEvent, match="OPIC_MAX_LINKS 1"):
+        taken(body, limits=Limits(links_max=1))
+
+
+def test_an_event_keeps_what_it_said_and_no_time_that_it_did_not() -> None:
+    (value,) = taken(b'{"url":"http://a.example/#x","status":301,"redirect":"http://b.example/","more":1}').values
+    assert msgspec.msgpack.decode(value) == {
+        "url": "http://a.example/#x",
+        "status": 301,
+        "redirect": "http://b.example/",
+    }

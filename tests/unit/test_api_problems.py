@@ -1,0 +1,66 @@
+"""Every exception has one answer, and an answer in JSON is exact or none."""
+
+import json
+
+import pytest
+
+from opic.api.problems import KINDS, Json, Problem, from_error
+from opic.errors import (
+    BadEvent,
+    BadInput,
+    BadUrl,
+    NotBuiltYet,
+    OpicError,
+    SettingsError,
+    StoreError,
+    StoreFull,
+    StoreUnavailable,
+)
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "kind"),
+    [
+        (BadInput("n=0"), 422, "bad-input"),
+        (BadUrl("'/about' is not an absolute http(s) URL"), 422, "bad-url"),
+        (BadEvent("no url"), 422, "bad-event"),
+        (NotBuiltYet("windows are not built yet"), 501, "not-built-yet"),
+        (StoreUnavailable("the store does not answer"), 503, "store-away"),
+    ],
+)
+def test_what_a_caller_can_do_something_about_is_told_in_full(error: OpicError, status: int, kind: str) -> None:
+    answer = from_error(error).response("r-1")
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert ("retry-after" in answer.headers) == (status == 503)
+    assert json.loads(bytes(answer.body)) == {
+        "type": f"urn:opic:problem:{kind}",
+        "title": KINDS[kind][1],
+        "status": status,
+        "detail": str(error),
+        "request_id": "r-1",
+    }
+
+
+@pytest.mark.parametrize("error", [StoreError("a secret"), StoreFull("a secret"), SettingsError("a secret")])
+def test_what_is_our_own_fault_is_told_to_the_log_only(error: OpicError) -> None:
+    answer = from_error(error).response("r-1")
+    assert answer.status_code == 500
+    assert b"secret" not in bytes(answer.body)
+
+
+def test_whole_numbers_are_exact() -> None:
+    numbers = {"clock": (1 << 62) - 1, "cash": -(1 << 53) - 1}
+    assert bytes(Json(numbers).body) == b'{"clock":4611686018427387903,"cash":-9007199254740993}'
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_has_not_is_never_sent(number: float) -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Json({"importance": number})
+
+
+def test_a_text_of_any_kind_can_be_said() -> None:
+    answer = Problem("bad-input", "\ud800 \x1b[31m \u202e\n").response()
+    assert bytes(answer.body).isascii()
+    assert json.loads(bytes(answer.body))["detail"] == "\ud800 \x1b[31m \u202e\n"
