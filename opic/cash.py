@@ -58,7 +58,7 @@ def damping_ppm(damping: float) -> int:
     >>> damping_ppm(0.85)
     150000
     """
-    q = MILLION - round(damping * MILLION)
+    q = MILLION - round(damping * MILLION) if 0 < damping < 1 else 0  # NaN is neither.
     if not 0 < q < MILLION:
         raise SettingsError(f"OPIC_DAMPING={damping} must lie between 0.000001 and 0.999999")
     return q
@@ -158,26 +158,34 @@ class Books:
     def error_bound(self, minted: int, q: int) -> float:
         """Bound on the L1 distance of the normalised static estimate from exact PageRank of the known graph.
 
-        With S settled grains and what could still move, E+ upwards and E- downwards, each read's geometric series
-        summed: 2 (E+ + E-) / (S + E+). Counted are the cash on open pages, the grains that rounding moved, the history
-        of pages whose links changed or that went away, and all that links ever sent to pages that are gone (were
-        those links left out, the others would have received it). 2 says nothing: the distance is never more.
+        The exact vector is the estimate's grains, plus at most A, less at most B: what is still to come from cash on
+        open pages, from the grains that rounding moved, from links that are no more or were not yet, and from all
+        that links ever sent to pages that are gone (were those links left out, the others would have received it);
+        each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the distance is never more.
         """
+        if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
+            return 2.0  # They stopped counting.
         damping = 1 - q / MILLION
         parked = self.v_gone + self.h_gone
-        plus = (self.residual() + self.rounding + parked + damping * self.drift_plus) / (1 - damping)
-        minus = (self.rounding + damping * self.drift_minus) / (1 - damping)
-        settled = self.settled(minted)
-        return min(2.0, 2 * (plus + minus) / (settled + plus)) if settled + plus > 0 else 2.0
+        more = (damping * (self.residual() + self.drift_plus) + self.rounding + parked) / (1 - damping)
+        less = (damping * self.drift_minus + self.reads) / (1 - damping)
+        total = self.importance_total(minted)
+        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total else 2.0
+
+    def misplace(self, plus: int, minus: int) -> None:
+        """Count history that was spent along other links than a page shows now. Past CLOCK_LIMIT it says nothing."""
+        self.drift_plus = min(self.drift_plus + plus, CLOCK_LIMIT)
+        self.drift_minus = min(self.drift_minus + minus, CLOCK_LIMIT)
 
     def check(self) -> None:
         """Refuse, before anything is written, totals that are no longer exact.
 
         Raises:
-            StoreFull: the clock nears 2^62, or a balance 2^53.
+            StoreFull: the clock or another sum that only grows nears 2^62, or a balance 2^53.
         """
-        if self.clock >= CLOCK_LIMIT:
-            raise StoreFull(f"the clock, {self.clock}, reached its limit of 2^62: start a new store and replay the log")
+        for name in ("clock", "rounds", "rounding", "h_gone"):
+            if (sum_ := getattr(self, name)) >= CLOCK_LIMIT:
+                raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
         for name in ("pool", "v_open", "v_gone", "credit"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
                 raise StoreFull(

@@ -21,7 +21,7 @@ LINKS_MAX: Final = 10_000
 STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
-TAGS_MAX = 64
+TAGS_MAX = 1_000
 
 
 class Outcome(StrEnum):

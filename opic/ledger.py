@@ -93,6 +93,7 @@ class Ledger:
             if record.offset < self.next_offset(partition):
                 continue
             self._decide(decode_record(record, self.limits))
+            self.books.check()
             self._next_offset[partition] = record.offset + 1
 
     def cash(self, page: Page) -> int:
@@ -150,11 +151,10 @@ class Ledger:
         digest = links_digest(child.id for child in children)
         if page.has(Flag.OPEN):
             if digest != page.digest:
-                books.drift_plus += page.spent if digest else 0
-                books.drift_minus += page.spent if page.digest else 0
+                books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
             books.v_open -= cash
         else:  # What it spent before it went away, its new links never saw.
-            books.drift_plus += page.spent if digest else 0
+            books.misplace(page.spent if digest else 0, 0)
             books.open += 1
             books.v_open += page.v - cash
         page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
@@ -219,13 +219,13 @@ class Ledger:
         books = self.books
         books.departures += 1
         page.times_gone += 1
-        page.gone_until_us = gone_until_us(at_us, page.times_gone)
+        page.gone_until_us = max(page.gone_until_us, gone_until_us(at_us, page.times_gone))
         if page.has(Flag.GONE):
             return
         if page.has(Flag.OPEN):
             books.open -= 1
             books.v_open -= page.v
-            books.drift_minus += page.spent if page.digest else 0
+            books.misplace(0, page.spent if page.digest else 0)
         page.state = (page.state | Flag.GONE) & ~Flag.OPEN
         books.live -= 1
         books.gone += 1

@@ -192,8 +192,8 @@ local function step(keys, args)
     if not string.find(totals[i + 1], '^%-?%d+$') or #totals[i + 1] > 19 then
       return redis.error_reply('OPICARGS bad total')
     end
-    if totals[i] == 'clock' and tonumber(redis.call('HGET', books, 'clock')) + tonumber(totals[i + 1]) >= 2 ^ 62 then
-      return redis.error_reply('OPICFULL the clock reached its limit of 2^62')
+    if math.abs((tonumber(redis.call('HGET', books, totals[i])) or 0) + tonumber(totals[i + 1])) > 2 ^ 62 then
+      return redis.error_reply('OPICFULL the ' .. totals[i] .. ' reached its limit of 2^62')
     end
   end
   for i = 1, #fetches, 3 do

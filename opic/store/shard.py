@@ -185,9 +185,9 @@ class Shard:
         The blocks are read in a few calls so that nobody waits long; if a step came between, they are read again,
         and after AUDIT_TRIES in one transaction, which holds the server about 4 ms for a million pages.
         """
-        for tries in range(AUDIT_TRIES + 1):
+        for tries in range(2 * AUDIT_TRIES):
             with store_errors():
-                found = self._columns(inflow, held=tries == AUDIT_TRIES)
+                found = self._columns(inflow, held=tries >= AUDIT_TRIES)
             if found is not None:
                 return found
         raise AssertionError("a transaction reads one instant")
@@ -195,29 +195,32 @@ class Shard:
     def _columns(self, inflow: bool, held: bool) -> Columns | None:
         keys = self.keys
         names = ["v", "h", "f"] if inflow else ["v", "h"]
+        # Pages may come between this count and the books: a spare block of each column, and the count again with them.
         n = int(self.client.hget(keys.ids, "next") or 0)
-        blocks, blocks_u8 = -(-n // ROWS_I64), -(-n // ROWS_U8)
+        blocks, blocks_u8 = n // ROWS_I64 + 2, n // ROWS_U8 + 2
         with self.client.pipeline(transaction=held) as pipe:
             pipe.hgetall(keys.books)
+            pipe.hget(keys.ids, "next")
             for name in names:
                 for b in range(blocks):
                     pipe.get(keys.block(name, b))
             for b in range(blocks_u8):
                 pipe.get(keys.block("s", b))
             pipe.hget(keys.books, "version")
-            books, *rest, version = pipe.execute()
-        before = _books(books)
-        if before.version != int(version):
+            books, count, *rest, version = pipe.execute()
+        before, n = _books(books), int(count)
+        if before.version != int(version) or n > blocks * ROWS_I64:
             return None
         i64 = [self._column(rest[i * blocks : (i + 1) * blocks], I64, n) for i in range(len(names))]
         state = self._column(rest[len(names) * blocks :], "u1", n)
         return Columns(before, i64[0], i64[1], i64[2] if inflow else np.empty(0, np.int64), state)
 
     def _column(self, blocks: Sequence[bytes | None], dtype: str, n: int) -> "np.ndarray":
-        for b in blocks:
+        filled = blocks[: -(-n // (BLOCK_BYTES // np.dtype(dtype).itemsize))]
+        for b in filled:
             if b is None or len(b) != BLOCK_BYTES:
                 raise StoreError("a block of a column is missing or short: the store is damaged, restore a backup")
-        whole = np.frombuffer(b"".join(b for b in blocks if b is not None), dtype)
+        whole = np.frombuffer(b"".join(b for b in filled if b is not None), dtype)
         return whole[:n].astype(np.int64 if dtype == I64 else np.uint8)
 
     def audit(self) -> Audit:

@@ -267,11 +267,10 @@ class _Batch:
         digest = _digest(links)
         if state[page] & OPEN:
             if digest != record.digest:
-                books.drift_plus += spent if digest else 0
-                books.drift_minus += spent if record.digest else 0
+                books.misplace(spent if digest else 0, spent if record.digest else 0)
             books.v_open -= cash
         else:
-            books.drift_plus += spent if digest else 0
+            books.misplace(spent if digest else 0, 0)
             books.open += 1
             books.v_open += v - cash
         self._set(page, (int(state[page]) | OPEN) & ~EXCLUDED)
@@ -324,7 +323,7 @@ class _Batch:
         books, record = self.books, self.record[page]
         books.departures += 1
         record.times_gone += 1
-        record.gone_until_us = gone_until_us(at_us, record.times_gone)
+        record.gone_until_us = max(record.gone_until_us, gone_until_us(at_us, record.times_gone))
         self.dirty.add(page)
         state = int(self.state[page])
         if state & GONE:
@@ -333,7 +332,7 @@ class _Batch:
         if state & OPEN:
             books.open -= 1
             books.v_open -= v
-            books.drift_minus += spent if record.digest else 0
+            books.misplace(0, spent if record.digest else 0)
         self._set(page, (state | GONE) & ~OPEN)
         books.live -= 1
         books.gone += 1

@@ -123,7 +123,8 @@ class Witness:
         self.gone.add(url)
         self.count("drift_minus", self.spent[url] if self.shown.pop(url, None) else 0)
         self.times_gone[url] = self.times_gone.get(url, 0) + 1
-        self.back_from_us[url] = at_us + DAY_US * min(2 ** (self.times_gone[url] - 1), 1_024)
+        until_us = at_us + DAY_US * min(2 ** (self.times_gone[url] - 1), 1_024)
+        self.back_from_us[url] = max(until_us, self.back_from_us.get(url, 0))  # News that comes late shortens nothing.
         self.count("departures")
 
     def seed(self, urls: Sequence[str]) -> None:

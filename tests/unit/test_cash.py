@@ -193,20 +193,18 @@ def test_the_bound_is_zero_when_nothing_can_move() -> None:
 
 
 @given(
-    name=st.sampled_from(["v_open", "rounding", "drift_plus", "drift_minus"]),
+    name=st.sampled_from(["reads", "rounding", "drift_plus", "drift_minus"]),
     grains=st.integers(0, 2**52),
     q=QS,
 )
 def test_whatever_could_still_move_never_narrows_the_bound(name: str, grains: int, q: int) -> None:
     books = books_after_a_crawl()
     more = replace(books, **{name: getattr(books, name) + grains})
-    if name == "v_open":
-        more.pool -= grains  # The pages hold it now.
     assert 0 < books.error_bound(MINTED_GRAINS, q) <= more.error_bound(MINTED_GRAINS, q) + 1e-12 <= 2 + 1e-12
 
 
 def test_the_bound_sums_each_geometric_series_and_counts_rounding_both_ways() -> None:
-    """2 (E+ + E-) / (S + E+), where a grain that moves at damping .8 moves five in all."""
+    """2 max(A / max(Y, Y + A - B), B / Y), where a grain that moves at damping .8 moves five in all."""
     minted, granted = 10**6, 10_000
     books = Books(
         clock=50_000,
@@ -221,12 +219,23 @@ def test_the_bound_sums_each_geometric_series_and_counts_rounding_both_ways() ->
         rounding=100,
         drift_plus=500,
         drift_minus=250,
+        reads=40,
     )
-    settled = (50_000 - 1_000) + (80_000 - 2_000 - 3_000)
-    plus = 5 * (3_000 + 100 + (2_000 + 1_000) + 400)
-    minus = 5 * (100 + 200)
-    assert books.settled(minted) == settled
-    assert books.error_bound(minted, q=200_000) == pytest.approx(2 * (plus + minus) / (settled + plus))
+    total = (50_000 - 1_000) + (80_000 - 2_000)
+    more = 5 * (0.8 * (3_000 + 500) + 100 + (2_000 + 1_000))
+    less = 5 * (0.8 * 250 + 40)
+    assert books.importance_total(minted) == total
+    assert books.error_bound(minted, q=200_000) == pytest.approx(2 * more / (total + more - less))
+    much_lost = replace(books, drift_minus=15_000)
+    assert much_lost.error_bound(minted, q=200_000) == pytest.approx(2 * 5 * (0.8 * 15_000 + 40) / total)
+
+
+def test_drift_stops_counting_before_it_overflows_and_the_bound_says_nothing_then() -> None:
+    books = books_after_a_crawl()
+    books.misplace(CLOCK_LIMIT - 1, 0)
+    books.misplace(2**62, 0)
+    assert books.drift_plus == CLOCK_LIMIT
+    assert books.error_bound(MINTED_GRAINS, q=999_999) == 2
 
 
 def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None:

@@ -1,0 +1,544 @@
+"""Crawlers get the pages with most cash, each page one crawler, each host its rest."""
+
+import math
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from logs import PARTITION, pep_history
+from servers import Server
+
+from opic.cash import Flag, Rules
+from opic.errors import BadInput
+from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.frontier import Frontier, Politeness
+from opic.ledger import Ledger
+from opic.query import Mirror
+from opic.store import Shard, Store
+from opic.urls import host_of
+
+AT_ONCE = Politeness(host_delay_seconds=0.0)
+WAIT_SECONDS_MAX = 20.0
+CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.
+
+
+class Crawl:
+    """A store with its frontier, fed event by event, at the times that the events take effect."""
+
+    def __init__(self, server: Server, politeness: Politeness = AT_ONCE, regrant_ppm: int = 0) -> None:
+        """Without further grants, so that a page has nothing but what its first grant and its links gave it."""
+        self.server = server
+        shard = Shard.open(server.client(), given={"regrant_ppm": regrant_ppm})
+        self.store = Store(shard, retry_seconds=politeness.retry_seconds)
+        self.frontier = self.endpoint(politeness)
+        self.offset = 0
+
+    def endpoint(self, politeness: Politeness = AT_ONCE) -> Frontier:
+        """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
+        shard = Shard.open(self.server.client())
+        return Frontier(shard, Mirror(shard), politeness)
+
+    def seed(self, urls: Iterable[str]) -> None:
+        self._apply(encode_seeds(list(urls)), "seeds")
+
+    def event(self, url: str, links: Iterable[str] = (), **more: Any) -> None:
+        self._apply(encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)), "event")
+
+    def _apply(self, value: bytes, kind: str) -> None:
+        self.store.apply(PARTITION, [Record(self.offset, time.time_ns() // 1000, value, kind)])
+        self.offset += 1
+
+    def next(self, n: int = 10, **more: Any) -> list[dict[str, Any]]:
+        return self.frontier.next(n, **more)["pages"]  # type: ignore[return-value]
+
+    def urls(self, n: int = 10, **more: Any) -> list[str]:
+        return [page["url"] for page in self.next(n, **more)]
+
+    def fails(self) -> int:
+        """How often fetches of all pages failed, each page since its last success."""
+        keys = self.store.shard.keys
+        return sum(map(int, self.store.shard.client.hvals(keys.fails)))
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Ask until the answer is not empty."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not (answer := found()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.005)
+    return answer
+
+
+def pages_of(hosts: int, each: int) -> list[str]:
+    return [f"http://h{h}.org/{i}" for i in range(each) for h in range(hosts)]
+
+
+# The order.
+
+
+def test_order_is_the_models_order_of_cash(servers: Server) -> None:
+    ledger, crawl = Ledger(), Crawl(servers, regrant_ppm=Rules().regrant_ppm)
+    log = pep_history()[:9_000]
+    ledger.apply(PARTITION, log)
+    crawl.store.apply(PARTITION, log)
+    credit, total = ledger.books.credit, ledger.books.importance_total(1 << 52)
+    offered = [page for page in ledger.pages.values() if not page.has(Flag.GONE) and ledger.cash(page) > 0]
+    offered.sort(key=lambda page: (-ledger.cash(page), page.id))
+    found: list[dict[str, Any]] = []
+    while len(found) < len(offered):
+        batch = crawl.next(random.Random(len(found)).randint(1, 40))
+        assert batch
+        found += batch
+    for shown, page in zip(found, offered, strict=True):
+        assert (shown["url"], shown["cash"]) == (page.url, page.v + credit)
+        assert shown["importance"] == (page.spent + page.v + credit) / total
+        assert shown["fetched_before"] == (page.reads > 0)
+    assert crawl.next() == []
+
+
+def test_more_pages_than_are_read_at_once_may_be_asked_for(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(100, 60)
+    for at in range(0, 6_000, 1_000):
+        crawl.seed(urls[at : at + 1_000])
+    assert crawl.urls(5_000) == urls[:5_000]
+
+
+def test_pages_of_equal_cash_come_as_they_became_known(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(30, 10)
+    crawl.seed(urls)
+    assert crawl.urls(20) + crawl.urls(7) == urls[:27]
+
+
+def test_page_just_read_is_not_offered_from_an_old_mirror(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mirror may be a second old; the cash that decides is of now."""
+    crawl, urls = Crawl(valkey), pages_of(200, 1)
+    crawl.seed(urls)
+    for i, url in enumerate(urls[:20]):
+        crawl.event(f"http://hub{i}.org/", [url])
+    assert crawl.urls(1) == [urls[0]]
+    monkeypatch.setattr("opic.query.PAGES_EXACT", 0)
+    crawl.frontier.mirror._took_seconds = math.inf  # A refresh that took so long is not repeated soon.
+    crawl.frontier.mirror._read_at = math.inf
+    version = crawl.frontier.mirror.fresh().books.version
+    for i, url in enumerate(urls[1:10]):
+        crawl.event(url, [urls[199]])
+        crawl.event(f"http://late{i}.org/", [url, urls[198], urls[197]])  # A little comes back, less than others hold.
+    assert crawl.frontier.mirror.fresh().books.version == version
+    assert crawl.urls(10) == urls[10:20]
+
+
+# One page, one crawler.
+
+
+@pytest.mark.slow
+def test_ten_thousand_suggestions_to_four_threads_of_two_endpoints_repeat_no_page(servers: Server) -> None:
+    crawl = Crawl(servers)
+    urls = pages_of(400, 30)
+    for at in range(0, len(urls), 1000):
+        crawl.seed(urls[at : at + 1000])
+    endpoints = [crawl.frontier, crawl.endpoint()]
+    found: list[str] = []
+    ends: list[int] = []
+
+    def crawler(frontier: Frontier) -> None:
+        mine = 0
+        while len(found) < 10_000:
+            pages: Any = frontier.next(20, crawler=f"crawler of {id(frontier)}")["pages"]
+            assert pages
+            found.extend(page["url"] for page in pages)
+            mine += len(pages)
+        ends.append(mine)
+
+    threads = [threading.Thread(target=crawler, args=(endpoints[i % 2],)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(ends) == 4
+    assert len(found) >= 10_000
+    assert len(set(found)) == len(found)
+
+
+def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
+    monkeypatch.setattr("opic.frontier.HELD_EXACT", -1)
+    monkeypatch.setattr("opic.frontier.HELD_REST", math.inf)
+    monkeypatch.setattr("opic.frontier.HELD_SECONDS_MAX", 1e9)
+    crawl, urls = Crawl(valkey), pages_of(100, 10)
+    crawl.seed(urls)
+    other, found = crawl.endpoint(), []
+    for turn in range(50):
+        pages: Any = (crawl.frontier, other)[turn % 2].next(10)["pages"]
+        found += [page["url"] for page in pages]
+    assert sorted(found) == sorted(urls[:500])
+
+
+def test_lease_names_its_end_by_the_servers_clock(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(pages_of(10, 1))
+    client = crawl.store.shard.client
+    before = client.time()
+    (page,) = crawl.next(1, lease_seconds=40.0)
+    after = client.time()
+    assert before[0] + before[1] / 1e6 <= page["lease_until"] - 40 + CLOCK_SECONDS
+    assert page["lease_until"] - 40 <= after[0] + after[1] / 1e6 + CLOCK_SECONDS
+    assert isinstance(page["lease"], str)
+    (page,) = crawl.next(1)
+    assert page["lease_until"] - client.time()[0] == pytest.approx(300, abs=5)
+
+
+def test_lease_that_runs_out_is_a_failed_fetch_and_waits_twice_as_long_each_time(servers: Server) -> None:
+    crawl = Crawl(servers, Politeness(host_delay_seconds=0.0, retry_seconds=0.1))
+    crawl.seed(["http://a.org/"])
+    ended = crawl.next(1, lease_seconds=0.05)[0]["lease_until"]
+    for times in range(1, 4):
+        (page,) = until(lambda: crawl.next(1, lease_seconds=0.05))
+        assert page["lease_until"] - 0.05 >= ended + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
+        assert crawl.fails() == times
+        ended = page["lease_until"]
+    crawl.event("http://a.org/", ["http://b.org/"])
+    assert crawl.fails() == 0
+
+
+def test_without_a_retry_wait_a_lease_that_ran_out_is_free_at_once(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0))
+    crawl.seed(["http://a.org/"])
+    first = crawl.next(1, lease_seconds=0.05)
+    (again,) = until(lambda: crawl.next(1, lease_seconds=0.05))
+    assert again["lease"] != first[0]["lease"]
+    assert again["lease_until"] - 0.05 >= first[0]["lease_until"] - CLOCK_SECONDS
+
+
+def test_event_ends_the_lease_of_its_page_whoever_sends_it(valkey: Server) -> None:
+    crawl, a, b = Crawl(valkey), "http://a.org/", "http://b.org/"
+    crawl.seed([a, b])
+    assert crawl.urls() == [a, b]
+    assert crawl.urls() == []
+    crawl.event(a, [b], crawler="another one")
+    assert crawl.urls() == []  # Read: no cash. The other page is still leased.
+    crawl.event(b, [a])
+    assert crawl.urls() == [a]
+
+
+def test_leases_and_waits_outlive_the_server(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey, Politeness(host_delay_seconds=30.0)), pages_of(30, 2)
+    crawl.seed(urls)
+    assert len(crawl.next(10)) == 10
+    valkey.kill()
+    valkey.start()
+    assert {host_of(url) for url in crawl.urls(60)} == {f"h{h}.org" for h in range(10, 30)}
+
+
+def test_released_page_is_free_at_once(servers: Server) -> None:
+    crawl = Crawl(servers)
+    crawl.seed(["http://a.org/", "http://b.org/"])
+    a, b = crawl.next()
+    assert crawl.frontier.release([a["lease"], a["lease"]]) == {"released": 1}
+    assert crawl.urls() == [a["url"]]
+    assert crawl.fails() == 0
+    assert crawl.frontier.release([b["lease"]]) == {"released": 1}
+    assert crawl.frontier.release([]) == {"released": 0}
+
+
+def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0))
+    crawl.seed(["http://a.org/"])
+    (mine,) = crawl.next(lease_seconds=0.05)
+    (theirs,) = until(crawl.next)
+    assert crawl.frontier.release([mine["lease"]]) == {"released": 0}
+    assert crawl.next() == []
+    crawl.event("http://a.org/")
+    assert crawl.frontier.release([theirs["lease"]]) == {"released": 0}
+    assert crawl.frontier.release(["0-77-1790000000000000"]) == {"released": 0}
+
+
+@pytest.mark.parametrize(
+    "lease", ["", "0", "0-1", "1-1-1790000000000000", "0-1-x", "0-1--5", "0-\u0661-1790000000000000", "x" * 999]
+)
+def test_text_that_is_no_lease_is_refused_and_none_is_given_back(valkey: Server, lease: str) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(["http://a.org/"])
+    (page,) = crawl.next()
+    with pytest.raises(BadInput, match="is not a lease"):
+        crawl.frontier.release([page["lease"], lease])
+    assert crawl.next() == []
+
+
+# Hosts.
+
+
+def test_host_rests_between_two_of_its_pages(servers: Server) -> None:
+    """By the times of the suggestions, which are the server's, over two endpoints that poll without a pause."""
+    rest = Politeness(host_delay_seconds=0.2, lease_seconds=100.0)
+    crawl = Crawl(servers, rest)
+    crawl.seed(pages_of(20, 40))
+    times: dict[str, list[float]] = defaultdict(list)
+
+    def crawler(frontier: Frontier) -> None:
+        while sum(map(len, times.values())) < 120:
+            pages: Any = frontier.next(15)["pages"]
+            hosts = [host_of(page["url"]) for page in pages]
+            assert len(set(hosts)) == len(hosts)
+            for host, page in zip(hosts, pages, strict=True):
+                times[host].append(page["lease_until"] - 100)
+
+    threads = [threading.Thread(target=crawler, args=(f,)) for f in (crawl.frontier, crawl.endpoint(rest))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(times) == 20
+    for at in map(sorted, times.values()):
+        assert all(after - before >= 0.2 - CLOCK_SECONDS for before, after in pairwise(at))
+    assert max(map(len, times.values())) >= 3
+
+
+def test_without_a_delay_a_host_gives_many_pages_at_once(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(1, 200)
+    crawl.seed(urls)
+    assert crawl.urls(20) == urls[:20]
+
+
+def test_rest_of_a_host_goes_on_when_its_page_is_given_back(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=30.0))
+    crawl.seed(["http://a.org/1", "http://a.org/2"])
+    (page,) = crawl.next()
+    crawl.frontier.release([page["lease"]])
+    assert crawl.next() == []
+
+
+def test_busy_hosts_are_passed_over(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(["http://a.org/", "http://b.a.org/", "https://user@A.org:8443/x", "http://xn--bcher-kva.example/"])
+    assert crawl.urls(busy_hosts=["A.org", "bücher.example", "unknown.org"]) == ["http://b.a.org/"]
+    assert len(crawl.urls()) == 3
+
+
+def test_host_with_all_the_hottest_pages_costs_no_round_trips(valkey: Server) -> None:
+    """20,000 pages, of which one host owns the hottest 10,000."""
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=60.0))
+    huge = [f"http://huge.org/{i}" for i in range(10_000)]
+    small = [f"http://s{i % 2_000}.org/{i}" for i in range(10_000)]
+    for at in range(0, 10_000, 1_000):
+        crawl.seed(huge[at : at + 1_000] + small[at : at + 1_000])
+    for at in range(0, 10_000, 2_500):
+        crawl.event(f"http://hub{at}.org/", huge[at : at + 2_500])
+
+    def function_calls() -> int:
+        stats = crawl.store.shard.client.info("commandstats")
+        return sum(stats.get(f"cmdstat_{name}", {"calls": 0})["calls"] for name in ("fcall", "fcall_ro"))
+
+    assert host_of(crawl.urls(1)[0]) == "huge.org"
+    for n in (1, 10, 500):
+        before = function_calls()
+        hosts = [host_of(url) for url in crawl.urls(n)]
+        assert function_calls() - before <= 3  # Sweep, read the candidates, lease.
+        assert len(set(hosts)) == len(hosts) == n
+        assert "huge.org" not in hosts
+
+
+# Which pages.
+
+
+def test_excluded_page_is_not_offered_until_it_is_read_or_seeded(valkey: Server) -> None:
+    crawl, a, b = Crawl(valkey), "http://a.org/", "http://b.org/"
+    crawl.seed([a, b])
+    crawl.event(a, status=403)
+    crawl.event(b, excluded=True)
+    assert crawl.urls() == []
+    crawl.event("http://hub.org/", [a, b])  # A link is not enough.
+    assert crawl.urls() == []
+    crawl.seed([a])
+    assert crawl.urls() == [a]
+    crawl.event(b, [])
+    crawl.event("http://other.org/", [b])
+    assert crawl.urls() == [b]
+
+
+def test_gone_page_is_offered_when_it_is_back(valkey: Server) -> None:
+    crawl, a, b = Crawl(valkey), "http://a.org/", "http://b.org/"
+    crawl.seed([a, b])
+    crawl.event(a, status=404)
+    crawl.event(b, status=410, fetched_at=time.time() - 2 * 86_400)
+    assert crawl.urls() == []
+    crawl.event("http://hub.org/", [a, b])  # Too soon for a link to bring the first one back.
+    assert crawl.urls() == [b]
+    crawl.seed([a])
+    assert crawl.urls() == [a]
+
+
+def test_failed_page_waits_twice_as_long_each_time(servers: Server) -> None:
+    crawl, a = Crawl(servers, Politeness(host_delay_seconds=0.0, retry_seconds=0.1)), "http://a.org/"
+    crawl.seed([a])
+    for times in range(1, 4):
+        before = time.time()
+        crawl.event(a, status=500)
+        assert crawl.urls() == []
+        (page,) = until(lambda: crawl.next(lease_seconds=10.0))
+        assert page["lease_until"] - 10.0 >= before + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
+    crawl.event(a, [])
+    assert crawl.fails() == 0
+
+
+def test_page_that_was_read_has_no_cash_and_is_not_offered(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.event("http://a.org/", ["http://b.org/"])
+    (page,) = crawl.next()
+    assert (page["url"], page["fetched_before"]) == ("http://b.org/", False)
+
+
+def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(100, 1)
+    crawl.seed(urls)
+    for i in range(12):
+        crawl.event(f"http://hub{i}.org/", urls[:3])  # Four times the cash of the others.
+    assert crawl.store.books.live == 112
+    found = crawl.next(11)  # No more than a tenth: as many as asked for.
+    assert len(found) == 11
+    crawl.frontier.release([page["lease"] for page in found])
+    assert crawl.urls(12) == urls[:3]
+    assert crawl.urls(8) == urls[3:11]  # With the 3 that are out no more than a tenth.
+    assert crawl.urls(1) == urls[11:12]  # Past it, but one page is always its batch's best.
+    assert crawl.urls(90) == urls[12:]  # All hold what the best holds.
+
+
+def test_batch_is_cut_by_the_best_page_that_is_free(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(100, 1)
+    crawl.seed(urls)
+    for i in range(12):
+        crawl.event(f"http://hub{i}.org/", urls[:1])
+    assert crawl.urls(50) == urls[:1]
+    assert crawl.urls(50) == urls[1:51]
+
+
+def test_modes_tell_pages_never_read_from_others(valkey: Server) -> None:
+    crawl, a, b, c = Crawl(valkey), "http://a.org/", "http://b.org/", "http://c.org/"
+    crawl.seed([a, b, c])
+    crawl.event(a, [b])
+    crawl.event(b, [a, c])
+    assert crawl.urls(mode="refresh") == [a]
+    assert crawl.urls(mode="discover") == [c]
+    crawl.event(a, status=404)
+    crawl.event("http://hub.org/", [a])
+    crawl.seed([a])
+    (page,) = crawl.next(mode="discover")  # Back, and not read since.
+    assert (page["url"], page["fetched_before"]) == (a, True)
+    with pytest.raises(BadInput, match="none of any, discover, refresh"):
+        crawl.next(mode="new")
+
+
+def test_domain_is_a_host_with_all_below_it(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(["http://a.org/", "http://b.a.org/", "http://nota.org/", "http://xn--bcher-kva.example/x"])
+    assert crawl.urls(domain="BÜCHER.example") == ["http://xn--bcher-kva.example/x"]
+    assert crawl.urls(domain="b.a.org") == ["http://b.a.org/"]
+    assert crawl.urls(domain="a.org", busy_hosts=["a.org"]) == []
+    assert crawl.urls(domain="a.org") == ["http://a.org/"]
+    assert crawl.urls(domain="unknown.org") == []
+    assert crawl.urls() == ["http://nota.org/"]
+
+
+@pytest.mark.parametrize(
+    ("bad", "complaint"),
+    [
+        ({"n": 0}, "at least one page"),
+        ({"lease_seconds": 0.0}, "lease_seconds=0.0"),
+        ({"lease_seconds": math.nan}, "lease_seconds=nan"),
+        ({"lease_seconds": 1e9}, "a day"),
+        ({"domain": "a.org/x"}, "not a host"),
+        ({"busy_hosts": ["a.org", ""]}, "not a host"),
+    ],
+)
+def test_bad_parameter_is_refused_by_name(valkey: Server, bad: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(BadInput, match=complaint):
+        Crawl(valkey).frontier.next(**bad)
+
+
+# When to come back.
+
+
+def retry_after(crawl: Crawl, **more: Any) -> float:
+    answer: Any = crawl.frontier.next(**more)
+    assert answer["pages"] == []
+    assert answer["retry_after"] > 0
+    return float(answer["retry_after"])
+
+
+def test_empty_answer_says_when_a_host_has_rested(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.6))
+    crawl.seed(["http://a.org/1", "http://a.org/2"])
+    (first,) = crawl.next()
+    assert crawl.frontier.next(1, busy_hosts=["a.org"])["retry_after"] == 5.0  # None of that host's are wanted.
+    wait = retry_after(crawl)
+    assert 0.05 <= wait <= 0.6
+    time.sleep(wait)
+    (second,) = crawl.next()
+    assert {first["url"], second["url"]} == {"http://a.org/1", "http://a.org/2"}
+
+
+def test_empty_answer_says_when_a_failed_page_is_due(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.5))
+    crawl.seed(["http://a.org/"])
+    crawl.event("http://a.org/", status=0)
+    wait = retry_after(crawl)
+    assert 0.05 <= wait <= 0.5
+    time.sleep(wait)
+    assert crawl.urls() == ["http://a.org/"]
+
+
+@pytest.mark.parametrize("retry", [0.0, 0.3])
+def test_empty_answer_says_when_a_lease_has_run_out(valkey: Server, retry: float) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=retry))
+    crawl.seed(["http://a.org/"])
+    assert crawl.next(lease_seconds=0.3)
+    wait = retry_after(crawl)
+    assert 0.05 <= wait <= 0.3 + retry
+    time.sleep(wait)
+    assert crawl.urls() == ["http://a.org/"]
+
+
+def test_waits_are_told_up_to_a_minute_and_five_seconds_while_leases_run(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=3_600.0))
+    assert retry_after(crawl) == 5.0  # Nothing is known.
+    crawl.seed(["http://a.org/", "http://b.org/"])
+    crawl.event("http://b.org/", status=500)
+    assert retry_after(crawl, domain="b.org") == 60.0
+    assert crawl.urls() == ["http://a.org/"]
+    assert retry_after(crawl) == 5.0  # Its fetch may bring pages long before the lease ends.
+
+
+def test_answer_with_pages_says_to_come_back_at_once(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(["http://a.org/"])
+    assert crawl.frontier.next()["retry_after"] == 0
+
+
+def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
+    """2,500 leases end at once; each call ends a thousand of them, and offers other pages meanwhile."""
+    crawl, urls = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0)), pages_of(100, 26)
+    for at in range(0, 2_600, 1_300):
+        crawl.seed(urls[at : at + 1_300])
+    keys, client = crawl.store.shard.keys, crawl.store.shard.client
+    client.zadd(keys.leases, {str(i): 1_000_000 for i in range(2_500)})
+    assert crawl.urls(1) == [urls[0]]  # Its lease is over; it was among the first thousand.
+    assert client.zcard(keys.leases) == 1_501
+    assert len(crawl.next(500)) == 500
+    crawl.next(1)
+    assert client.zcount(keys.leases, 0, 1_000_000) == 0
+    assert crawl.fails() == 2_500
+
+
+def test_suggestions_spread_over_hosts_when_each_rests(valkey: Server) -> None:
+    crawl = Crawl(valkey, Politeness(host_delay_seconds=30.0))
+    crawl.seed(pages_of(50, 10))
+    hosts = Counter(host_of(url) for _ in range(5) for url in crawl.urls(10))
+    assert len(hosts) == 50
+    assert set(hosts.values()) == {1}
+    assert crawl.next() == []

@@ -1,0 +1,388 @@
+"""Answers agree with the model to the last digit, and are never older than they say."""
+
+import threading
+import time
+from dataclasses import replace
+
+import pytest
+from logs import NOW_US, PARTITION, pep_history, record, seeds
+from servers import Server
+
+from opic.cash import MILLION, Flag, Rules
+from opic.errors import BadInput, BadUrl, NotBuiltYet
+from opic.events import Record
+from opic.ledger import Ledger, Page
+from opic.query import AGE_SECONDS_MAX, Mirror, Query
+from opic.store import Shard, Store
+from opic.urls import host_of
+
+A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
+
+
+def open_query(server: Server, *records: Record, rules: Rules | None = None) -> tuple[Store, Query]:
+    """A store that these records took effect in, and what one may ask of it."""
+    given = {"regrant_ppm": rules.regrant_ppm} if rules else {}
+    store = Store(Shard.open(server.client(), "default", given))
+    store.apply(PARTITION, records)
+    return store, Query(store.shard, Mirror(store.shard))
+
+
+def calls(server: Server, command: str) -> int:
+    """How often a command was sent since the server started, from within functions too."""
+    with server.client() as client:
+        return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
+
+
+def score(ledger: Ledger, page: Page) -> int:
+    return page.spent + ledger.cash(page)
+
+
+def expected_entry(ledger: Ledger, page: Page) -> dict[str, object]:
+    """What the model says of a page, but for its rank."""
+    gone, last = page.has(Flag.GONE), page.measures[-1] if page.measures else None
+    total = ledger.books.importance_total(ledger.rules.minted)
+    bound = ledger.books.error_bound(ledger.rules.minted, ledger.rules.q)
+    return {
+        "url": page.url,
+        "importance": 0.0 if gone else score(ledger, page) / total,
+        "cash": ledger.cash(page),
+        "reads": page.reads,
+        "last_read_clock": last.clock if last else None,
+        "last_fetched_at": last.fetched_at_us / MILLION if last else None,
+        "policy": "static",
+        "window": None,
+        "teleport": "uniform",
+        **({"error_bound": bound} if bound < 2 else {}),
+        **({"gone": True} if gone else {}),
+    }
+
+
+def expected_ranks(ledger: Ledger) -> dict[str, int]:
+    """Rank by URL, best first, live pages only; ties in order of first sight share the better rank."""
+    live = sorted((p for p in ledger.pages.values() if not p.has(Flag.GONE)), key=lambda p: (-score(ledger, p), p.id))
+    ranks: dict[str, int] = {}
+    for place, page in enumerate(live, 1):
+        before = live[place - 2] if place > 1 else None
+        tied = before is not None and score(ledger, before) == score(ledger, page)
+        ranks[page.url] = ranks[before.url] if before is not None and tied else place
+    return ranks
+
+
+@pytest.mark.parametrize("until", [10_401, None], ids=["while a page is gone", "to its end"])
+def test_real_history_is_answered_as_by_the_model(servers: Server, until: int | None) -> None:
+    log = pep_history()[:until]
+    store, query = open_query(servers, *log)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    pages, books, ranks = list(ledger.pages.values()), ledger.books, expected_ranks(ledger)
+    assert (books.gone > 0) == (until is not None)
+
+    answers = query.importance(list(ledger.pages))
+    for answer, page in zip(answers, pages, strict=True):
+        assert answer is not None
+        assert answer.pop("rank", None) == ranks.get(page.url)
+        assert answer == expected_entry(ledger, page)
+    assert sum(float(str(answer["importance"])) for answer in answers if answer) == pytest.approx(1.0, abs=1e-12)
+
+    assert [page["url"] for page in query.top(len(pages))] == list(ranks)
+    top = query.top(100)
+    assert [page["url"] for page in top] == list(ranks)[:100]
+    for shown, answer in zip(top, query.importance([str(page["url"]) for page in top]), strict=True):
+        assert answer is not None
+        assert shown == {"host": host_of(str(shown["url"])), **{name: answer[name] for name in shown if name != "host"}}
+
+    grains = {"pages": sum(map(ledger.cash, pages)), "virtual": books.pool, "in_flight": 0, "conserved": True}
+    assert query.audit() == {"minted": 1 << 52, **grains, "shards": [{"shard": 0, **grains, "mismatches": []}]}
+
+    stats = query.stats()
+    assert (stats["known_pages"], stats["gone_pages"], stats["read_pages"]) == (books.live, books.gone, books.open)
+    assert (stats["clock"], stats["rounds"]) == (books.clock, books.rounds / 2**32)
+    assert (stats["reads"], stats["failures"], stats["links"]) == (books.reads, books.failures, books.links)
+    assert (stats["bad_links"], stats["dead_letters"]) == (books.bad_links, books.dead_letters)
+    assert (stats["version"], stats["shards"]) == (store.shard.books().version, 1)
+
+
+def test_every_answer_after_a_step_is_exact_on_a_small_store(servers: Server) -> None:
+    store, query = open_query(servers)
+    ledger, urls = Ledger(), [A, B, C, "http://d.org/"]
+    for offset in range(40):
+        event = record(offset, urls[offset % 3], [urls[(offset + 1) % 4], urls[(offset * 7 + 2) % 4]])
+        store.apply(PARTITION, [event])
+        ledger.apply(PARTITION, [event])
+        ranks = expected_ranks(ledger)
+        assert {str(page["url"]): page["rank"] for page in query.top(10)} == ranks
+        for answer, page in zip(query.importance(list(ledger.pages)), ledger.pages.values(), strict=True):
+            assert answer == {**expected_entry(ledger, page), "rank": ranks[page.url]}
+
+
+def test_page_never_seen_has_no_answer(valkey: Server) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    store.shard.directory.assign([C], True)  # A worker that died before its step leaves an id and no page.
+    assert [answer and answer["url"] for answer in query.importance([C, A, "http://d.org/"])] == [None, A, None]
+
+
+def test_urls_may_come_in_any_form_and_more_than_once(valkey: Server) -> None:
+    _, query = open_query(valkey, record(0, A, [B]))
+    first, again = query.importance(["HTTP://A.org:80/#top", A])
+    assert first == again
+    assert first is not None
+    assert first["url"] == A
+    with pytest.raises(BadUrl):
+        query.importance([A, "mailto:a@b.org"])
+    assert query.importance([]) == []
+
+
+def test_url_may_be_as_long_as_its_setting_says(valkey: Server) -> None:
+    long = A + "x" * 3_000
+    store, query = open_query(valkey)
+    with pytest.raises(BadUrl, match="OPIC_MAX_URL_BYTES 2,048"):
+        query.importance([long])
+    assert Query(store.shard, query.mirror, url_bytes_max=4_096).importance([long]) == [None]
+
+
+def test_gone_page_has_no_importance_and_no_rank(valkey: Server) -> None:
+    _, query = open_query(valkey, record(0, A, [B, C]), record(1, B, status=404))
+    a, b, c = query.importance([A, B, C])
+    assert a is not None
+    assert b is not None
+    assert c is not None
+    assert (b["importance"], b["gone"], b.get("rank")) == (0.0, True, None)
+    assert a["importance"] + c["importance"] == pytest.approx(1.0)  # type: ignore[operator]
+    assert "gone" not in a
+    assert [page["url"] for page in query.top(10)] == [A, C] if a["rank"] == 1 else [C, A]
+
+
+def test_error_bound_of_two_says_nothing_and_is_left_out(valkey: Server) -> None:
+    log = [record(0, A, [B]), record(1, B, [A])]
+    store, query = open_query(valkey)
+    seen = set()
+    for event in log:
+        store.apply(PARTITION, [event])
+        bound = store.shard.books().error_bound(1 << 52, 150_000)
+        (answer,) = query.importance([A])
+        assert answer is not None
+        assert answer.get("error_bound") == query.stats().get("error_bound") == (bound if bound < 2 else None)
+        seen.add(bound < 2)
+    assert True in seen
+
+
+def test_policies_are_refused_by_name(valkey: Server) -> None:
+    _, query = open_query(valkey, record(0, A, [B]))
+    for ask in (lambda **kw: query.importance([A], **kw), lambda **kw: query.top(1, **kw)):
+        for policy in ("interpolation", "fixed", "variable", "improved"):
+            with pytest.raises(NotBuiltYet, match=f"{policy}.* not built yet: use policy=static"):
+                ask(policy=policy)
+        with pytest.raises(BadInput, match="none of static, interpolation, fixed, variable, improved"):
+            ask(policy="pagerank")
+        for window in (0.0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(BadInput, match="positive number of rounds"):
+                ask(window=window)
+    (answer,) = query.importance([A], policy="static", window=8.0)
+    assert answer is not None
+    assert answer["window"] is None
+
+
+DOMAIN_PAGES = [
+    "http://example.org/",
+    "http://www.example.org/a",
+    "https://user:pw@deep.www.example.org:8443/b",
+    "http://notexample.org/",
+    "http://example.org.evil.net/",
+    "http://example.org.:81/",
+    "http://xn--bcher-kva.example/",
+    "http://shop.xn--bcher-kva.example/",
+    "http://127.0.0.1/",
+    "http://[::1]:8080/",
+]
+
+
+@pytest.mark.parametrize(
+    ("domain", "places"),
+    [
+        ("example.org", [0, 1, 2]),
+        ("EXAMPLE.ORG", [0, 1, 2]),
+        ("www.example.org", [1, 2]),
+        ("org", [0, 1, 2, 3]),
+        ("ample.org", []),
+        ("bücher.example", [6, 7]),
+        ("127.0.0.1", [8]),
+        ("[::1]", [9]),
+        ("unknown.org", []),
+    ],
+)
+def test_top_of_a_domain_is_its_host_and_all_below(valkey: Server, domain: str, places: list[int]) -> None:
+    _, query = open_query(valkey, seeds(0, *DOMAIN_PAGES))
+    found = query.top(100, domain=domain)
+    assert [page["url"] for page in found] == [DOMAIN_PAGES[i] for i in places]  # All alike, so as first seen.
+    assert all(page["rank"] == 1 for page in found)
+
+
+def test_rank_in_a_domain_is_the_rank_among_all(valkey: Server) -> None:
+    _, query = open_query(valkey, record(0, A, [B]), record(1, B, [C]), record(2, C, [B]))
+    ranks = {page["url"]: page["rank"] for page in query.top(10)}
+    for url in (A, B, C):
+        assert [page["rank"] for page in query.top(10, domain=url.split("/")[2])] == [ranks[url]]
+
+
+def test_pages_that_become_known_later_are_found_by_their_domain(valkey: Server) -> None:
+    store, query = open_query(valkey, seeds(0, A))
+    assert query.top(10, domain="a.org")
+    for offset in range(1, 4):
+        urls = [f"http://h{offset}.a.org/{i}" for i in range(300)]  # Past a sealed block of URLs.
+        store.apply(PARTITION, [seeds(offset, *urls)])
+        assert [page["url"] for page in query.top(1000, domain=f"h{offset}.a.org")] == urls
+        assert len(query.top(1000, domain="a.org")) == 1 + min(offset * 300, 999)
+
+
+def test_bad_parameters_of_top_are_refused(valkey: Server) -> None:
+    _, query = open_query(valkey, seeds(0, A))
+    with pytest.raises(BadInput, match="at least one page"):
+        query.top(0)
+    with pytest.raises(BadInput, match="not a host"):
+        query.top(1, domain="a.org/path")
+
+
+def test_empty_store_has_answers_too(valkey: Server) -> None:
+    _, query = open_query(valkey)
+    assert query.top(10) == query.top(10, domain="a.org") == []
+    assert query.importance([A]) == [None]
+    assert query.stats()["known_pages"] == 0
+    assert query.audit()["conserved"]
+
+
+def test_audit_tells_when_a_grain_is_missing(valkey: Server) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    store.shard.client.hincrby(store.shard.keys.books, "pool", -1)
+    audit = query.audit()
+    assert not audit["conserved"]
+    assert int(str(audit["minted"])) == int(str(audit["pages"])) + int(str(audit["virtual"])) + 1
+    store.shard.client.hincrby(store.shard.keys.books, "clock", 1)
+    (shard,) = query.audit()["shards"]  # type: ignore[misc]
+    assert any("clock" in mismatch for mismatch in shard["mismatches"])
+
+
+def test_clock_past_a_double_is_answered_to_the_grain(valkey: Server) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    old, huge = store.shard.books().clock, (1 << 61) + 1
+    store.shard.client.hincrby(store.shard.keys.books, "clock", huge - old)
+    store.shard.client.bitfield(store.shard.keys.block("h", 0)).set("i64", "#0", huge).execute()
+    store = Store(store.shard)
+    store.apply(PARTITION, [record(1, B, [A])])
+    a, b = query.importance([A, B])
+    books = store.shard.books()
+    assert books.clock > huge
+    assert a is not None
+    assert b is not None
+    assert b["last_read_clock"] == books.clock
+    assert a["importance"] == (huge + int(str(a["cash"]))) / books.importance_total(1 << 52)
+    assert (a["rank"], b["rank"]) == (1, 2)
+    assert query.top(1)[0]["importance"] == a["importance"]
+
+
+# The mirror.
+
+
+def test_nothing_is_read_again_while_nothing_moves(valkey: Server) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    query.top(10)
+    before, started = calls(valkey, "get"), time.time()
+    first = query.mirror.fresh()
+    second = query.mirror.fresh()
+    assert calls(valkey, "get") == before
+    assert started <= first.as_of <= second.as_of <= time.time()
+    assert second.scores is first.scores  # And nothing is worked out again.
+    store.apply(PARTITION, [record(1, B, [A])])
+    assert query.mirror.fresh().books.version == first.books.version + 1
+    assert calls(valkey, "get") > before
+
+
+def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opic.query.PAGES_EXACT", 0)
+    store, query = open_query(valkey, record(0, A, [B]))
+    mirror = query.mirror
+    mirror.fresh()
+    offset, kept, deadline = 0, 0, time.monotonic() + 20
+    versions: set[int] = set()
+    while len(versions) < 3:
+        assert time.monotonic() < deadline
+        mirror._took_seconds = 10.0  # As if a refresh took this long.
+        offset += 1
+        store.apply(PARTITION, [record(offset, A, [B])])
+        asked = time.time()
+        shown = mirror.fresh()
+        assert asked - shown.as_of <= AGE_SECONDS_MAX + 0.05
+        kept += shown.books.version < store.shard.books().version
+        versions.add(shown.books.version)
+        # A single page is exact all the same.
+        (answer,) = query.importance([A])
+        assert answer is not None
+        assert answer["reads"] == offset + 1
+    assert kept > 0
+
+
+def test_snapshot_can_not_be_changed(valkey: Server) -> None:
+    _, query = open_query(valkey, record(0, A, [B]))
+    snapshot = query.mirror.fresh()
+    for column in (snapshot.v, snapshot.spent, snapshot.state, snapshot.host):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 1
+    with pytest.raises(AttributeError):
+        snapshot.as_of = 0.0  # type: ignore[misc]
+
+
+def test_readers_see_states_of_one_instant_while_a_worker_steps(valkey: Server) -> None:
+    """Sum of H + C over the pages is what the books say: not so if a column or a block were of another step."""
+    log = pep_history()[:6_000]
+    store, query = open_query(valkey, *log[:10])
+    done = threading.Event()
+    seen: list[int] = []
+    wrong: list[str] = []
+
+    def look() -> None:
+        while not done.is_set():
+            snapshot = query.mirror.fresh()
+            total = snapshot.books.importance_total(1 << 52)
+            if int(snapshot.scores[snapshot.scores >= 0].sum()) != total:
+                wrong.append(f"version {snapshot.books.version}")
+            if len(snapshot.host) != len(snapshot) or int(snapshot.host.max()) >= len(snapshot.hosts):
+                wrong.append(f"hosts of version {snapshot.books.version}")
+            top = query.top(50)
+            if [p["rank"] for p in top] != sorted(int(str(p["rank"])) for p in top):
+                wrong.append(f"order of version {snapshot.books.version}")
+            seen.append(snapshot.books.version)
+
+    readers = [threading.Thread(target=look) for _ in range(3)]
+    for reader in readers:
+        reader.start()
+    for at in range(0, len(log), 40):
+        store.apply(PARTITION, log[at : at + 40])
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert not wrong
+    assert len(set(seen)) > 10
+
+
+def test_mirror_looks_again_when_pages_came_while_it_looked(valkey: Server) -> None:
+    """`Shard.columns` asks how many ids there are, then reads: a step in between leaves its new pages out."""
+    store, query = open_query(valkey, record(0, A, [B]))
+    plain, looks = store.shard.columns, []
+
+    def late(**options: bool) -> object:
+        found = plain(**options)
+        looks.append(found)
+        if len(looks) > 1:
+            return found
+        return replace(found, v=found.v[:1], spent=found.spent[:1], state=found.state[:1])
+
+    store.shard.columns = late  # type: ignore[method-assign, assignment]
+    assert [page["url"] for page in query.top(10)] in ([A, B], [B, A])
+    assert len(looks) == 2
+
+
+def test_times_are_those_of_the_fetch(valkey: Server) -> None:
+    at = NOW_US / MILLION - 86_400.25
+    _, query = open_query(valkey, record(0, A, [B], fetched_at=at))
+    (answer,) = query.importance([A])
+    assert answer is not None
+    assert answer["last_fetched_at"] == pytest.approx(at, abs=1e-6)

@@ -1,0 +1,113 @@
+"""What the store promises at its edges: numbers near their limits, columns read while pages come, settings kept."""
+
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+from logs import PARTITION, record
+from servers import Server
+
+from opic.cash import CLOCK_LIMIT, Books
+from opic.errors import StoreError, StoreFull, StoreMismatch
+from opic.store import Shard, Store
+
+A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
+
+
+def test_a_clock_past_what_a_double_holds_is_exact(servers: Server) -> None:
+    shard = Shard.open(servers.client())
+    Store(shard).apply(PARTITION, [record(0, A, [B])])
+    shard.client.hset(shard.keys.books, "clock", 2**53 - 1)
+    Store(shard).apply(PARTITION, [record(1, B, [A])])
+    assert shard.books().clock == 2**53 - 1 + int(shard.rows([1]).spent[0])
+
+
+def test_a_clock_at_its_limit_stops_the_store_before_anything_is_written(servers: Server) -> None:
+    shard = Shard.open(servers.client())
+    Store(shard).apply(PARTITION, [record(0, A, [B])])
+    shard.client.hset(shard.keys.books, "clock", CLOCK_LIMIT - 1)
+    before = asdict(shard.books())
+    with pytest.raises(StoreFull, match="reached its limit of 2\\^62"):
+        Store(shard).apply(PARTITION, [record(1, B, [A])])
+    assert asdict(shard.books()) == before
+    assert shard.next_offset(PARTITION) == 1
+
+
+def test_the_server_refuses_what_the_worker_let_through(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both sides of the boundary check: a worker whose own check is gone changes nothing either."""
+    shard = Shard.open(servers.client())
+    Store(shard).apply(PARTITION, [record(0, A, [B])])
+    shard.client.hset(shard.keys.books, "clock", CLOCK_LIMIT - 1)
+    before = asdict(shard.books())
+    monkeypatch.setattr(Books, "check", lambda _: None)
+    with pytest.raises(StoreFull, match="OPICFULL the clock"):
+        Store(shard).apply(PARTITION, [record(1, B, [A])])
+    assert asdict(shard.books()) == before
+    assert shard.next_offset(PARTITION) == 1
+
+
+def test_drift_at_its_limit_stops_counting_and_moves_cash_on(servers: Server) -> None:
+    shard = Shard.open(servers.client())
+    Store(shard).apply(PARTITION, [record(0, A, [B])])
+    shard.client.hset(shard.keys.books, "drift_plus", CLOCK_LIMIT - 1)
+    Store(shard).apply(PARTITION, [record(1, A, [C])])
+    books = shard.books()
+    assert books.drift_plus == CLOCK_LIMIT
+    assert books.reads == 2
+    assert shard.audit().conserved
+
+
+class StepFirst:
+    """A client that lets another worker step just before each pipeline: the worst moment, every time."""
+
+    def __init__(self, client: Any, worker: Store) -> None:
+        self._client, self._worker, self._at = client, worker, 1
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "pipeline" and self._at < 4:
+            urls = [f"http://host-{self._at}.org/{n}" for n in range(3)]
+            self._worker.apply(PARTITION, [record(self._at, A, urls)])
+            self._at += 1
+        return getattr(self._client, name)
+
+
+def test_columns_are_of_one_instant_while_pages_come(servers: Server) -> None:
+    """Pages that became known between the count of ids and the books were missing, and were granted twice."""
+    worker = Store(Shard.open(servers.client()))
+    worker.apply(PARTITION, [record(0, A, [B])])
+    shard = Shard.open(servers.client())
+    shard.client = StepFirst(shard.client, worker)
+    for _ in range(3):
+        audit = shard.audit()
+        assert audit.conserved, audit.mismatches
+    Store(shard).apply(PARTITION, [record(4, B, ["http://host-3.org/1", "http://host-9.org/"])])
+    assert worker.audit().conserved
+
+
+def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_are_given(servers: Server) -> None:
+    Shard.open(servers.client(), given={"q": 500_000, "measures_max": 2})
+    assert Shard.open(servers.client()).rules.q == 500_000
+    assert Shard.open(servers.client(), given={"measures_max": 2}).rules.measures_max == 2
+    with pytest.raises(StoreMismatch, match="OPIC_HISTORY_MEASURES is 4, but this store was made with 2"):
+        Shard.open(servers.client(), given={"measures_max": 4})
+
+
+def test_a_store_of_another_format_is_refused(servers: Server) -> None:
+    shard = Shard.open(servers.client())
+    shard.client.hset(shard.keys.meta, "format", "0")
+    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 1"):
+        Shard.open(servers.client())
+
+
+def test_a_server_that_evicts_is_refused(servers: Server) -> None:
+    servers.client().config_set("maxmemory-policy", "allkeys-lru")
+    with pytest.raises(StoreError, match="set it to noeviction"):
+        Shard.open(servers.client())
+
+
+def test_crawls_in_one_store_do_not_see_each_other(servers: Server) -> None:
+    one, two = (Store(Shard.open(servers.client(), name)) for name in ("one", "two"))
+    one.apply(PARTITION, [record(0, A, [B])])
+    assert two.shard.page(A) is None
+    assert two.next_offset(PARTITION) == 0
+    assert one.shard.page(B) is not None
