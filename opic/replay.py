@@ -40,9 +40,7 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 READS_PER_PAGE: Final = 1.0
 SEEDS: Final = 5
-BATCH_SHARE: Final = (
-    100  # Greedy asks for 1 % of the known pages at a time; choosing 10 % at once would cost nothing yet.
-)
+BATCH_SHARE: Final = 100  # Greedy asks for 1 % of the known pages at a time; 10 % at once would cost nothing yet.
 BATCH_MAX: Final = 1_000
 VALUES_A_CALL: Final = 500  # As many as the worker takes in one go.
 BYTES_A_CALL: Final = 4 << 20
