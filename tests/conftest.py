@@ -1,6 +1,7 @@
 """What every test may use: real servers, started once a session and emptied between tests."""
 
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,11 @@ from servers import Binary, Missing, Server
 
 IN_CI = bool(os.environ.get("CI"))
 SKIP_PREFIX = "wants a real server: "
+
+# Who starts us in the background, as a CI may, has these ignored; the services that we start would inherit that.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
 FOUND = {name: real_servers.find_server(name) for name in real_servers.NAMES}
 
