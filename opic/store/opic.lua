@@ -107,11 +107,8 @@ local function split(keys, args)
       gone[#gone + 1] = entries[i]
     end
   end
-  if #moved > VALUES_MAX then return redis.error_reply('OPICARGS bucket too large to split') end
-  if #moved > 0 then
-    redis.call('HSET', keys[3], unpack(moved))
-    redis.call('HDEL', keys[2], unpack(gone))
-  end
+  for i = 1, #moved, VALUES_MAX do redis.call('HSET', keys[3], unpack(moved, i, math.min(i + VALUES_MAX - 1, #moved))) end
+  for i = 1, #gone, VALUES_MAX do redis.call('HDEL', keys[2], unpack(gone, i, math.min(i + VALUES_MAX - 1, #gone))) end
   redis.call('HSET', keys[1], 'buckets', string.format('%.0f', buckets + 1))
   return 1
 end
