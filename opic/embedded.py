@@ -81,12 +81,16 @@ class EmbeddedServer:
             raise StoreError(f"{error}; use --store redis://… with a server of your own") from None
         for name, value in CONFIG.items():
             command += [f"--{name}", value]
-        command += ["--logfile", str(self.data / "store.log")]
         assert self._lock is not None
-        # A session of its own: Ctrl-C at a terminal is for us to pass on, in order.
-        self.process = subprocess.Popen(
-            command, pass_fds=(self._lock,), start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        with (self.data / "store.log").open("ab") as said:
+            self.process = subprocess.Popen(
+                command,
+                pass_fds=(self._lock,),
+                start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+            )
         self.url = f"unix://{socket}"
         self._await_loaded()
         state = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
@@ -95,7 +99,9 @@ class EmbeddedServer:
         scratch.replace(self.data / "service.json")
 
     def stop(self) -> None:
-        """End the server, its file synced, and give the directory back."""
+        """End the server, its file synced, and give the directory back; nothing if it is not ours."""
+        if self._lock is None:
+            return
         if self.process is not None and self.process.poll() is None:
             self.process.terminate()
             try:

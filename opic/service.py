@@ -147,8 +147,8 @@ class EmbeddedService:
     def __enter__(self) -> "EmbeddedService":
         """Start the store, open it, start the worker."""
         with self._stack as stack:
+            stack.callback(self.server.stop)  # First: an interrupt may come at any moment from here on.
             self.server.start()
-            stack.callback(self.server.stop)
             self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self.backend.close)
             if self._with_worker:
