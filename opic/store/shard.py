@@ -155,6 +155,13 @@ class Shard:
         )
 
     def _rows(self, ids: Int64s, inflow: bool, states: bool) -> Rows:
+        command = self.rows_command(ids, inflow=inflow, states=states)
+        with store_errors():
+            answer = self.client.execute_command(*command)
+        return self.rows_answer(answer, inflow=inflow)
+
+    def rows_command(self, ids: Int64s, *, inflow: bool = False, states: bool = False) -> list[Any]:
+        """Return the command that reads rows of increasing ids, for whoever sends it himself."""
         block = self.keys.block
         i64 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_I64)]
         u8 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_U8)] if states else []
@@ -163,20 +170,16 @@ class Shard:
         names = [block(c, b) for c in columns for b, _ in i64]
         names += [block("s", b) for b, _ in u8] + [block("m", b) for b, _ in packed]
         blob = msgpack.packb([[o for _, o in i64] * len(columns), [o for _, o in u8], [o for _, o in packed]])
-        with store_errors():
-            flat, raw, state, records = self.client.fcall_ro(
-                "opic_1_read", 1 + len(names), self.keys.books, *names, blob
-            )
-        numbers = np.frombuffer(raw, I64).astype(np.int64).reshape(len(columns), -1)
+        return ["FCALL_RO", "opic_1_read", 1 + len(names), self.keys.books, *names, blob]
+
+    def rows_answer(self, answer: Any, *, inflow: bool = False) -> Rows:
+        """Return the rows that `rows_command` was answered with."""
+        flat, raw, state, records = answer
+        numbers = np.frombuffer(raw, I64).astype(np.int64).reshape(3 if inflow else 2, -1)
         books = _books(dict(zip(flat[::2], flat[1::2], strict=True)))
         nothing = np.empty(0, np.int64)
         return Rows(
-            books,
-            numbers[0],
-            numbers[1],
-            numbers[2] if inflow else nothing,
-            np.frombuffer(state, np.uint8),
-            records,
+            books, numbers[0], numbers[1], numbers[2] if inflow else nothing, np.frombuffer(state, np.uint8), records
         )
 
     def columns(self, *, inflow: bool = False) -> Columns:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from copy import copy
 from hashlib import blake2b
 from itertools import islice
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -19,10 +20,10 @@ from opic.errors import BadUrl, FenceMoved, StoreUnavailable
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
 from opic.store import columns
-from opic.store.columns import DIGEST_BYTES, Int64s, by_block
+from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
 from opic.store.connection import store_errors
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
-from opic.store.shard import Shard
+from opic.store.shard import Rows, Shard
 from opic.urls import canonical_url, host_of, registered_domain
 
 LINKS_A_STEP_MAX = 4_000  # Other clients wait for a whole call: this many increments are 4 to 8 ms.
@@ -51,10 +52,10 @@ class Store:
         self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
         self._domains: dict[str, int] = {}
         # By id, of all pages; they grow by doubling. Pending sums are zero between batches.
-        self._state = np.zeros(0, np.uint8)
-        self._domain = np.zeros(0, np.int32)
-        self._pending = np.zeros(0, np.int64)
-        self._pending_inflow = np.zeros(0, np.int64)
+        self.state = np.zeros(0, np.uint8)
+        self.domain = np.zeros(0, np.int32)
+        self.pending = np.zeros(0, np.int64)
+        self.pending_inflow = np.zeros(0, np.int64)
 
     def next_offset(self, partition: str) -> int:
         """Return the offset of the first record of the partition that has not taken effect."""
@@ -74,49 +75,87 @@ class Store:
         Raises:
             StoreUnavailable: the store was away in between. What took effect is known to it: apply the same again.
         """
-        start = 0
-        decoded = [decode_record(record, self.limits) for record in records]
-        while start < len(records):
-            end, links = start, 0
-            while end < len(records) and (end == start or links + len(decoded[end].links) <= LINKS_A_STEP_MAX):
-                links += len(decoded[end].links) + len(decoded[end].seeds) + 1
-                end += 1
-            self._apply_once(partition, records[start:end], decoded[start:end])
-            start = end
-
-    def _apply_once(self, partition: str, records: Sequence[Record], events: Sequence[Event]) -> None:
+        decoded = [decode_record(record, self.limits, self.link_ids) for record in records]
         for _ in range(REFUSALS_MAX):
-            if self._stale:
-                self._reload()
-            if partition not in self._next:
-                self._next[partition] = self.next_offset(partition)
-            begin = self._next[partition]
-            skip = next((i for i, record in enumerate(records) if record.offset >= begin), len(records))
-            if skip == len(records):
-                return
-            # Until the store says OK, what this batch does to our copies is not true.
-            self._stale = True
             try:
-                batch = _Batch(self, records[skip:], events[skip:])
+                self._stream(partition, records, decoded)
             except FenceMoved:
                 continue
-            reply = self._send(batch, partition, begin, records[-1].offset + 1)
-            if reply == b"OK":
-                self._stale = False
-                self.books = batch.books
-                self.books.version += 1
-                self._next[partition] = records[-1].offset + 1
-                return
+            return
         raise StoreUnavailable("the shard moved under every one of a thousand tries: too many workers on one shard")
 
-    def _send(self, batch: "_Batch", partition: str, begin: int, end: int) -> bytes:
-        batch.books.check()
-        keys, blob = batch.payload()
+    def _stream(self, partition: str, records: Sequence[Record], events: Sequence[Event]) -> None:
+        """Send the records in batches, working one out while the server applies the one before.
+
+        The rows that a batch wants are asked for just before the step of the batch before it, on one connection: they
+        are of the instant before that step, and what it changes in them we know.
+
+        Raises:
+            FenceMoved: a step was refused. Those before it took effect, none after it will.
+        """
+        if self._stale:
+            self._reload()
+        if partition not in self._next:
+            self._next[partition] = self.next_offset(partition)
+        begin = self._next[partition]
+        start = next((i for i, record in enumerate(records) if record.offset >= begin), len(records))
+        if start == len(records):
+            return
+        self._forget_links()
+        # Until the last step is confirmed, what these batches do to our copies is not true.
+        self._stale = True
+        pool = self.shard.client.connection_pool
         with store_errors():
-            reply = self.shard.client.fcall(
-                "opic_1_step", len(keys), *keys, self.books.version, partition, begin, end, self.retry_seconds, blob
-            )
-        return bytes(reply[0])
+            line = pool.get_connection()
+        try:
+            sent: _Batch | None = None
+            batch = _Batch(self, records, events, start)
+            with store_errors():
+                line.send_command(*self.shard.rows_command(batch.wanted))
+                rows = self.shard.rows_answer(line.read_response())
+            while True:
+                following = _Batch(self, records, events, batch.end) if batch.end < len(records) else None
+                batch.decide(rows, sent)
+                if sent is not None:
+                    begin = self._confirm(line, partition, sent)
+                keys, blob = batch.payload()
+                with store_errors():
+                    if following is not None:
+                        line.send_command(*self.shard.rows_command(following.wanted))
+                    line.send_command(
+                        "FCALL", "opic_1_step", len(keys), *keys,
+                        batch.before.version, partition, begin, records[batch.end - 1].offset + 1,
+                        self.retry_seconds, blob,
+                    )  # fmt: skip
+                    if following is not None:
+                        rows = self.shard.rows_answer(line.read_response())
+                sent = batch
+                if following is None:
+                    break
+                batch = following
+            self._confirm(line, partition, sent)
+            self._stale = False
+        except BaseException:
+            line.disconnect()  # Answers may still be under way: nobody else may take them for his.
+            raise
+        finally:
+            pool.release(line)
+
+    def _confirm(self, line: Any, partition: str, sent: "_Batch") -> int:
+        """Wait for the answer to a step; return the offset after it."""
+        with store_errors():
+            reply = line.read_response()
+        if reply[0] != b"OK":
+            raise FenceMoved(f"another worker stepped in between: {reply}")
+        self.books = sent.books
+        self._next[partition] = sent.records[-1].offset + 1
+        return self._next[partition]
+
+    def _forget_links(self) -> None:
+        """Make room: the half that was learned first goes."""
+        if len(self.link_ids) > LINKS_KNOWN_MAX:
+            for raw in list(islice(self.link_ids, LINKS_KNOWN_MAX // 2)):
+                del self.link_ids[raw]
 
     def _reload(self) -> None:
         """Forget all that may have moved; ids, and with them links and domains, never do."""
@@ -124,29 +163,44 @@ class Store:
         self.books = found.books
         self._next.clear()
         self._grow(len(found.state))
-        self._state[:] = 0
-        self._state[: len(found.state)] = found.state
-        self._pending[:] = 0
-        self._pending_inflow[:] = 0
+        self.state[:] = 0
+        self.state[: len(found.state)] = found.state
+        self.pending[:] = 0
+        self.pending_inflow[:] = 0
         self.shard.directory.reload()
         self._stale = False
 
     def _grow(self, ids: int) -> None:
-        if ids <= len(self._state):
+        if ids <= len(self.state):
             return
         size = max(1024, 2 * ids)
-        for name in ("_state", "_domain", "_pending", "_pending_inflow"):
+        for name in ("state", "domain", "pending", "pending_inflow"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def resolve(self, events: Sequence[Event]) -> None:
-        """See to it that `link_ids` knows every URL of these events; new pages get ids in order of first sight."""
+    def resolve(self, events: Sequence[Event]) -> list[list[int]]:
+        """See to it that `link_ids` knows every URL of these events; new pages get ids in order of first sight.
+
+        Returns:
+            For each event the ids of its links as they came, BAD_LINK among them. Strings are looked up once: for
+            pages that are known that is most of what a link costs.
+        """
+        id_of = self.link_ids.__getitem__
+        found: list[list[int] | None] = []
+        for event in events:
+            try:
+                id_of(event.url) if event.url else all(map(id_of, event.seeds))
+                found.append(list(map(id_of, event.links)))
+            except KeyError:
+                found.append(None)
+        if None in found:
+            self._assign([event for event, ids in zip(events, found, strict=True) if ids is None])
+        return [list(map(id_of, e.links)) if ids is None else ids for e, ids in zip(events, found, strict=True)]
+
+    def _assign(self, events: Sequence[Event]) -> None:
         known = self.link_ids
-        if len(known) > LINKS_KNOWN_MAX:
-            for raw in list(islice(known, LINKS_KNOWN_MAX // 2)):
-                del known[raw]
         misses: dict[str, str] = {}  # Raw -> canonical.
         for event in events:
             for raw in (event.url, *event.links) if event.url else event.seeds:
@@ -165,16 +219,23 @@ class Store:
         if self.rules.inflow:
             for url, page_id in ids.items():
                 domain = registered_domain(host_of(url))
-                self._domain[page_id] = self._domains.setdefault(domain, len(self._domains))
+                self.domain[page_id] = self._domains.setdefault(domain, len(self._domains))
 
 
 class _Batch:
-    """The effect of some records on the shard, worked out in memory."""
+    """The effect of some records on the shard: prepared (who is named), decided (what happens), sent (`payload`)."""
 
-    def __init__(self, store: Store, records: Sequence[Record], events: Sequence[Event]) -> None:
-        self.store, self.rules = store, store.rules
-        self.books = copy(store.books)
-        self.state, self.pending = store._state, store._pending
+    before: Books  # It, and `books`, are there once it is decided.
+    books: Books
+
+    def __init__(self, store: Store, records: Sequence[Record], events: Sequence[Event], start: int) -> None:
+        """Prepare as many records from `start` on as one step takes."""
+        end, links = start, 0
+        while end < len(events) and (end == start or links + len(events[end].links) <= LINKS_A_STEP_MAX):
+            links += len(events[end].links) + len(events[end].seeds) + 1
+            end += 1
+        self.store, self.rules, self.end = store, store.rules, end
+        self.records, self.events = records[start:end], events[start:end]
         self.deposits: list[Int64s] = []
         self.deposits_inflow: list[Int64s] = []
         self.spent: dict[int, int] = {}
@@ -182,20 +243,16 @@ class _Batch:
         self.dirty: set[int] = set()
         self.fetches: list[float] = []
         self.letters: list[str | bytes] = []
+        self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
 
-        store.resolve(events)
-        self.state, self.pending = store._state, store._pending  # Resolving may have grown them.
-        links = [self._links(event) for event in events]
-        self._fetch(events, [ids for ids, _ in links])
-        for record, event, (ids, bad_links) in zip(records, events, links, strict=True):
-            self.books.bad_links += bad_links
-            self._decide(record, event, ids)
+        found = store.resolve(self.events)
+        self.links = [self._links(event, ids) for event, ids in zip(self.events, found, strict=True)]
+        self.wanted = self._wanted()
 
-    def _links(self, event: Event) -> tuple[Int64s, int]:
+    def _links(self, event: Event, found: list[int]) -> tuple[Int64s, int]:
         """Return the ids of an event's distinct links to other pages, in order; and how many links were bad."""
-        if not event.links:
+        if not found:
             return np.empty(0, np.int64), 0
-        found = list(map(self.store.link_ids.__getitem__, event.links))
         ids = dict.fromkeys(found)
         ids.pop(self.store.link_ids[event.url], None)
         bad_links = 0
@@ -204,22 +261,54 @@ class _Batch:
             bad_links = found.count(BAD_LINK)
         return np.fromiter(ids, np.int64, len(ids)), bad_links
 
-    def _fetch(self, events: Sequence[Event], links: Sequence[Int64s]) -> None:
-        """Fetch the rows of all pages whose cash or record this batch needs to see."""
-        wanted = {self.store.link_ids[e.url] for e in events if e.outcome in (Outcome.READ, Outcome.GONE)}
-        for ids in links:
-            if len(ids):
-                wanted.update(ids[(self.state[ids] & GONE) != 0].tolist())
-        for event in events:
-            wanted.update(i for i in map(self.store.link_ids.__getitem__, event.seeds) if self.state[i] & GONE)
-        ids_wanted = sorted(wanted)
-        rows = self.store.shard.rows(ids_wanted, states=False) if ids_wanted else None
-        if rows is not None and rows.books.version != self.store.books.version:
+    def _wanted(self) -> Int64s:
+        """Return the pages whose cash or record must be seen: those that are read, that go away, that may come back."""
+        id_of, state = self.store.link_ids.__getitem__, self.store.state
+        wanted = {id_of(e.url) for e in self.events if e.outcome in (Outcome.READ, Outcome.GONE)}
+        for ids, _ in self.links:
+            if len(ids) and int(np.bitwise_or.reduce(state[ids])) & GONE:
+                wanted.update(ids[(state[ids] & GONE) != 0].tolist())
+        for event in self.events:
+            wanted.update(i for i in map(id_of, event.seeds) if state[i] & GONE)
+        return np.fromiter(sorted(wanted), np.int64, len(wanted))
+
+    def decide(self, rows: Rows, sent: "_Batch | None") -> None:
+        """Work out what happens, event by event.
+
+        Args:
+            rows: of the pages wanted, as they were before the batch `sent`.
+            sent: the batch whose step is under way, if any.
+        """
+        store = self.store
+        self.before = store.books if sent is None else sent.books
+        if rows.books.version != (self.before.version if sent is None else sent.before.version):
             raise FenceMoved("another worker stepped in between")
-        self.v: dict[int, int] = dict(zip(ids_wanted, rows.v.tolist(), strict=True)) if rows else {}
-        self.h: dict[int, int] = dict(zip(ids_wanted, rows.spent.tolist(), strict=True)) if rows else {}
-        unpack = columns.Record.unpack
-        self.record = {i: unpack(r) for i, r in zip(ids_wanted, rows.records, strict=True)} if rows else {}
+        self.books = copy(self.before)
+        self.state, self.pending = store.state, store.pending  # Preparing the next batch may have grown them.
+        wanted, v, unpack = self.wanted.tolist(), rows.v, columns.Record.unpack
+        if sent is not None and len(sent.touched):
+            at = np.searchsorted(sent.touched, self.wanted).clip(max=len(sent.touched) - 1)
+            v = v + np.where(sent.touched[at] == self.wanted, sent.sums[at], 0)
+        self.v: dict[int, int] = dict(zip(wanted, v.tolist(), strict=True))
+        self.h: dict[int, int] = dict(zip(wanted, rows.spent.tolist(), strict=True))
+        self.record = {i: unpack(r) for i, r in zip(wanted, rows.records, strict=True)}
+        if sent is not None:
+            self._follow(sent)
+        for record, event, (ids, bad_links) in zip(self.records, self.events, self.links, strict=True):
+            self.books.bad_links += bad_links
+            self._decide(record, event, ids)
+        self.books.version += 1
+        self.books.check()
+
+    def _follow(self, sent: "_Batch") -> None:
+        """Take over the pages that the batch before read or saw go away: their rows are older than that."""
+        for page in sent.dirty:
+            if page not in self.v:
+                at = int(np.searchsorted(sent.touched, page))
+                moved = at < len(sent.touched) and sent.touched[at] == page
+                self.v[page] = sent.v[page] + (int(sent.sums[at]) if moved else 0)
+            self.h[page] = sent.h[page] + sent.spent.get(page, 0)
+            self.record[page] = sent.record[page]
 
     # One record; compare opic.ledger, method by method.
 
@@ -229,7 +318,7 @@ class _Batch:
             books.seeds += len(event.seeds)
             for url in event.seeds:
                 page = store.link_ids[url]
-                self._know(np.array([page]))
+                self._know_one(page)
                 self._come_back(page)
                 self._set(page, int(self.state[page]) & ~EXCLUDED)
         elif event.outcome is Outcome.DEAD:
@@ -237,7 +326,7 @@ class _Batch:
             self.letters += (event.reason, str(record.offset), record.value)
         else:
             page = store.link_ids[event.url]
-            self._know(np.array([page]))
+            self._know_one(page)
             if event.outcome is Outcome.READ:
                 self._read(page, event, links)
             elif event.outcome is Outcome.GONE:
@@ -255,11 +344,16 @@ class _Batch:
     def _read(self, page: int, event: Event, links: Int64s) -> None:
         books, rules, state = self.books, self.rules, self.state
         self._come_back(page)
+        states = state[links]
         if len(links):
-            self._know(links)
-            for child in links[(state[links] & GONE) != 0].tolist():
-                if event.at_us >= self.record[child].gone_until_us:
-                    self._come_back(child)
+            if not states.all():
+                self._know(links[states == 0])
+                states = state[links]
+            if int(np.bitwise_or.reduce(states)) & GONE:
+                for child in links[(states & GONE) != 0].tolist():
+                    if event.at_us >= self.record[child].gone_until_us:
+                        self._come_back(child)
+                states = state[links]
 
         v = self.v[page] + int(self.pending[page])
         cash, spent, record = v + books.credit, self._spent(page), self.record[page]
@@ -288,19 +382,18 @@ class _Batch:
         record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
         self.dirty.add(page)
         if share.share:
-            self._deposit(page, links, share.share)
+            self._deposit(page, links, states, share.share)
 
-    def _deposit(self, page: int, links: Int64s, grains: int) -> None:
-        states = self.state[links]
+    def _deposit(self, page: int, links: Int64s, states: Bytes, grains: int) -> None:
         self.pending[links] += grains  # Distinct, so no increment hides another.
         self.deposits.append(links)
         self.books.v_open += grains * int(np.count_nonzero(states & OPEN))
         self.books.v_gone += grains * int(np.count_nonzero(states & GONE))
         if self.rules.inflow:
-            domain = self.store._domain
+            domain = self.store.domain
             across = links[domain[links] != domain[page]]
             if len(across):
-                self.store._pending_inflow[across] += grains
+                self.store.pending_inflow[across] += grains
                 self.deposits_inflow.append(across)
 
     def _spent(self, page: int) -> int:
@@ -311,13 +404,15 @@ class _Batch:
             self.state[page] = state
             self.changed.add(page)
 
-    def _know(self, pages: Int64s) -> None:
-        new = pages[self.state[pages] == 0]
-        if len(new):
-            self.state[new] = KNOWN
-            self.changed.update(new.tolist())
-            self.books.live += len(new)
-            self.books.pool -= self.books.credit * len(new)
+    def _know_one(self, page: int) -> None:
+        if not self.state[page]:
+            self._know(np.array([page]))
+
+    def _know(self, new: Int64s) -> None:
+        self.state[new] = KNOWN
+        self.changed.update(new.tolist())
+        self.books.live += len(new)
+        self.books.pool -= self.books.credit * len(new)
 
     def _go_away(self, page: int, at_us: int) -> None:
         books, record = self.books, self.record[page]
@@ -359,22 +454,23 @@ class _Batch:
         keys, store = self.store.shard.keys, self.store
         names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
         reads = np.fromiter(self.spent, np.int64, len(self.spent))
-        touched = np.unique(np.concatenate([*self.deposits, reads]))
+        self.touched = touched = np.unique(np.concatenate([*self.deposits, reads]))
+        self.sums = self.pending[touched]
         spent = np.fromiter(sorted(self.spent), np.int64, len(self.spent))
         spent_by = np.array([self.spent[i] for i in spent.tolist()], np.int64)
         across = np.unique(np.concatenate([*self.deposits_inflow, np.empty(0, np.int64)]))
 
         amounts: list[list[int]] = []
         for column, ids, sums in (
-            ("v", touched, self.pending[touched]),
+            ("v", touched, self.sums),
             ("h", spent, spent_by),
-            ("f", across, store._pending_inflow[across]),
+            ("f", across, store.pending_inflow[across]),
         ):
             for block, offsets, at in by_block(ids, ROWS_I64):
                 names.append(keys.block(column, block))
                 amounts.append(np.column_stack((offsets, sums[at])).ravel().tolist())
         self.pending[touched] = 0
-        store._pending_inflow[across] = 0
+        store.pending_inflow[across] = 0
 
         states: list[list[int]] = []
         changed = np.fromiter(sorted(self.changed), np.int64, len(self.changed))
@@ -389,9 +485,9 @@ class _Batch:
             pairs = zip(offsets.tolist(), dirty[at].tolist(), strict=True)
             measures.append([part for o, i in pairs for part in (str(o), self.record[i].pack())])
 
-        before, after = self.store.books, self.books
+        before, after = self.before, self.books
         totals: list[str] = []
-        for name in BOOK_FIELDS:
+        for name in BOOK_FIELDS[1:]:  # All but the version, which the step counts itself.
             if difference := getattr(after, name) - getattr(before, name):
                 totals += (name, str(difference))
         blob = msgpack.packb([totals, amounts, states, measures, self.fetches, self.letters], use_bin_type=False)

@@ -54,7 +54,7 @@ def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
     scratch.client.close()
     statements = sorted(seen)
     # Where a crash has most to break, around the call that takes effect, each statement gets its turn first.
-    lines, first = inspect.getsourcelines(Store._apply_once)
+    lines, first = inspect.getsourcelines(Store._stream)
     near = [s for s in statements if s.startswith("step.py:") and first <= int(s[8:]) < first + len(lines)]
     turns = [(statement, on_server) for statement in near for on_server in (False, True)]
     assert len(turns) > 10
