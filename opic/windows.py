@@ -14,14 +14,16 @@ oldest first, each a read at G_i that spent C_i, and `U` all cash on live pages 
   counting it would be too much by 1/(k - 1). Fewer than k measures: whole life.
 - improved: fixed where 3 measures or more lie in the window, else variable with k = 3.
 - interpolation, T: the history h of a page is what it received in the T before its last read at g, supposing that cash
-  comes evenly. At the next read, d = G - g later: h' = h * (T - d)/T + C if d < T, else C * T/d. Last, `now` with C_now
-  counts as a read, and the rate is h / T.
+  comes evenly. At the next read, d = G - g later: h' = h * (T - d)/T + C if d < T, else C * T/d. The rate is h / T as
+  of the last read while that is less than T ago, else C_now / (now - g), the second case.
 
 What the paper leaves open, and is settled here (docs/decisions/0005 has the reasons):
 
 - A cold start: T stands for min(T, G + U), at each of a page's reads; while the window is still growing nothing is
   forgotten, so h' = h * (T' - d)/T with T' and T those of the two reads. And an exponential average takes long to
   forget its start: until now >= 2.5 T, interpolation answers whole life.
+- When to look: right after a read the first case is unbiased. Taking `now` for a read, with the cash there is, makes
+  the mean error half as large again.
 - Only the last measures are kept, and h is not. So h starts, at the oldest measure, from the page's whole life until
   then: H_1 * T / (G_1 + U), with H_1 all that it had spent after that read. One measure is enough.
 - fixed, where the kept measures do not reach back to the window's start though there were older reads: the window of
@@ -186,9 +188,9 @@ def _interpolation(past: Past, window: float) -> Floats:
     for place in range(1, int(counts.max(initial=0))):
         at = first[: int(np.searchsorted(-counts, -place))] + place
         average.read(past.clock[at], past.spent[at], _ramp(window, past.clock[at], unit))
-    now = np.full(len(page), past.now, np.int64)
-    average.read(now, past.cash[page], _ramp(window, now, unit))
-    rates[page] = average.history / average.width
+    gap = past.now - average.clock
+    lately = gap < min(window, max(past.now + unit, 1))
+    rates[page] = np.where(lately, average.history / average.width, past.cash[page] / np.maximum(gap, 1))
     return rates
 
 

@@ -74,12 +74,12 @@ def interpolation(page: One, window: float, now: int, unit: int, default: int) -
     (g, first), *rest = page.measures
     width = min(window, max(g + unit, 1))
     h = (page.forgotten + first) * width / max(g + unit, 1)
-    for clock, cash in [*rest, (now, page.cash)]:
+    for clock, cash in rest:
         wide = min(window, max(clock + unit, 1))
         gap = clock - g
         h = h * (wide - gap) / width + cash if gap < wide else cash * wide / gap
         g, width = clock, wide
-    return h / width
+    return h / width if now - g < min(window, max(now + unit, 1)) else page.cash / (now - g)
 
 
 def twin(policy: str, pages: list[One], now: int, window: float, k: int, default: int = 0) -> list[float]:
@@ -191,11 +191,13 @@ def test_improved_is_fixed_with_three_measures_in_the_window_else_variable() -> 
 
 
 def test_interpolation_follows_the_two_cases_of_the_paper() -> None:
-    # Whole life until 4,000: 500 of 5,000, so a tenth of the window of 200 is 20. The next read is 100 later.
+    # Whole life until 4,000: 500 over 5,000, so 20 in the window of 200. The next read is 100 later.
     page = One([(4_000, 100), (4_100, 30)], cash=5, forgotten=400)
     h = 20 * (200 - 100) / 200 + 30
-    assert rate("interpolation", page, 4_150, 200) == pytest.approx((h * (200 - 50) / 200 + 5) / 200)
-    assert rate("interpolation", page, 4_500, 200) == pytest.approx((5 * 200 / 400) / 200)
+    assert rate("interpolation", page, 4_150, 200) == pytest.approx(h / 200)
+    assert rate("interpolation", page, 4_500, 200) == pytest.approx(5 / 400)
+    late = One([(4_000, 100), (4_500, 30)], cash=5, forgotten=400)
+    assert rate("interpolation", late, 4_600, 200) == pytest.approx((30 * 200 / 500) / 200)
 
 
 def test_interpolation_counts_all_until_two_and_a_half_windows_have_passed() -> None:
