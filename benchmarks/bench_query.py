@@ -23,9 +23,12 @@ import numpy as np
 from opic.cash import MINTED_GRAINS, Flag
 from opic.embedded import EmbeddedServer
 from opic.frontier import Frontier, Politeness
+from opic.ledger import Measure
 from opic.query import Mirror, Query
 from opic.store import Shard, connect
-from opic.store.keys import ROWS_I64, ROWS_U8
+from opic.store.columns import Record
+from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
+from opic.store.shard import BUCKETS_A_CALL
 
 PAGES = 100_000
 PAGES_A_HOST = 20
@@ -34,6 +37,7 @@ TOP, NEXT = 100, 10
 HELD = 100_000
 REPEATS = 15
 SEED = 20030524
+FETCHED_AT_US = 1_790_000_000_000_000
 RESULT = Path(__file__).parent / "results" / "query.json"
 # What an interactive user and a crawler that waits can be asked to bear at 10^6 pages, in milliseconds.
 ALLOWED = {"top cold": 200.0, "top warm": 10.0}
@@ -56,6 +60,7 @@ def fill(shard: Shard, pages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     credit = shard.rules.grant
     v = cash - credit
     state = np.where(read, Flag.KNOWN | Flag.OPEN, Flag.KNOWN).astype(np.uint8)
+    fill_records(shard, spent, rng)
     with shard.client.pipeline(transaction=False) as pipe:
         for name, column, rows in (("v", v, ROWS_I64), ("h", spent, ROWS_I64), ("s", state, ROWS_U8)):
             for at in range(0, pages, rows):
@@ -69,6 +74,23 @@ def fill(shard: Shard, pages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     audit = shard.audit()
     assert audit.conserved, audit.mismatches
     return cash, spent, read
+
+
+def fill_records(shard: Shard, spent: np.ndarray, rng: np.random.Generator) -> None:
+    """Give each page that was read as many measures as are kept: at clocks made up, of equal parts of its history."""
+    kept, now = shard.rules.measures_max, int(spent.sum())
+    clocks = np.sort(rng.integers(1, now, (len(spent), kept)))
+    for at in range(0, len(spent), ROWS_MEASURES * BUCKETS_A_CALL):
+        with shard.client.pipeline(transaction=False) as pipe:
+            for first in range(at, min(at + ROWS_MEASURES * BUCKETS_A_CALL, len(spent)), ROWS_MEASURES):
+                bucket = {}
+                for i in range(first, min(first + ROWS_MEASURES, len(spent))):
+                    if spent[i]:
+                        measures = [Measure(c, int(spent[i]) // kept, FETCHED_AT_US + c) for c in clocks[i].tolist()]
+                        bucket[str(i - first)] = Record(kept, 1, measures=tuple(measures)).pack()
+                if bucket:
+                    pipe.hset(shard.keys.block("m", first // ROWS_MEASURES), mapping=bucket)
+            pipe.execute()
 
 
 class Timer:
@@ -115,6 +137,13 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
         return query.top(TOP)
 
     timer.once("top moved", moved, 5)
+    timer.once("top by a window, cold (reads all measures)", lambda: query.top(TOP, policy="fixed", window=0.05))
+    timer.once("top by a window, warm", lambda: query.top(TOP, policy="fixed", window=0.05), REPEATS)
+    for policy in ("interpolation", "variable", "improved"):
+        windowed = timer.once(f"top by {policy}, first", lambda p=policy: query.top(TOP, policy=p, window=0.05))
+        estimates = query.mirror.fresh().view(policy, 0.05, shard).estimates
+        assert abs(estimates.sum() - 1) < 1e-9
+        assert [p["importance"] for p in windowed] == np.sort(estimates)[::-1][:TOP].tolist()
     url = first[-1]["url"]
     timer.once("importance of one page, warm", lambda: query.importance([url]), REPEATS)
     many = list(shard.urls_of(range(0, pages, max(1, pages // 1000))).values())

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
@@ -94,6 +95,9 @@ Data = Annotated[
     Path | None, typer.Option(metavar="DIR", help="The same as --store embedded:DIR; default opic-data. [OPIC_DATA]")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
+Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
+Window = Annotated[float | None, typer.Option(metavar="ROUNDS", help="Of the policy. [OPIC_WINDOW_ROUNDS]")]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
 
 
@@ -311,6 +315,8 @@ def top(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="How many pages.")] = 100,
     domain: Domain = None,
+    policy: Policy = None,
+    window: Window = None,
     store: Store = None,
     kafka: Kafka = None,
     config: Config = None,
@@ -323,11 +329,8 @@ def top(
     _check_n(n, settings)
     with _asking(settings) as backend:
         as_of = backend.query.as_of()
-        pages = backend.query.top(n, domain)
-    if as_json:
-        _print_json({"as_of": as_of, "pages": pages})
-    else:
-        _print_rows(("importance", "url"), pages)
+        pages = backend.query.top(n, domain, policy, window)
+    _print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
 
 
 @app.command(name="next")
@@ -365,18 +368,17 @@ def next_pages(
             domain=domain,
             mode=mode.value,
         )
-    if as_json:
-        _print_json({"as_of": as_of, **answer})
-        return
-    _print_rows(("cash", "importance", "lease", "url"), answer["pages"])
-    if not answer["pages"]:
+    _print_list(("cash", "importance", "lease", "url"), {"as_of": as_of, **answer}, "pages", as_json)
+    if not answer["pages"] and not as_json:
         print(f"nothing to crawl now: ask again in {answer['retry_after']:g} s", file=sys.stderr)
 
 
 @app.command()
 def importance(
-    url: Annotated[str, typer.Argument(metavar="URL", show_default=False)],
+    url: Url,
     *,
+    policy: Policy = None,
+    window: Window = None,
     store: Store = None,
     kafka: Kafka = None,
     config: Config = None,
@@ -385,17 +387,35 @@ def importance(
     as_json: AsJson = False,
 ) -> None:
     """Print what is known of a page; exit 1 if it was never seen."""
-    settings = _settings(config, store, data, kafka, crawl)
-    from opic.urls import canonical_url
-
-    wanted = canonical_url(url, settings.max_url_bytes)
-    with _asking(settings) as backend:
+    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
         as_of = backend.query.as_of()
-        (page,) = backend.query.importance([wanted])
-    if page is None:
-        print(f"opic: {wanted} was never seen: neither fetched, nor linked to, nor a seed", file=sys.stderr)
-        raise typer.Exit(FOUND_A_PROBLEM)
+        page = _seen(backend, url, *backend.query.importance([url], policy, window))
     _print_answer({"as_of": as_of, **page}, as_json)
+
+
+@app.command()
+def history(
+    url: Url,
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last measures of a page, oldest first; exit 1 if it was never seen."""
+    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
+        as_of = time.time()
+        answer = _seen(backend, url, backend.query.history(url))
+    _print_list(("clock", "cash", "fetched_at"), {"as_of": as_of, **answer}, "measures", as_json)
+
+
+def _seen(backend: "Backend", url: str, answer: dict[str, Any] | None) -> dict[str, Any]:
+    if answer is not None:
+        return answer
+    print(f"opic: {backend.query.never_seen(url)}", file=sys.stderr)
+    raise typer.Exit(FOUND_A_PROBLEM)
 
 
 @app.command()
@@ -443,7 +463,6 @@ def stats(
 # What the contract names and this version does not have.
 
 NOT_BUILT_YET: Final = {
-    "history": "the last measures of a page",
     "hosts": "importance of sites",
     "backup": "a consistent copy of all shards",
     "restore": "a store from such a copy",
@@ -526,6 +545,13 @@ def _print_answer(answer: Mapping[str, object], as_json: bool) -> None:
         _print_json(answer)
     else:
         _print_fields(answer)
+
+
+def _print_list(names: Sequence[str], answer: Mapping[str, Any], key: str, as_json: bool) -> None:
+    if as_json:
+        _print_json(answer)
+    else:
+        _print_rows(names, answer[key])
 
 
 def _print_fields(answer: Mapping[str, object]) -> None:

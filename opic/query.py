@@ -14,8 +14,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opic import windows
 from opic.cash import MILLION, ROUND_BITS, Books, Flag
-from opic.errors import BadInput, BadUrl, NotBuiltYet
+from opic.errors import BadInput, BadUrl, SettingsError
 from opic.store import Shard
 from opic.store.columns import Bytes, Int64s, Record
 from opic.store.connection import store_errors
@@ -25,16 +26,18 @@ from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
 
 Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 T = TypeVar("T")
 
-POLICIES = ("static", "interpolation", "fixed", "variable", "improved")
-POLICIES = ("static", "interpolation", "fixed", "variable", "improved")
+POLICIES = windows.POLICIES
+WINDOW_ROUNDS = 8.0
 PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
 REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
 AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
 REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
 URL_BLOCKS_A_CALL = 64
+VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
 DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
 NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
@@ -58,7 +61,7 @@ def canonical_host(text: str) -> str:
         raise BadInput(message) from None
 
 
-def largest(values: Int64s, count: int) -> Int64s:
+def largest(values: Int64s | Floats, count: int) -> Int64s:
     """Return where the `count` largest values are that are not negative, descending, ties by position.
 
     Costs one partition, 12 ms for a million, and a sort of `count`.
@@ -136,6 +139,21 @@ class Hosts:
         return found[1]
 
 
+@dataclass(frozen=True, slots=True)
+class View:
+    """What a window policy makes of a snapshot: estimates of pages by id, and what they rest on."""
+
+    estimates: Floats  # 0 for pages that are not live; sums to 1.
+    scores: Floats  # The same, but -1 for pages that are not live.
+    ascending: Floats  # The scores, sorted.
+    warm: bool  # The policy speaks for itself; else its estimates are the static ones as yet.
+
+    def ranks(self, scores: Sequence[float]) -> list[int]:
+        """Return 1 + the number of live pages with a larger estimate, for each."""
+        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores), side="right")
+        return [1 + n for n in larger.tolist()]
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The columns of one instant. It never changes; what is worked out of them is kept beside them.
@@ -181,6 +199,42 @@ class Snapshot:
 
         return self._keep("scores", work_out)
 
+    def view(self, policy: str, rounds: float, shard: Shard) -> View:
+        """Return what a window policy makes of this state; the measures are read the first time.
+
+        They are read later than the columns. A measure made since then tells so by its clock and is left out, so that
+        this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones pushed
+        out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy store
+        has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
+        """
+        views: dict[tuple[str, float], View] = self._keep("views", dict)
+        found = views.get((policy, rounds))
+        if found is None:
+            past = self._keep("past", lambda: self._past(shard))
+            window = max(rounds * shard.rules.grant * self.books.live, 1.0)
+            estimates = windows.estimate(policy, past, window, shard.rules.measures_max)
+            scores = np.where(past.live, estimates, -1.0)
+            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, window))
+            while len(views) >= VIEWS_KEPT_MAX:
+                views.pop(next(iter(views), ("", 0.0)), None)
+            views[policy, rounds] = found
+        return found
+
+    def _past(self, shard: Shard) -> windows.Past:
+        found = shard.measures(len(self))
+        then = found.clock <= self.books.clock
+        counts = np.zeros(len(then) + 1, np.int64)
+        np.cumsum(then, out=counts[1:])
+        return windows.Past(
+            starts=counts[found.starts],
+            clock=found.clock[then],
+            spent=found.cash[then],
+            cash=self.v + self.books.credit,
+            history=self.spent,
+            live=self._live(),
+            now=self.books.clock,
+        )
+
     def _live(self) -> Bools:
         live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
         return live
@@ -225,7 +279,7 @@ class Mirror:
         """Nothing is read yet."""
         self.shard = shard
         self.hosts = Hosts(shard)
-        self._lock = threading.Lock()
+        self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._snapshot: Snapshot | None = None
         self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
 
@@ -250,6 +304,12 @@ class Mirror:
             self._snapshot = fresh = self._read()
             return fresh
 
+    def view(self, policy: str, rounds: float) -> tuple[Snapshot, View]:
+        """Return a fresh state and what a window policy makes of it. One thread works it out, others wait."""
+        with self._view_lock:
+            snapshot = self.fresh()
+            return snapshot, snapshot.view(policy, rounds, self.shard)
+
     def _read(self) -> Snapshot:
         for _ in range(REFRESH_TRIES):
             as_of, self._read_at = time.time(), time.monotonic()
@@ -271,25 +331,48 @@ def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes]:
 class Query:
     """What can be asked of a shard."""
 
-    def __init__(self, shard: Shard, mirror: Mirror, url_bytes_max: int = URL_BYTES_MAX) -> None:
-        """Answer from an open shard and its mirror."""
+    def __init__(
+        self,
+        shard: Shard,
+        mirror: Mirror,
+        url_bytes_max: int = URL_BYTES_MAX,
+        policy: str = "static",
+        window_rounds: float = WINDOW_ROUNDS,
+    ) -> None:
+        """Answer from an open shard and its mirror; `policy` and `window_rounds` are for who names none.
+
+        Raises:
+            SettingsError: the store does not keep what the policy wants.
+        """
         self.shard, self.mirror, self.url_bytes_max = shard, mirror, url_bytes_max
+        self.policy, self.window_rounds = policy, window_rounds
+        try:
+            windows.check_measures(policy, shard.rules.measures_max)
+        except BadInput as error:
+            raise SettingsError(f"OPIC_POLICY: {error}") from None
 
     def as_of(self) -> float:
         """Return a time (Unix seconds) that the state shown by answers from now on is no older than."""
         return self.mirror.fresh().as_of
 
+    def never_seen(self, url: str) -> str:
+        """Say that a page is not known."""
+        return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
+
     def importance(
         self, urls: Sequence[str], policy: str | None = None, window: float | None = None
     ) -> list[dict[str, object] | None]:
-        """Estimate the importance of pages, exactly as of this instant; the rank is the mirror's.
+        """Estimate the importance of pages.
 
-        importance = (H + C) / sum of H + C over live pages: of whole numbers, rounded once.
+        By the policy static: (H + C) / sum of H + C over live pages, of whole numbers, rounded once, as of this
+        instant; the rank is the mirror's. By a window policy: as `opic.windows` says, as of the mirror's instant,
+        since all pages' measures go into each page's share. Cash and reads are of this instant either way.
 
         Args:
             urls: any number, in any form; 2,000 at a time are of one instant.
-            policy: "static", the default; others are not built yet.
-            window: of the window policies; static has none.
+            policy: one of POLICIES; that of OPIC_POLICY if None.
+            window: in rounds, for the window policies; OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by
+                one grant for every live page, so W rounds are W * grant * live pages grains of the clock.
 
         Returns:
             For each URL the entry that the public contract names, or None for a page never seen. A gone page has
@@ -297,9 +380,9 @@ class Query:
 
         Raises:
             BadUrl: one of the URLs can't be taken.
-            BadInput, NotBuiltYet: the policy.
+            BadInput: the policy or the window can't, or the store keeps too few measures for it.
         """
-        policy = _policy(policy, window)
+        policy, rounds = self._policy(policy, window)
         canonical = [canonical_url(url, self.url_bytes_max) for url in urls]
         distinct = list(dict.fromkeys(canonical))
         ids = {url: i for url, i in zip(distinct, self.shard.ids_of(distinct), strict=True) if i is not None}
@@ -307,10 +390,15 @@ class Query:
         snapshot = self.mirror.fresh() if ids else None
         found = list(ids.items())
         for at in range(0, len(found), ROWS_READ_MAX):
-            entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), policy, snapshot)
+            entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), snapshot)
+        if rounds is not None and entries:
+            snapshot, view = self.mirror.view(policy, rounds)
+            self._by_window({ids[url]: entry for url, entry in entries.items()}, snapshot, view)
+            for entry in entries.values():
+                entry |= {"policy": policy, "window": rounds}
         return [entries.get(url) for url in canonical]
 
-    def _entries(self, ids: dict[str, int], policy: str, snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
+    def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
         total = rows.books.importance_total(rules.minted)
         bound = rows.books.error_bound(rules.minted, rules.q)
@@ -331,7 +419,7 @@ class Query:
                 "reads": record.reads,
                 "last_read_clock": last.clock if last else None,
                 "last_fetched_at": last.fetched_at_us / MILLION if last else None,
-                "policy": policy,
+                "policy": "static",
                 "window": None,
                 "teleport": "uniform",
             }
@@ -345,6 +433,33 @@ class Query:
             for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
                 entries[url]["rank"] = rank
         return entries
+
+    def _by_window(self, entries: dict[int, dict[str, object]], snapshot: Snapshot, view: View) -> None:
+        """Put a window policy's estimates in the place of the static ones. The error bound is of those alone."""
+        for page_id, entry in entries.items():
+            entry.pop("error_bound", None)
+            # A page that came after the mirror looked has its static estimate, which is what a young page has.
+            if "gone" in entry or page_id >= len(snapshot) or view.scores[page_id] < 0:
+                continue
+            entry["importance"] = float(view.estimates[page_id])
+            (entry["rank"],) = view.ranks([view.scores[page_id]])
+
+    def history(self, url: str) -> dict[str, object] | None:
+        """Return the last measures of a page as of this instant, oldest first, or None for a page never seen.
+
+        A measure is a read: the clock after it, the grains it spent, when the page was fetched (Unix seconds).
+
+        Raises:
+            BadUrl: the URL can't be taken.
+        """
+        canonical = canonical_url(url, self.url_bytes_max)
+        (page_id,) = self.shard.ids_of([canonical])
+        rows = None if page_id is None else self.shard.rows([page_id])
+        if rows is None or not rows.state[0] & Flag.KNOWN:
+            return None
+        measures = Record.unpack(rows.records[0]).measures
+        found = [{"clock": m.clock, "cash": m.cash, "fetched_at": m.fetched_at_us / MILLION} for m in measures]
+        return {"url": canonical, "measures": found}
 
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | None = None
@@ -360,43 +475,47 @@ class Query:
             window: as in `importance`.
 
         Raises:
-            BadInput, NotBuiltYet: a parameter can't be taken.
+            BadInput: a parameter can't be taken.
         """
-        _policy(policy, window)
+        policy, rounds = self._policy(policy, window)
         if n < 1:
             raise BadInput(f"n={n}: ask for at least one page")
         within = None if domain is None else canonical_host(domain)
-        snapshot = self.mirror.fresh()
-        scores = snapshot.scores
-        if within is None:
-            ids = snapshot.top(n)[:n]
+        if rounds is None:
+            snapshot, view = self.mirror.fresh(), None
         else:
+            snapshot, view = self.mirror.view(policy, rounds)
+        scores: Int64s | Floats = snapshot.scores if view is None else view.scores
+        if within is not None:
             inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
             numbers = np.array(snapshot.table.below(within), np.int64)
             inside[numbers[numbers < len(inside)]] = True
             at = np.flatnonzero(inside[snapshot.host])
             ids = at[largest(scores[at], n)]
+        else:
+            ids = snapshot.top(n)[:n] if view is None else largest(scores, n)
         if not len(ids):
             return []
-        total = snapshot.books.importance_total(self.shard.rules.minted)
-        urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
         found = scores[ids].tolist()
+        if view is None:
+            total = snapshot.books.importance_total(self.shard.rules.minted)
+            shares, ranks = [score / total for score in found], snapshot.ranks(found)
+        else:
+            shares, ranks = found, view.ranks(found)
+        urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
         return [
             {
                 "url": urls[i],
-                "importance": score / total,
+                "importance": share,
                 "rank": rank,
                 "cash": cash,
                 "reads": Record.unpack(record).reads,
                 "host": host_of(urls[i]),
+                "policy": policy,
+                "window": rounds,
             }
-            for i, score, rank, cash, record in zip(
-                ids.tolist(),
-                found,
-                snapshot.ranks(found),
-                (snapshot.v[ids] + snapshot.books.credit).tolist(),
-                records,
-                strict=True,
+            for i, share, rank, cash, record in zip(
+                ids.tolist(), shares, ranks, (snapshot.v[ids] + snapshot.books.credit).tolist(), records, strict=True
             )
         ]
 
@@ -427,12 +546,14 @@ class Query:
         shard = {"shard": 0, **sums, "conserved": found.conserved, "mismatches": list(found.mismatches)}
         return {"minted": found.minted, **sums, "conserved": found.conserved, "shards": [shard]}
 
-
-def _policy(policy: str | None, window: float | None) -> str:
-    if policy is not None and policy not in POLICIES:
-        raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
-    if window is not None and not 0 < window < float("inf"):  # NaN fails every comparison.
-        raise BadInput(f"window={window} is not a positive number of rounds")
-    if policy not in (None, "static"):
-        raise NotBuiltYet(f"window policies ({policy}) are not built yet: use policy=static")
-    return "static"
+    def _policy(self, policy: str | None, window: float | None) -> tuple[str, float | None]:
+        """Return the policy that is meant, and its window in rounds; static has none."""
+        policy = self.policy if policy is None else policy
+        if policy not in POLICIES:
+            raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+        if window is not None and not 0 < window < float("inf"):  # NaN fails every comparison.
+            raise BadInput(f"window={window} is not a positive number of rounds")
+        if policy == "static":
+            return policy, None
+        windows.check_measures(policy, self.shard.rules.measures_max)
+        return policy, self.window_rounds if window is None else float(window)

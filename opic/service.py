@@ -46,7 +46,7 @@ class Backend:
         self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
         self.log = EventLog(connect(url, retries=0), self.shard.keys)
         self.mirror = Mirror(self.shard)
-        self.query = Query(self.shard, self.mirror, settings.max_url_bytes)
+        self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
         self.frontier = Frontier(self.shard, self.mirror, politeness)
 

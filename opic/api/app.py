@@ -27,7 +27,6 @@ log = logging.getLogger("opic.api")
 
 NOT_BUILT_YET: Final = {
     "/v1/explain": "Why a page has its score, and is next or not",
-    "/v1/history": "The last measures of a page",
     "/v1/inflow": "Importance that comes to the pages of a domain from outside",
     "/v1/hosts": "Importance of sites",
     "/metrics": "Metrics for Prometheus",
@@ -125,10 +124,11 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
     add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
     add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
-    add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 501, 503))
+    add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 503))
     many = _json_body(models.ManyPages)
     add("POST", "/v1/importance", calls.post_importance, models.ManyImportances, posted, body=many)
-    add("GET", "/v1/top", calls.get_top, models.Top, (422, 501, 503))
+    add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
+    add("GET", "/v1/top", calls.get_top, models.Top, (422, 503))
     add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
     add("GET", "/v1/stats", calls.get_stats, models.Stats, (422, 503))
     add("GET", "/healthz", calls.get_healthz, models.Healthy, ())

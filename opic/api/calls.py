@@ -103,10 +103,9 @@ class Calls:
 
     def _importance(self, asked: models.OnePage) -> Mapping[str, object]:
         as_of = self._as_of()
-        (page,) = self._service.backend.query.importance([asked.url], asked.policy, _window(asked))
+        (page,) = self._service.backend.query.importance([asked.url], asked.policy, asked.window)
         if page is None:
-            url = canonical_url(asked.url, self._settings.max_url_bytes)
-            raise Problem("unknown-page", f"{url} was never seen: neither fetched, nor linked to, nor a seed")
+            raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return {**page, "as_of": as_of}
 
     async def post_importance(self, request: Request) -> Response:
@@ -116,12 +115,23 @@ class Calls:
     def _importances(self, asked: models.ManyPages) -> Mapping[str, object]:
         self._check_count("urls", asked.urls)
         as_of = self._as_of()
-        found = self._service.backend.query.importance(asked.urls, asked.policy, _window(asked))
+        found = self._service.backend.query.importance(asked.urls, asked.policy, asked.window)
         pages = [page or self._never_seen(url) for url, page in zip(asked.urls, found, strict=True)]
         return {"pages": pages, "as_of": as_of}
 
     def _never_seen(self, url: str) -> dict[str, object]:
         return {"url": canonical_url(url, self._settings.max_url_bytes), "importance": None}
+
+    async def get_history(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
+        """Return the last measures of a page, oldest first: what its reads spent, and when on the clock."""
+        return await _in_thread(lambda: self._history(asked))
+
+    def _history(self, asked: models.PageHistory) -> Mapping[str, object]:
+        now = time.time()  # Read from the store, not from the mirror.
+        found = self._service.backend.query.history(asked.url)
+        if found is None:
+            raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
+        return {**found, "as_of": now}
 
     async def get_top(self, asked: Annotated[models.TopPages, Query()]) -> Response:
         """Return the most important pages, descending."""
@@ -130,7 +140,7 @@ class Calls:
     def _top(self, asked: models.TopPages) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of()
-        pages = self._service.backend.query.top(asked.n, asked.domain, asked.policy, _window(asked))
+        pages = self._service.backend.query.top(asked.n, asked.domain, asked.policy, asked.window)
         return {"pages": pages, "as_of": as_of}
 
     async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
@@ -191,8 +201,3 @@ class Calls:
 async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200) -> Response:
     """Ask and encode in a worker thread: 10,000 pages are some megabytes, and others wait for the loop."""
     return await run_in_threadpool(lambda: Json(ask(), status))
-
-
-def _window(asked: models.OnePage | models.ManyPages | models.TopPages) -> float | None:
-    """Return the window, if the policy asked for has one."""
-    return asked.window if asked.policy in models.WINDOWED else None

@@ -16,11 +16,13 @@ DOMAIN_CHARS_MAX: Final = 255
 LEASE_SECONDS_MAX: Final = 86_400
 
 PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
-WINDOWED: Final = ("interpolation", "fixed", "variable", "improved")
 
 AS_OF = "Unix seconds of the state that this answer shows."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
-WINDOW = "Window in rounds, for a policy that has one."
+WINDOW = (
+    "Window in rounds, for a policy that has one; OPIC_WINDOW_ROUNDS if left out. "
+    "A round is the clock advancing by one grant for every live page."
+)
 POLICY = "How much of the past counts; OPIC_POLICY if left out."
 
 Window = Annotated[float, Field(gt=0, allow_inf_nan=False, description=WINDOW)]
@@ -116,6 +118,12 @@ class TopPages(_Parameters):
     window: Window | None = Field(None, description=WINDOW)
 
 
+class PageHistory(_Parameters):
+    """A page whose measures are asked for."""
+
+    url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
+
+
 class Nothing(_Parameters):
     """A call without parameters: one that is given is a mistake."""
 
@@ -180,9 +188,9 @@ class PageImportance(_Answer):
     last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
     last_fetched_at: float | None = Field(None, description="Unix seconds of the last read.")
     policy: str | None = Field(None, description="The policy that the estimate follows.")
-    window: float | None = Field(None, description=WINDOW)
+    window: float | None = Field(None, description="Window in rounds; null for static.")
     error_bound: float | None = Field(
-        None, description="Bound on the L1 distance of all estimates from exact PageRank; left out from 2 on."
+        None, description="Bound on the L1 distance of all static estimates from exact PageRank; left out from 2 on."
     )
     teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
     gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
@@ -202,11 +210,29 @@ class ManyImportances(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class Measured(_Answer):
+    """One read of a page."""
+
+    clock: int = Field(description="Grains spent by all pages, this read among them.")
+    cash: int = Field(description="Grains that this read spent: what the page had received since the one before.")
+    fetched_at: float = Field(description="Unix seconds.")
+
+
+class History(_Answer):
+    """The last measures of a page, oldest first; none of a page never read."""
+
+    url: str = Field(description="The canonical form of the URL asked for.")
+    measures: list[Measured] = Field(description="At most OPIC_HISTORY_MEASURES.")
+    as_of: float = Field(description=AS_OF)
+
+
 class TopPage(_Answer):
     """A page and its importance."""
 
     url: str
     importance: float = Field(description=IMPORTANCE)
+    policy: str = Field(description="The policy that the estimate follows.")
+    window: float | None = Field(description="Window in rounds; null for static.")
 
 
 class Top(_Answer):
@@ -299,6 +325,7 @@ _NEXT: dict[str, Any] = {
     "lease": "0-1-1764000300000000",
     "lease_until": 1_764_000_300.0,
 }
+_TOP: dict[str, Any] = {k: _PAGE[k] for k in ("url", "importance", "rank", "cash", "policy", "window")}
 _BOOKS: dict[str, Any] = {"pages": 8_388_608, "virtual": 4_503_599_618_981_888, "in_flight": 0, "conserved": True}
 _NOW: Final = 1_764_000_000.0
 
@@ -310,7 +337,17 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Released": [{"released": 1}],
     "OneImportance": [{**_PAGE, "as_of": _NOW}],
     "ManyImportances": [{"pages": [_PAGE, {"url": "https://b.example/", "importance": None}], "as_of": _NOW}],
-    "Top": [{"pages": [{"url": "https://a.example/", "importance": 0.25, "rank": 1, "cash": 524_288}], "as_of": _NOW}],
+    "Top": [{"pages": [_TOP], "as_of": _NOW}],
+    "History": [
+        {
+            "url": "https://a.example/",
+            "measures": [
+                {"clock": 2_097_152, "cash": 2_097_152, "fetched_at": _NOW - 86_400},
+                {"clock": 9_437_184, "cash": 1_048_576, "fetched_at": _NOW - 3_600},
+            ],
+            "as_of": _NOW,
+        }
+    ],
     "Audited": [{"minted": 1 << 52, **_BOOKS, "shards": [{"shard": 0, **_BOOKS, "mismatches": []}]}],
     "Stats": [
         {

@@ -1,6 +1,6 @@
 """Rows of columns as numpy arrays, and the packed record of a page that was read or went away."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -72,6 +72,72 @@ class Record:
             measures.append(Measure(clock, cash, fetched))
         record.measures = tuple(measures)
         return record
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]."""
+
+    starts: Int64s  # (n + 1,)
+    clock: Int64s  # (m,), as are the others.
+    cash: Int64s
+    fetched_at_us: Int64s
+
+
+def unpack_measures(records: Sequence[bytes]) -> Measures:
+    """Unpack the measures of many records at once; `Record.unpack` is its plain twin.
+
+    Costs about 1 us a record of a few measures, and for the moment some ten times the bytes of all records.
+    """
+    lengths = np.fromiter(map(len, records), np.int64, len(records))
+    packed = np.frombuffer(b"".join(records), np.uint8)
+    ends = np.cumsum(lengths)
+    at = ends - lengths
+    some = np.flatnonzero(lengths)
+    # The heads, a number of all records at a time: reads, departures, the end of the last one, the digest.
+    reads, where = _take(packed, at[some])
+    times_gone, where = _take(packed, where)
+    went = np.flatnonzero(times_gone)
+    _, where[went] = _take(packed, where[went])
+    at[some] = where + np.where(reads > 0, DIGEST_BYTES, 0)
+    # What is left of each is numbers only, so that one pass over the bytes finds them all.
+    edges = np.zeros(len(packed) + 1, np.int64)
+    np.add.at(edges, at, 1)
+    np.add.at(edges, ends, -1)
+    tails = np.cumsum(edges[:-1]) > 0
+    inside = packed[tails]
+    last = inside < 0x80
+    stops = np.flatnonzero(last)
+    if not len(stops):
+        nothing = np.empty(0, np.int64)
+        return Measures(np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing)
+    firsts = np.concatenate(([0], stops[:-1] + 1))
+    shifts = 7 * (np.arange(len(inside)) - np.repeat(firsts, stops - firsts + 1))
+    numbers = np.add.reduceat((inside & 0x7F).astype(np.int64) << shifts, firsts).reshape(-1, 3)
+    starts = np.zeros(len(records) + 1, np.int64)
+    starts[1:] = np.searchsorted(stops, np.cumsum(ends - at)) // 3
+    steps = numbers[:, 2]
+    times = (steps >> 1) ^ -(steps & 1)  # Zigzag.
+    return Measures(starts, _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts))
+
+
+def _take(packed: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:
+    """Read one varint at each place; return the numbers, and the places after them."""
+    numbers, at, shift = np.zeros(len(at), np.int64), at.copy(), 0
+    open_ = np.arange(len(at))
+    while len(open_):
+        byte = packed[at[open_]].astype(np.int64)
+        numbers[open_] |= (byte & 0x7F) << shift
+        at[open_] += 1
+        open_, shift = open_[byte >= 0x80], shift + 7
+    return numbers, at
+
+
+def _summed(steps: Int64s, starts: Int64s) -> Int64s:
+    """Sum up differences within each page. Running sums may wrap around 2^64; their differences come out right."""
+    sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(steps)))
+    found: Int64s = sums[1:] - np.repeat(sums[starts[:-1]], np.diff(starts))
+    return found
 
 
 def _put(out: bytearray, numbers: Iterable[int]) -> None:

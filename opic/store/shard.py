@@ -11,12 +11,13 @@ import numpy as np
 from opic.cash import BOOK_FIELDS, Books, Flag, Rules
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
-from opic.store.columns import I64, Bytes, Int64s, Record, by_block
+from opic.store.columns import I64, Bytes, Int64s, Measures, Record, by_block, unpack_measures
 from opic.store.connection import Client, check_server, load_functions, store_errors
 from opic.store.ids import Directory, read_urls
 from opic.store.keys import BLOCK_BYTES, FORMAT, ROWS_I64, ROWS_MEASURES, ROWS_U8, Keys
 
 ROWS_READ_MAX = 2_000  # Pages a call: under 5 ms in which the server answers nobody else.
+BUCKETS_A_CALL = 64  # Of records: 8,192 pages, each bucket a command of its own, so that nobody waits long.
 AUDIT_TRIES = 5  # Unpaused looks before the server is held for one look.
 SECRET_BYTES = 16
 # Each rule that a store keeps, and the setting that a user knows it by.
@@ -225,6 +226,33 @@ class Shard:
                 raise StoreError("a block of a column is missing or short: the store is damaged, restore a backup")
         whole = np.frombuffer(b"".join(b for b in filled if b is not None), dtype)
         return whole[:n].astype(np.int64 if dtype == I64 else np.uint8)
+
+    def measures(self, pages: int) -> Measures:
+        """Read the measures of all pages with ids below `pages`, bucket by bucket: not of one instant.
+
+        A measure's clock tells whether it is of an instant. Costs 0.6 to 1.5 s for a million pages, a third of
+        them read, nearly all of it in this process.
+        """
+        parts = []
+        for start in range(0, -(-pages // ROWS_MEASURES), BUCKETS_A_CALL):
+            buckets = range(start, min(start + BUCKETS_A_CALL, -(-pages // ROWS_MEASURES)))
+            with store_errors(), self.client.pipeline(transaction=False) as pipe:
+                for b in buckets:
+                    pipe.hgetall(self.keys.block("m", b))
+                found = pipe.execute()
+            records = [b""] * (len(buckets) * ROWS_MEASURES)
+            for place, bucket in enumerate(found):
+                first = place * ROWS_MEASURES
+                for row, packed in bucket.items():
+                    records[first + int(row)] = packed
+            parts.append(unpack_measures(records[: pages - start * ROWS_MEASURES]))
+        starts, so_far = [np.zeros(1, np.int64)], 0
+        for part in parts:
+            starts.append(part.starts[1:] + so_far)
+            so_far += len(part.clock)
+        nothing = np.empty(0, np.int64)
+        columns = [[nothing, *(getattr(p, c) for p in parts)] for c in ("clock", "cash", "fetched_at_us")]
+        return Measures(np.concatenate(starts), *map(np.concatenate, columns))
 
     def audit(self) -> Audit:
         """Recount the books from the columns."""

@@ -38,8 +38,8 @@ NDJSON = {"content-type": "application/x-ndjson"}
 AS_JSON = {"content-type": "application/json"}
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_EVENT = f'{{"url":"http://a.example/","x":{DEEP}}}'
-CALLS = ("events", "seeds", "next", "release", "importance", "top", "audit", "stats")
-NOT_BUILT = ("/v1/explain", "/v1/history", "/v1/inflow", "/v1/hosts", "/metrics")
+CALLS = ("events", "seeds", "next", "release", "importance", "history", "top", "audit", "stats")
+NOT_BUILT = ("/v1/explain", "/v1/inflow", "/v1/hosts", "/metrics")
 
 
 @dataclass(frozen=True)
@@ -571,10 +571,68 @@ def test_a_bad_parameter_is_refused_by_name(api: Api, parameters: dict[str, str]
     problem(api.client.get("/v1/top", params=parameters), 422, word)
 
 
-def test_a_policy_that_is_not_built_says_so_and_a_window_is_only_for_those_that_have_one(api: Api) -> None:
-    problem(api.client.get("/v1/top", params={"policy": "interpolation", "window": 8}), 501, "not built yet")
-    problem(api.client.post("/v1/importance", json={"urls": [], "policy": "fixed"}), 501, "not built yet")
+@pytest.mark.parametrize("policy", ["interpolation", "fixed", "variable", "improved"])
+def test_a_window_policy_is_a_share_too_and_says_so(api: Api, policy: str) -> None:
+    links = ["http://two.windows.example/", "http://three.windows.example/"]
+    for _ in range(3):
+        api.events("http://one.windows.example/", links=links)
+        api.events(links[0], links=["http://one.windows.example/"])
+    api.settle()
+    asked = {"policy": policy, "window": 0.5}
+    pages = api.client.get("/v1/top", params={"n": 1_000, **asked}).json()["pages"]
+    assert sum(page["importance"] for page in pages) == pytest.approx(1, abs=1e-9)
+    assert {(page["policy"], page["window"]) for page in pages} == {(policy, 0.5)}
+    values = {page["url"]: page["importance"] for page in pages}
+    one = api.client.get("/v1/importance", params={"url": links[0], **asked}).json()
+    many = api.client.post("/v1/importance", json={"urls": [links[0], "http://never.example/"], **asked}).json()
+    for page in (one, many["pages"][0]):
+        assert (page["policy"], page["window"]) == (policy, 0.5)
+        assert page["importance"] == values[links[0]]
+        assert "error_bound" not in page
+    assert many["pages"][1]["importance"] is None
+
+
+def test_a_window_is_only_for_policies_that_have_one(api: Api) -> None:
+    api.events("http://static.example/")
+    api.settle()
+    asked: dict[str, Any] = {"url": "http://static.example/", "policy": "static", "window": 8}
+    assert api.client.get("/v1/importance", params=asked).json()["window"] is None
     assert api.client.get("/v1/top", params={"policy": "static", "window": 8}).status_code == 200
+    assert api.client.get("/v1/importance", params=asked | {"policy": "fixed"}).json()["window"] == 8
+
+
+# History.
+
+
+def test_history_lists_the_reads_of_a_page_oldest_first(api: Api) -> None:
+    url = "http://read.example/"
+    for at in (1_700_000_000.25, 1_700_000_100.5):
+        api.events(url, links=["http://linked.example/"], fetched_at=at)
+        api.events("http://linked.example/", links=[url])
+    api.settle()
+    answer = api.client.get("/v1/history", params={"url": "HTTP://read.example:80"}).json()
+    assert answer["url"] == url
+    assert [measure["fetched_at"] for measure in answer["measures"]] == [1_700_000_000.25, 1_700_000_100.5]
+    clocks = [measure["clock"] for measure in answer["measures"]]
+    assert clocks == sorted(set(clocks))
+    page = api.importance(url)
+    assert (page["last_read_clock"], page["last_fetched_at"]) == (clocks[-1], 1_700_000_100.5)
+    assert answer["as_of"] > time.time() - WAIT_SECONDS
+
+
+def test_history_keeps_the_last_measures_only(api: Api) -> None:
+    url = "http://often.example/"
+    for _ in range(6):
+        api.events(url, links=["http://other.example/"])
+    api.settle()
+    assert len(api.client.get("/v1/history", params={"url": url}).json()["measures"]) == 4
+    assert api.client.get("/v1/history", params={"url": "http://other.example/"}).json()["measures"] == []
+
+
+def test_history_of_what_is_no_page_is_a_problem(api: Api) -> None:
+    problem(api.client.get("/v1/history", params={"url": "http://never.example/"}), 404, "was never seen")
+    problem(api.client.get("/v1/history", params={"url": "/about"}), 422, "/about")
+    problem(api.client.get("/v1/history"), 422, "url: ")
 
 
 def test_the_audit_adds_up_exactly(api: Api) -> None:

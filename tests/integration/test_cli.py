@@ -32,16 +32,22 @@ EVENTS = [
 QUESTIONS = {
     "top": ("top", "--n", "3"),
     "importance": ("importance", "http://a.example/"),
+    "importance of a window": ("importance", "http://a.example/", "--policy", "variable", "--window", "0.5"),
+    "top of a window": ("top", "--n", "3", "--policy", "improved", "--window", "2"),
+    "history": ("history", "http://a.example/"),
     "audit": ("audit",),
     "stats": ("stats",),
 }
 API_OF = {
     "top": "/v1/top?n=3",
     "importance": "/v1/importance?url=http://a.example/",
+    "importance of a window": "/v1/importance?url=http://a.example/&policy=variable&window=0.5",
+    "top of a window": "/v1/top?n=3&policy=improved&window=2",
+    "history": "/v1/history?url=http://a.example/",
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("history", "hosts", "backup", "restore", "local-rank", "reproduce", "doctor")
+NOT_BUILT = ("hosts", "backup", "restore", "local-rank", "reproduce", "doctor")
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -244,6 +250,24 @@ def test_server_of_ones_own_is_fed_and_asked(servers: Server, tmp_path: Path) ->
 
 def test_page_never_seen_is_a_problem_found(store: Path) -> None:
     assert "http://z.example/ was never seen" in refusal("importance", "http://z.example", "--data", store, status=1)
+    assert "http://z.example/ was never seen" in refusal("history", "http://z.example", "--data", store, status=1)
+
+
+def test_history_is_a_measure_a_line(store: Path) -> None:
+    lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
+    measures = [[float(word) for word in line.split("\t")] for line in lines]
+    assert len(measures) == 2
+    assert measures[0][0] < measures[1][0]
+
+
+def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
+    assert "none of static, interpolation" in refusal("top", "--policy", "best", "--data", store)
+    assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
+    done = opic(
+        "importance", "http://a.example/", "--data", store, "--json", OPIC_POLICY="fixed", OPIC_WINDOW_ROUNDS="2"
+    )
+    answer = json.loads(done.stdout)
+    assert (answer["policy"], answer["window"]) == ("fixed", 2.0)
 
 
 def test_books_that_do_not_balance_are_a_problem_found(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ import threading
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
 
+from opic import windows
 from opic.cash import MILLION, Flag, Rules
-from opic.errors import BadInput, BadUrl, NotBuiltYet
+from opic.errors import BadInput, BadUrl, SettingsError
 from opic.events import Record
 from opic.ledger import Ledger, Page
-from opic.query import AGE_SECONDS_MAX, Mirror, Query
+from opic.query import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror, Query
 from opic.store import Shard, Store
 from opic.urls import host_of
 
@@ -166,12 +168,9 @@ def test_error_bound_of_two_says_nothing_and_is_left_out(valkey: Server) -> None
     assert True in seen
 
 
-def test_policies_are_refused_by_name(valkey: Server) -> None:
+def test_policies_and_windows_that_can_not_be_taken_are_refused_by_name(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     for ask in (lambda **kw: query.importance([A], **kw), lambda **kw: query.top(1, **kw)):
-        for policy in ("interpolation", "fixed", "variable", "improved"):
-            with pytest.raises(NotBuiltYet, match=f"{policy}.* not built yet: use policy=static"):
-                ask(policy=policy)
         with pytest.raises(BadInput, match="none of static, interpolation, fixed, variable, improved"):
             ask(policy="pagerank")
         for window in (0.0, -1.0, float("nan"), float("inf")):
@@ -180,6 +179,146 @@ def test_policies_are_refused_by_name(valkey: Server) -> None:
     (answer,) = query.importance([A], policy="static", window=8.0)
     assert answer is not None
     assert answer["window"] is None
+
+
+# Windows.
+
+WINDOWED = ("interpolation", "fixed", "variable", "improved")
+
+
+def expected_estimates(ledger: Ledger, policy: str, rounds: float) -> dict[str, float]:
+    """Estimates by URL: the pages of the model, one after the other, made into the arrays that `opic.windows` takes."""
+    pages, measures = list(ledger.pages.values()), [m for page in ledger.pages.values() for m in page.measures]
+    past = windows.Past(
+        starts=np.cumsum([0, *(len(page.measures) for page in pages)]),
+        clock=np.array([m.clock for m in measures]),
+        spent=np.array([m.cash for m in measures]),
+        cash=np.array([ledger.cash(page) for page in pages]),
+        history=np.array([page.spent for page in pages]),
+        live=np.array([not page.has(Flag.GONE) for page in pages]),
+        now=ledger.books.clock,
+    )
+    window = rounds * ledger.rules.grant * ledger.books.live
+    found = windows.estimate(policy, past, window, ledger.rules.measures_max)
+    return dict(zip(ledger.pages, found.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("until", [10_401, None], ids=["while a page is gone", "to its end"])
+def test_window_policies_answer_as_worked_out_from_the_model(servers: Server, until: int | None) -> None:
+    log = pep_history()[:until]
+    _, query = open_query(servers, *log)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    static = expected_estimates(ledger, "static", 1.0)
+    for policy in WINDOWED:
+        for rounds in (0.02, 0.5, 8.0):
+            expected = expected_estimates(ledger, policy, rounds)
+            assert sum(expected.values()) == pytest.approx(1.0, abs=1e-12)
+            assert (expected == static) == (policy == "interpolation" and rounds == 8.0)  # Not warm yet.
+            answers = query.importance(list(ledger.pages), policy, rounds)
+            assert {answer["url"]: answer["importance"] for answer in answers if answer} == expected
+            top = query.top(1_000, policy=policy, window=rounds)
+            live = {url: share for url, share in expected.items() if not ledger.pages[url].has(Flag.GONE)}
+            assert [page["url"] for page in top] == sorted(live, key=lambda url: -live[url])[:1_000]
+            ranks = {answer["url"]: answer.get("rank") for answer in answers if answer}
+            for page in top:
+                assert (
+                    page["rank"] == ranks[page["url"]] == 1 + sum(share > page["importance"] for share in live.values())
+                )
+                assert (page["policy"], page["window"]) == (policy, rounds)
+
+
+def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: Server) -> None:
+    _, query = open_query(valkey, *pep_history()[:2_000])
+    url = str(query.top(1)[0]["url"])
+    for policy in WINDOWED:
+        static, windowed = query.importance([url])[0], query.importance([url], policy)[0]
+        assert static is not None
+        assert windowed is not None
+        assert (windowed["policy"], windowed["window"]) == (policy, 8.0)
+        assert "error_bound" not in windowed
+        for name in ("url", "cash", "reads", "last_read_clock", "last_fetched_at", "teleport"):
+            assert windowed[name] == static[name]
+
+
+def test_policy_and_window_of_the_settings_are_for_who_names_none(valkey: Server) -> None:
+    store, plain = open_query(valkey, *pep_history()[:3_000])
+    query = Query(store.shard, plain.mirror, policy="fixed", window_rounds=0.5)
+    assert query.top(9) == plain.top(9, policy="fixed", window=0.5)
+    assert query.top(9, window=0.1) == plain.top(9, policy="fixed", window=0.1)
+    assert query.top(9, policy="static") == plain.top(9)
+    assert query.top(9, domain="python.org") == plain.top(9, domain="python.org", policy="fixed", window=0.5)
+
+
+def test_policy_whose_measures_are_not_kept_names_the_setting(valkey: Server) -> None:
+    store = Store(Shard.open(valkey.client(), "default", {"measures_max": 1}))
+    store.apply(PARTITION, [record(0, A, [B])])
+    query = Query(store.shard, Mirror(store.shard))
+    for policy in ("fixed", "variable", "improved"):
+        for ask in (lambda name: query.importance([A], name), lambda name: query.top(1, policy=name)):
+            with pytest.raises(BadInput, match=f"policy={policy} wants . measures.*OPIC_HISTORY_MEASURES=1"):
+                ask(policy)
+        with pytest.raises(SettingsError, match=r"OPIC_POLICY: .*OPIC_HISTORY_MEASURES=1"):
+            Query(store.shard, query.mirror, policy=policy)
+    (answer,) = query.importance([A], "interpolation")
+    assert answer is not None
+
+
+def test_measures_are_read_once_a_state(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, query = open_query(valkey, *pep_history()[:500])
+    plain, looks = store.shard.measures, []
+    monkeypatch.setattr(store.shard, "measures", lambda pages: looks.append(pages) or plain(pages))
+    for policy in WINDOWED:
+        for rounds in (1.0, 2.0):
+            query.top(10, policy=policy, window=rounds)
+    assert len(looks) == 1
+    assert len(query.mirror.fresh().kept["views"]) <= VIEWS_KEPT_MAX
+    store.apply(PARTITION, pep_history()[500:600])
+    query.top(10, policy="fixed")
+    assert len(looks) == 2
+
+
+def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Server) -> None:
+    """The state shown stays that of one instant, though measures are read later; pages lose their oldest ones only."""
+    log = pep_history()[:1_200]
+    store, query = open_query(valkey, *log[:1_000])
+    snapshot = query.mirror.fresh()
+    store.apply(PARTITION, log[1_000:])
+    past = snapshot._past(store.shard)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log[:1_000])
+    assert past.now == ledger.books.clock
+    lacking = 0
+    for i, page in enumerate(list(ledger.pages.values())[: len(snapshot)]):
+        at = slice(int(past.starts[i]), int(past.starts[i + 1]))
+        # A later read that spent nothing did not move the clock: it can't be told, and changes no sum.
+        kept = [m for m in zip(past.clock[at].tolist(), past.spent[at].tolist(), strict=True) if m[1]]
+        then = [(m.clock, m.cash) for m in page.measures if m.cash]
+        assert kept == then[len(then) - len(kept) :]
+        lacking += len(kept) < len(then)
+    assert lacking > 0
+    for policy in WINDOWED:
+        assert snapshot.view(policy, 0.5, store.shard).estimates.sum() == pytest.approx(1.0, abs=1e-12)
+
+
+def test_history_is_the_last_measures_oldest_first(servers: Server) -> None:
+    log = pep_history()[:6_000]
+    _, query = open_query(servers, *log)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    for page in list(ledger.pages.values())[:300]:
+        measures = [{"clock": m.clock, "cash": m.cash, "fetched_at": m.fetched_at_us / MILLION} for m in page.measures]
+        assert query.history(page.url) == {"url": page.url, "measures": measures}
+    assert query.history("http://never.example/") is None
+
+
+def test_history_of_a_page_never_read_is_empty_and_an_id_alone_is_no_page(valkey: Server) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    store.shard.directory.assign([C], True)
+    assert query.history("HTTP://B.org:80") == {"url": B, "measures": []}
+    assert query.history(C) is None
+    with pytest.raises(BadUrl):
+        query.history("/about")
 
 
 DOMAIN_PAGES = [
