@@ -1,8 +1,8 @@
 """Does an event cost more when more pages are known, and how long does the server take to start again?
 
 The same mix of events at each size: 40 links, one in ten to a page never seen before, targets drawn over all known
-pages. The worker has seen them all before, as far as it remembers (a million raw links). Then the embedded server is stopped
-and started: from the commands in its append-only file, and once more after the file was rewritten.
+pages. The worker has seen them all before, as far as it remembers (a million raw links). Then the embedded server is
+stopped and started: from the commands in its append-only file, and once more after the file was rewritten.
 
     python benchmarks/bench_scale.py --sizes 10000,100000,1000000,10000000
 """
