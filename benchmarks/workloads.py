@@ -1,7 +1,8 @@
-"""Real graphs for the benchmarks: loaded from files, never from the network, and alike on every machine.
+"""Real graphs and made-up crawls for the benchmarks: never from the network, and alike on every machine.
 
-Files are looked for in the directory given by `--data DIR` or OPIC_BENCH_DATA (as `DIR/<set>/<file>` or
-`DIR/<file>`), then among the copies that the repository ships. A set that is nowhere is skipped, and said so.
+`Crawl` makes events without end, for questions of speed and memory. Graphs are for questions of quality. Their files
+are looked for in the directory given by `--data DIR` or OPIC_BENCH_DATA (as `DIR/<set>/<file>` or `DIR/<file>`), then
+among the copies that the repository ships. A set that is nowhere is skipped, and said so.
 """
 
 import gzip
@@ -14,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opic.events import CrawlEvent, encode_crawl_event
 from opic.urls import canonical_url
 
 IntArray = npt.NDArray[np.int64]
@@ -131,3 +133,85 @@ LOADERS: dict[str, Callable[[Path | None], Graph]] = {
     "uk-2007-05-100000": _uk_2007,
     "gr0-california": _california,
 }
+
+
+# Crawls that are made up, for speed and memory: as large as wanted, with the shape that costs depend on.
+
+SEED = 20030524
+LINKS = 40
+WITHIN_HOST = 0.7  # 28 of 40 links stay within the host.
+PAGES_A_HOST = 200
+NEW_HOST = 0.1  # Of the new pages on other hosts, so many are the first of theirs.
+TRIES = 400  # Draws for an event's distinct links; a host with few pages has no more of them.
+FETCHED_AT = 1_750_000_000.0
+WORDS = [
+    "garden", "history", "market", "winter", "music", "science", "travel", "kitchen", "river", "stone",
+    "paper", "letter", "office", "school", "summer", "bridge", "camera", "coffee", "doctor", "engine",
+    "forest", "guitar", "harbor", "island", "jacket", "ladder", "mirror", "museum", "number", "orange",
+    "pencil", "planet",
+]  # fmt: skip
+SECTIONS = ("news", "articles", "wiki", "blog", "shop", "products", "archive", "2024/05")
+DOMAINS = ("com", "org", "co.uk", "de", "net", "fr", "com.br", "info")
+
+
+def page_url(host: int, page: int) -> str:
+    """Return a canonical URL of about 50 bytes."""
+    words = f"{WORDS[page * 7 % 32]}-{WORDS[(page + host) % 32]}"
+    return (
+        f"https://{'www.' if host % 2 else ''}{WORDS[host % 32]}{host}.{DOMAINS[host % 8]}"
+        f"/{SECTIONS[(host + page) % 8]}/{words}-{page}.html"
+    )
+
+
+class Crawl:
+    """Hosts with pages, known from the start or found on the way, and the events of who reads them.
+
+    Targets are drawn as powers of a uniform number, which has the long tail of Zipf's law: of 1,000 hosts the first
+    gets a tenth of the links from outside, and so does the first page in 1,000 of a host from its own pages.
+    """
+
+    def __init__(self, pages: int, pages_a_host: int = PAGES_A_HOST) -> None:
+        """Start with so many known pages on hosts of equal size."""
+        self.random = random.Random(f"{SEED}/{pages}/{pages_a_host}").random
+        hosts = max(1, pages // pages_a_host)
+        self.sizes = [pages // hosts + (host < pages % hosts) for host in range(hosts)]
+        self.known = [(host, page) for host in range(hosts) for page in range(self.sizes[host])]
+
+    def urls(self) -> list[str]:
+        """Return the known pages in the order in which they were found."""
+        return [page_url(host, page) for host, page in self.known]
+
+    def events(self, count: int, new_share: float, links: int = LINKS) -> list[bytes]:
+        """Return encoded events that read pages picked from all known ones, with equal chances."""
+        return [self.event(int(len(self.known) * self.random()), new_share, links) for _ in range(count)]
+
+    def event(self, reads: int, new_share: float, links: int = LINKS) -> bytes:
+        """Return the encoded event that reads a known page.
+
+        Args:
+            reads: the number of the page, in the order in which pages were found.
+            new_share: of the links, so many lead to pages never seen before.
+            links: distinct, in all.
+        """
+        draw, home = self.random, self.known[reads]
+        chosen: dict[tuple[int, int], None] = {}
+        for tries in range(TRIES):
+            within = draw() < WITHIN_HOST and tries < TRIES // 2
+            host = home[0] if within else int(len(self.sizes) * draw() ** 3)
+            if draw() < new_share:
+                if not within and draw() < NEW_HOST:
+                    host = len(self.sizes)
+                    self.sizes.append(0)
+                found = (host, self.sizes[host])
+                self.sizes[host] += 1
+                self.known.append(found)
+                chosen[found] = None
+            else:
+                found = (host, int(self.sizes[host] * draw() ** 3))
+                if found != home:
+                    chosen[found] = None
+            if len(chosen) == links:
+                break
+        return encode_crawl_event(
+            CrawlEvent(page_url(*home), [page_url(*page) for page in chosen], fetched_at=FETCHED_AT)
+        )
