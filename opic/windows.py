@@ -148,7 +148,7 @@ def _whole_life(past: Past) -> Floats:
 def _fixed(past: Past, window: float) -> Floats:
     ends, inside = past.starts[1:], _in_window(past, window)
     sums = _sums(past)
-    rates = (sums[ends] - sums[ends - inside]) / max(min(window, past.now), 1)
+    rates = (sums[ends] - sums[ends - inside]) / (min(window, past.now) or 1)
     kept = np.diff(past.starts)
     cut = (inside == kept) & (past.history > sums[ends] - sums[past.starts[:-1]])
     rates = np.where(cut, _since(past, kept), rates)

@@ -61,7 +61,7 @@ def fixed(page: One, window: float, now: int, unit: int, default: int) -> float:
     inside = [cash for clock, cash in page.measures if now - clock < window]
     if len(inside) == len(page.measures) and page.forgotten:
         return since(page, len(inside), now, unit, default)
-    return sum(inside) / max(min(window, now), 1)
+    return sum(inside) / (min(window, now) or 1)
 
 
 def variable(page: One, k: int, now: int, unit: int, default: int) -> float:
@@ -112,7 +112,7 @@ def pasts(draw: st.DrawFn) -> tuple[list[One], int]:
     now = draw(st.integers(0, 400)) * scale
     pages = []
     for _ in range(draw(st.integers(0, 8))):
-        clocks = sorted(draw(st.lists(st.integers(0, now // scale), max_size=5)))
+        clocks = sorted(draw(st.lists(st.integers(1, now // scale), max_size=5))) if now else []
         measures = [(clock * scale, draw(st.integers(0, 30)) * scale) for clock in clocks]
         forgotten = draw(st.sampled_from([0, 0, 7, 100])) * scale if measures else 0
         # A page that is gone may owe.
