@@ -24,6 +24,10 @@ class BadUrl(BadInput):
     """Not an absolute http(s) URL, or one over its size limit."""
 
 
+class KeyReused(BadInput):
+    """An Idempotency-Key came again with another body."""
+
+
 class NotBuiltYet(OpicError):
     """The public contract names it, this version does not have it."""
 
@@ -34,6 +38,15 @@ class StoreError(OpicError):
 
 class StoreUnavailable(StoreError):
     """The store does not answer; trying again later may help."""
+
+
+class KeysFull(StoreUnavailable):
+    """As many Idempotency-Keys are remembered as may be; the call was not taken."""
+
+    def __init__(self, message: str, retry_seconds: int) -> None:
+        """Say when the first of them ends."""
+        super().__init__(message)
+        self.retry_seconds = retry_seconds
 
 
 class StoreMismatch(StoreError):

@@ -6,17 +6,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol, TypeVar
 
 from opic.cash import Flag
 from opic.embedded import EmbeddedServer
 from opic.errors import StoreError, StoreUnavailable
-from opic.events import encode_seeds
+from opic.events import Limits, encode_seeds
 from opic.frontier import Frontier, Politeness
-from opic.log import EventLog
+from opic.log import Call, EventLog, Terms
 from opic.query import Mirror, Query
 from opic.settings import Settings
 from opic.store import Shard, connect
@@ -33,6 +34,15 @@ RESTART_MAX_SECONDS = 10.0
 STOP_SECONDS = 30.0
 
 
+class Judged(Protocol):
+    """What became of a call's elements; the good ones, encoded, among it."""
+
+    values: list[bytes]
+
+
+J = TypeVar("J", bound=Judged)
+
+
 class Backend:
     """An open store with its log, its queries and its frontier. It starts nothing."""
 
@@ -44,7 +54,7 @@ class Backend:
         """
         self.settings = settings
         self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
-        self.log = EventLog(connect(url, retries=0), self.shard.keys)
+        self.log = EventLog(connect(url, retries=0), self.shard.keys, settings.max_keys)
         self.mirror = Mirror(self.shard)
         self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
@@ -64,9 +74,35 @@ class Backend:
         Raises:
             StoreUnavailable: the store is away, or OPIC_MAX_LAG records wait already.
         """
-        if (waiting := self.lag()) + len(values) > self.settings.max_lag:
-            raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
+        self._check_lag(len(values))
         return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+
+    def accept_once(self, call: Call, judge: Callable[[int, Limits], J]) -> J:
+        """Put the events of a call into the log once, however often and from wherever it comes within a day.
+
+        A repeat is judged as the call was when it first came, by its time and its limits: so it finds the same events
+        and the same answer, and where the first one broke off in the middle only the rest is put into the log.
+
+        Args:
+            call: which.
+            judge: checks the call's elements as of a time, by limits.
+
+        Raises:
+            KeyReused: the key came with another body.
+            StoreUnavailable: as `accept`; or too many keys are remembered.
+        """
+        while True:
+            begun = self.log.begun(call)
+            terms = begun.terms if begun else Terms(time.time_ns() // 1000, self.settings.limits())
+            judged = judge(terms.time_us, terms.limits)
+            if left := len(judged.values) - (begun.done if begun else 0):
+                self._check_lag(left)
+            if self.log.append_once(call, judged.values, begun, terms):
+                return judged
+
+    def _check_lag(self, more: int) -> None:
+        if (waiting := self.lag()) + more > self.settings.max_lag:
+            raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
     def seed(self, urls: Sequence[str]) -> dict[str, int]:
         """Make pages known, through the log like everything that moves cash, and wait until they are.

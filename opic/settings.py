@@ -52,6 +52,7 @@ class Settings(BaseSettings):
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
     max_n: Annotated[int, Field(ge=1)] = 1_000
     max_urls: Annotated[int, Field(ge=1)] = 10_000
+    max_keys: Annotated[int, Field(ge=1)] = 1_000_000  # Idempotency-Keys remembered, about 300 bytes each.
     max_lag: Annotated[int, Field(ge=1)] = 1_000_000  # Accepted events that wait; past it the endpoint says 503.
 
     @classmethod

@@ -100,6 +100,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
         *,
         status: int = 200,
         body: dict[str, Any] | None = None,
+        headers: tuple[dict[str, Any], ...] = (),
     ) -> None:
         summary, _, more = (getdoc(call) or "").partition("\n")
         refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
@@ -116,11 +117,15 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
             },
             summary=summary.rstrip("."),
             description=more.strip(),
-            openapi_extra={"requestBody": {"required": True, "content": body}} if body else None,
+            openapi_extra={
+                **({"requestBody": {"required": True, "content": body}} if body else {}),
+                **({"parameters": list(headers)} if headers else {}),
+            },
         )
 
     posted = (400, 403, 413, 415, 422, 501, 503)
-    add("POST", "/v1/events", calls.post_events, models.Accepted, posted, status=202, body=_EVENTS_BODY)
+    events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
+    add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
     add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
     add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
     add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
@@ -148,6 +153,13 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
         )
 
 
+_IDEMPOTENCY_KEY: Final = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "Names this call: sent again within 24 hours, it takes effect once.",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
+}
 _EVENTS_BODY: Final = {
     JSON: {
         "schema": {

@@ -1,5 +1,6 @@
 """Request bodies: read once, never past the limit, and of the types that are taken."""
 
+import re
 from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -13,6 +14,8 @@ LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl
 MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
 BOM: Final = b"\xef\xbb\xbf"
+
+_KEY = re.compile(r"[ -~]{1,255}")
 
 Asked = TypeVar("Asked", bound=BaseModel)
 
@@ -52,6 +55,20 @@ def media_type(request: Request, *, lines: bool = False) -> str:
             headers={"Accept": ", ".join(taken[:2])},
         )
     return JSON if name == JSON else LINES[0]
+
+
+def idempotency_key(request: Request) -> str | None:
+    """Return the Idempotency-Key, or None if the call has none.
+
+    Raises:
+        Problem: several, or one that is no key.
+    """
+    keys = request.headers.getlist("idempotency-key")
+    if not keys:
+        return None
+    if len(keys) > 1 or not _KEY.fullmatch(keys[0]):
+        raise Problem("bad-input", "Idempotency-Key: one, of 1 to 255 printable ASCII characters")
+    return keys[0]
 
 
 async def read_body(request: Request, bytes_max: int) -> bytes:

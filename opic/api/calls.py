@@ -11,10 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from opic.api import models
-from opic.api.bodies import JSON, Asked, media_type, read_asked, read_body
-from opic.api.intake import take
+from opic.api.bodies import JSON, Asked, idempotency_key, media_type, read_asked, read_body
+from opic.api.intake import Intake, take
 from opic.api.problems import Json, Problem
 from opic.errors import BadInput
+from opic.events import Limits
+from opic.log import Call
 from opic.service import Backend
 from opic.urls import canonical_url
 
@@ -44,18 +46,24 @@ class Calls:
         """Take one crawl event, an array of them, or JSON Lines.
 
         Accepted means durable. A single event that can't be taken is a 422; in an array or lines the good ones are
-        taken and the others listed. After a 503 some may have been taken: to send them again is to read a page twice.
+        taken and the others listed. After a 503, or no answer, some may have been taken. With an `Idempotency-Key`
+        the same call may be sent again: within 24 hours it takes effect once, and the answer is the same.
         """
-        if "idempotency-key" in request.headers:
-            raise Problem("not-built-yet", "Idempotency-Key is not built yet: send the call without it")
-        lines = media_type(request, lines=True) != JSON
+        key = idempotency_key(request)
+        form = media_type(request, lines=True)
         body = await read_body(request, self._settings.max_body_bytes)
-        return await _in_thread(lambda: self._take(body, lines), 202)
+        return await _in_thread(lambda: self._take(body, form, key), 202)
 
-    def _take(self, body: bytes, lines: bool) -> Mapping[str, object]:
-        intake = take(body, lines=lines, now_us=time.time_ns() // 1000, limits=self._settings.limits())
-        if intake.values:
-            self._service.backend.accept(intake.values)
+    def _take(self, body: bytes, form: str, key: str | None) -> Mapping[str, object]:
+        def judge(now_us: int, limits: Limits) -> Intake:
+            return take(body, lines=form != JSON, now_us=now_us, limits=limits)
+
+        if key is not None:
+            intake = self._service.backend.accept_once(Call.of(key, form, body), judge)
+        else:
+            intake = judge(time.time_ns() // 1000, self._settings.limits())
+            if intake.values:
+                self._service.backend.accept(intake.values)
         return {"accepted": len(intake.values), "rejected": intake.rejected}
 
     async def post_seeds(self, request: Request) -> Response:

@@ -12,7 +12,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
 
-from opic.errors import BadEvent, BadInput, BadUrl, NotBuiltYet, OpicError, StoreUnavailable
+from opic.errors import (
+    BadEvent,
+    BadInput,
+    BadUrl,
+    KeyReused,
+    KeysFull,
+    NotBuiltYet,
+    OpicError,
+    StoreUnavailable,
+)
 from opic.urls import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
@@ -32,9 +41,11 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
     "bad-input": (422, "A value can't be taken"),
     "bad-url": (422, "A URL can't be taken"),
     "bad-event": (422, "The event can't be taken"),
+    "key-reused": (422, "The Idempotency-Key came with another body"),
     "internal": (500, "The service failed"),
     "not-built-yet": (501, "Not built yet"),
     "not-ready": (503, "Not ready"),
+    "keys-full": (503, "Too many Idempotency-Keys are remembered"),
     "store-away": (503, "The store can't take this now"),
 }
 
@@ -105,6 +116,10 @@ class Json(JSONResponse):
 
 def from_error(error: OpicError) -> Problem:
     """Say what an exception of ours means to a caller; what is nobody's fault but ours is left without detail."""
+    if isinstance(error, KeyReused):
+        return Problem("key-reused", str(error))
+    if isinstance(error, KeysFull):
+        return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
     if isinstance(error, BadInput):
         kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
         return Problem(kind, str(error))

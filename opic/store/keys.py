@@ -38,6 +38,8 @@ class Keys:
         self.log = self.prefix + "log"
         self.end = self.prefix + "end"
         self.dead = self.prefix + "dead"
+        self.calls = self.prefix + "calls"
+        self.call_ends = self.prefix + "callends"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"

@@ -9,6 +9,7 @@
 --   p:<b>                 hash: fingerprint -> id, about 120 a bucket; buckets split one by one as pages come
 --   ids, books, offsets   hashes: counters of ids; the totals of the columns; source/partition -> next offset
 --   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
+--   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
 --
 -- Rules that keep it exact:
@@ -36,17 +37,45 @@ local function init(keys, args)
   return 1
 end
 
--- opic_1_append: put records at the end of the log.  KEYS log end   ARGV time_us kind value value ...
--- Returns the offset of the first.
+-- opic_1_append: put records at the end of the log.  KEYS log end calls callends
+--   ARGV time_us kind key body terms done now_us keys-max value value ...
+-- `key` is '' or the digest of an Idempotency-Key: then these are the values from number `done` on of a call with that
+-- digest of its body, and how far it came is kept for a day: so whoever repeats the call goes on there. `terms` are
+-- the caller's, given back with the key. Expired keys go a few at a time, so that nobody waits for all of them.
+-- Returns {'OK', offset of the first}, or what refused it: {'AT', terms, done}: the call came that far, by those terms;
+-- {'OTHER'}: the key came with another body; {'FULL', when the first key ends}.
+local KEY_US = 86400000000
+local KEYS_SWEPT_MAX = 100
+
 local function append(keys, args)
-  local time_us, kind = args[1], args[2]
-  local first = tonumber(redis.call('GET', keys[2]) or 0)
-  if #args < 3 or not whole(first, 0, BALANCE) then return redis.error_reply('OPICARGS append wants values') end
-  for i = 3, #args do
-    redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 3), 't', time_us, 'k', kind, 'v', args[i])
+  local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
+  local done, now_us, keys_max = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
+  local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
+  if not (done and now_us and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
+    return redis.error_reply('OPICARGS append wants values')
   end
-  redis.call('SET', keys[2], string.format('%.0f', first + #args - 2))
-  return first
+  local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
+  local call = ends > now_us and cmsgpack.unpack(redis.call('HGET', keys[3], key))
+  if call and call[1] ~= body then return {'OTHER'} end
+  if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3]} end
+  local over = redis.call('ZRANGE', keys[4], '-inf', args[7], 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
+  if key ~= '' and not call and redis.call('ZCARD', keys[4]) - #over >= keys_max then
+    return {'FULL', redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or '0'}
+  end
+
+  if #over > 0 then
+    redis.call('HDEL', keys[3], unpack(over))
+    redis.call('ZREM', keys[4], unpack(over))
+  end
+  if key ~= '' then
+    redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
+    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now_us + KEY_US), key) end
+  end
+  for i = 1, count do
+    redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
+  end
+  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', first + count)) end
+  return {'OK', first}
 end
 
 -- opic_1_ids: say the ids of pages, and give the next ones to those never seen, in the order given.

@@ -296,7 +296,10 @@ def test_what_is_not_json_is_said_to_be_none(api: Api, body: str | bytes, path: 
         ({"content-type": "application/json; charset=latin-1"}, 415, "UTF-8"),
         ({"content-type": "application/json", "content-encoding": "gzip"}, 415, "Content-Encoding"),
         ({"content-type": "application/msgpack"}, 501, "not built yet"),
-        ({"content-type": "application/json", "idempotency-key": "once"}, 501, "Idempotency-Key is not built yet"),
+        ({"content-type": "application/json", "idempotency-key": ""}, 422, "Idempotency-Key"),
+        ({"content-type": "application/json", "idempotency-key": "k" * 256}, 422, "1 to 255 printable ASCII"),
+        ({"content-type": "application/json", "idempotency-key": "a\tb"}, 422, "1 to 255 printable ASCII"),
+        ({"content-type": "application/json", "idempotency-key": b"caf\xe9"}, 422, "1 to 255 printable ASCII"),
     ],
 )
 def test_a_body_that_is_not_taken_is_refused_with_what_is(

@@ -1,0 +1,317 @@
+"""A call with an Idempotency-Key takes effect once: however often it comes, and whoever dies in its middle."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+import redis
+from repository import ROOT
+from servers import Server
+
+from opic import log as log_module
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
+from opic.errors import KeyReused, KeysFull
+from opic.events import Limits, decode_crawl_event
+from opic.log import Begun, Call, EventLog, Terms
+from opic.service import Backend
+from opic.settings import Settings
+from opic.store import Shard, connect
+
+DAY_US = 86_400_000_000
+NOW_US = 1_790_000_000_000_000
+TERMS = Terms(NOW_US, Limits())
+VALUES = [b"value %d" % n for n in range(10)]
+A_CALL = 3  # Values an append, here: so ten values need four.
+
+# Appends VALUES in parts of A_CALL and kills itself before part number argv[3], or after it was sent and not answered.
+DIES = """
+import os, signal, sys
+from opic import log as log_module
+from opic.log import Call, EventLog, Terms
+from opic.events import Limits
+from opic.store import Shard, connect
+
+log_module.VALUES_A_CALL = int(sys.argv[2])
+client = connect(sys.argv[1], retries=0)
+log = EventLog(client, Shard.open(connect(sys.argv[1])).keys)
+left, send = int(sys.argv[3]), client.fcall
+
+def fcall(*args):
+    global left
+    if left == 0:
+        if sys.argv[4] == "sent":
+            send(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    return send(*args)
+
+client.fcall = fcall
+call, terms = Call.of("key", "json", b"body"), Terms(int(sys.argv[5]), Limits())
+log.append_once(call, [b"value %d" % n for n in range(10)], log.begun(call), terms)
+"""
+
+
+@pytest.fixture
+def log(servers: Server, monkeypatch: pytest.MonkeyPatch) -> EventLog:
+    monkeypatch.setattr(log_module, "VALUES_A_CALL", A_CALL)
+    client = servers.client()
+    return EventLog(client, Shard.open(client).keys)
+
+
+def once(log: EventLog, values: list[bytes] = VALUES, key: str = "key", body: bytes = b"body") -> bool:
+    call = Call.of(key, "json", body)
+    begun = log.begun(call)
+    return log.append_once(call, values, begun, begun.terms if begun else TERMS)
+
+
+def in_log(log: EventLog) -> list[bytes]:
+    records = log.read(0, 1_000)
+    assert [record.offset for record in records] == list(range(log.end()))
+    return [record.value for record in records]
+
+
+# The log.
+
+
+def test_repeated_call_is_appended_once(log: EventLog) -> None:
+    log.append([b"before"], NOW_US)
+    for _ in range(3):
+        assert once(log)
+        log.append([b"other"], NOW_US)
+    assert in_log(log) == [b"before", *VALUES, b"other", b"other", b"other"]
+
+
+def test_call_without_values_is_remembered_too(log: EventLog) -> None:
+    assert once(log, [])
+    assert once(log, [])
+    assert in_log(log) == []
+    with pytest.raises(KeyReused, match="another body"):
+        once(log, body=b"else")
+
+
+def test_key_with_another_body_is_refused_before_and_in_the_append(log: EventLog) -> None:
+    once(log)
+    with pytest.raises(KeyReused):
+        log.begun(Call.of("key", "json", b"else"))
+    with pytest.raises(KeyReused):
+        log.begun(Call.of("key", "lines", b"body"))
+    with pytest.raises(KeyReused):
+        log.append_once(Call.of("key", "json", b"else"), VALUES, None, TERMS)
+    assert in_log(log) == VALUES
+
+
+def test_repeat_learns_by_which_terms_the_call_was_judged(log: EventLog) -> None:
+    once(log)
+    call = Call.of("key", "json", b"body")
+    assert log.begun(call) == Begun(TERMS, len(VALUES))
+    later = Terms(NOW_US + 1, Limits(links_max=1))
+    assert not log.append_once(call, VALUES, None, later)  # As one who looked just before the other began.
+    assert in_log(log) == VALUES
+
+
+@pytest.mark.parametrize("how", ["unsent", "sent"])
+@pytest.mark.parametrize("at", range(4))
+def test_caller_killed_between_two_appends_is_carried_on_by_the_repeat(log: EventLog, at: int, how: str) -> None:
+    command = [sys.executable, "-c", DIES, _url(log), str(A_CALL), str(at), how, str(NOW_US)]
+    for _ in range(2):  # The second one goes on where the first one died, and dies in its turn.
+        died = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
+        assert died.returncode in (-9, 0)
+    begun = log.begun(Call.of("key", "json", b"body"))
+    assert (begun.done if begun else 0) == log.end()
+    assert once(log)
+    assert in_log(log) == VALUES
+
+
+def _url(log: EventLog) -> str:
+    return f"unix://{log.client.connection_pool.connection_kwargs['path']}"
+
+
+def test_callers_at_once_put_each_value_in_once(log: EventLog) -> None:
+    url, barrier, said = _url(log), threading.Barrier(6), []
+
+    def repeat() -> None:
+        mine = EventLog(connect(url, retries=0), log.keys)
+        barrier.wait()
+        call = Call.of("key", "json", b"body")
+        said.append(mine.append_once(call, VALUES, None, TERMS))
+        mine.client.close()
+
+    threads = [threading.Thread(target=repeat) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert said == [True] * 6
+    assert in_log(log) == VALUES
+
+
+def test_key_is_free_again_after_a_day_and_takes_no_room(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = NOW_US
+    monkeypatch.setattr(log_module, "_now_us", lambda: clock)
+    for n in range(250):
+        once(log, [], key=str(n))
+    once(log)
+    clock += DAY_US - 1
+    once(log)
+    assert in_log(log) == VALUES
+    clock += 1
+    assert log.begun(Call.of("key", "json", b"else")) is None
+    once(log, [b"new"], body=b"else")
+    assert in_log(log) == [*VALUES, b"new"]
+    log.append([b"a", b"b"], NOW_US)  # A hundred go at each call, whoever makes it.
+    log.append([b"c"], NOW_US)
+    assert log.client.hlen(log.keys.calls) == log.client.zcard(log.keys.call_ends) == 1
+
+
+def test_too_many_keys_are_refused_not_forgotten(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = NOW_US
+    monkeypatch.setattr(log_module, "_now_us", lambda: clock)
+    log.keys_max = 2
+    once(log, key="1")
+    clock += 1_000_000
+    once(log, key="2")
+    with pytest.raises(KeysFull, match="OPIC_MAX_KEYS") as raised:
+        once(log, key="3")
+    assert raised.value.retry_seconds == 86_399
+    assert once(log, key="1")
+    assert log.end() == 2 * len(VALUES)
+    log.append([b"no key"], clock)
+    clock += 86_399_000_000
+    assert once(log, key="3")
+
+
+# The endpoint.
+
+
+@pytest.fixture
+def post(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """Post to an endpoint over the store, `restart` it with other settings, and see the log."""
+    monkeypatch.setattr(log_module, "VALUES_A_CALL", A_CALL)
+    made = SimpleNamespace()
+    open_: list[tuple[object, threading.Thread, Backend]] = []
+
+    def restart(**settings: object) -> None:
+        stop()
+        backend = Backend(Settings.load(store=valkey.url, **settings), valkey.url)
+        listener = bind("127.0.0.1", 0)
+        server = make_server(create_app(SimpleNamespace(backend=backend, not_ready=lambda: None)))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        open_.append((server, thread, backend))
+        made.url, made.log = url_of(listener), backend.log
+
+    def stop() -> None:
+        while open_:
+            server, thread, backend = open_.pop()
+            server.should_exit = True  # type: ignore[attr-defined]
+            thread.join()
+            backend.close()
+
+    def send(body: object, key: str = "key", kind: str = "application/json") -> httpx.Response:
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        headers = {"content-type": kind, "idempotency-key": key}
+        return httpx.post(made.url + "/v1/events", content=content, headers=headers, timeout=30)
+
+    made.restart, made.send = restart, send
+    restart()
+    yield made
+    stop()
+
+
+EVENTS: list[dict[str, object]] = [{"url": f"http://a.example/{n}"} for n in range(10)]
+
+
+def urls(post: SimpleNamespace) -> list[str]:
+    return [decode_crawl_event(value).url for value in in_log(post.log)]
+
+
+def test_repeated_request_takes_effect_once_and_is_answered_alike(post: SimpleNamespace, valkey: Server) -> None:
+    body = [*EVENTS[:4], {"url": "/about"}, *EVENTS[4:], 7]
+    first = post.send(body)
+    assert (first.status_code, first.json()["accepted"], len(first.json()["rejected"])) == (202, 10, 2)
+    post.restart()
+    valkey.kill()
+    valkey.start()
+    again = post.send(body)
+    assert (again.status_code, again.content) == (first.status_code, first.content)
+    assert urls(post) == [event["url"] for event in EVENTS]
+    assert post.send(body, key="another").json() == first.json()
+    assert post.log.end() == 20
+
+
+def test_key_with_another_body_is_a_422(post: SimpleNamespace) -> None:
+    assert post.send(EVENTS[0]).status_code == 202
+    for body, kind in ((EVENTS[1], "application/json"), (EVENTS[0], "application/x-ndjson"), (b"{", "")):
+        refused = post.send(body, kind=kind)
+        assert (refused.status_code, refused.json()["type"]) == (422, "urn:opic:problem:key-reused")
+    assert post.log.end() == 1
+
+
+def test_refused_call_leaves_its_key_free(post: SimpleNamespace) -> None:
+    assert post.send({"url": "/about"}).status_code == 422
+    assert post.send(b"{").status_code == 400
+    assert post.send(EVENTS[0]).status_code == 202
+    assert post.send([]).status_code == 422
+
+
+def test_repeat_is_judged_as_the_call_was_though_settings_changed(post: SimpleNamespace) -> None:
+    body = [{"url": "http://a.example/", "links": ["http://b.example/"] * n} for n in range(5)]
+    post.restart(max_links=2)
+    first = post.send(body)
+    assert first.json()["accepted"] == 3
+    post.restart()
+    assert post.send(body).content == first.content
+    assert post.log.end() == 3
+
+
+def test_repeat_of_a_call_that_broke_off_appends_the_rest_only(post: SimpleNamespace) -> None:
+    send, sent = post.log.client.fcall, 0
+
+    def break_off(*args: object) -> object:
+        nonlocal sent
+        sent += 1
+        if sent == 3:
+            raise redis.ConnectionError("cut")
+        return send(*args)
+
+    post.log.client.fcall = break_off
+    assert post.send(EVENTS).status_code == 503
+    assert post.log.end() == 2 * A_CALL
+    assert post.send(EVENTS).json() == {"accepted": 10, "rejected": []}
+    assert urls(post) == [event["url"] for event in EVENTS]
+
+
+def test_backlog_refuses_a_new_call_and_not_the_repeat_of_one_taken(post: SimpleNamespace) -> None:
+    post.restart(max_lag=10)
+    assert post.send(EVENTS).status_code == 202
+    assert post.send(EVENTS).status_code == 202
+    assert post.send(EVENTS, key="another").status_code == 503
+    assert post.log.end() == 10
+
+
+def test_too_many_keys_are_a_503_that_says_when(post: SimpleNamespace) -> None:
+    post.restart(max_keys=1)
+    assert post.send(EVENTS[0]).status_code == 202
+    full = post.send(EVENTS[1], key="another")
+    assert (full.status_code, full.json()["type"]) == (503, "urn:opic:problem:keys-full")
+    assert 86_390 <= int(full.headers["retry-after"]) <= 86_400
+    assert post.send(EVENTS[0]).status_code == 202
+
+
+def test_requests_at_once_take_effect_once(post: SimpleNamespace) -> None:
+    answers: list[httpx.Response] = []
+    threads = [threading.Thread(target=lambda: answers.append(post.send(EVENTS))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {(a.status_code, a.content) for a in answers} == {(202, b'{"accepted":10,"rejected":[]}')}
+    assert urls(post) == [event["url"] for event in EVENTS]
