@@ -17,6 +17,7 @@ from opic.store.keys import BLOCK_BYTES, BUCKET_LOAD, ROWS_I64, ROWS_U8, ROWS_UR
 
 FINGERPRINT_BYTES = 8
 URLS_A_CALL = 2_000  # About 6 ms of server time when all are new.
+SEALS_A_CALL = 64  # Lists of 256 URLs: about 1 MB.
 ZSTD_LEVEL = 3
 URLS_BYTES_MAX = 16 << 20  # What a sealed block may unpack to; 256 URLs of 2 KiB are far less.
 
@@ -68,7 +69,8 @@ class Directory:
         ids: list[int] = []
         for at in range(0, len(urls), URLS_A_CALL):
             ids += self._assign(urls[at : at + URLS_A_CALL], inflow)
-        self._tend()
+        self._split()
+        self._seal()
         return ids
 
     def _assign(self, urls: Sequence[str], inflow: bool) -> list[int]:
@@ -101,27 +103,36 @@ class Directory:
             self.next_id = max(self.next_id, max(found, default=-1) + 1)
             return list(found)
 
-    def _tend(self) -> None:
-        """Split buckets that have grown too full, and seal URL lists that are full."""
-        keys, block = self.keys, self.keys.block
-        with store_errors():
-            while self.next_id > self.buckets * BUCKET_LOAD:
-                span = 1 << self.buckets.bit_length()
-                old = self.buckets - span // 2
-                names = (keys.ids, block("p", old), block("p", self.buckets))
-                self.client.fcall("opic_1_split", 3, *names, self.buckets, span)
-                self.buckets = int(self.client.hget(keys.ids, "buckets"))
-            while (self.sealed + 1) * ROWS_URLS <= self.next_id:
-                urls = self.client.lrange(block("u", self.sealed), 0, -1) if self._is_open(self.sealed) else None
-                if urls is None or len(urls) != ROWS_URLS:
-                    self.sealed = int(self.client.hget(keys.ids, "sealed"))  # Someone else sealed it.
-                    continue
-                packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(b"\n".join(urls))
-                self.client.fcall("opic_1_seal", 2, keys.ids, block("u", self.sealed), self.sealed, packed)
-                self.sealed += 1
+    def _split(self) -> None:
+        """Split the buckets that have grown too full, all in one round trip."""
+        keys, due = self.keys, range(self.buckets, -(-self.next_id // BUCKET_LOAD))
+        if not due:
+            return
+        with store_errors(), self.client.pipeline(transaction=False) as pipe:
+            for new in due:
+                span = 1 << new.bit_length()
+                names = (keys.ids, keys.block("p", new - span // 2), keys.block("p", new))
+                pipe.fcall("opic_1_split", 3, *names, new, span)
+            pipe.hget(keys.ids, "buckets")  # Someone else may have split some, or all.
+            *_, buckets = pipe.execute()
+        self.buckets = int(buckets)
 
-    def _is_open(self, number: int) -> bool:
-        return bool(self.client.type(self.keys.block("u", number)) == b"list")
+    def _seal(self) -> None:
+        """Put compressed strings in the place of URL lists that are full, in two round trips."""
+        keys, due = self.keys, range(self.sealed, min(self.next_id // ROWS_URLS, self.sealed + SEALS_A_CALL))
+        if not due:
+            return
+        with store_errors(), self.client.pipeline(transaction=False) as pipe:
+            for number in due:
+                pipe.lrange(keys.block("u", number), 0, -1)
+            lists = pipe.execute(raise_on_error=False)  # One that someone else sealed is no list any more.
+            for number, urls in zip(due, lists, strict=True):
+                if isinstance(urls, list) and len(urls) == ROWS_URLS:
+                    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(b"\n".join(urls))
+                    pipe.fcall("opic_1_seal", 2, keys.ids, keys.block("u", number), number, packed)
+            pipe.hget(keys.ids, "sealed")
+            *_, sealed = pipe.execute()
+        self.sealed = int(sealed)
 
 
 def read_urls(client: Client, keys: Keys, ids: Iterable[int]) -> dict[int, str]:
