@@ -183,7 +183,7 @@ def replay(
     *,
     format: Annotated[
         Format | None,
-        typer.Option(help="Guessed from the name if left out: .jsonl is crawl events, one a line; else edges."),
+        typer.Option(help="Guessed from the name if left out: .jsonl, .msgpack; else edges."),
     ] = None,
     reads_per_page: Annotated[
         float | None, typer.Option(min=0.001, help="Edges: stop after this many reads times the pages. Default 1.")
@@ -210,7 +210,8 @@ def replay(
 ) -> None:
     """Feed recorded crawls and graphs.
 
-    Files of crawl events, one a line, or graphs whose crawl is simulated; plain or gzip. A graph is lines FROM TO (or
+    Files of crawl events (JSON Lines, or MessagePack maps one after another), or graphs whose crawl is simulated; plain
+    or gzip. A graph is lines FROM TO (or
     FROM, tab, TO) and # comments; names that are not absolute URLs become http://graph.example/NAME. Beside a running
     service its worker lets the events take effect; else this command does.
     """

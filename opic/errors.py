@@ -20,6 +20,10 @@ class BadEvent(BadInput):
     """A crawl event that can't be taken; its text is the reason that goes with the dead letter."""
 
 
+class BadFraming(BadInput):
+    """Bytes that can't be cut into values."""
+
+
 class BadUrl(BadInput):
     """Not an absolute http(s) URL, or one over its size limit."""
 

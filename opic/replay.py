@@ -1,8 +1,8 @@
 """Recorded crawls, and crawls of recorded graphs, fed to the service as a crawler would.
 
-A file of crawl events goes to the log line by line, as it is: what can't be taken becomes a dead letter there, like an
-event that came over the wire. A graph is crawled in simulation: a strategy picks pages, and each read becomes an event
-with the links that the graph gives that page.
+The crawl events of a file go to the log one by one, each as it is: what can't be taken becomes a dead letter there,
+like an event that came over the wire. A graph is crawled in simulation: a strategy picks pages, and each read becomes
+an event with the links that the graph gives that page.
 """
 
 import gzip
@@ -11,18 +11,20 @@ import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from opic.errors import BadEvent, BadInput, BadUrl, NotBuiltYet, StoreUnavailable
+from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, NotBuiltYet, StoreUnavailable
 from opic.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import EventLog
+from opic.packed import cut_stream, is_map
 from opic.query import Mirror
 from opic.settings import Settings
 from opic.store import Shard, Store
@@ -32,7 +34,7 @@ from opic.worker import work
 Int64s = npt.NDArray[np.int64]
 
 FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
-BUILT: Final = ("jsonl", "edges")
+BUILT: Final = ("jsonl", "msgpack", "edges")
 STRATEGIES: Final = ("log", "random", "greedy", "cycle")
 NAMELESS: Final = "http://graph.example/"  # Where the pages of a graph without URLs live.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
@@ -135,12 +137,12 @@ def replay(
         StoreUnavailable: the store is away.
     """
     if plan.format not in BUILT:
-        raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {' and '.join(BUILT)}")
+        raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {', '.join(BUILT)}")
     feeder = _Feeder(target, works_here, on_progress)
     links_before = target.shard.books().links
     note = None
-    if plan.format == "jsonl":
-        _replay_lines(feeder, paths)
+    if plan.format in ("jsonl", "msgpack"):
+        _replay_events(feeder, paths, plan.format)
     else:
         note = _replay_graph(feeder, read_graph(paths, target.settings), plan)
     feeder.settle()
@@ -259,9 +261,7 @@ def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
     """
     number = 0
     try:
-        with path.open("rb") as raw:
-            packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
-            file = gzip.GzipFile(fileobj=raw) if packed else raw
+        with _open(path) as file:
             while line := file.readline(bytes_max + 2):
                 number += 1
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
@@ -276,16 +276,46 @@ def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
         raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
 
 
-def _replay_lines(feeder: _Feeder, paths: Sequence[Path]) -> None:
-    limits = feeder.settings.limits()
+def values_of(path: Path, bytes_max: int) -> Iterator[bytes]:
+    """Yield the MessagePack values of a file, plain or gzip, one after the other.
+
+    Raises:
+        BadInput: the file can't be read or cut into values, its gzip is broken, it does not start with a map, or a
+            value is longer than `bytes_max`.
+    """
+    try:
+        with _open(path) as file:
+            for number, value in enumerate(cut_stream(file, bytes_max)):
+                if number == 0 and not is_map(value):
+                    raise BadInput(f"{path}: does not start with a map: MessagePack maps are wanted, one after another")
+                yield value
+    except BadFraming as error:
+        raise BadInput(f"{path}: {error}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: broken gzip: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, plain or gzip: its first bytes tell."""
+    with path.open("rb") as raw:
+        packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+def _replay_events(feeder: _Feeder, paths: Sequence[Path], kind: str) -> None:
+    limits, bytes_max = feeder.settings.limits(), feeder.settings.max_body_bytes
     for path in paths:
         try:
-            for _, line in lines_of(path, feeder.settings.max_body_bytes):
+            values = values_of(path, bytes_max) if kind == "msgpack" else (v for _, v in lines_of(path, bytes_max))
+            for value in values:
                 try:
-                    check_event(decode_crawl_event(line), time.time_ns() // 1000, limits)
+                    check_event(decode_crawl_event(value), time.time_ns() // 1000, limits)
                 except BadEvent:
                     feeder.dead_letters += 1
-                feeder.feed(line)
+                feeder.feed(value)
         except BadInput as error:
             feeder.settle()
             raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None

@@ -22,6 +22,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "urls": ["errors"],
     "events": ["errors", "cash", "urls"],
     "ledger": ["errors", "cash", "urls", "events"],
+    "packed": ["errors"],
     "settings": ["errors", "cash", "urls", "events"],
     "store": ["errors", "cash", "urls", "events", "ledger"],
     "log": ["errors", "events", "store"],

@@ -17,7 +17,7 @@ from starlette.staticfiles import StaticFiles
 
 from opic import __version__
 from opic.api import models
-from opic.api.bodies import JSON, LINES
+from opic.api.bodies import JSON, LINES, MSGPACK
 from opic.api.calls import Calls, Service
 from opic.api.gate import OPEN_PATHS, Gate
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
@@ -160,15 +160,15 @@ _IDEMPOTENCY_KEY: Final = {
     "description": "Names this call: sent again within 24 hours, it takes effect once.",
     "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[ -~]+$"},
 }
+_EVENTS: Final = {
+    "oneOf": [
+        {"$ref": "#/components/schemas/CrawlEvent"},
+        {"type": "array", "items": {"$ref": "#/components/schemas/CrawlEvent"}},
+    ]
+}
 _EVENTS_BODY: Final = {
-    JSON: {
-        "schema": {
-            "oneOf": [
-                {"$ref": "#/components/schemas/CrawlEvent"},
-                {"type": "array", "items": {"$ref": "#/components/schemas/CrawlEvent"}},
-            ]
-        }
-    },
+    JSON: {"schema": _EVENTS},
+    MSGPACK[0]: {"schema": _EVENTS},
     LINES[0]: {
         "schema": {"type": "string", "description": "A crawl event a line."},
         "example": '{"url":"https://a.example/","links":["https://b.example/"]}\n{"url":"https://b.example/"}\n',

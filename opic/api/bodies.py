@@ -20,12 +20,15 @@ _KEY = re.compile(r"[ -~]{1,255}")
 Asked = TypeVar("Asked", bound=BaseModel)
 
 
-def media_type(request: Request, *, lines: bool = False) -> str:
+def media_type(request: Request, *, events: bool = False) -> str:
     """Return the body's media type, one of those taken; without the header it is JSON.
 
     Args:
         request: whose body is not read yet.
-        lines: JSON Lines are taken too.
+        events: these are, so JSON Lines and MessagePack are taken too.
+
+    Returns:
+        JSON, LINES[0] or MSGPACK[0].
 
     Raises:
         Problem: another type, a character set that is not UTF-8, or a compressed body.
@@ -45,16 +48,15 @@ def media_type(request: Request, *, lines: bool = False) -> str:
         key, _, value = parameter.partition("=")
         if key.strip() == "charset" and value.strip().strip('"') not in UTF8:
             raise Problem("wrong-media-type", f"charset {shown(value.strip())} is not taken: send UTF-8")
-    if name in MSGPACK:
-        raise Problem("not-built-yet", f"MessagePack bodies are not built yet: send {JSON}")
-    taken = (JSON, *LINES) if lines else (JSON,)
-    if name not in taken:
-        raise Problem(
-            "wrong-media-type",
-            f"Content-Type {shown(name)} is not taken: send {' or '.join(taken[:2])}",
-            headers={"Accept": ", ".join(taken[:2])},
-        )
-    return JSON if name == JSON else LINES[0]
+    for form in ((JSON,), LINES, MSGPACK) if events else ((JSON,),):
+        if name in form:
+            return form[0]
+    taken = (JSON, LINES[0], MSGPACK[0]) if events else (JSON,)
+    raise Problem(
+        "wrong-media-type",
+        f"Content-Type {shown(name)} is not taken: send {' or '.join(taken)}",
+        headers={"Accept": ", ".join(taken)},
+    )
 
 
 def idempotency_key(request: Request) -> str | None:
@@ -71,7 +73,7 @@ def idempotency_key(request: Request) -> str | None:
     return keys[0]
 
 
-async def read_body(request: Request, bytes_max: int) -> bytes:
+async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes:
     """Read the body, or refuse it as soon as it is known to be too large.
 
     Raises:
@@ -87,7 +89,12 @@ async def read_body(request: Request, bytes_max: int) -> bytes:
         if size > bytes_max:
             raise too_large
         parts.append(part)
-    body = b"".join(parts).removeprefix(BOM)
+    body = b"".join(parts)
+    if form == MSGPACK[0]:
+        if not body:
+            raise Problem("not-msgpack", "the body is empty: send MessagePack")
+        return body
+    body = body.removeprefix(BOM)
     if not body.strip():
         raise Problem("not-json", "the body is empty: send JSON")
     return body

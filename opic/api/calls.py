@@ -11,7 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from opic.api import models
-from opic.api.bodies import JSON, Asked, idempotency_key, media_type, read_asked, read_body
+from opic.api.bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.api.intake import Intake, take
 from opic.api.problems import Json, Problem
 from opic.errors import BadInput
@@ -43,20 +43,20 @@ class Calls:
         self._ready_threads: anyio.CapacityLimiter | None = None
 
     async def post_events(self, request: Request) -> Response:
-        """Take one crawl event, an array of them, or JSON Lines.
+        """Take one crawl event, an array of them, or JSON Lines; JSON, or MessagePack.
 
         Accepted means durable. A single event that can't be taken is a 422; in an array or lines the good ones are
         taken and the others listed. After a 503, or no answer, some may have been taken. With an `Idempotency-Key`
         the same call may be sent again: within 24 hours it takes effect once, and the answer is the same.
         """
         key = idempotency_key(request)
-        form = media_type(request, lines=True)
-        body = await read_body(request, self._settings.max_body_bytes)
+        form = media_type(request, events=True)
+        body = await read_body(request, self._settings.max_body_bytes, form)
         return await _in_thread(lambda: self._take(body, form, key), 202)
 
     def _take(self, body: bytes, form: str, key: str | None) -> Mapping[str, object]:
         def judge(now_us: int, limits: Limits) -> Intake:
-            return take(body, lines=form != JSON, now_us=now_us, limits=limits)
+            return take(body, form, now_us=now_us, limits=limits)
 
         if key is not None:
             intake = self._service.backend.accept_once(Call.of(key, form, body), judge)

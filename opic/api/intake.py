@@ -1,8 +1,8 @@
-"""The body of `POST /v1/events`: one event, an array of them, or JSON Lines.
+"""The body of `POST /v1/events`: one event, an array of them, or JSON Lines; or MessagePack, an event or an array.
 
 An element that can't be taken is refused alone, with its reason, whatever is wrong with it: a field, a lone surrogate,
 bytes that are not UTF-8, a NaN, nesting without end. So an array is first cut into the raw text of its elements, which
-needs nobody to understand them, and each is decoded by itself.
+needs nobody to understand them, and each is decoded by itself. MessagePack's values are cut by `opic.packed`.
 """
 
 import json
@@ -13,8 +13,10 @@ from typing import Final
 
 import msgspec
 
+from opic import packed
+from opic.api.bodies import JSON, LINES, MSGPACK
 from opic.api.problems import Problem
-from opic.errors import BadEvent
+from opic.errors import BadEvent, BadFraming
 from opic.events import Limits, check_event, decode_crawl_event, encode_crawl_event
 
 REJECTED_MAX: Final = 10_000  # An answer that lists more is of no use, and larger than what was sent.
@@ -37,20 +39,22 @@ class Intake:
     rejected: list[dict[str, int | str]] = field(default_factory=list)
 
 
-def take(body: bytes, *, lines: bool, now_us: int, limits: Limits) -> Intake:
+def take(body: bytes, form: str, *, now_us: int, limits: Limits) -> Intake:
     """Check all events of a body and encode the good ones for the log.
 
     Args:
         body: not blank.
-        lines: it is JSON Lines; else its first character tells an array from one event.
+        form: its media type: LINES[0], or JSON or MSGPACK[0], where the first byte tells an array from one event.
         now_us: what an event's time is checked against.
         limits: of one event.
 
     Raises:
-        Problem: not JSON at all; or more than REJECTED_MAX elements are bad, and nothing is taken.
+        Problem: not of that form at all; or more than REJECTED_MAX elements are bad, and nothing is taken.
         BadEvent: the body is one event, and it can't be taken.
     """
-    if lines:
+    if form == MSGPACK[0]:
+        return _take_packed(body, now_us, limits)
+    if form == LINES[0]:
         return _take_each(_cut_lines(body), now_us, limits)
     if body.lstrip()[:1] == b"[":
         return _take_each(cut_array(body), now_us, limits)
@@ -60,6 +64,20 @@ def take(body: bytes, *, lines: bool, now_us: int, limits: Limits) -> Intake:
         if not _is_json(body):
             raise Problem("not-json", f"the body is not JSON: {error}") from None
         raise
+
+
+def _take_packed(body: bytes, now_us: int, limits: Limits) -> Intake:
+    try:
+        if packed.is_array(body):
+            return _take_each(packed.cut_array(body), now_us, limits, MSGPACK[0])
+        try:
+            return Intake([_take_one(body, now_us, limits, MSGPACK[0])])
+        except BadEvent:
+            if (end := packed.end_of(body)) < len(body):
+                raise BadFraming(f"too much after the value, at byte {end}") from None
+            raise
+    except BadFraming as error:
+        raise Problem("not-msgpack", f"the body is not MessagePack: {error}") from None
 
 
 def cut_array(body: bytes) -> Iterable[bytes]:
@@ -119,11 +137,11 @@ def _cut_lines(body: bytes) -> Iterator[bytes]:
     return (line[0] for line in _LINE.finditer(body))
 
 
-def _take_each(elements: Iterable[bytes], now_us: int, limits: Limits) -> Intake:
+def _take_each(elements: Iterable[bytes], now_us: int, limits: Limits, form: str = JSON) -> Intake:
     intake = Intake()
     for index, element in enumerate(elements):
         try:
-            intake.values.append(_take_one(element, now_us, limits))
+            intake.values.append(_take_one(element, now_us, limits, form))
         except BadEvent as error:
             if len(intake.rejected) == REJECTED_MAX:
                 first = intake.rejected[0]
@@ -136,9 +154,12 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: Limits) -> Intake
     return intake
 
 
-def _take_one(element: bytes, now_us: int, limits: Limits) -> bytes:
-    # The first byte tells JSON from MessagePack, and what came as JSON must not be taken for the other.
-    if element.lstrip()[:1] != b"{":
+def _take_one(element: bytes, now_us: int, limits: Limits, form: str = JSON) -> bytes:
+    # The first byte tells JSON from MessagePack, and what came as the one must not be taken for the other.
+    if form == MSGPACK[0]:
+        if not packed.is_map(element):
+            raise BadEvent("not a MessagePack map")
+    elif element.lstrip()[:1] != b"{":
         raise BadEvent("not a JSON object")
     event = decode_crawl_event(element)
     check_event(event, now_us, limits)

@@ -31,6 +31,7 @@ ERRORS_IN_DETAIL: Final = 3
 
 KINDS: Final[dict[str, tuple[int, str]]] = {
     "not-json": (400, "The body is not JSON"),
+    "not-msgpack": (400, "The body is not MessagePack"),
     "no-token": (401, "A bearer token is needed"),
     "foreign-origin": (403, "A web page of another origin may not send this"),
     "no-such-path": (404, "No such path"),

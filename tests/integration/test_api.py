@@ -24,6 +24,7 @@ from typing import Any
 
 import httpx
 import jsonschema
+import msgpack
 import pytest
 from openapi_spec_validator import validate
 
@@ -211,6 +212,26 @@ def test_lines_are_taken_one_by_one_and_blank_ones_do_not_count(api: Api) -> Non
     assert api.settle()["read_pages"] - before["read_pages"] == 2
 
 
+@pytest.mark.parametrize("kind", ["application/msgpack", "application/x-msgpack", "application/vnd.msgpack"])
+def test_packed_events_are_taken_as_those_in_json(api: Api, kind: str) -> None:
+    before = api.settle()
+    events = [{"url": f"http://packed.example/{kind}", "links": ["http://packed.example/é"]}, 7, {"url": b"http://a/"}]
+    answer = api.client.post("/v1/events", content=msgpack.packb(events), headers={"content-type": kind})
+    assert (answer.status_code, answer.json()["accepted"]) == (202, 1)
+    assert [r["index"] for r in answer.json()["rejected"]] == [1, 2]
+    one = api.client.post("/v1/events", content=msgpack.packb(events[0]), headers={"content-type": kind})
+    assert one.json() == {"accepted": 1, "rejected": []}
+    assert api.settle()["read_pages"] - before["read_pages"] == 1
+    assert api.importance(f"http://packed.example/{kind}")["reads"] == 2
+    bad = api.client.post("/v1/events", content=msgpack.packb(events[2]), headers={"content-type": kind})
+    assert problem(bad, 422, "Expected `str`, got `bytes`")["type"] == "urn:opic:problem:bad-event"
+    cut = api.client.post("/v1/events", content=msgpack.packb(events)[:-1], headers={"content-type": kind})
+    assert problem(cut, 400, "not MessagePack")["type"] == "urn:opic:problem:not-msgpack"
+    empty = api.client.post("/v1/events", content=b"", headers={"content-type": kind})
+    assert problem(empty, 400, "send MessagePack")["type"] == "urn:opic:problem:not-msgpack"
+    problem(api.client.post("/v1/seeds", content=b"\x80", headers={"content-type": kind}), 415, "application/json")
+
+
 def test_an_empty_array_is_taken(api: Api) -> None:
     assert api.client.post("/v1/events", json=[]).json() == {"accepted": 0, "rejected": []}
 
@@ -295,7 +316,7 @@ def test_what_is_not_json_is_said_to_be_none(api: Api, body: str | bytes, path: 
         ({"content-type": "application/x-www-form-urlencoded"}, 415, "application/json"),
         ({"content-type": "application/json; charset=latin-1"}, 415, "UTF-8"),
         ({"content-type": "application/json", "content-encoding": "gzip"}, 415, "Content-Encoding"),
-        ({"content-type": "application/msgpack"}, 501, "not built yet"),
+        ({"content-type": "application/msgpack"}, 400, "not MessagePack"),
         ({"content-type": "application/json", "idempotency-key": ""}, 422, "Idempotency-Key"),
         ({"content-type": "application/json", "idempotency-key": "k" * 256}, 422, "1 to 255 printable ASCII"),
         ({"content-type": "application/json", "idempotency-key": "a\tb"}, 422, "1 to 255 printable ASCII"),

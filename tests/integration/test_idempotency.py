@@ -249,7 +249,12 @@ def test_repeated_request_takes_effect_once_and_is_answered_alike(post: SimpleNa
 
 def test_key_with_another_body_is_a_422(post: SimpleNamespace) -> None:
     assert post.send(EVENTS[0]).status_code == 202
-    for body, kind in ((EVENTS[1], "application/json"), (EVENTS[0], "application/x-ndjson"), (b"{", "")):
+    for body, kind in (
+        (EVENTS[1], "application/json"),
+        (EVENTS[0], "application/x-ndjson"),
+        (b"{", ""),
+        (b"\x80", "application/msgpack"),
+    ):
         refused = post.send(body, kind=kind)
         assert (refused.status_code, refused.json()["type"]) == (422, "urn:opic:problem:key-reused")
     assert post.log.end() == 1

@@ -115,6 +115,62 @@ def test_line_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(crawls
     assert backend.shard.books().reads == 2
 
 
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_packed_history_equals_the_ledger_fed_the_same(crawls: Crawls, tmp_path: Path, packed: bool) -> None:
+    values = [record.value for record in pep_history()[:3_000]]
+    file = tmp_path / ("peps.msgpack.gz" if packed else "peps.msgpack")
+    file.write_bytes(gzip.compress(b"".join(values), 1) if packed else b"".join(values))
+    assert format_of(file) == "msgpack"
+    backend = crawls.open()
+    summary = feed(backend, file, Plan("msgpack"))
+    ledger = Ledger()
+    ledger.apply(PARTITION, [Record(i, record.time_us, record.value) for i, record in enumerate(pep_history()[:3_000])])
+    assert_same(backend.shard, ledger)
+    assert (summary.events, summary.dead_letters) == (len(values), 0)
+
+
+GOOD = b"\x81\xa3url\xb1http://a.example/"
+
+
+def test_packed_value_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(
+    crawls: Crawls, tmp_path: Path
+) -> None:
+    bad = [
+        b"\x07",
+        b"\xc0",
+        b"\x91" + GOOD,
+        b"\x81\xc4\x03url\xb1http://a.example/",
+        b"\x81\xa3url\xc4\x11http://a.example/",
+        b"\x81\x01\x02",
+        b"\x81\xa3url\xd4\x05x",
+        b"\x81\xa3url\xa1\xff",
+    ]
+    file = tmp_path / "crawl.msgpack"
+    file.write_bytes(GOOD + b"".join(value + GOOD for value in bad))
+    summary = feed(crawls.open(), file, Plan("msgpack"))
+    assert (summary.events, summary.accepted, summary.dead_letters) == (2 * len(bad) + 1, len(bad) + 1, len(bad))
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (GOOD + GOOD[:-1], ("ends in the middle of the value at byte 23", "1 events were fed before")),
+        (GOOD + b"\xc1", ("no MessagePack value", "byte 23", "1 events were fed before")),
+        (GOOD + b"\x91" * 3_000 + b"\xc0", ("nested too deeply", "1 events were fed before")),
+        (GOOD + b"\xdb\x7f\xff\xff\xff" + b"a" * 300_000, ("byte 23", "OPIC_MAX_BODY_BYTES 4,096")),
+        (b'{"url":"http://a.example/"}', ("does not start with a map", "0 events were fed before")),
+        (b"\x91" + GOOD, ("does not start with a map",)),
+    ],
+    ids=["truncated", "no such byte", "deep", "long", "JSON", "an array"],
+)
+def test_file_that_can_not_be_cut_is_an_error_that_says_where(
+    crawls: Crawls, tmp_path: Path, content: bytes, words: tuple[str, ...]
+) -> None:
+    (tmp_path / "crawl.msgpack").write_bytes(content)
+    with refused("crawl.msgpack", *words):
+        feed(crawls.open(max_body_bytes=4_096), tmp_path / "crawl.msgpack", Plan("msgpack"))
+
+
 def test_several_files_are_one_log(crawls: Crawls, tmp_path: Path) -> None:
     files = [lines(tmp_path / f"{name}.jsonl", {"url": f"http://{name}.example/"}) for name in "abc"]
     assert feed(crawls.open(), files, Plan("jsonl")).pages == 3
@@ -145,7 +201,7 @@ def test_format_that_is_not_built_yet_says_so(crawls: Crawls, tmp_path: Path) ->
     assert [format_of(Path(name)) for name in ("a.JSONL", "a.jsonl.gz", "a.tsv.gz", "a", "a.warc.gz", "a.wat")] == [
         "jsonl", "jsonl", "edges", "edges", "warc", "wat",
     ]  # fmt: skip
-    for name in ("msgpack", "warc", "wat"):
+    for name in ("warc", "wat"):
         with pytest.raises(NotBuiltYet, match=f"--format {name} is not built yet"):
             feed(crawls.open(), tmp_path / "none", Plan(name))
 

@@ -1,0 +1,87 @@
+"""Cutting MessagePack needs nobody to understand it, and finds the same ends as those who do."""
+
+import io
+from typing import Any
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opic import packed
+from opic.errors import BadFraming
+
+KEYS = st.text(max_size=40) | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary(max_size=3)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(1 << 63), (1 << 64) - 1)
+    | st.floats()
+    | st.text(max_size=300)
+    | st.binary(max_size=300)
+    | st.builds(msgpack.ExtType, st.integers(0, 127), st.binary(max_size=20)),
+    lambda inner: st.lists(inner, max_size=20) | st.dictionaries(KEYS, inner, max_size=20),
+    max_leaves=30,
+)
+
+
+def pack(value: object) -> bytes:
+    return bytes(msgpack.packb(value))
+
+
+@given(st.lists(VALUES))
+def test_array_is_cut_where_its_elements_end(values: list[Any]) -> None:
+    assert packed.is_array(pack(values))
+    assert list(packed.cut_array(pack(values))) == [pack(value) for value in values]
+
+
+@given(VALUES, st.binary(max_size=5))
+def test_counted_end_is_the_end(value: object, more: bytes) -> None:
+    assert packed.end_of(pack(value) + more) == len(pack(value))
+    assert packed.is_map(pack(value)) == isinstance(value, dict)
+
+
+@given(st.binary(min_size=1, max_size=30))
+def test_any_bytes_are_cut_alike_or_refused(body: bytes) -> None:
+    array = b"\x92" + body
+    try:
+        fast = list(packed.cut_array(array))
+    except BadFraming:
+        try:
+            end = packed.end_of(array)
+        except BadFraming:
+            return
+        assert end < len(array)
+        return
+    assert len(fast) == 2
+    assert packed.end_of(array) == len(array)
+    assert fast[0] == body[: packed.end_of(body)]
+
+
+class Trickle(io.BytesIO):
+    def read(self, size: int | None = -1) -> bytes:
+        return super().read(min(size or 7, 7))
+
+
+@given(st.lists(VALUES, max_size=10))
+def test_stream_is_cut_wherever_it_is_read(values: list[Any]) -> None:
+    stream = b"".join(map(pack, values))
+    for file in (io.BytesIO(stream), Trickle(stream)):
+        assert list(packed.cut_stream(file, 1 << 20)) == [pack(value) for value in values]
+    if stream:
+        with pytest.raises(BadFraming, match="ends in the middle"):
+            list(packed.cut_stream(Trickle(stream + b"\x91"), 1 << 20))
+
+
+def test_stream_with_a_long_value_is_refused_before_it_is_read() -> None:
+    class Endless(io.RawIOBase):
+        read_bytes = 0
+
+        def read(self, size: int = -1) -> bytes:
+            self.read_bytes += size
+            return b"\xdb\xff\xff\xff\xff".ljust(size, b"a")
+
+    endless: Any = Endless()
+    with pytest.raises(BadFraming, match="OPIC_MAX_BODY_BYTES 100,000"):
+        list(packed.cut_stream(endless, 100_000))
+    assert endless.read_bytes < 300_000
