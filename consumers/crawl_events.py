@@ -16,7 +16,9 @@ from opic.errors import NotBuiltYet, OpicError
 from opic.log import EventLog
 from opic.settings import Settings
 from opic.store import Shard, Store, connect
-from opic.worker import work
+from opic.worker import BatchTimes, work
+
+log = logging.getLogger("opic.worker")
 
 
 def main() -> int:
@@ -40,12 +42,16 @@ def main() -> int:
         shard = Shard.open(connect(url), settings.crawl, settings.rules_given())
         source = EventLog(connect(url), shard.keys)
         store = Store(shard, settings.limits(), settings.retry_seconds)
+        times = BatchTimes(shard)
+        log.info("ready, from offset %d of %s", store.next_offset(source.partition), source.partition)
         work(
             store,
             source,
+            times=times,
             stopped=lambda: done.is_set() or (parent is not None and os.getppid() != parent),
             pause=done.wait,
         )
+        times.tell(now=True)
     except OpicError as error:
         print(f"opic worker: {error}", file=sys.stderr)
         return 2

@@ -10,6 +10,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
@@ -20,6 +21,7 @@ from opic.api import models
 from opic.api.bodies import JSON, LINES, MSGPACK
 from opic.api.calls import Calls, Service
 from opic.api.gate import OPEN_PATHS, Gate
+from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
 from opic.errors import OpicError
 
@@ -29,7 +31,6 @@ NOT_BUILT_YET: Final = {
     "/v1/explain": "Why a page has its score, and is next or not",
     "/v1/inflow": "Importance that comes to the pages of a domain from outside",
     "/v1/hosts": "Importance of sites",
-    "/metrics": "Metrics for Prometheus",
 }
 ABOUT = (
     "Crawl events in, page importance and the next pages to fetch out. "
@@ -61,8 +62,11 @@ def create_app(service: Service) -> FastAPI:
         },
     )
     app.state.secured = token is not None
-    app.add_middleware(Gate, token=token.get_secret_value() if token is not None else None)
+    metrics = Metrics(service.backend)
+    secret = token.get_secret_value() if token is not None else None
+    app.add_middleware(Gate, token=secret, observe=metrics.observe)
     _add_calls(app, Calls(service))
+    _add_metrics(app, metrics)
     _add_pages(app)
     return app
 
@@ -151,6 +155,25 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
             summary=summary,
             description="Not built yet.",
         )
+
+
+def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
+    async def get_metrics(request: Request) -> Response:
+        body, kind = await run_in_threadpool(metrics.scrape, request.headers.get("accept", ""))
+        return Response(body, media_type=kind)
+
+    text = {"schema": {"type": "string"}}
+    app.add_api_route(
+        "/metrics",
+        get_metrics,
+        methods=["GET"],
+        response_class=Response,
+        response_model=None,
+        responses={200: {"description": "Metrics.", "content": {TEXT: text, OPENMETRICS: text}}, **described(500)},
+        name="get_metrics",
+        summary="Return metrics for Prometheus",
+        description="The text format, or OpenMetrics where `Accept` asks for it.",
+    )
 
 
 _IDEMPOTENCY_KEY: Final = {

@@ -5,6 +5,7 @@ import logging
 import re
 import time
 import uuid
+from collections.abc import Callable
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -16,7 +17,7 @@ from opic.api.problems import Problem, internal
 log = logging.getLogger("opic.api")
 
 OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which hold no token.
-QUIET_PATHS: Final = ("/healthz", "/readyz")  # Asked every few seconds: logged at DEBUG.
+QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Asked every few seconds: logged at DEBUG.
 ID_HEADER: Final = "X-Request-ID"
 LOGGED_CHARS_MAX: Final = 200
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -25,15 +26,19 @@ _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Gate:
     """ASGI middleware; the outermost of ours."""
 
-    def __init__(self, app: ASGIApp, token: str | None) -> None:
+    def __init__(
+        self, app: ASGIApp, token: str | None, observe: Callable[[Scope, int, float], None] = lambda *_: None
+    ) -> None:
         """Guard `app`.
 
         Args:
             app: what answers.
             token: the bearer token that all but OPEN_PATHS need; None leaves all open.
+            observe: told of each request: its scope, the status (0: aborted) and the seconds it took.
         """
         self._app = app
         self._token = token.encode() if token is not None else None
+        self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -66,13 +71,15 @@ class Gate:
             if not status:
                 await internal().response(request_id)(inner, receive, send_with_id)
         finally:
+            seconds = time.perf_counter() - started
+            self._observe(inner, status, seconds)
             log.log(
                 logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO,
                 "%s %s %s %.1f ms id=%s%s",
                 _fit_for_log(scope["method"]),
                 _fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"]),
                 status or "aborted",
-                1000 * (time.perf_counter() - started),
+                1000 * seconds,
                 request_id,
                 f" ({_fit_for_log(inner['opic.why'])})" if "opic.why" in inner else "",
             )

@@ -40,6 +40,7 @@ class Keys:
         self.dead = self.prefix + "dead"
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
+        self.metrics = self.prefix + "metrics"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"

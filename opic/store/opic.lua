@@ -10,6 +10,7 @@
 --   ids, books, offsets   hashes: counters of ids; the totals of the columns; source/partition -> next offset
 --   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
+--   metrics               hash: what workers measured
 --   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
 --
 -- Rules that keep it exact:

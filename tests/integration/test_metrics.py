@@ -1,0 +1,127 @@
+"""/metrics tells what the store knows, in the words of Prometheus, and nothing that a stranger wrote."""
+
+import os
+import shutil
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
+from opic.service import EmbeddedService
+from opic.settings import Settings
+
+WAIT_SECONDS = 15.0
+OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"}
+TOKEN = "s3cret-token-of-the-tests"
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[httpx.Client, EmbeddedService]]:
+    with EmbeddedService(Settings.load(data=tmp_path, host_delay_seconds=0.0, api_token=TOKEN)) as service:
+        listener = bind("127.0.0.1", 0, token_set=True)
+        server = make_server(create_app(service))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        with httpx.Client(
+            base_url=url_of(listener), headers={"authorization": f"Bearer {TOKEN}"}, timeout=30
+        ) as client:
+            yield client, service
+        server.should_exit = True
+        thread.join()
+
+
+def scraped(client: httpx.Client) -> dict[str, float]:
+    """Samples by name and labels."""
+    answer = client.get("/metrics", headers={"authorization": ""})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=")
+    return {
+        sample.name + "".join(f",{label}={value}" for label, value in sorted(sample.labels.items())): sample.value
+        for family in parse_text(answer.text)
+        for sample in family.samples
+    }
+
+
+def wait_for(client: httpx.Client, **wanted: float) -> dict[str, float]:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while True:
+        found = scraped(client)
+        if all(found.get(name) == value for name, value in wanted.items()):
+            return found
+        assert time.monotonic() < deadline, {name: found.get(name) for name in wanted}
+        time.sleep(0.1)
+
+
+def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    events = [
+        {"url": "http://secret-host.example/", "links": ["http://b.example/", "http://c.example/", "nonsense"]},
+        {"url": "http://b.example/", "status": 404},
+        {"url": "http://c.example/", "status": 500},
+        {"url": "http://d.example/", "status": 403},
+    ]
+    assert client.post("/v1/events", json=events).json()["accepted"] == 4
+    service.backend.await_effect(4)
+    found = wait_for(client, opic_step_seconds_count=1)
+    for outcome in ("read", "gone", "failed", "excluded"):
+        assert found[f"opic_events_total,outcome={outcome}"] == 1
+    assert found["opic_events_total,outcome=dead"] == found["opic_dead_letters_total"] == 0
+    assert (found["opic_links_total"], found["opic_bad_links_total"]) == (2, 1)
+    stats = client.get("/v1/stats").json()
+    assert found["opic_known_pages"] == stats["known_pages"]
+    assert (found["opic_read_pages"], found["opic_gone_pages"], found["opic_lag_events"]) == (1, 1, 0)
+    assert found["opic_clock_grains_total"] == stats["clock"]
+    assert found["opic_virtual_pool_grains"] == service.backend.shard.books().pool
+    assert (found["opic_store_up"], found["opic_cash_conserved"]) == (1, 1)
+    assert 0 < found["opic_error_bound"] <= 2
+    assert 0 <= found["opic_audit_age_seconds"] < 60
+    assert 0 < found["opic_step_seconds_sum"] < 10
+    assert found["opic_step_seconds_bucket,le=+Inf"] == 1
+    assert found["opic_http_request_duration_seconds_count,method=POST,route=/v1/events,status=2xx"] == 1
+
+
+def test_labels_are_few_whatever_is_asked_for(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, _ = served
+    for n in range(20):
+        client.get(f"/none-{n}")
+        client.request(f"METHOD{n}", "/v1/top")
+        client.get("/v1/importance", params={"url": f"http://secret-host.example/{n}"})
+        client.get("/v1/top", headers={"authorization": "Bearer wrong"})
+    text = client.get("/metrics").text
+    for stranger in ("none-", "METHOD", "secret-host", TOKEN):
+        assert stranger not in text
+    requests = {line.split(" ")[0] for line in text.splitlines() if "_duration_seconds_count" in line}
+    assert len(requests) < 8
+    assert any('route="/v1/importance",status="4xx"' in line for line in requests)
+
+
+def test_both_formats_parse_and_promtool_has_no_complaint(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    client.post("/v1/events", json={"url": "http://a.example/"})
+    service.backend.await_effect(1)
+    plain, strict = client.get("/metrics"), client.get("/metrics", headers=OPENMETRICS)
+    assert strict.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    names = {family.name for family in parse_text(plain.text) if not family.name.endswith("_created")}
+    assert names == {family.name for family in parse_openmetrics(strict.text)}
+    if promtool := shutil.which("promtool"):
+        command = [promtool, "check", "metrics"]
+        checked = subprocess.run(command, input=plain.text, text=True, capture_output=True, check=False)
+        assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_store_that_is_away_is_said_to_be(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    assert scraped(client)["opic_store_up"] == 1
+    assert service.server.process is not None
+    os.kill(service.server.process.pid, signal.SIGKILL)
+    assert scraped(client)["opic_store_up"] in (0, 1)
+    wait_for(client, opic_store_up=1)
