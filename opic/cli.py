@@ -441,6 +441,29 @@ def stats(
     _print_answer(answer, as_json)
 
 
+@app.command()
+def doctor(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check the settings and the store, and say what to do; exit 1 if something fails."""
+    from opic.doctor import look
+
+    found = list(look(lambda: _settings(config, store, data, kafka, crawl)))
+    if as_json:
+        _print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
+    else:
+        for f in found:
+            print(f"{f.verdict:<4}\t{f.check}\t{f.found}")
+    if any(f.verdict == "FAIL" for f in found):
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
 # What the contract names and this version does not have.
 
 NOT_BUILT_YET: Final = {
@@ -450,7 +473,6 @@ NOT_BUILT_YET: Final = {
     "restore": "a store from such a copy",
     "local-rank": "the local-domain estimator",
     "reproduce": "an experiment of the papers, with its table and plot",
-    "doctor": "a check of the settings and of each backend",
 }
 
 

@@ -33,6 +33,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)
+MAY_IMPORT["doctor"] = list(MAY_IMPORT)
 MAY_IMPORT["api"] = list(MAY_IMPORT)
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]

@@ -41,7 +41,7 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("history", "hosts", "backup", "restore", "local-rank", "reproduce", "doctor")
+NOT_BUILT = ("history", "hosts", "backup", "restore", "local-rank", "reproduce")
 
 
 def environment(**more: str) -> dict[str, str]:
