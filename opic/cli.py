@@ -5,13 +5,12 @@ done; 130 after Ctrl-C, which for `opic serve` is the end that was meant: 0. Mod
 imported by the command that needs them, so that `opic --help` is quick.
 """
 
-import json
 import logging
 import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
+from opic.output import print_answer, print_fields, print_json, print_list
 
 if TYPE_CHECKING:
     from opic.replay import Progress, Summary
@@ -303,9 +303,9 @@ def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: boo
 
     found: dict[str, object] = {k: v for k, v in asdict(summary).items() if v is not None}
     if as_json:
-        _print_json({**found, "audit": audit})
+        print_json({**found, "audit": audit})
         return
-    _print_fields({**found, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})
+    print_fields({**found, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})
 
 
 # Questions.
@@ -331,7 +331,7 @@ def top(
     with _asking(settings) as backend:
         as_of = backend.query.as_of()
         pages = backend.query.top(n, domain, policy, window)
-    _print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
+    print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
 
 
 @app.command(name="next")
@@ -369,7 +369,7 @@ def next_pages(
             domain=domain,
             mode=mode.value,
         )
-    _print_list(("cash", "importance", "lease", "url"), {"as_of": as_of, **answer}, "pages", as_json)
+    print_list(("cash", "importance", "lease", "url"), {"as_of": as_of, **answer}, "pages", as_json)
     if not answer["pages"] and not as_json:
         print(f"nothing to crawl now: ask again in {answer['retry_after']:g} s", file=sys.stderr)
 
@@ -391,7 +391,7 @@ def importance(
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
         as_of = backend.query.as_of()
         page = _seen(backend, url, *backend.query.importance([url], policy, window))
-    _print_answer({"as_of": as_of, **page}, as_json)
+    print_answer({"as_of": as_of, **page}, as_json)
 
 
 @app.command()
@@ -409,7 +409,7 @@ def history(
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
         as_of = time.time()
         answer = _seen(backend, url, backend.query.history(url))
-    _print_list(("clock", "cash", "fetched_at"), {"as_of": as_of, **answer}, "measures", as_json)
+    print_list(("clock", "cash", "fetched_at"), {"as_of": as_of, **answer}, "measures", as_json)
 
 
 def _seen(backend: "Backend", url: str, answer: dict[str, Any] | None) -> dict[str, Any]:
@@ -436,7 +436,7 @@ def audit(
     settings = _settings(config, store, data, kafka, crawl)
     with _asking(settings) as backend:
         answer = backend.query.audit()
-    _print_answer(answer, as_json)
+    print_answer(answer, as_json)
     if not answer["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
@@ -458,7 +458,30 @@ def stats(
     settings = _settings(config, store, data, kafka, crawl)
     with _asking(settings) as backend:
         answer = {"as_of": backend.query.as_of(), **backend.stats()}
-    _print_answer(answer, as_json)
+    print_answer(answer, as_json)
+
+
+@app.command()
+def doctor(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check the settings and the store, and say what to do; exit 1 if something fails."""
+    from opic.doctor import look
+
+    found = list(look(lambda: _settings(config, store, data, kafka, crawl)))
+    if as_json:
+        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
+    else:
+        for f in found:
+            print(f"{f.verdict:<4}\t{f.check}\t{f.found}")
+    if any(f.verdict == "FAIL" for f in found):
+        raise typer.Exit(FOUND_A_PROBLEM)
 
 
 # What the contract names and this version does not have.
@@ -469,7 +492,6 @@ NOT_BUILT_YET: Final = {
     "restore": "a store from such a copy",
     "local-rank": "the local-domain estimator",
     "reproduce": "an experiment of the papers, with its table and plot",
-    "doctor": "a check of the settings and of each backend",
 }
 
 
@@ -535,56 +557,6 @@ def _ending_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
-def _print_json(answer: object) -> None:
-    print(json.dumps(answer))
-
-
-def _print_answer(answer: Mapping[str, object], as_json: bool) -> None:
-    if as_json:
-        _print_json(answer)
-    else:
-        _print_fields(answer)
-
-
-def _print_list(names: Sequence[str], answer: Mapping[str, Any], key: str, as_json: bool) -> None:
-    if as_json:
-        _print_json(answer)
-    else:
-        _print_rows(names, answer[key])
-
-
-def _print_fields(answer: Mapping[str, object]) -> None:
-    """Print one record as lines: its name, a tab, its value."""
-    wide = max(map(len, answer)) if sys.stdout.isatty() else 0
-    for name, value in answer.items():
-        print(f"{name:<{wide}}\t{_text(value)}")
-
-
-def _print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """Print records: a table on a terminal, else a line each with tabs between the values."""
-    if not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(_text(row[name]) for name in names))
-        return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    table.add_column("", justify="right")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("url", "lease") else "right", overflow="fold")
-    for number, row in enumerate(rows, 1):
-        table.add_row(str(number), *(_text(row[name]) for name in names))
-    Console().print(table)
-
-
-def _text(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.3f}"
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def main() -> None:

@@ -18,6 +18,7 @@ from repository import ROOT, relative, repository_files
 # modules may always import each other.
 MAY_IMPORT: dict[str, list[str]] = {
     "errors": [],
+    "output": [],
     "cash": ["errors"],
     "urls": ["errors"],
     "events": ["errors", "cash", "urls"],
@@ -34,6 +35,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)
+MAY_IMPORT["doctor"] = list(MAY_IMPORT)
 MAY_IMPORT["api"] = list(MAY_IMPORT)
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]
@@ -50,7 +52,7 @@ HEART_LINES_MAX = 400
 LINES_MAX = 600
 
 # Results go to stdout where a person asked for them; everything else logs.
-MAY_PRINT = ("cli", "replay")
+MAY_PRINT = ("cli", "replay", "output")
 
 PRIVATE_FOLDERS = ("work", "root", "tmp")
 

@@ -47,7 +47,7 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("hosts", "backup", "restore", "local-rank", "reproduce", "doctor")
+NOT_BUILT = ("hosts", "backup", "restore", "local-rank", "reproduce")
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -1,0 +1,166 @@
+"""`opic doctor` finds what is wrong and says what to do; and several crawls live in one store."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+
+import httpx
+import pytest
+from repository import ROOT
+from servers import Server
+
+from opic import doctor as doctor_module
+from opic.doctor import look
+from opic.log import EventLog
+from opic.service import Backend, EmbeddedService
+from opic.settings import Settings
+from opic.store import Shard, Store
+
+SECONDS_MAX = 60
+
+
+def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
+    return subprocess.run(
+        [sys.executable, "-m", "opic.cli", *map(str, words)],
+        env=clean | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | env,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS_MAX,
+        check=False,
+    )
+
+
+def verdicts(**settings: object) -> dict[str, tuple[str, str]]:
+    return {f.check: (f.verdict, f.found) for f in look(lambda: Settings.load(**settings))}
+
+
+def test_nothing_is_wrong_with_a_store_as_it_should_be(servers: Server) -> None:
+    Backend(Settings.load(store=servers.url), servers.url).close()
+    found = verdicts(store=servers.url)
+    assert {verdict for verdict, _ in found.values()} == {"ok"}
+    assert found.keys() >= {"settings", "store", "eviction", "durability", "format", "functions", "lag", "audit"}
+    assert servers.name in found["store"][1]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "check", "verdict", "advice"),
+    [
+        ("maxmemory-policy", "allkeys-lru", "eviction", "FAIL", "set it to noeviction"),
+        ("appendfsync", "everysec", "durability", "warn", "set it to always"),
+        ("appendonly", "no", "durability", "FAIL", "set it to yes"),
+    ],
+)
+def test_server_that_would_lose_cash_is_found(
+    servers: Server, option: str, value: str, check: str, verdict: str, advice: str
+) -> None:
+    client = servers.client()
+    before = client.config_get(option)[option]
+    client.config_set(option, value)
+    try:
+        found = verdicts(store=servers.url)
+    finally:
+        client.config_set(option, before)
+    assert found[check][0] == verdict
+    assert advice in found[check][1]
+
+
+def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = valkey.client()
+    assert "no crawl named 'default' yet" in verdicts(store=valkey.url)["crawl"][1]
+    shard = Shard.open(client)
+    EventLog(client, shard.keys).append([b'{"url":"http://a.example/"}'] * 3, 1_790_000_000_000_000)
+    monkeypatch.setattr(doctor_module, "LAG_WARN", 3)
+    assert verdicts(store=valkey.url)["lag"][0] == "warn"
+    assert verdicts(store=valkey.url, max_lag=3)["lag"][0] == "FAIL"
+    Store(shard).apply("log/0", EventLog(client, shard.keys).read(0, 10))
+    assert verdicts(store=valkey.url)["lag"][0] == "ok"
+    client.hincrby(shard.keys.books, "pool", 1)
+    assert verdicts(store=valkey.url)["audit"][0] == "FAIL"
+    assert verdicts(store=valkey.url, damping=0.5)["crawl"][0] == "FAIL"
+    client.hset(shard.keys.meta, "format", "99")
+    assert "99" in verdicts(store=valkey.url)["format"][1]
+
+
+def test_store_that_is_away_and_settings_that_are_wrong_are_found(tmp_path: Path) -> None:
+    assert verdicts(store=f"unix://{tmp_path}/none")["store"][0] == "FAIL"
+    assert verdicts(damping=7)["settings"][0] == "FAIL"
+    assert verdicts(data=tmp_path / "new", host="0.0.0.0")["token"][0] == "warn"
+    (tmp_path / "file").touch()
+    assert verdicts(data=tmp_path / "file")["data directory"][0] == "FAIL"
+    assert verdicts(data=tmp_path / "file" / "below")["data directory"][0] == "FAIL"
+
+
+def test_disk_that_is_full_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for free, verdict in ((1 << 20, "FAIL"), (1 << 30, "warn"), (1 << 40, "ok")):
+        monkeypatch.setattr(doctor_module.shutil, "disk_usage", lambda _, free=free: SimpleNamespace(free=free))
+        assert verdicts(data=tmp_path)["disk"][0] == verdict
+
+
+def test_secret_in_a_store_s_url_is_not_shown() -> None:
+    assert "hunter2" not in str(verdicts(store="redis://user:hunter2@127.0.0.1:1/0"))
+
+
+def test_command_prints_a_line_each_and_exits_with_1_when_something_fails(tmp_path: Path) -> None:
+    plain = opic("doctor", "--data", tmp_path / "new")
+    assert (plain.returncode, plain.stderr) == (0, "")
+    assert {line.split("\t")[0].strip() for line in plain.stdout.splitlines()} <= {"ok", "warn"}
+    wrong = opic("doctor", "--json", "--store", f"unix://{tmp_path}/none")
+    assert wrong.returncode == 1
+    assert {c["check"]: c["verdict"] for c in json.loads(wrong.stdout)["checks"]}["store"] == "FAIL"
+
+
+# Several crawls in one store.
+
+
+@contextmanager
+def serving(settings: Settings) -> Iterator[tuple[EmbeddedService, str]]:
+    import threading
+
+    from opic.api import bind, create_app, make_server
+    from opic.api.server import url_of
+
+    with EmbeddedService(settings) as service:
+        listener = bind("127.0.0.1", 0)
+        server = make_server(create_app(service))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield service, url_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
+    events = tmp_path / "b.jsonl"
+    events.write_text('{"url":"http://b.example/","links":["http://b.example/1"]}\n')
+    with serving(Settings.load(data=tmp_path / "d", crawl="a")) as (service, url):
+        key = {"idempotency-key": "one"}
+        one = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, headers=key)
+        assert one.status_code == 202
+        service.backend.await_effect(1)
+        fed = opic("replay", events, "--data", tmp_path / "d", "--crawl", "b", "--json")
+        assert fed.returncode == 0, fed.stderr
+        seen = {
+            crawl: {
+                p["url"]
+                for p in json.loads(opic("top", "--crawl", crawl, "--data", tmp_path / "d", "--json").stdout)["pages"]
+            }
+            for crawl in "ab"
+        }
+        assert seen == {"a": {"http://a.example/"}, "b": {"http://b.example/", "http://b.example/1"}}
+        assert {p["url"] for p in httpx.get(f"{url}/v1/top").json()["pages"]} == seen["a"]
+        for crawl in "ab":
+            assert opic("doctor", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
+            assert opic("audit", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
+        assert "no crawl named 'c'" in opic("stats", "--crawl", "c", "--data", tmp_path / "d").stderr
+    with serving(Settings.load(data=tmp_path / "d", crawl="b")) as (_, url):
+        assert {p["url"] for p in httpx.get(f"{url}/v1/top").json()["pages"]} == seen["b"]
+        # The key is another crawl's.
+        assert httpx.post(f"{url}/v1/events", json={"url": "http://b.example/"}, headers=key).status_code == 202
