@@ -783,7 +783,12 @@ def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
         guarded.client.get("/v1/stats")
         httpx.get(guarded.url + "/v1/stats", headers={"authorization": f"Bearer {TOKEN}x"})
         httpx.request("FORGED", guarded.url + "/" + "a" * 10_000)
-    lines = [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
+
+        def logged() -> list[str]:
+            return [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
+
+        # A line is written once its answer is sent, which may be after we have it.
+        lines = wait_for(logged, lambda found: len(found) >= 7)
     assert len(lines) == 7
     for line in lines:
         assert line.isprintable()
