@@ -785,7 +785,8 @@ def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
         httpx.request("FORGED", guarded.url + "/" + "a" * 10_000)
 
         def logged() -> list[str]:
-            return [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
+            lines = [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
+            return [line for line in lines if "/openapi.json" not in line]  # Which the client checks answers against.
 
         # A line is written once its answer is sent, which may be after we have it.
         lines = wait_for(logged, lambda found: len(found) >= 7)
