@@ -2,11 +2,11 @@
 
 import gzip
 import json
-import os
 import random
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 import networkx as nx
@@ -34,15 +34,17 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServic
         yield running
 
 
+numbers = count()  # Of all crawls that these tests make.
+
+
 class Crawls:
     """Crawls of their own in one store: a replay into one sees nothing of the others."""
 
     def __init__(self, service: EmbeddedService, stack: ExitStack) -> None:
-        self.service, self.stack, self.count = service, stack, 0
+        self.service, self.stack = service, stack
 
     def open(self, **settings: object) -> Backend:
-        self.count += 1
-        given = {"store": self.service.server.url, "crawl": f"{os.getpid()}-{id(self)}-{self.count}", **settings}
+        given = {"store": self.service.server.url, "crawl": f"crawl-{next(numbers)}", **settings}
         backend = Backend(Settings(**given), self.service.server.url)  # type: ignore[arg-type]
         self.stack.callback(backend.close)
         return backend
