@@ -22,6 +22,8 @@ from opic.query import Mirror
 from opic.store import Shard, Store
 from opic.urls import host_of
 
+pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
+
 AT_ONCE = Politeness(host_delay_seconds=0.0)
 WAIT_SECONDS_MAX = 20.0
 CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.

@@ -19,6 +19,8 @@ from opic.api.server import url_of
 from opic.service import EmbeddedService
 from opic.settings import Settings
 
+pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
+
 WAIT_SECONDS = 15.0
 OPENMETRICS = {"accept": "application/openmetrics-text; version=1.0.0, text/plain;q=0.5"}
 TOKEN = "s3cret-token-of-the-tests"
