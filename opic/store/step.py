@@ -191,7 +191,8 @@ class Store:
         found: list[list[int] | None] = []
         for event in events:
             try:
-                id_of(event.url) if event.url else all(map(id_of, event.seeds))
+                for url in (event.url,) if event.url else event.seeds:
+                    id_of(url)
                 found.append(list(map(id_of, event.links)))
             except KeyError:
                 found.append(None)

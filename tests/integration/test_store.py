@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from logs import PARTITION, record
+from logs import PARTITION, record, seeds
 from servers import Server
 
 from opic.cash import CLOCK_LIMIT, Books
@@ -111,3 +111,12 @@ def test_crawls_in_one_store_do_not_see_each_other(servers: Server) -> None:
     assert two.shard.page(A) is None
     assert two.next_offset(PARTITION) == 0
     assert one.shard.page(B) is not None
+
+
+def test_seeds_known_and_new_in_one_record_all_become_known(servers: Server) -> None:
+    """The first page has id 0, which once counted as an id that was not found."""
+    store = Store(Shard.open(servers.client()))
+    store.apply(PARTITION, [seeds(0, A)])
+    store.apply(PARTITION, [seeds(1, A, B, C)])
+    assert store.shard.page(C) is not None
+    assert store.audit().conserved
