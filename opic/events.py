@@ -4,7 +4,7 @@ An event comes as JSON or as MessagePack (the first byte tells). Whatever can't 
 reason; only a bad link inside a good event is dropped, and counted.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,6 +22,8 @@ STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
+BAD_LINK: Final = -1  # In the place of an id: a string that names no page.
+NOTHING_KNOWN: Final[Mapping[str, int]] = {}
 
 
 class Outcome(StrEnum):
@@ -145,10 +147,10 @@ def _outcome(event: CrawlEvent) -> Outcome:
     return Outcome.FAILED
 
 
-def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container[str] = ()) -> Event:
+def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Mapping[str, int] = NOTHING_KNOWN) -> Event:
     """Check a decoded event against the limits and say what it asks for.
 
-    A URL in `known` was canonicalized before; it is left as it came, for whoever knows it.
+    A URL that `known` has the id of was canonicalized before; it is left as it came, for whoever knows it.
 
     Raises:
         BadEvent: with the reason that goes with its dead letter.
@@ -162,7 +164,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container
     if len(event.tags) > TAGS_MAX:
         raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
     url = event.url
-    if url not in known:
+    if known.get(url, BAD_LINK) == BAD_LINK:
         try:
             url = canonical_url(url, limits.url_bytes_max)
         except BadUrl as error:
@@ -175,7 +177,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container
     return Event(outcome, url, links, at_us)
 
 
-def decode_record(record: Record, limits: Limits, known: Container[str] = ()) -> Event:
+def decode_record(record: Record, limits: Limits, known: Mapping[str, int] = NOTHING_KNOWN) -> Event:
     """Decode and check a record; one that can't be taken becomes a dead letter, never an exception."""
     try:
         if record.kind == "seeds":

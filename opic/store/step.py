@@ -17,7 +17,7 @@ import numpy as np
 
 from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
 from opic.errors import BadUrl, FenceMoved, StoreUnavailable
-from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.events import BAD_LINK, Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
 from opic.store import columns
 from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
@@ -29,7 +29,6 @@ from opic.urls import canonical_url, host_of, registered_domain
 LINKS_A_STEP_MAX = 4_000  # Other clients wait for a whole call: this many increments are 4 to 8 ms.
 LINKS_KNOWN_MAX = 1_000_000  # Raw links whose id is remembered, about 200 bytes each.
 REFUSALS_MAX = 1_000  # In a row. Another worker steps in between now and then, not a thousand times.
-BAD_LINK = -1
 OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
 
 

@@ -16,7 +16,8 @@ from opic.store import Shard, Store
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
-links = st.lists(st.one_of(urls, st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])), max_size=8)
+others = st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])
+links = st.lists(st.one_of(urls, others), max_size=8)
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 
 
@@ -25,7 +26,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
-        url, at = draw(urls), draw(times)
+        url, at = draw(st.one_of(urls, urls, urls, others)), draw(times)
         if kind == "read":
             made.append(record(offset, url, draw(links), fetched_at=at))
         elif kind == "moved":
