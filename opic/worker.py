@@ -17,7 +17,7 @@ from opic.store.connection import store_errors
 
 log = logging.getLogger("opic.worker")
 
-RECORDS_A_READ = 500
+RECORDS_A_READ = 2_000
 IDLE_SECONDS = 0.5  # The longest wait for a record, after which we look whether to stop.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0

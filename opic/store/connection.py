@@ -1,6 +1,6 @@
 """Connections to the store, and the words for what can go wrong with one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,49 @@ def store_errors() -> Iterator[None]:
         if text.startswith("MISCONF") or "OOM command not allowed" in text:
             raise StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}") from error
         raise StoreError(f"the store refused a command: {text}") from error
+
+
+class Line:
+    """One connection, for whoever sends ahead: answers come in the order of the commands."""
+
+    def __init__(self, client: Client) -> None:
+        """Take a connection of the client's pool; give it back by `close`."""
+        self._pool = client.connection_pool
+        with store_errors():
+            self._connection = self._pool.get_connection()
+        self._open = 0  # Answers still to come.
+
+    def send(self, *commands: Sequence[Any]) -> None:
+        """Send commands, in one piece."""
+        self._open += len(commands)
+        with store_errors():
+            self._connection.send_packed_command(self._connection.pack_commands(commands))
+
+    def answer(self) -> Any:
+        """Wait for the next answer."""
+        with store_errors():
+            return self._read()
+
+    def answers(self, count: int) -> list[Any]:
+        """Wait for the next answers; a refusal is one of them, not raised."""
+        found: list[Any] = []
+        with store_errors():
+            for _ in range(count):
+                try:
+                    found.append(self._read())
+                except redis.ResponseError as error:
+                    found.append(error)
+        return found
+
+    def _read(self) -> Any:
+        self._open -= 1
+        return self._connection.read_response()
+
+    def close(self) -> None:
+        """Give the connection back, or end it if answers are under way: nobody else may take them for his."""
+        if self._open:
+            self._connection.disconnect()
+        self._pool.release(self._connection)
 
 
 def check_server(client: Client) -> None:

@@ -6,10 +6,10 @@ all goes to the store in one call, which either takes effect whole or is refused
 batch is worked out again. So it does not matter who sends a batch, how often, or how it was cut.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
-from itertools import islice
+from itertools import islice, pairwise
 from typing import Any
 
 import msgpack
@@ -21,7 +21,8 @@ from opic.events import BAD_LINK, Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
 from opic.store import columns
 from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
-from opic.store.connection import store_errors
+from opic.store.connection import Line
+from opic.store.ids import URLS_A_CALL
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
 from opic.store.shard import Rows, Shard
 from opic.urls import canonical_url, host_of, registered_domain
@@ -50,6 +51,7 @@ class Store:
         self._next: dict[str, int] = {}
         self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
         self._domains: dict[str, int] = {}
+        self._domain_of: dict[str, int] = {}  # By authority, as it stands in canonical URLs.
         # By id, of all pages; they grow by doubling. Pending sums are zero between batches.
         self.state = np.zeros(0, np.uint8)
         self.domain = np.zeros(0, np.int32)
@@ -74,20 +76,21 @@ class Store:
         Raises:
             StoreUnavailable: the store was away in between. What took effect is known to it: apply the same again.
         """
-        decoded = [decode_record(record, self.limits, self.link_ids) for record in records]
+        events: list[Event | None] = [None] * len(records)  # Decoded as their turn comes.
         for _ in range(REFUSALS_MAX):
             try:
-                self._stream(partition, records, decoded)
+                self._stream(partition, records, events)
             except FenceMoved:
                 continue
             return
         raise StoreUnavailable("the shard moved under every one of a thousand tries: too many workers on one shard")
 
-    def _stream(self, partition: str, records: Sequence[Record], events: Sequence[Event]) -> None:
+    def _stream(self, partition: str, records: Sequence[Record], events: list[Event | None]) -> None:
         """Send the records in batches, working one out while the server applies the one before.
 
-        The rows that a batch wants are asked for just before the step of the batch before it, on one connection: they
-        are of the instant before that step, and what it changes in them we know.
+        All on one connection, each batch in turn: the ids of the batch after it are asked for; it is decided, from
+        rows of the instant before the step under way and from what that step changes in them, which we know; that step
+        is confirmed; the rows of the batch after it are asked for, just before its own step.
 
         Raises:
             FenceMoved: a step was refused. Those before it took effect, none after it will.
@@ -103,47 +106,42 @@ class Store:
         self._forget_links()
         # Until the last step is confirmed, what these batches do to our copies is not true.
         self._stale = True
-        pool = self.shard.client.connection_pool
-        with store_errors():
-            line = pool.get_connection()
+        line = Line(self.shard.client)
         try:
             sent: _Batch | None = None
             batch = _Batch(self, records, events, start)
-            with store_errors():
-                line.send_command(*self.shard.rows_command(batch.wanted))
-                rows = self.shard.rows_answer(line.read_response())
+            asked = batch.ids_commands()
+            line.send(*asked)
+            batch.resolve(line.answers(len(asked)))
+            line.send(self.shard.rows_command(batch.wanted))
+            rows = self.shard.rows_answer(line.answer())
             while True:
                 following = _Batch(self, records, events, batch.end) if batch.end < len(records) else None
+                asked = following.ids_commands() if following is not None else []
+                line.send(*asked)
                 batch.decide(rows, sent)
+                keys, blob = batch.payload()
                 if sent is not None:
                     begin = self._confirm(line, partition, sent)
-                keys, blob = batch.payload()
-                with store_errors():
-                    if following is not None:
-                        line.send_command(*self.shard.rows_command(following.wanted))
-                    line.send_command(
-                        "FCALL", "opic_1_step", len(keys), *keys,
-                        batch.before.version, partition, begin, records[batch.end - 1].offset + 1,
-                        self.retry_seconds, blob,
-                    )  # fmt: skip
-                    if following is not None:
-                        rows = self.shard.rows_answer(line.read_response())
-                sent = batch
+                step = [
+                    "FCALL", "opic_1_step", len(keys), *keys,
+                    batch.before.version, partition, begin, batch.records[-1].offset + 1, self.retry_seconds, blob,
+                ]  # fmt: skip
                 if following is None:
+                    line.send(step)
                     break
-                batch = following
-            self._confirm(line, partition, sent)
+                following.resolve(line.answers(len(asked)))
+                line.send(self.shard.rows_command(following.wanted), step)
+                rows = self.shard.rows_answer(line.answer())
+                sent, batch = batch, following
+            self._confirm(line, partition, batch)
             self._stale = False
-        except BaseException:
-            line.disconnect()  # Answers may still be under way: nobody else may take them for his.
-            raise
         finally:
-            pool.release(line)
+            line.close()
 
-    def _confirm(self, line: Any, partition: str, sent: "_Batch") -> int:
+    def _confirm(self, line: Line, partition: str, sent: "_Batch") -> int:
         """Wait for the answer to a step; return the offset after it."""
-        with store_errors():
-            reply = line.read_response()
+        reply = line.answer()
         if reply[0] != b"OK":
             raise FenceMoved(f"another worker stepped in between: {reply}")
         self.books = sent.books
@@ -179,15 +177,18 @@ class Store:
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def resolve(self, events: Sequence[Event]) -> list[list[int]]:
-        """See to it that `link_ids` knows every URL of these events; new pages get ids in order of first sight.
+    def look_up(self, events: Sequence[Event]) -> tuple[list[list[int] | None], dict[str, str]]:
+        """Look for the ids of all URLs of these events in `link_ids`.
 
         Returns:
-            For each event the ids of its links as they came, BAD_LINK among them. Strings are looked up once: for
-            pages that are known that is most of what a link costs.
+            For each event the ids of its links as they came, BAD_LINK among them, or None if some URL of it is not
+            there; and the URLs that are not, as they came -> canonical, in order of first sight. Strings are looked
+            up once: for pages that are known that is most of what a link costs.
         """
-        id_of = self.link_ids.__getitem__
+        known, bytes_max = self.link_ids, self.limits.url_bytes_max
+        id_of = known.__getitem__
         found: list[list[int] | None] = []
+        misses: dict[str, str] = {}
         for event in events:
             try:
                 for url in (event.url,) if event.url else event.seeds:
@@ -195,31 +196,32 @@ class Store:
                 found.append(list(map(id_of, event.links)))
             except KeyError:
                 found.append(None)
-        if None in found:
-            self._assign([event for event, ids in zip(events, found, strict=True) if ids is None])
-        return [list(map(id_of, e.links)) if ids is None else ids for e, ids in zip(events, found, strict=True)]
+                for raw in (event.url, *event.links) if event.url else event.seeds:
+                    if raw not in known and raw not in misses:
+                        try:
+                            misses[raw] = canonical_url(raw, bytes_max)
+                        except BadUrl:
+                            known[raw] = BAD_LINK
+        return found, misses
 
-    def _assign(self, events: Sequence[Event]) -> None:
-        known = self.link_ids
-        misses: dict[str, str] = {}  # Raw -> canonical.
-        for event in events:
-            for raw in (event.url, *event.links) if event.url else event.seeds:
-                if raw not in known and raw not in misses:
-                    try:
-                        misses[raw] = canonical_url(raw, self.limits.url_bytes_max)
-                    except BadUrl:
-                        known[raw] = BAD_LINK
-        if not misses:
-            return
-        urls = list(dict.fromkeys(misses.values()))
-        ids = dict(zip(urls, self.shard.directory.assign(urls, self.rules.inflow), strict=True))
+    def learn(self, misses: Mapping[str, str], ids: Mapping[str, int]) -> None:
+        """Remember ids of canonical URLs under the strings that came."""
         self._grow(max(ids.values()) + 1)
         for raw, url in misses.items():
-            known[raw] = ids[url]
-        if self.rules.inflow:
-            for url, page_id in ids.items():
+            self.link_ids[raw] = ids[url]
+        if not self.rules.inflow:
+            return
+        numbers = []
+        for url in ids:
+            authority = url.split("/", 3)[2]
+            number = self._domain_of.get(authority)
+            if number is None:
                 domain = registered_domain(host_of(url))
-                self.domain[page_id] = self._domains.setdefault(domain, len(self._domains))
+                number = self._domain_of[authority] = self._domains.setdefault(domain, len(self._domains))
+            numbers.append(number)
+        self.domain[list(ids.values())] = numbers
+        if len(self._domain_of) > LINKS_KNOWN_MAX:
+            self._domain_of.clear()
 
 
 class _Batch:
@@ -228,14 +230,18 @@ class _Batch:
     before: Books  # It, and `books`, are there once it is decided.
     books: Books
 
-    def __init__(self, store: Store, records: Sequence[Record], events: Sequence[Event], start: int) -> None:
-        """Prepare as many records from `start` on as one step takes."""
+    def __init__(self, store: Store, records: Sequence[Record], decoded: list[Event | None], start: int) -> None:
+        """Take as many records from `start` on as one step takes; `decoded` keeps what they say for the next try."""
+        self.events: list[Event] = []
         end, links = start, 0
-        while end < len(events) and (end == start or links + len(events[end].links) <= LINKS_A_STEP_MAX):
-            links += len(events[end].links) + len(events[end].seeds) + 1
+        while end < len(records):
+            event = decoded[end] = decoded[end] or decode_record(records[end], store.limits, store.link_ids)
+            links += len(event.links) + len(event.seeds) + 1
+            if links > LINKS_A_STEP_MAX and end > start:
+                break
+            self.events.append(event)
             end += 1
-        self.store, self.rules, self.end = store, store.rules, end
-        self.records, self.events = records[start:end], events[start:end]
+        self.store, self.rules, self.records, self.end = store, store.rules, records[start:end], end
         self.deposits: list[Int64s] = []
         self.deposits_inflow: list[Int64s] = []
         self.spent: dict[int, int] = {}
@@ -244,9 +250,28 @@ class _Batch:
         self.fetches: list[float] = []
         self.letters: list[str | bytes] = []
         self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
+        self._found, self._misses = store.look_up(self.events)
+        self._unknown = list(dict.fromkeys(self._misses.values()))
 
-        found = store.resolve(self.events)
-        self.links = [self._links(event, ids) for event, ids in zip(self.events, found, strict=True)]
+    def ids_commands(self) -> list[list[Any]]:
+        """Return the commands that ask for the ids of the URLs that this worker doesn't know, if there are any."""
+        if not self._unknown:
+            return []
+        return self.store.shard.directory.request(self._unknown[:URLS_A_CALL], self.rules.inflow)
+
+    def resolve(self, replies: Sequence[Any]) -> None:
+        """Take the replies to them; then all pages that the batch names have ids, and `wanted` is known."""
+        store = self.store
+        if self._unknown:
+            directory = store.shard.directory
+            ids = directory.answer(replies) or []  # None if others gave ids meanwhile: again, then.
+            ids += directory.assign(self._unknown[len(ids) :], self.rules.inflow)
+            store.learn(self._misses, dict(zip(self._unknown, ids, strict=True)))
+        id_of = store.link_ids.__getitem__
+        self.links = [
+            self._links(event, list(map(id_of, event.links)) if ids is None else ids)
+            for event, ids in zip(self.events, self._found, strict=True)
+        ]
         self.wanted = self._wanted()
 
     def _links(self, event: Event, found: list[int]) -> tuple[Int64s, int]:
@@ -472,11 +497,14 @@ class _Batch:
         self.pending[touched] = 0
         store.pending_inflow[across] = 0
 
-        states: list[list[int]] = []
+        states: list[list[int | bytes]] = []
         changed = np.fromiter(sorted(self.changed), np.int64, len(self.changed))
         for block, offsets, at in by_block(changed, ROWS_U8):
             names.append(keys.block("s", block))
-            states.append(np.column_stack((offsets, self.state[changed[at]])).ravel().tolist())
+            # New pages have ids in a row: runs are shorter to send and to write than single bytes.
+            packed, edges = self.state[changed[at]].tobytes(), np.flatnonzero(np.diff(offsets) != 1) + 1
+            runs = pairwise([0, *edges.tolist(), len(offsets)])
+            states.append([part for a, b in runs for part in (int(offsets[a]), packed[a:b])])
 
         measures: list[list[str | bytes]] = []
         dirty = np.fromiter(sorted(self.dirty), np.int64, len(self.dirty))

@@ -4,11 +4,12 @@ from dataclasses import asdict
 from typing import Any
 
 import pytest
-from logs import PARTITION, record, seeds
+from logs import NOW_US, PARTITION, record, seeds
 from servers import Server
 
 from opic.cash import CLOCK_LIMIT, Books
 from opic.errors import StoreError, StoreFull, StoreMismatch
+from opic.log import EventLog
 from opic.store import Shard, Store
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
@@ -120,3 +121,17 @@ def test_seeds_known_and_new_in_one_record_all_become_known(servers: Server) -> 
     store.apply(PARTITION, [seeds(1, A, B, C)])
     assert store.shard.page(C) is not None
     assert store.audit().conserved
+
+
+def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = servers.client()
+    log = EventLog(client, Shard.open(client, "large").keys)
+    end = log.append([b"%d" % i for i in range(250)], NOW_US)
+    end = log.append([b"x" * 1_000] * 250, NOW_US)
+    assert [r.offset for r in log.read(0, 1_000)] == list(range(end))
+    monkeypatch.setattr("opic.log.BYTES_A_READ", 20_000)
+    first = log.read(0, 1_000)
+    assert [r.offset for r in first] == list(range(300))  # The third hundred took it past the limit.
+    assert [r.offset for r in log.read(300, 1_000, wait_seconds=1)] == list(range(300, 400))
+    assert [r.offset for r in log.read(120, 7)] == list(range(120, 127))
+    assert log.read(end, 10) == []
