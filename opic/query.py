@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic import windows
-from opic.cash import MILLION, ROUND_BITS, Books, Flag
+from opic.cash import MILLION, ROUND_BITS, Books, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.store import Shard
 from opic.store.columns import Bytes, Int64s, Record
@@ -76,6 +76,12 @@ def largest(values: Int64s | Floats, count: int) -> Int64s:
         at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
     at = at[values[at] >= 0]
     return at[np.argsort(-values[at], kind="stable")]
+
+
+def error_bound(books: Books, rules: Rules) -> float | None:
+    """Return the bound on the static estimate's error; None where it says nothing, as it does if paid at once."""
+    bound = 2.0 if rules.continuous else books.error_bound(rules.minted, rules.q)
+    return bound if bound < 2 else None
 
 
 class Hosts:
@@ -211,7 +217,7 @@ class Snapshot:
         found = views.get((policy, rounds))
         if found is None:
             past = self._keep("past", lambda: self._past(shard))
-            window = max(rounds * shard.rules.grant * self.books.live, 1.0)
+            window = max(rounds * shard.rules.round_grains(self.books.live), 1.0)
             estimates = windows.estimate(policy, past, window, shard.rules.measures_max)
             scores = np.where(past.live, estimates, -1.0)
             found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, window))
@@ -225,6 +231,8 @@ class Snapshot:
         then = found.clock <= self.books.clock
         counts = np.zeros(len(then) + 1, np.int64)
         np.cumsum(then, out=counts[1:])
+        kept = (found.anchor_clock > 0) & (found.anchor_clock <= self.books.clock)
+        anchors = (np.where(kept, found.anchor_clock, 0), np.where(kept, found.anchor_spent, 0))
         return windows.Past(
             starts=counts[found.starts],
             clock=found.clock[then],
@@ -233,6 +241,7 @@ class Snapshot:
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
+            anchors=anchors if shard.rules.continuous else None,
         )
 
     def _live(self) -> Bools:
@@ -336,18 +345,21 @@ class Query:
         shard: Shard,
         mirror: Mirror,
         url_bytes_max: int = URL_BYTES_MAX,
-        policy: str = "static",
+        policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
     ) -> None:
         """Answer from an open shard and its mirror; `policy` and `window_rounds` are for who names none.
+
+        Without a policy it is the one that the store's payout wants: static under grants, else interpolation.
 
         Raises:
             SettingsError: the store does not keep what the policy wants.
         """
         self.shard, self.mirror, self.url_bytes_max = shard, mirror, url_bytes_max
-        self.policy, self.window_rounds = policy, window_rounds
+        self.policy = policy or ("interpolation" if shard.rules.continuous else "static")
+        self.window_rounds = window_rounds
         try:
-            windows.check_measures(policy, shard.rules.measures_max)
+            windows.check_measures(self.policy, shard.rules.measures_max)
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
@@ -372,7 +384,8 @@ class Query:
             urls: any number, in any form; 2,000 at a time are of one instant.
             policy: one of POLICIES; that of OPIC_POLICY if None.
             window: in rounds, for the window policies; OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by
-                one grant for every live page, so W rounds are W * grant * live pages grains of the clock.
+                one grant for every live page, so W rounds are W * grant * live pages grains of the clock; under the
+                continuous payout by all cash.
 
         Returns:
             For each URL the entry that the public contract names, or None for a page never seen. A gone page has
@@ -401,7 +414,7 @@ class Query:
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
         total = rows.books.importance_total(rules.minted)
-        bound = rows.books.error_bound(rules.minted, rules.q)
+        bound = error_bound(rows.books, rules)
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
         for url, v, spent, state, packed in zip(
@@ -423,7 +436,7 @@ class Query:
                 "window": None,
                 "teleport": "uniform",
             }
-            if bound < 2:
+            if bound is not None:
                 entry["error_bound"] = bound
             if gone:
                 entry["gone"] = True
@@ -520,9 +533,9 @@ class Query:
         ]
 
     def stats(self) -> dict[str, object]:
-        """Return the counts of this instant. `error_bound` is left out where it says nothing, at 2."""
-        books, rules = self.shard.books(), self.shard.rules
-        bound = books.error_bound(rules.minted, rules.q)
+        """Return the counts of this instant. `error_bound` is left out where it says nothing."""
+        books = self.shard.books()
+        bound = error_bound(books, self.shard.rules)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -534,7 +547,7 @@ class Query:
             "links": books.links,
             "bad_links": books.bad_links,
             "dead_letters": books.dead_letters,
-            **({"error_bound": bound} if bound < 2 else {}),
+            **({} if bound is None else {"error_bound": bound}),
             "version": books.version,
             "shards": 1,
         }

@@ -21,9 +21,9 @@ AS_OF = "Unix seconds of the state that this answer shows."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
     "Window in rounds, for a policy that has one; OPIC_WINDOW_ROUNDS if left out. "
-    "A round is the clock advancing by one grant for every live page."
+    "A round is the clock advancing by one grant for every live page; under OPIC_VIRTUAL=continuous, by all cash."
 )
-POLICY = "How much of the past counts; OPIC_POLICY if left out."
+POLICY = "How much of the past counts; if left out OPIC_POLICY, else static, or interpolation if paid continuously."
 
 Window = Annotated[float, Field(gt=0, allow_inf_nan=False, description=WINDOW)]
 
@@ -190,7 +190,8 @@ class PageImportance(_Answer):
     policy: str | None = Field(None, description="The policy that the estimate follows.")
     window: float | None = Field(None, description="Window in rounds; null for static.")
     error_bound: float | None = Field(
-        None, description="Bound on the L1 distance of all static estimates from exact PageRank; left out from 2 on."
+        None,
+        description="Bound on the L1 distance of all static estimates from exact PageRank, where there is one.",
     )
     teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
     gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
@@ -259,7 +260,9 @@ class Stats(_Answer):
     known_pages: int
     read_pages: int
     clock: int = Field(description="Grains ever spent by reads.")
-    rounds: float = Field(description="The clock in units of one grant for every known page.")
+    rounds: float = Field(
+        description="The clock in units of one grant for every known page; or of all cash, if paid continuously."
+    )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
     shards: Any
     as_of: float = Field(description=AS_OF)

@@ -8,7 +8,7 @@ from typing import Final
 
 from opic.errors import SettingsError
 
-FORMAT: Final = "1"  # Of keys, columns and records. Another one is refused.
+FORMAT: Final = "2"  # Of keys, columns and records. Another one is refused.
 # 4,094 int64 with the string's header fill the allocator's 32 KiB class; a power of two would waste a fifth.
 ROWS_I64: Final = 4_094
 ROWS_U8: Final = 32_752

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, Books, Flag, Rules
+from opic.cash import BOOK_FIELDS, CONTINUOUS, Books, Flag, Rules
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
 from opic.store.columns import I64, Bytes, Int64s, Measures, Record, by_block, unpack_measures
@@ -108,15 +108,14 @@ class Shard:
                     f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
                     "leave the setting out, or start a new store"
                 )
-        numbers: dict[str, Any] = {f.name: int(meta[f.name]) for f in fields(Rules)}
-        rules = Rules(**{**numbers, "inflow": bool(numbers["inflow"])})
-        return cls(client, keys, rules, bytes.fromhex(meta["secret"]))
+        return cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]))
 
     @staticmethod
     def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str]) -> None:
-        meta: dict[str, int | bool | str] = {**asdict(Rules()), "virtual": "grants", "shards": 1, **given}
+        default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else Rules()
+        meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
+        books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}))
         meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
-        books = Books(pool=int(meta["minted"]), credit=int(meta["grant"]))
         counters = {"next": 0, "buckets": 16, "sealed": 0}
         blobs = [_flat(part) for part in (meta, asdict(books), counters)]
         client.fcall("opic_1_init", 3, keys.meta, keys.books, keys.ids, *blobs)
@@ -251,7 +250,8 @@ class Shard:
             starts.append(part.starts[1:] + so_far)
             so_far += len(part.clock)
         nothing = np.empty(0, np.int64)
-        columns = [[nothing, *(getattr(p, c) for p in parts)] for c in ("clock", "cash", "fetched_at_us")]
+        names = ("clock", "cash", "fetched_at_us", "anchor_clock", "anchor_spent")
+        columns = [[nothing, *(getattr(p, c) for p in parts)] for c in names]
         return Measures(np.concatenate(starts), *map(np.concatenate, columns))
 
     def audit(self) -> Audit:
@@ -261,19 +261,21 @@ class Shard:
         known = (state & Flag.KNOWN) != 0
         gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
         live = known & ~gone
+        # Credit and v may be far beyond what the sum of two fits; what a page holds never is.
+        cash = v + books.credit
         recount = {
             "clock": _total(columns.spent),
             "live": int(live.sum()),
             "gone": int(gone.sum()),
             "open": int(open_.sum()),
-            "v_open": _total(v[open_]),
+            "open_cash": _total(cash[open_]),
             "v_gone": _total(v[gone]),
             "h_gone": _total(columns.spent[gone]),
         }
         wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
         if unknown := _total(v[~known]):
             wrong.append(f"{unknown} grains lie on pages that are not known")
-        pages = _total(v[known]) + recount["live"] * books.credit
+        pages = _total(cash[live]) + recount["v_gone"]
         return Audit(self.rules.minted, pages, books.pool, 0, tuple(wrong))
 
     def ids_of(self, urls: Sequence[str]) -> list[int | None]:
@@ -306,7 +308,14 @@ class Shard:
             page.state, page.reads, page.digest = int(rows.state[i]), record.reads, record.digest
             page.times_gone, page.gone_until_us = record.times_gone, record.gone_until_us
             page.measures.extend(record.measures)
+            page.anchors = record.anchors
             yield page
+
+
+def _rules(meta: Mapping[str, str]) -> Rules:
+    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(Rules)}
+    numbers = {name: int(text) for name, text in kept.items() if name != "virtual"}
+    return Rules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
 
 
 def _books(stored: Mapping[bytes, bytes]) -> Books:

@@ -15,7 +15,7 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
+from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, roll, split
 from opic.errors import BadUrl, FenceMoved, StoreUnavailable
 from opic.events import BAD_LINK, Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
@@ -30,6 +30,7 @@ from opic.urls import canonical_url, host_of, registered_domain
 LINKS_A_STEP_MAX = 4_000  # Other clients wait for a whole call: this many increments are 4 to 8 ms.
 LINKS_KNOWN_MAX = 1_000_000  # Raw links whose id is remembered, about 200 bytes each.
 REFUSALS_MAX = 1_000  # In a row. Another worker steps in between now and then, not a thousand times.
+INCREMENT_MAX = 1 << 52  # Of a cell at once, since Lua numbers are doubles. A credit may be larger, if paid at once.
 OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
 
 
@@ -362,9 +363,7 @@ class _Batch:
             else:
                 books.failures += 1
             self.fetches += (page, int(event.outcome is Outcome.FAILED), record.time_us / MILLION)
-        amount = books.grant_due(self.rules.regrant_ppm, self.rules.grant)
-        books.credit += amount
-        books.pool -= amount * books.live
+        books.pay(self.rules)
 
     def _read(self, page: int, event: Event, links: Int64s) -> None:
         books, rules, state = self.books, self.rules, self.state
@@ -387,15 +386,14 @@ class _Batch:
         if state[page] & OPEN:
             if digest != record.digest:
                 books.misplace(spent if digest else 0, spent if record.digest else 0)
-            books.v_open -= cash
+            books.open_cash -= cash
         else:
             books.misplace(spent if digest else 0, 0)
             books.open += 1
-            books.v_open += v - cash
         self._set(page, (int(state[page]) | OPEN) & ~EXCLUDED)
 
         books.clock += cash
-        books.rounds += (cash << ROUND_BITS) // (books.live * rules.grant)
+        books.rounds += (cash << ROUND_BITS) // rules.round_grains(books.live)
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
@@ -405,14 +403,14 @@ class _Batch:
         record.reads += 1
         record.digest = digest
         record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
+        record.anchors = roll(record.anchors, books.clock, self._spent(page), rules)
         self.dirty.add(page)
         if share.share:
             self._deposit(page, links, states, share.share)
 
     def _deposit(self, page: int, links: Int64s, states: Bytes, grains: int) -> None:
-        self.pending[links] += grains  # Distinct, so no increment hides another.
-        self.deposits.append(links)
-        self.books.v_open += grains * int(np.count_nonzero(states & OPEN))
+        self._move(links, grains)
+        self.books.open_cash += grains * int(np.count_nonzero(states & OPEN))
         self.books.v_gone += grains * int(np.count_nonzero(states & GONE))
         if self.rules.inflow:
             domain = self.store.domain
@@ -436,8 +434,18 @@ class _Batch:
     def _know(self, new: Int64s) -> None:
         self.state[new] = KNOWN
         self.changed.update(new.tolist())
-        self.books.live += len(new)
-        self.books.pool -= self.books.credit * len(new)
+        self._admit(new)
+
+    def _admit(self, pages: Int64s) -> None:
+        self.books.live += len(pages)
+        if self.rules.continuous:
+            self._move(pages, -self.books.credit)
+        else:
+            self.books.pool -= self.books.credit * len(pages)
+
+    def _move(self, pages: Int64s, grains: int) -> None:
+        self.pending[pages] += grains  # Distinct, so no increment hides another.
+        self.deposits.append(pages)
 
     def _go_away(self, page: int, at_us: int) -> None:
         books, record = self.books, self.record[page]
@@ -449,15 +457,20 @@ class _Batch:
         if state & GONE:
             return
         v, spent = self.v[page] + int(self.pending[page]), self._spent(page)
+        cash = v + books.credit
         if state & OPEN:
             books.open -= 1
-            books.v_open -= v
+            books.open_cash -= cash
             books.misplace(0, spent if record.digest else 0)
         self._set(page, (state | GONE) & ~OPEN)
         books.live -= 1
         books.gone += 1
-        books.pool += books.credit
-        books.v_gone += v
+        if self.rules.continuous:
+            books.pool += cash
+            self._move(np.array([page]), -v)
+        else:
+            books.pool += books.credit
+            books.v_gone += v
         books.h_gone += spent
 
     def _come_back(self, page: int) -> None:
@@ -466,11 +479,10 @@ class _Batch:
             return
         books = self.books
         self._set(page, state & ~GONE)
-        books.live += 1
         books.gone -= 1
-        books.pool -= books.credit
         books.v_gone -= self.v[page] + int(self.pending[page])
         books.h_gone -= self._spent(page)
+        self._admit(np.array([page]))
 
     # What goes to the store.
 
@@ -493,7 +505,7 @@ class _Batch:
         ):
             for block, offsets, at in by_block(ids, ROWS_I64):
                 names.append(keys.block(column, block))
-                amounts.append(np.column_stack((offsets, sums[at])).ravel().tolist())
+                amounts.append(_increments(offsets, sums[at]))
         self.pending[touched] = 0
         store.pending_inflow[across] = 0
 
@@ -520,6 +532,19 @@ class _Batch:
                 totals += (name, str(difference))
         blob = msgpack.packb([totals, amounts, states, measures, self.fetches, self.letters], use_bin_type=False)
         return names, blob
+
+
+def _increments(offsets: Int64s, sums: Int64s) -> list[int]:
+    """Return offset, amount, offset, amount, ..: an amount that a double might not hold in several increments."""
+    pairs: list[int] = np.column_stack((offsets, sums)).ravel().tolist()
+    for at in np.flatnonzero(np.abs(sums) > INCREMENT_MAX).tolist():
+        left = int(sums[at])
+        while abs(left) > INCREMENT_MAX:
+            part = INCREMENT_MAX if left > 0 else -INCREMENT_MAX
+            pairs += (int(offsets[at]), part)
+            left -= part
+        pairs[2 * at + 1] = left
+    return pairs
 
 
 def _digest(links: Int64s) -> int:

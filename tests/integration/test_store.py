@@ -96,7 +96,7 @@ def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_a
 def test_a_store_of_another_format_is_refused(servers: Server) -> None:
     shard = Shard.open(servers.client())
     shard.client.hset(shard.keys.meta, "format", "0")
-    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 1"):
+    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 2"):
         Shard.open(servers.client())
 
 

@@ -1,5 +1,6 @@
 """The store is the ledger in columns: whatever the log, however it is cut, both end in the same state to the bit."""
 
+from dataclasses import asdict, replace
 from itertools import count
 
 import pytest
@@ -9,7 +10,7 @@ from logs import NOW_US, PARTITION, pep_history, record, seeds
 from sameness import assert_same
 from servers import Server
 
-from opic.cash import DAY_US, MILLION, Rules
+from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.events import Record
 from opic.ledger import Ledger
 from opic.store import Shard, Store
@@ -51,13 +52,13 @@ names = count()
 
 def open_store(server: Server, rules: Rules) -> Store:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
-    given = {"q": rules.q, "regrant_ppm": rules.regrant_ppm, "measures_max": rules.measures_max, "inflow": rules.inflow}
-    client = server.client()
-    return Store(Shard.open(client, f"crawl-{next(names)}", given))
+    return Store(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
 
 
+PAYOUTS = [Rules(), CONTINUOUS]
 rules = st.builds(
-    Rules,
+    replace,
+    st.sampled_from(PAYOUTS),
     q=st.sampled_from([150_000, 500_000, 1]),
     regrant_ppm=st.sampled_from([0, 10_000, 500_000]),
     measures_max=st.integers(1, 5),
@@ -80,12 +81,16 @@ def test_store_ends_in_the_state_of_the_ledger(valkey: Server, log: list[Record]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(log=logs(), turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20))
+@given(
+    log=logs(),
+    rules=st.sampled_from(PAYOUTS),
+    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
+)
 def test_workers_that_share_a_shard_make_one_effect(
-    valkey: Server, log: list[Record], turns: list[tuple[int, int]]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]]
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
-    ledger, first = Ledger(), open_store(valkey, Rules())
+    ledger, first = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
     workers = [first, Store(first.shard), Store(first.shard)]
     for worker, size in turns:
@@ -98,15 +103,35 @@ def test_workers_that_share_a_shard_make_one_effect(
     first.shard.client.close()
 
 
-def test_real_history_ends_in_the_state_of_the_ledger(servers: Server) -> None:
+@pytest.mark.parametrize("rules", PAYOUTS, ids=lambda rules: rules.virtual)
+def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: Rules) -> None:
     log = pep_history()
-    ledger = Ledger()
+    ledger = Ledger(rules)
     ledger.apply(PARTITION, log)
     for size in (1000, 7):
-        store = open_store(servers, Rules())
+        store = open_store(servers, rules)
         for at in range(0, len(log), size):
             store.apply(PARTITION, log[at : at + size])
         assert_same(store.shard, ledger)
+
+
+def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
+    """A page that is alone gets back all that it spends, so that credit and -v grow with the clock, near its limit."""
+    rules = replace(CONTINUOUS, minted=1 << 52)
+    ledger, store = Ledger(rules), open_store(servers, rules)
+    alone, *others = PAGES[:5]
+    events: list[tuple[str, list[str], int]] = [(alone, [], 200)] * 900
+    events += [(alone, others, 200), (others[0], others, 200), (others[1], [], 404), (others[0], others[1:], 200)]
+    events += [(others[1], [alone], 200), (alone, [], 404), (others[2], [], 200), (alone, others, 200)]
+    log = [record(n, url, links, status=status) for n, (url, links, status) in enumerate(events)]
+    ledger.apply(PARTITION, log)
+    for cut in (900, 902, len(log)):
+        store.apply(PARTITION, log[:cut])
+    assert ledger.books.credit > 1 << 61
+    assert min(page.v for page in ledger.pages.values()) < -(1 << 61)
+    assert_same(store.shard, ledger)
+    store.apply(PARTITION, [seeds(len(log), "http://late.org/")])
+    assert store.audit().conserved
 
 
 @pytest.mark.slow
