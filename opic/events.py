@@ -4,7 +4,7 @@ An event comes as JSON or as MessagePack (the first byte tells). Whatever can't 
 reason; only a bad link inside a good event is dropped, and counted.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -22,8 +22,6 @@ STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
-BAD_LINK: Final = -1  # In the place of an id: a string that names no page.
-NOTHING_KNOWN: Final[Mapping[str, int]] = {}
 
 
 class Outcome(StrEnum):
@@ -147,10 +145,8 @@ def _outcome(event: CrawlEvent) -> Outcome:
     return Outcome.FAILED
 
 
-def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Mapping[str, int] = NOTHING_KNOWN) -> Event:
+def check_event(event: CrawlEvent, now_us: int, limits: Limits) -> Event:
     """Check a decoded event against the limits and say what it asks for.
-
-    A URL that `known` has the id of was canonicalized before; it is left as it came, for whoever knows it.
 
     Raises:
         BadEvent: with the reason that goes with its dead letter.
@@ -163,12 +159,10 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Mapping[s
         raise BadEvent(f"{len(event.links):,} links is over OPIC_MAX_LINKS {limits.links_max:,}")
     if len(event.tags) > TAGS_MAX:
         raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
-    url = event.url
-    if known.get(url, BAD_LINK) == BAD_LINK:
-        try:
-            url = canonical_url(url, limits.url_bytes_max)
-        except BadUrl as error:
-            raise BadEvent(f"url {error}") from None
+    try:
+        url = canonical_url(event.url, limits.url_bytes_max)
+    except BadUrl as error:
+        raise BadEvent(f"url {error}") from None
     at_us = time_us(event.fetched_at, now_us)
     outcome = _outcome(event)
     links: Sequence[str] = ()
@@ -177,12 +171,12 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Mapping[s
     return Event(outcome, url, links, at_us)
 
 
-def decode_record(record: Record, limits: Limits, known: Mapping[str, int] = NOTHING_KNOWN) -> Event:
+def decode_record(record: Record, limits: Limits) -> Event:
     """Decode and check a record; one that can't be taken becomes a dead letter, never an exception."""
     try:
         if record.kind == "seeds":
             urls = [canonical_url(url, limits.url_bytes_max) for url in _seeds_from_msgpack(record.value)]
             return Event(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
-        return check_event(decode_crawl_event(record.value), record.time_us, limits, known)
+        return check_event(decode_crawl_event(record.value), record.time_us, limits)
     except (BadEvent, BadUrl, msgspec.DecodeError, UnicodeDecodeError) as error:
         return Event(Outcome.DEAD, reason=str(error))

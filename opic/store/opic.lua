@@ -19,10 +19,13 @@
 --   A Lua number is a double: exact for those amounts and for offsets, but never for a clock, a credit or a history.
 --   These are moved by HINCRBY and BITFIELD with the decimal text that came in, or copied as raw bytes.
 --   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
--- At load time there are no globals, not even `string`: only function definitions and registrations may stand here.
+-- At load time there are no globals, not even `string`: only syntax and registrations may stand here.
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
+
+local PLACE = {}  -- '#0' .. '#4093', for BITFIELD: to print a number takes Lua far longer than to find one.
+for at = 0, 4093 do PLACE[at] = '#' .. at end
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
@@ -207,11 +210,11 @@ local function step(keys, args)
   for b, block in ipairs(amounts) do
     local key, ops, n = keys[6 + b], {}, 0
     for i = 1, #block, 2 do
-      local at, amount = block[i], block[i + 1]
-      if not (at >= 0 and at < 4094 and at % 1 == 0 and amount > -BALANCE and amount < BALANCE and amount % 1 == 0) then
+      local place, amount = PLACE[block[i]], block[i + 1]
+      if not (place and amount > -BALANCE and amount < BALANCE and amount % 1 == 0) then
         return redis.error_reply('OPICARGS bad amount')
       end
-      ops[n + 1], ops[n + 2], ops[n + 3], ops[n + 4] = 'INCRBY', 'i64', '#' .. at, amount
+      ops[n + 1], ops[n + 2], ops[n + 3], ops[n + 4] = 'INCRBY', 'i64', place, amount
       n = n + 4
       if n >= VALUES_MAX then
         n_calls = n_calls + 1
@@ -262,15 +265,18 @@ local function step(keys, args)
     redis.call('HSET', keys[key], unpack(bucket))
   end
   -- A fetch ends the page's lease, whoever had it; a failure makes it wait, twice as long each time, up to a day.
+  local leased = redis.call('EXISTS', leases) == 1
+  local waiting = redis.call('EXISTS', waits, fails) > 0
   for i = 1, #fetches, 3 do
     local id = string.format('%.0f', fetches[i])
-    redis.call('ZREM', leases, id)
+    if leased then redis.call('ZREM', leases, id) end
     if fetches[i + 1] == 1 then
+      waiting = true
       local times = redis.call('HINCRBY', fails, id, 1)
       if retry > 0 then
         redis.call('ZADD', waits, fetches[i + 2] + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), id)
       end
-    else
+    elseif waiting then
       redis.call('ZREM', waits, id)
       redis.call('HDEL', fails, id)
     end

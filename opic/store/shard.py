@@ -3,6 +3,7 @@
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import msgpack
@@ -163,13 +164,14 @@ class Shard:
     def rows_command(self, ids: Int64s, *, inflow: bool = False, states: bool = False) -> list[Any]:
         """Return the command that reads rows of increasing ids, for whoever sends it himself."""
         block = self.keys.block
-        i64 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_I64)]
-        u8 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_U8)] if states else []
-        packed = [(b, [str(i) for i in offsets.tolist()]) for b, offsets, _ in by_block(ids, ROWS_MEASURES)]
+        i64, i64_rows = _rows_by_block(ids, ROWS_I64)
+        u8, u8_rows = _rows_by_block(ids, ROWS_U8) if states else ([], [])
+        packed, packed_rows = _rows_by_block(ids, ROWS_MEASURES)
         columns = "vhf" if inflow else "vh"
-        names = [block(c, b) for c in columns for b, _ in i64]
-        names += [block("s", b) for b, _ in u8] + [block("m", b) for b, _ in packed]
-        blob = msgpack.packb([[o for _, o in i64] * len(columns), [o for _, o in u8], [o for _, o in packed]])
+        names = [block(c, b) for c in columns for b in i64]
+        names += [block("s", b) for b in u8] + [block("m", b) for b in packed]
+        fields = [[str(row) for row in rows] for rows in packed_rows]
+        blob = msgpack.packb([i64_rows * len(columns), u8_rows, fields])
         return ["FCALL_RO", "opic_1_read", 1 + len(names), self.keys.books, *names, blob]
 
     def rows_answer(self, answer: Any, *, inflow: bool = False) -> Rows:
@@ -316,6 +318,12 @@ def _rules(meta: Mapping[str, str]) -> Rules:
     kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(Rules)}
     numbers = {name: int(text) for name, text in kept.items() if name != "virtual"}
     return Rules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
+
+
+def _rows_by_block(ids: Int64s, rows: int) -> tuple[list[int], list[list[int]]]:
+    blocks, edges, offsets = by_block(ids, rows)
+    flat = offsets.tolist()
+    return blocks, [flat[a:b] for a, b in pairwise(edges)]
 
 
 def _books(stored: Mapping[bytes, bytes]) -> Books:
