@@ -26,6 +26,7 @@ from opic.urls import canonical_url
 
 log = logging.getLogger("opic.service")
 
+ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 POLL_SECONDS = 0.005
 SUPERVISE_SECONDS = 0.2
@@ -54,8 +55,9 @@ class Backend:
             StoreError: it can't be used; see `Shard.open`.
         """
         self.settings = settings
-        self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
-        self.log = EventLog(connect(url, retries=0), self.shard.keys, settings.max_keys)
+        asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        self.shard = Shard.open(asking, settings.crawl, settings.rules_given(), create=create)
+        self.log = EventLog(appending, self.shard.keys, settings.max_keys)
         self.mirror = Mirror(self.shard)
         self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)

@@ -55,8 +55,9 @@ def wait_until(done: Callable[[], Any], seconds: float = START_SECONDS_MAX) -> A
 class Service:
     """A running service."""
 
-    def __init__(self, data: Path, said: Path) -> None:
+    def __init__(self, data: Path, said: Path, **settings: object) -> None:
         self.data, self.port, self._said = data, free_port(), said
+        self._environment = environment() | {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
@@ -66,7 +67,7 @@ class Service:
         with self._said.open("ab") as said:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)],
-                env=environment(),
+                env=self._environment,
                 stdout=said,
                 stderr=said,
                 stdin=subprocess.DEVNULL,
@@ -103,10 +104,14 @@ class Service:
         except httpx.TransportError:
             return False
 
+    def store_pid(self) -> int:
+        """The store's server, the last one that was started."""
+        return int(json.loads((self.data / "service.json").read_text())["server_pid"])
+
     def pids(self) -> dict[str, int]:
         """The three processes that are the service; 0 is one that does not run."""
         assert self.process is not None
-        server = json.loads((self.data / "service.json").read_text())["server_pid"]
+        server = self.store_pid()
         (worker,) = [pid for pid in children_of(self.process.pid) if pid != server] or [0]
         return {"endpoint": self.process.pid, "worker": worker, "store": server}
 
@@ -128,9 +133,9 @@ class Service:
 
 
 @contextmanager
-def running(data: Path, said: Path) -> Iterator[Service]:
+def running(data: Path, said: Path, **settings: object) -> Iterator[Service]:
     """A service that is started, and ended whatever happens."""
-    service = Service(data, said)
+    service = Service(data, said, **settings)
     try:
         service.start()
         yield service
