@@ -12,6 +12,8 @@ from processes import Service, running
 from opic.log import EventLog
 from opic.store import Shard, connect
 
+pytestmark = pytest.mark.slow  # `make check` has the same samples without a service.
+
 GROWTH_BYTES_MAX = 200 << 20  # A body of 16 MiB is held some times over. A list of 2^32 places would be 32 GiB.
 BODY_BYTES_MAX = 16 << 20
 
