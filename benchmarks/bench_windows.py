@@ -3,7 +3,7 @@
 N = 10,000 pages, in-degrees by 1/k^2.1, five graphs. Each is crawled greedily by the paper's payout for 40 months of N
 reads, with no links changing, 1 % and 5 % of them a month; then the mean relative error against exact PageRank of that
 moment is taken, of all pages and of the most important tenth, in percent, median of the graphs. Beside it stands what
-independent simulations found (`KNOWN`), and whether order and levels agree. Two to three minutes:
+independent simulations found (`KNOWN`), and whether order and levels agree. Two minutes on a machine at rest:
 
     python benchmarks/bench_windows.py
 
