@@ -144,4 +144,4 @@ def test_real_history_one_event_a_batch(valkey: Server) -> None:
     log, store = pep_history(), open_store(valkey, Rules())
     for at in range(len(log)):
         store.apply(PARTITION, log[at : at + 1])
-    assert_same(store.shard, ledger_of_history())
+    assert_same(store.shard, ledger_of_history(Rules()))
