@@ -16,7 +16,7 @@ from opic.errors import NotBuiltYet, OpicError
 from opic.log import EventLog
 from opic.settings import Settings
 from opic.store import Shard, Store, connect
-from opic.worker import BatchTimes, work
+from opic.worker import StepTimes, work
 
 log = logging.getLogger("opic.worker")
 
@@ -42,7 +42,7 @@ def main() -> int:
         shard = Shard.open(connect(url), settings.crawl, settings.rules_given())
         source = EventLog(connect(url), shard.keys)
         store = Store(shard, settings.limits(), settings.retry_seconds)
-        times = BatchTimes(shard)
+        times = StepTimes(shard)
         on_our_disk = settings.embedded or parent is not None
         log.info("ready, from offset %d of %s", store.next_offset(source.partition), source.partition)
         work(

@@ -22,13 +22,13 @@ IDLE_SECONDS = 0.5  # The longest wait for a record, after which we look whether
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 TELL_SECONDS = 1.0
-BATCH_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class BatchTimes:
-    """How long batches took, added up in the store, where whoever answers /metrics finds it.
+class StepTimes:
+    """How long steps took, added up in the store, where whoever answers /metrics finds it.
 
-    A histogram: fields of a hash hold the number of batches in each class of BATCH_SECONDS (`inf` above them) and the
+    A histogram: fields of a hash hold the number of steps in each class of STEP_SECONDS (`inf` above them) and the
     sum in microseconds. Written once a second, never in the call that takes effect; a killed worker loses a second.
     """
 
@@ -39,8 +39,8 @@ class BatchTimes:
         self._told = time.monotonic()
 
     def add(self, seconds: float) -> None:
-        """Count a batch."""
-        name = next((str(bound) for bound in BATCH_SECONDS if seconds <= bound), "inf")
+        """Count a step."""
+        name = next((str(bound) for bound in STEP_SECONDS if seconds <= bound), "inf")
         self._new[name] = self._new.get(name, 0) + 1
         self._new["sum_us"] = self._new.get("sum_us", 0) + round(seconds * 1_000_000)
 
@@ -55,12 +55,12 @@ class BatchTimes:
         self._new, self._told = {}, time.monotonic()
 
 
-def batch_times(shard: Shard) -> tuple[list[tuple[str, float]], float]:
+def step_times(shard: Shard) -> tuple[list[tuple[str, float]], float]:
     """Return what workers measured, as Prometheus wants a histogram: cumulative counts by upper bound, and the sum."""
     with store_errors():
         found = {name.decode(): int(value) for name, value in shard.client.hgetall(shard.keys.metrics).items()}
     buckets, total = [], 0
-    for name in (*map(str, BATCH_SECONDS), "inf"):
+    for name in (*map(str, STEP_SECONDS), "inf"):
         total += found.get(name, 0)
         buckets.append(("+Inf" if name == "inf" else name, float(total)))
     return buckets, found.get("sum_us", 0) / 1_000_000
@@ -74,7 +74,7 @@ def work(
     pause: Callable[[float], object],
     until_offset: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
-    times: BatchTimes | None = None,
+    times: StepTimes | None = None,
     full: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Let records take effect until told to stop, or up to an offset.
@@ -89,7 +89,7 @@ def work(
         pause: waits up to so many seconds, less when it is time to stop.
         until_offset: return once the records below it have taken effect.
         on_progress: told the next offset after each batch.
-        times: told how long each batch took.
+        times: told how long each step took.
         full: asked before each batch why the disk has no room for it; None if it has.
     """
     backoff = BACKOFF_FIRST_SECONDS
@@ -104,10 +104,10 @@ def work(
             if records:
                 if (reason := full()) is not None:
                     raise DiskFull(reason)
-                began = time.perf_counter()
-                store.apply(source.partition, records)
-                if times is not None:
-                    times.add(time.perf_counter() - began)
+                if times is None:
+                    store.apply(source.partition, records)
+                else:
+                    store.apply(source.partition, records, times.add)
                 offset = records[-1].offset + 1
                 source.trim(offset)
                 on_progress(offset)

@@ -20,7 +20,7 @@ from opic.cash import ROUND_BITS
 from opic.errors import StoreError, StoreUnavailable
 from opic.events import Outcome
 from opic.service import Backend
-from opic.worker import batch_times
+from opic.worker import step_times
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
@@ -118,8 +118,8 @@ class _FromStore(Collector):
             yield GaugeMetricFamily("opic_error_bound", about, books.error_bound(rules.minted, rules.q))
 
     def _batches(self) -> Metric:
-        buckets, seconds = batch_times(self._backend.shard)
-        about = "Time in which a worker lets a batch of up to 500 records take effect."
+        buckets, seconds = step_times(self._backend.shard)
+        about = "Time that a step took: a batch of up to 4,000 links, worked out and applied, from the answer before it to its own."
         return HistogramMetricFamily("opic_step_seconds", about, buckets=buckets, sum_value=seconds)
 
 

@@ -6,7 +6,8 @@ all goes to the store in one call, which either takes effect whole or is refused
 batch is worked out again. So it does not matter who sends a batch, how often, or how it was cut.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
 from itertools import pairwise
@@ -70,12 +71,15 @@ class Store:
         """Recount the books from the columns."""
         return self.shard.audit()
 
-    def apply(self, partition: str, records: Sequence[Record]) -> None:
+    def apply(
+        self, partition: str, records: Sequence[Record], on_step: Callable[[float], object] = lambda _: None
+    ) -> None:
         """Let records take effect, each once; those that have already do nothing.
 
         Args:
             partition: of the log, with its source: offsets are counted for each apart.
             records: in order of their offsets.
+            on_step: told the seconds that each step took, from the answer to the one before it to its own.
 
         Raises:
             StoreUnavailable: the store was away in between. What took effect is known to it: apply the same again.
@@ -83,13 +87,19 @@ class Store:
         events: list[Event | None] = [None] * len(records)  # Decoded as their turn comes.
         for _ in range(REFUSALS_MAX):
             try:
-                self._stream(partition, records, events)
+                self._stream(partition, records, events, on_step)
             except FenceMoved:
                 continue
             return
         raise StoreUnavailable("the shard moved under every one of a thousand tries: too many workers on one shard")
 
-    def _stream(self, partition: str, records: Sequence[Record], events: list[Event | None]) -> None:
+    def _stream(
+        self,
+        partition: str,
+        records: Sequence[Record],
+        events: list[Event | None],
+        on_step: Callable[[float], object],
+    ) -> None:
         """Send the records in batches, working one out while the server applies the one before.
 
         All on one connection, each batch in turn: the ids of the batch after it are asked for; it is decided, from
@@ -99,6 +109,7 @@ class Store:
         Raises:
             FenceMoved: a step was refused. Those before it took effect, none after it will.
         """
+        answered = time.perf_counter()
         if self._stale:
             self._reload()
         if partition not in self._next:
@@ -126,6 +137,8 @@ class Store:
                 keys, blob = batch.payload()
                 if sent is not None:
                     begin = self._confirm(line, partition, sent)
+                    on_step(time.perf_counter() - answered)
+                    answered = time.perf_counter()
                 step = [
                     "FCALL", "opic_1_step", len(keys), *keys,
                     batch.before.version, partition, begin, batch.records[-1].offset + 1, self.retry_seconds, blob,
@@ -138,6 +151,7 @@ class Store:
                 rows = self.shard.rows_answer(line.answer())
                 sent, batch = batch, following
             self._confirm(line, partition, batch)
+            on_step(time.perf_counter() - answered)
             self._stale = False
         finally:
             line.close()
