@@ -119,7 +119,7 @@ class _FromStore(Collector):
 
     def _batches(self) -> Metric:
         buckets, seconds = step_times(self._backend.shard)
-        about = "Time that a step took: a batch of up to 4,000 links, worked out and applied, from the answer before it to its own."
+        about = "Time that a step took, a batch of up to 4,000 links: from the answer to the one before to its own."
         return HistogramMetricFamily("opic_step_seconds", about, buckets=buckets, sum_value=seconds)
 
 
