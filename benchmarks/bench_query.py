@@ -24,7 +24,8 @@ from opic.cash import MINTED_GRAINS, Flag
 from opic.embedded import EmbeddedServer
 from opic.frontier import Frontier, Politeness
 from opic.ledger import Measure
-from opic.query import Mirror, Query
+from opic.mirror import Mirror
+from opic.query import Query
 from opic.store import Shard, connect
 from opic.store.columns import Record
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8

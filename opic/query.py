@@ -1,46 +1,26 @@
 """Answers: how important a page is, which pages are at the top, how the books stand.
 
 A single page is read from the store, so that its numbers are of this instant. What needs all pages (the top, a rank)
-comes from a mirror of the columns in numpy: exact on a quiet or small store, at most a second old on a large busy one.
+comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one.
 """
 
 import re
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opic import windows
-from opic.cash import MILLION, ROUND_BITS, Books, Flag
+from opic.cash import MILLION, ROUND_BITS, Flag
 from opic.errors import BadInput, BadUrl, SettingsError
+from opic.mirror import Floats, Mirror, Snapshot, View, largest
 from opic.store import Shard
-from opic.store.columns import Bytes, Int64s, Record
-from opic.store.connection import store_errors
-from opic.store.keys import ROWS_URLS
-from opic.store.shard import ROWS_READ_MAX, Columns
+from opic.store.columns import Int64s, Record
+from opic.store.shard import ROWS_READ_MAX
 from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
-
-Int32s = NDArray[np.int32]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-T = TypeVar("T")
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
-PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
-REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
-AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
-REFRESH_TRIES = 3
-HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
-URL_BLOCKS_A_CALL = 64
-VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
-DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
 NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
-KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
 def canonical_host(text: str) -> str:
@@ -59,273 +39,6 @@ def canonical_host(text: str) -> str:
     except BadUrl:
         message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
         raise BadInput(message) from None
-
-
-def largest(values: Int64s | Floats, count: int) -> Int64s:
-    """Return where the `count` largest values are that are not negative, descending, ties by position.
-
-    Costs one partition, 12 ms for a million, and a sort of `count`.
-
-    >>> largest(np.array([5, -1, 7, 5, 0]), 3)
-    array([2, 0, 3])
-    """
-    at = np.arange(len(values))
-    if count < len(values):
-        edge = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > edge)
-        at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
-    at = at[values[at] >= 0]
-    return at[np.argsort(-values[at], kind="stable")]
-
-
-class Hosts:
-    """The host of every page as a number, read from the URLs as pages become known. It only grows."""
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read until a host is asked for: a million URLs take about a second, once."""
-        self.shard = shard
-        self.names: list[str] = []
-        self._number: dict[str, int] = {}
-        self._by_authority: dict[str, int] = {}
-        self._of_page = np.zeros(0, np.int32)
-        self._pages = 0
-        self._domains: dict[str, tuple[int, list[int]]] = {}
-        self._lock = threading.Lock()
-
-    def of_pages(self, pages: int) -> Int32s:
-        """Return the host numbers of the pages with ids below `pages`."""
-        with self._lock:
-            if pages > len(self._of_page):
-                # A new array: whoever holds a view of the old one keeps what he saw.
-                grown = np.zeros(max(pages, 2 * len(self._of_page)), np.int32)
-                grown[: self._pages] = self._of_page[: self._pages]
-                self._of_page = grown
-            step = URL_BLOCKS_A_CALL * ROWS_URLS
-            while self._pages < pages:
-                ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
-                urls = self.shard.urls_of(ids)
-                self._of_page[ids.start : ids.stop] = [self._number_of(urls[i]) for i in ids]
-                self._pages = ids.stop
-            view = self._of_page[:pages]
-        view.flags.writeable = False
-        return view
-
-    def _number_of(self, url: str) -> int:
-        authority = url.split("/", 3)[2]
-        number = self._by_authority.get(authority)
-        if number is None:
-            host = host_of(url)
-            number = self._number.setdefault(host, len(self.names))
-            if number == len(self.names):
-                self.names.append(host)
-            if "@" not in authority:  # A site may make up any number of users.
-                self._by_authority[authority] = number
-        return number
-
-    def number(self, host: str) -> int | None:
-        """Return a host's number, or None if no page seen so far is there."""
-        return self._number.get(host)
-
-    def below(self, domain: str) -> list[int]:
-        """Return the numbers of a host or domain and of all hosts below it."""
-        with self._lock:
-            seen, numbers = self._domains.pop(domain, (0, []))
-            suffix = "." + domain
-            new = [i for i, h in enumerate(self.names[seen:], seen) if h == domain or h.endswith(suffix)]
-            found = (len(self.names), numbers + new)
-            self._domains[domain] = found  # Last in, so that the first one is the longest unused.
-            if len(self._domains) > DOMAINS_KEPT_MAX:
-                del self._domains[next(iter(self._domains))]
-        return found[1]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a window policy makes of a snapshot: estimates of pages by id, and what they rest on."""
-
-    estimates: Floats  # 0 for pages that are not live; sums to 1.
-    scores: Floats  # The same, but -1 for pages that are not live.
-    ascending: Floats  # The scores, sorted.
-    warm: bool  # The policy speaks for itself; else its estimates are the static ones as yet.
-
-    def ranks(self, scores: Sequence[float]) -> list[int]:
-        """Return 1 + the number of live pages with a larger estimate, for each."""
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores), side="right")
-        return [1 + n for n in larger.tolist()]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The columns of one instant. It never changes; what is worked out of them is kept beside them.
-
-    All arrays are (n,), by id, ids without the KNOWN bit among them.
-    """
-
-    as_of: float  # Unix seconds; this is the state of then.
-    books: Books
-    v: Int64s
-    spent: Int64s
-    state: Bytes
-    table: Hosts
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        """Count the ids."""
-        return len(self.state)
-
-    def _keep(self, name: str, work_out: Callable[[], T]) -> T:
-        """Work something out once. Two threads at once may both do so, to the same result."""
-        if name not in self.kept:
-            self.kept[name] = work_out()
-        kept: T = self.kept[name]
-        return kept
-
-    @property
-    def host(self) -> Int32s:
-        """The number of each page's host in `hosts`."""
-        return self._keep("host", lambda: self.table.of_pages(len(self)))
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Host names by number; there may be more than these pages have."""
-        return self.table.names
-
-    @property
-    def scores(self) -> Int64s:
-        """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
-
-        def work_out() -> Int64s:
-            return np.where(self._live(), self.spent + self.v + self.books.credit, -1)
-
-        return self._keep("scores", work_out)
-
-    def view(self, policy: str, rounds: float, shard: Shard) -> View:
-        """Return what a window policy makes of this state; the measures are read the first time.
-
-        They are read later than the columns. A measure made since then tells so by its clock and is left out, so that
-        this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones pushed
-        out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy store
-        has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
-        """
-        views: dict[tuple[str, float], View] = self._keep("views", dict)
-        found = views.get((policy, rounds))
-        if found is None:
-            past = self._keep("past", lambda: self._past(shard))
-            window = max(rounds * shard.rules.grant * self.books.live, 1.0)
-            estimates = windows.estimate(policy, past, window, shard.rules.measures_max)
-            scores = np.where(past.live, estimates, -1.0)
-            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, window))
-            while len(views) >= VIEWS_KEPT_MAX:
-                views.pop(next(iter(views), ("", 0.0)), None)
-            views[policy, rounds] = found
-        return found
-
-    def _past(self, shard: Shard) -> windows.Past:
-        found = shard.measures(len(self))
-        then = found.clock <= self.books.clock
-        counts = np.zeros(len(then) + 1, np.int64)
-        np.cumsum(then, out=counts[1:])
-        return windows.Past(
-            starts=counts[found.starts],
-            clock=found.clock[then],
-            spent=found.cash[then],
-            cash=self.v + self.books.credit,
-            history=self.spent,
-            live=self._live(),
-            now=self.books.clock,
-        )
-
-    def _live(self) -> Bools:
-        live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
-        return live
-
-    def ranks(self, scores: Sequence[int]) -> list[int]:
-        """Return 1 + the number of live pages with a larger H + C, for each score."""
-        ascending = self._keep("ascending", lambda: np.sort(self.scores))
-        larger = len(ascending) - np.searchsorted(ascending, np.array(scores, np.int64), side="right")
-        return [1 + n for n in larger.tolist()]
-
-    def top(self, count: int) -> Int64s:
-        """Return the ids of the live pages with most H + C, descending, ties by id."""
-        return self._head("top", lambda: self.scores, count)
-
-    @property
-    def offers(self) -> Int64s:
-        """Cash of the pages that may be offered at all (live, not excluded, with cash), -1 for others."""
-
-        def work_out() -> Int64s:
-            cash = self.v + self.books.credit
-            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0)
-            return np.where(fit, cash, -1)
-
-        return self._keep("offers", work_out)
-
-    def greedy(self, count: int) -> Int64s:
-        """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
-        return self._head("greedy", lambda: self.offers, count)
-
-    def _head(self, name: str, values: Callable[[], Int64s], count: int) -> Int64s:
-        # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
-        length = HEAD_PAGES
-        while length < min(count, len(self)):
-            length *= 16
-        return self._keep(f"{name} {length}", lambda: largest(values(), length))
-
-
-class Mirror:
-    """A copy of a shard's columns that keeps itself fresh. Any thread may ask."""
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read yet."""
-        self.shard = shard
-        self.hosts = Hosts(shard)
-        self._lock, self._view_lock = threading.Lock(), threading.Lock()
-        self._snapshot: Snapshot | None = None
-        self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
-
-    def fresh(self) -> Snapshot:
-        """Return the state of now, or of up to AGE_SECONDS_MAX ago when the store is large and busy.
-
-        One small read when nothing moved. When something did, the columns are read again, unless there are more than
-        PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
-        of 10^7 pages spends a sixth of its reader's time on it at most.
-        """
-        with self._lock:
-            now, kept = time.time(), self._snapshot
-            if kept is not None:
-                with store_errors():
-                    version = int(self.shard.client.hget(self.shard.keys.books, "version") or 0)
-                if version == kept.books.version:
-                    self._snapshot = kept = replace(kept, as_of=now)
-                    return kept
-                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX)
-                if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
-                    return kept
-            self._snapshot = fresh = self._read()
-            return fresh
-
-    def view(self, policy: str, rounds: float) -> tuple[Snapshot, View]:
-        """Return a fresh state and what a window policy makes of it. One thread works it out, others wait."""
-        with self._view_lock:
-            snapshot = self.fresh()
-            return snapshot, snapshot.view(policy, rounds, self.shard)
-
-    def _read(self) -> Snapshot:
-        for _ in range(REFRESH_TRIES):
-            as_of, self._read_at = time.time(), time.monotonic()
-            columns = self.shard.columns()
-            self._took_seconds = time.monotonic() - self._read_at
-            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts)
-            # Pages that became known while we asked how many there are would be missing until the next step.
-            if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
-                break
-        return snapshot
-
-
-def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes]:
-    for column in (columns.v, columns.spent, columns.state):
-        column.flags.writeable = False
-    return columns.books, columns.v, columns.spent, columns.state
 
 
 class Query:

@@ -24,8 +24,8 @@ from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, NotBuiltYet, Sto
 from opic.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import EventLog
+from opic.mirror import Mirror
 from opic.packed import cut_stream, is_map
-from opic.query import Mirror
 from opic.settings import Settings
 from opic.store import Shard, Store
 from opic.urls import canonical_url, shown

@@ -30,8 +30,9 @@ MAY_IMPORT: dict[str, list[str]] = {
     "worker": ["errors", "log", "store"],
     "embedded": ["errors"],
     "windows": ["errors"],
-    "query": ["errors", "cash", "urls", "events", "store", "windows"],
-    "frontier": ["errors", "cash", "urls", "query", "store"],
+    "mirror": ["errors", "cash", "urls", "events", "store", "windows"],
+    "query": ["errors", "cash", "urls", "events", "mirror", "store", "windows"],
+    "frontier": ["errors", "cash", "urls", "mirror", "query", "store"],
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)

@@ -14,7 +14,8 @@ from opic.cash import MILLION, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.events import Record
 from opic.ledger import Ledger, Page
-from opic.query import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror, Query
+from opic.mirror import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror
+from opic.query import Query
 from opic.store import Shard, Store
 from opic.urls import host_of
 
@@ -436,7 +437,7 @@ def test_nothing_is_read_again_while_nothing_moves(valkey: Server) -> None:
 
 
 def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.query.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
     store, query = open_query(valkey, record(0, A, [B]))
     mirror = query.mirror
     mirror.fresh()
