@@ -10,6 +10,7 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     """Fail on the first total, page or measure that differs; and unless the store's own recount agrees."""
     books = asdict(shard.books()) | {"version": 0}  # Counts steps, hence depends on how the log was cut.
     assert books == asdict(ledger.books)
+    assert shard.series() == list(ledger.series)
     pages = {page.url: page for page in shard.pages()}
     for url, page in ledger.pages.items():
         assert pages.pop(url, None) == page

@@ -41,6 +41,7 @@ class Keys:
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
         self.metrics = self.prefix + "metrics"
+        self.series = self.prefix + "series"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"

@@ -11,6 +11,7 @@ import numpy as np
 from opic.cash import BOOK_FIELDS, Books, Flag, Rules
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
+from opic.series import Entry, unpack
 from opic.store.columns import I64, Bytes, Int64s, Measures, Record, by_block, unpack_measures
 from opic.store.connection import Client, check_server, load_functions, store_errors
 from opic.store.ids import Directory, read_urls
@@ -125,6 +126,11 @@ class Shard:
         """Return the totals of this instant."""
         with store_errors():
             return _books(self.client.hgetall(self.keys.books))
+
+    def series(self, newest: int = 0) -> list[Entry]:
+        """Return the entries of the series, oldest first: all, some milliseconds for ENTRIES_MAX, or the newest."""
+        with store_errors():
+            return unpack(self.client.lrange(self.keys.series, -newest, -1))
 
     def next_offset(self, partition: str) -> int:
         """Return the offset of the first record of the partition that has not taken effect."""

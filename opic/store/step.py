@@ -19,6 +19,7 @@ from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_
 from opic.errors import BadUrl, FenceMoved, StoreUnavailable
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
+from opic.series import Entry, entry_due
 from opic.store import columns
 from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
 from opic.store.connection import store_errors
@@ -47,6 +48,7 @@ class Store:
         self.shard, self.limits, self.retry_seconds = shard, limits or Limits(), retry_seconds
         self.rules = shard.rules
         self.books = Books()
+        self.entry: Entry | None = None  # The last of the series.
         self._stale = True
         self._next: dict[str, int] = {}
         self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
@@ -147,7 +149,7 @@ class Store:
             reply = line.read_response()
         if reply[0] != b"OK":
             raise FenceMoved(f"another worker stepped in between: {reply}")
-        self.books = sent.books
+        self.books, self.entry = sent.books, sent.entry
         self._next[partition] = sent.records[-1].offset + 1
         return self._next[partition]
 
@@ -161,6 +163,8 @@ class Store:
         """Forget all that may have moved; ids, and with them links and domains, never do."""
         found = self.shard.columns()
         self.books = found.books
+        # Read after the books: if it is newer than they are, the step is refused.
+        self.entry = next(iter(self.shard.series(newest=1)), None)
         self._next.clear()
         self._grow(len(found.state))
         self.state[:] = 0
@@ -244,6 +248,8 @@ class _Batch:
         self.dirty: set[int] = set()
         self.fetches: list[float] = []
         self.letters: list[str | bytes] = []
+        self.entry: Entry | None = None
+        self.entries: list[bytes] = []
         self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
 
         found = store.resolve(self.events)
@@ -285,6 +291,7 @@ class _Batch:
         if rows.books.version != (self.before.version if sent is None else sent.before.version):
             raise FenceMoved("another worker stepped in between")
         self.books = copy(self.before)
+        self.entry = store.entry if sent is None else sent.entry
         self.state, self.pending = store.state, store.pending  # Preparing the next batch may have grown them.
         wanted, v, unpack = self.wanted.tolist(), rows.v, columns.Record.unpack
         if sent is not None and len(sent.touched):
@@ -297,9 +304,18 @@ class _Batch:
             self._follow(sent)
         for record, event, (ids, bad_links) in zip(self.records, self.events, self.links, strict=True):
             self.books.bad_links += bad_links
+            last = self.entry or self._note(Entry(record.time_us, self.books.rounds, self.books.clock))
             self._decide(record, event, ids)
+            self.books.time_us = record.time_us
+            if entry_due(last, self.books):
+                self._note(Entry.of(self.books))
         self.books.version += 1
         self.books.check()
+
+    def _note(self, entry: Entry) -> Entry:
+        self.entry = entry
+        self.entries.append(entry.pack())
+        return entry
 
     def _follow(self, sent: "_Batch") -> None:
         """Take over the pages that the batch before read or saw go away: their rows are older than that."""
@@ -453,7 +469,7 @@ class _Batch:
     def payload(self) -> tuple[list[str], bytes]:
         """Return the keys and the blob of the step call, and take the pending sums back to zero."""
         keys, store = self.store.shard.keys, self.store
-        names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
+        names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails, keys.series]
         reads = np.fromiter(self.spent, np.int64, len(self.spent))
         self.touched = touched = np.unique(np.concatenate([*self.deposits, reads]))
         self.sums = self.pending[touched]
@@ -491,7 +507,9 @@ class _Batch:
         for name in BOOK_FIELDS[1:]:  # All but the version, which the step counts itself.
             if difference := getattr(after, name) - getattr(before, name):
                 totals += (name, str(difference))
-        blob = msgpack.packb([totals, amounts, states, measures, self.fetches, self.letters], use_bin_type=False)
+        blob = msgpack.packb(
+            [totals, amounts, states, measures, self.fetches, self.letters, self.entries], use_bin_type=False
+        )
         return names, blob
 
 

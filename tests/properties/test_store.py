@@ -1,5 +1,6 @@
 """The store is the ledger in columns: whatever the log, however it is cut, both end in the same state to the bit."""
 
+from dataclasses import replace
 from itertools import count
 
 import pytest
@@ -20,9 +21,14 @@ links = st.lists(st.one_of(urls, st.sampled_from(["", "mailto:x@y", "/relative",
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 
 
+# What the log's time does between two records: runs on, makes a new entry of the series due or not quite, runs back.
+seconds = st.sampled_from([0, 0, 0, 1, 1_800, 3_599, 3_600, 90_000, -1, -1_800, -90_000])
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
+    late_us = 0
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
         url, at = draw(urls), draw(times)
@@ -36,6 +42,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:
             made.append(record(offset, url, status={"gone": 404, "failed": 500, "excluded": 403}[kind], fetched_at=at))
+        late_us += draw(seconds) * MILLION
+        made[-1] = replace(made[-1], time_us=made[-1].time_us + late_us)
     return made
 
 
