@@ -26,6 +26,7 @@ from opic.frontier import Frontier, Politeness
 from opic.ledger import Measure
 from opic.mirror import Mirror
 from opic.query import Query
+from opic.series import Window
 from opic.store import Shard, connect
 from opic.store.columns import Record
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
@@ -142,7 +143,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     timer.once("top by a window, warm", lambda: query.top(TOP, policy="fixed", window=0.05), REPEATS)
     for policy in ("interpolation", "variable", "improved"):
         windowed = timer.once(f"top by {policy}, first", lambda p=policy: query.top(TOP, policy=p, window=0.05))
-        estimates = query.mirror.fresh().view(policy, 0.05, shard).estimates
+        estimates = query.mirror.fresh().view(policy, Window(0.05), shard).estimates
         assert abs(estimates.sum() - 1) < 1e-9
         assert [p["importance"] for p in windowed] == np.sort(estimates)[::-1][:TOP].tolist()
     url = first[-1]["url"]

@@ -97,7 +97,10 @@ Data = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
-Window = Annotated[float | None, typer.Option(metavar="ROUNDS", help="Of the policy. [OPIC_WINDOW_ROUNDS]")]
+Window = Annotated[
+    str | None,
+    typer.Option(metavar="WINDOW", help="Of the policy: rounds, or a time like 30d or 12h. [OPIC_WINDOW_ROUNDS]"),
+]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
 
 

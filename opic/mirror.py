@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from opic import windows
 from opic.cash import Books, Flag
+from opic.series import Window
 from opic.store import Shard
 from opic.store.columns import Bytes, Int64s
 from opic.store.connection import store_errors
@@ -175,25 +176,25 @@ class Snapshot:
 
         return self._keep("scores", work_out)
 
-    def view(self, policy: str, rounds: float, shard: Shard) -> View:
-        """Return what a window policy makes of this state; the measures are read the first time.
+    def view(self, policy: str, window: Window, shard: Shard) -> View:
+        """Return what a window policy makes of this state; the measures and the series are read the first time.
 
-        They are read later than the columns. A measure made since then tells so by its clock and is left out, so that
-        this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones pushed
-        out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy store
-        has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
+        They are read later than the columns. A measure or entry made since then tells so by its clock and is left out,
+        so that this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones
+        pushed out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy
+        store has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
         """
-        views: dict[tuple[str, float], View] = self._keep("views", dict)
-        found = views.get((policy, rounds))
+        views: dict[tuple[str, Window], View] = self._keep("views", dict)
+        found = views.get((policy, window))
         if found is None:
             past = self._keep("past", lambda: self._past(shard))
-            window = max(rounds * shard.rules.grant * self.books.live, 1.0)
-            estimates = windows.estimate(policy, past, window, shard.rules.measures_max)
+            grains = window.grains(self._keep("series", shard.series), self.books, shard.rules.grant)
+            estimates = windows.estimate(policy, past, grains, shard.rules.measures_max)
             scores = np.where(past.live, estimates, -1.0)
-            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, window))
+            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, grains))
             while len(views) >= VIEWS_KEPT_MAX:
-                views.pop(next(iter(views), ("", 0.0)), None)
-            views[policy, rounds] = found
+                views.pop(next(iter(views), (policy, window)), None)
+            views[policy, window] = found
         return found
 
     def _past(self, shard: Shard) -> windows.Past:
@@ -280,11 +281,11 @@ class Mirror:
             self._snapshot = fresh = self._read()
             return fresh
 
-    def view(self, policy: str, rounds: float) -> tuple[Snapshot, View]:
+    def view(self, policy: str, window: Window) -> tuple[Snapshot, View]:
         """Return a fresh state and what a window policy makes of it. One thread works it out, others wait."""
         with self._view_lock:
             snapshot = self.fresh()
-            return snapshot, snapshot.view(policy, rounds, self.shard)
+            return snapshot, snapshot.view(policy, window, self.shard)
 
     def _read(self) -> Snapshot:
         for _ in range(REFRESH_TRIES):

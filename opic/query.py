@@ -13,6 +13,7 @@ from opic import windows
 from opic.cash import MILLION, ROUND_BITS, Flag
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.mirror import Floats, Mirror, Snapshot, View, largest
+from opic.series import Window
 from opic.store import Shard
 from opic.store.columns import Int64s, Record
 from opic.store.shard import ROWS_READ_MAX
@@ -73,7 +74,7 @@ class Query:
         return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
 
     def importance(
-        self, urls: Sequence[str], policy: str | None = None, window: float | None = None
+        self, urls: Sequence[str], policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object] | None]:
         """Estimate the importance of pages.
 
@@ -84,8 +85,9 @@ class Query:
         Args:
             urls: any number, in any form; 2,000 at a time are of one instant.
             policy: one of POLICIES; that of OPIC_POLICY if None.
-            window: in rounds, for the window policies; OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by
-                one grant for every live page, so W rounds are W * grant * live pages grains of the clock.
+            window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
+                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page; how far
+                that was, and how far it moved in those days, `opic.series` knows.
 
         Returns:
             For each URL the entry that the public contract names, or None for a page never seen. A gone page has
@@ -95,7 +97,7 @@ class Query:
             BadUrl: one of the URLs can't be taken.
             BadInput: the policy or the window can't, or the store keeps too few measures for it.
         """
-        policy, rounds = self._policy(policy, window)
+        policy, span = self._policy(policy, window)
         canonical = [canonical_url(url, self.url_bytes_max) for url in urls]
         distinct = list(dict.fromkeys(canonical))
         ids = {url: i for url, i in zip(distinct, self.shard.ids_of(distinct), strict=True) if i is not None}
@@ -104,11 +106,11 @@ class Query:
         found = list(ids.items())
         for at in range(0, len(found), ROWS_READ_MAX):
             entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), snapshot)
-        if rounds is not None and entries:
-            snapshot, view = self.mirror.view(policy, rounds)
+        if span is not None and entries:
+            snapshot, view = self.mirror.view(policy, span)
             self._by_window({ids[url]: entry for url, entry in entries.items()}, snapshot, view)
             for entry in entries.values():
-                entry |= {"policy": policy, "window": rounds}
+                entry |= {"policy": policy, "window": span.shown()}
         return [entries.get(url) for url in canonical]
 
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
@@ -175,7 +177,7 @@ class Query:
         return {"url": canonical, "measures": found}
 
     def top(
-        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | None = None
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
         """Return the most important live pages, descending, ties in order of first sight.
 
@@ -190,14 +192,14 @@ class Query:
         Raises:
             BadInput: a parameter can't be taken.
         """
-        policy, rounds = self._policy(policy, window)
+        policy, span = self._policy(policy, window)
         if n < 1:
             raise BadInput(f"n={n}: ask for at least one page")
         within = None if domain is None else canonical_host(domain)
-        if rounds is None:
+        if span is None:
             snapshot, view = self.mirror.fresh(), None
         else:
-            snapshot, view = self.mirror.view(policy, rounds)
+            snapshot, view = self.mirror.view(policy, span)
         scores: Int64s | Floats = snapshot.scores if view is None else view.scores
         if within is not None:
             inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
@@ -225,7 +227,7 @@ class Query:
                 "reads": Record.unpack(record).reads,
                 "host": host_of(urls[i]),
                 "policy": policy,
-                "window": rounds,
+                "window": span and span.shown(),
             }
             for i, share, rank, cash, record in zip(
                 ids.tolist(), shares, ranks, (snapshot.v[ids] + snapshot.books.credit).tolist(), records, strict=True
@@ -259,14 +261,13 @@ class Query:
         shard = {"shard": 0, **sums, "conserved": found.conserved, "mismatches": list(found.mismatches)}
         return {"minted": found.minted, **sums, "conserved": found.conserved, "shards": [shard]}
 
-    def _policy(self, policy: str | None, window: float | None) -> tuple[str, float | None]:
-        """Return the policy that is meant, and its window in rounds; static has none."""
+    def _policy(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
+        """Return the policy that is meant, and its window; static has none."""
         policy = self.policy if policy is None else policy
         if policy not in POLICIES:
             raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
-        if window is not None and not 0 < window < float("inf"):  # NaN fails every comparison.
-            raise BadInput(f"window={window} is not a positive number of rounds")
+        span = Window.parse(self.window_rounds if window is None else window)
         if policy == "static":
             return policy, None
         windows.check_measures(policy, self.shard.rules.measures_max)
-        return policy, self.window_rounds if window is None else float(window)
+        return policy, span

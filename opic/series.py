@@ -93,7 +93,10 @@ class Window:
         # NaN fails every comparison, and a whole number may be too large for a float.
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= 1e300:
             return cls(float(number), unit)
-        raise BadInput(f"window={shown(given) if isinstance(given, str) else given} is {FORMS}")
+        # Python prints no whole number of 4,301 digits, and a stranger's object may be of any size.
+        plain = isinstance(given, float) or (isinstance(given, int) and abs(given) < 1 << 63)
+        text = shown(given) if isinstance(given, str) else str(given) if plain else "…"
+        raise BadInput(f"window={text} is {FORMS}")
 
     def shown(self) -> float | str:
         """Return it as answers repeat it: the number of rounds, or a text without needless digits."""

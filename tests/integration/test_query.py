@@ -16,6 +16,7 @@ from opic.events import Record
 from opic.ledger import Ledger, Page
 from opic.mirror import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror
 from opic.query import Query
+from opic.series import Window
 from opic.store import Shard, Store
 from opic.urls import host_of
 
@@ -187,7 +188,7 @@ def test_policies_and_windows_that_can_not_be_taken_are_refused_by_name(valkey: 
 WINDOWED = ("interpolation", "fixed", "variable", "improved")
 
 
-def expected_estimates(ledger: Ledger, policy: str, rounds: float) -> dict[str, float]:
+def expected_estimates(ledger: Ledger, policy: str, span: float | str) -> dict[str, float]:
     """Estimates by URL: the pages of the model, one after the other, made into the arrays that `opic.windows` takes."""
     pages, measures = list(ledger.pages.values()), [m for page in ledger.pages.values() for m in page.measures]
     past = windows.Past(
@@ -199,7 +200,7 @@ def expected_estimates(ledger: Ledger, policy: str, rounds: float) -> dict[str, 
         live=np.array([not page.has(Flag.GONE) for page in pages]),
         now=ledger.books.clock,
     )
-    window = rounds * ledger.rules.grant * ledger.books.live
+    window = Window.parse(span).grains(ledger.series, ledger.books, ledger.rules.grant)
     found = windows.estimate(policy, past, window, ledger.rules.measures_max)
     return dict(zip(ledger.pages, found.tolist(), strict=True))
 
@@ -227,6 +228,28 @@ def test_window_policies_answer_as_worked_out_from_the_model(servers: Server, un
                     page["rank"] == ranks[page["url"]] == 1 + sum(share > page["importance"] for share in live.values())
                 )
                 assert (page["policy"], page["window"]) == (policy, rounds)
+
+
+def test_windows_in_days_answer_as_worked_out_from_the_model(servers: Server) -> None:
+    """The log runs for 17 days, ten minutes a record; then a day is not what a round is."""
+    log = [replace(record, time_us=NOW_US + i * 600 * MILLION) for i, record in enumerate(pep_history()[:2_500])]
+    _, query = open_query(servers, *log)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    live = [url for url, page in ledger.pages.items() if not page.has(Flag.GONE)]
+    seen = set()
+    for policy in WINDOWED:
+        for span in ("1.5h", "2d", "48h", "10d", "18d", "1000d"):
+            expected = expected_estimates(ledger, policy, span)
+            assert sum(expected.values()) == pytest.approx(1.0, abs=1e-12)
+            top = query.top(len(ledger.pages), policy=policy, window=span)
+            assert {page["url"]: page["importance"] for page in top} == {url: expected[url] for url in live}
+            assert {page["window"] for page in top} == {span}
+            seen.add((policy, tuple(expected.values())))
+    assert len([1 for policy, _ in seen if policy == "fixed"]) == 4  # 2d is 48h, and 18d is all there is.
+    (one,) = query.importance([live[0]], "fixed", "010.0d")
+    assert one is not None
+    assert (one["importance"], one["window"]) == (expected_estimates(ledger, "fixed", "10d")[live[0]], "10d")
 
 
 def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: Server) -> None:
@@ -299,7 +322,7 @@ def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Ser
         lacking += len(kept) < len(then)
     assert lacking > 0
     for policy in WINDOWED:
-        assert snapshot.view(policy, 0.5, store.shard).estimates.sum() == pytest.approx(1.0, abs=1e-12)
+        assert snapshot.view(policy, Window(0.5), store.shard).estimates.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_history_is_the_last_measures_oldest_first(servers: Server) -> None:
