@@ -332,7 +332,7 @@ def top(
     settings = _settings(config, store, data, kafka, crawl)
     _check_n(n, settings)
     with _asking(settings) as backend:
-        as_of = backend.query.as_of()
+        as_of = backend.query.as_of(policy)
         pages = backend.query.top(n, domain, policy, window)
     print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
 
@@ -392,7 +392,7 @@ def importance(
 ) -> None:
     """Print what is known of a page; exit 1 if it was never seen."""
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
-        as_of = backend.query.as_of()
+        as_of = backend.query.as_of(policy)
         page = _seen(backend, url, *backend.query.importance([url], policy, window))
     print_answer({"as_of": as_of, **page}, as_json)
 

@@ -16,9 +16,9 @@ from opic import windows
 from opic.cash import Books, Flag
 from opic.series import Window
 from opic.store import Shard
-from opic.store.columns import Bytes, Int64s
+from opic.store.columns import Bytes, Int64s, Measures
 from opic.store.connection import store_errors
-from opic.store.keys import ROWS_URLS
+from opic.store.keys import ROWS_MEASURES, ROWS_URLS
 from opic.store.shard import Columns
 from opic.urls import host_of
 
@@ -30,6 +30,7 @@ T = TypeVar("T")
 PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
 REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
 AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
+VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
 REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
 URL_BLOCKS_A_CALL = 64
@@ -116,6 +117,97 @@ class Hosts:
         return found[1]
 
 
+class Past:
+    """The measures of all pages, kept from one look to the next: what was read since is read again, and no more.
+
+    The step counts the reads of each bucket of 128 pages (the column `r`), so a bucket whose count stands still has the
+    measures that are kept. Where it moved, the pages that spent something since are read again, and with them, of the
+    same instant, the bucket's count. A page's record says how often it was read: if those numbers add up to the count,
+    no other page was read, since none is ever read less often. If not, a page was read that had no cash, which moves no
+    column that the mirror has; or another one in the moment in between. Then the whole bucket is read.
+
+    So what is kept of a bucket is as new as its count was, or newer. Takes 24 bytes a page and 16 a measure, 45 for
+    a page where a third were read four times; twice that for the moment in which new ones take their places. A first
+    look costs a second for a million pages.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        """Nothing is read until a window is asked for."""
+        self.shard = shard
+        self._counts = np.zeros(0, np.int64)  # Reads of each bucket that what is kept has at least; -1 if nothing is.
+        self._spent = np.zeros(0, np.int64)  # Of the last look. It says where to look first, no more.
+        self._reads, self._starts = np.zeros(0, np.int64), np.zeros(1, np.int64)
+        self._clock = self._cash = np.zeros(0, np.int64)
+        self._lock = threading.Lock()
+
+    def measures(self, counts: Int64s, spent: Int64s) -> tuple[Int64s, Int64s, Int64s]:
+        """Return the measures of pages, at least as new as the columns: where each page's start, clocks, and cash.
+
+        Args:
+            counts: reads of each bucket.
+            spent: total history of each page, of the same instant.
+        """
+        with self._lock:
+            self._lengthen(len(counts))
+            behind = self._behind(counts)
+            if len(behind):
+                self._look_at_some(behind, spent)
+                behind = self._behind(counts)
+                if len(behind):
+                    pages = (behind[:, np.newaxis] * ROWS_MEASURES + np.arange(ROWS_MEASURES)).ravel()
+                    self._replace(pages, self.shard.measures(behind))
+                    self._counts[behind] = counts[behind]
+                self._spent = spent
+            starts = self._starts[: len(spent) + 1]
+            return starts, self._clock[: starts[-1]], self._cash[: starts[-1]]
+
+    def _behind(self, counts: Int64s) -> Int64s:
+        return np.flatnonzero(self._counts[: len(counts)] < counts)
+
+    def _look_at_some(self, behind: Int64s, spent: Int64s) -> None:
+        """Read the pages of these buckets that spent something; where that explains all reads, that was all."""
+        before = np.zeros(len(spent), np.int64)
+        before[: len(self._spent)] = self._spent[: len(spent)]
+        pages = np.flatnonzero(spent != before)
+        known = np.zeros(len(self._counts), np.bool_)
+        known[behind] = self._counts[behind] >= 0
+        pages = pages[known[pages // ROWS_MEASURES]]
+        if not len(pages):
+            return
+        counts, new = self.shard.measures_of(pages)
+        self._replace(pages, new)
+        buckets = np.unique(pages // ROWS_MEASURES)
+        explained = self._reads.reshape(-1, ROWS_MEASURES)[buckets].sum(axis=1) == counts
+        self._counts[buckets[explained]] = counts[explained]
+
+    def _lengthen(self, buckets: int) -> None:
+        more = buckets - len(self._counts)
+        if more > 0:
+            rows = more * ROWS_MEASURES
+            self._counts = np.concatenate((self._counts, np.full(more, -1)))
+            self._reads = np.concatenate((self._reads, np.zeros(rows, np.int64)))
+            self._starts = np.concatenate((self._starts, np.full(rows, self._starts[-1])))
+
+    def _replace(self, pages: Int64s, new: Measures) -> None:
+        """Put new measures in the place of the old ones, in new arrays: somebody may hold the old."""
+        chosen = np.zeros(len(self._reads), np.bool_)
+        chosen[pages] = True
+        before = np.diff(self._starts)
+        after = before.copy()
+        after[pages] = np.diff(new.starts)
+        self._reads[pages] = new.reads
+        stay, come = np.repeat(~chosen, before), np.repeat(chosen, after)
+        self._starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(after)))
+        self._clock = _merged(come, self._clock[stay], new.clock)
+        self._cash = _merged(come, self._cash[stay], new.cash)
+
+
+def _merged(come: Bools, old: Int64s, new: Int64s) -> Int64s:
+    column = np.empty(len(come), np.int64)
+    column[~come], column[come] = old, new
+    return column
+
+
 @dataclass(frozen=True, slots=True)
 class View:
     """What a window policy makes of a snapshot: estimates of pages by id, and what they rest on."""
@@ -135,7 +227,7 @@ class View:
 class Snapshot:
     """The columns of one instant. It never changes; what is worked out of them is kept beside them.
 
-    All arrays are (n,), by id, ids without the KNOWN bit among them.
+    Arrays are (n,), by id, ids without the KNOWN bit among them.
     """
 
     as_of: float  # Unix seconds; this is the state of then.
@@ -143,7 +235,9 @@ class Snapshot:
     v: Int64s
     spent: Int64s
     state: Bytes
+    reads: Int64s  # Not by id: of each bucket of ROWS_MEASURES pages.
     table: Hosts
+    past: Past
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
@@ -176,18 +270,17 @@ class Snapshot:
 
         return self._keep("scores", work_out)
 
-    def view(self, policy: str, window: Window, shard: Shard) -> View:
+    def view(self, policy: str, window: Window) -> View:
         """Return what a window policy makes of this state; the measures and the series are read the first time.
 
         They are read later than the columns. A measure or entry made since then tells so by its clock and is left out,
         so that this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones
-        pushed out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy
-        store has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
+        pushed out. What this costs for a million pages, a third of them read, is in docs/decisions/0005.
         """
         views: dict[tuple[str, Window], View] = self._keep("views", dict)
         found = views.get((policy, window))
         if found is None:
-            past = self._keep("past", lambda: self._past(shard))
+            shard, past = self.past.shard, self._keep("past", self._past)
             grains = window.grains(self._keep("series", shard.series), self.books, shard.rules.grant)
             estimates = windows.estimate(policy, past, grains, shard.rules.measures_max)
             scores = np.where(past.live, estimates, -1.0)
@@ -197,15 +290,17 @@ class Snapshot:
             views[policy, window] = found
         return found
 
-    def _past(self, shard: Shard) -> windows.Past:
-        found = shard.measures(len(self))
-        then = found.clock <= self.books.clock
-        counts = np.zeros(len(then) + 1, np.int64)
-        np.cumsum(then, out=counts[1:])
+    def _past(self) -> windows.Past:
+        starts, clock, spent = self.past.measures(self.reads, self.spent)
+        then = clock <= self.books.clock
+        if not then.all():
+            counts = np.zeros(len(then) + 1, np.int64)
+            np.cumsum(then, out=counts[1:])
+            starts, clock, spent = counts[starts], clock[then], spent[then]
         return windows.Past(
-            starts=counts[found.starts],
-            clock=found.clock[then],
-            spent=found.cash[then],
+            starts=starts,
+            clock=clock,
+            spent=spent,
             cash=self.v + self.books.credit,
             history=self.spent,
             live=self._live(),
@@ -255,13 +350,15 @@ class Mirror:
     def __init__(self, shard: Shard) -> None:
         """Nothing is read yet."""
         self.shard = shard
-        self.hosts = Hosts(shard)
-        self._lock, self._view_lock = threading.Lock(), threading.Lock()
+        self.hosts, self.past = Hosts(shard), Past(shard)
+        self._lock, self._view_lock, self._pick_lock = threading.Lock(), threading.Lock(), threading.Lock()
         self._snapshot: Snapshot | None = None
+        self._viewed: Snapshot | None = None  # The state that window policies answer from.
+        self._view_seconds = 0.0  # What it took to work out a view of a new state.
         self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
 
-    def fresh(self) -> Snapshot:
-        """Return the state of now, or of up to AGE_SECONDS_MAX ago when the store is large and busy.
+    def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
+        """Return the state of now, or of up to AGE_SECONDS_MAX (or less) ago when the store is large and busy.
 
         One small read when nothing moved. When something did, the columns are read again, unless there are more than
         PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
@@ -275,31 +372,49 @@ class Mirror:
                 if version == kept.books.version:
                     self._snapshot = kept = replace(kept, as_of=now)
                     return kept
-                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX)
+                rest = min(REFRESH_REST * self._took_seconds, age_seconds_max)
                 if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
                     return kept
             self._snapshot = fresh = self._read()
             return fresh
 
+    def picked(self) -> Snapshot:
+        """Return the state that window policies answer from, from now on that or a later one.
+
+        The fresh one; but a large busy store has a new one for nearly every question, and working out a view of it
+        takes some tenths of a second. So there one state serves until it is so old that with the time to work out a
+        view it would be AGE_SECONDS_MAX.
+        """
+        with self._pick_lock:
+            rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
+            if kept is None or len(kept) <= PAGES_EXACT or time.time() - kept.as_of >= rest:
+                self._viewed = kept = self.fresh(rest)
+            return kept
+
     def view(self, policy: str, window: Window) -> tuple[Snapshot, View]:
-        """Return a fresh state and what a window policy makes of it. One thread works it out, others wait."""
+        """Return the state picked and what a window policy makes of it. One thread works it out, others wait."""
         with self._view_lock:
-            snapshot = self.fresh()
-            return snapshot, snapshot.view(policy, window, self.shard)
+            snapshot, began = self.picked(), time.monotonic()
+            known = "past" in snapshot.kept
+            view = snapshot.view(policy, window)
+            if not known:
+                # A machine that was busy a moment ago may be so again.
+                self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
+            return snapshot, view
 
     def _read(self) -> Snapshot:
         for _ in range(REFRESH_TRIES):
             as_of, self._read_at = time.time(), time.monotonic()
             columns = self.shard.columns()
             self._took_seconds = time.monotonic() - self._read_at
-            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts)
+            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts, self.past)
             # Pages that became known while we asked how many there are would be missing until the next step.
             if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
                 break
         return snapshot
 
 
-def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes]:
-    for column in (columns.v, columns.spent, columns.state):
+def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes, Int64s]:
+    for column in (columns.v, columns.spent, columns.state, columns.reads):
         column.flags.writeable = False
-    return columns.books, columns.v, columns.spent, columns.state
+    return columns.books, columns.v, columns.spent, columns.state, columns.reads

@@ -65,9 +65,10 @@ class Query:
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
-    def as_of(self) -> float:
-        """Return a time (Unix seconds) that the state shown by answers from now on is no older than."""
-        return self.mirror.fresh().as_of
+    def as_of(self, policy: str | None = None) -> float:
+        """Return a time (Unix seconds) that the state shown by a policy's answers from now on is no older than."""
+        static = (self.policy if policy is None else policy) == "static"
+        return (self.mirror.fresh() if static else self.mirror.picked()).as_of
 
     def never_seen(self, url: str) -> str:
         """Say that a page is not known."""

@@ -78,6 +78,7 @@ class Record:
 class Measures:
     """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]."""
 
+    reads: Int64s  # (n,), how often each page was ever read.
     starts: Int64s  # (n + 1,)
     clock: Int64s  # (m,), as are the others.
     cash: Int64s
@@ -95,11 +96,13 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     at = ends - lengths
     some = np.flatnonzero(lengths)
     # The heads, a number of all records at a time: reads, departures, the end of the last one, the digest.
-    reads, where = _take(packed, at[some])
+    numbers, where = _take(packed, at[some])
+    reads = np.zeros(len(records), np.int64)
+    reads[some] = numbers
     times_gone, where = _take(packed, where)
     went = np.flatnonzero(times_gone)
     _, where[went] = _take(packed, where[went])
-    at[some] = where + np.where(reads > 0, DIGEST_BYTES, 0)
+    at[some] = where + np.where(numbers > 0, DIGEST_BYTES, 0)
     # What is left of each is numbers only, so that one pass over the bytes finds them all.
     edges = np.zeros(len(packed) + 1, np.int64)
     np.add.at(edges, at, 1)
@@ -110,7 +113,7 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     stops = np.flatnonzero(last)
     if not len(stops):
         nothing = np.empty(0, np.int64)
-        return Measures(np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing)
+        return Measures(reads, np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing)
     firsts = np.concatenate(([0], stops[:-1] + 1))
     shifts = 7 * (np.arange(len(inside)) - np.repeat(firsts, stops - firsts + 1))
     numbers = np.add.reduceat((inside & 0x7F).astype(np.int64) << shifts, firsts).reshape(-1, 3)
@@ -118,7 +121,20 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     starts[1:] = np.searchsorted(stops, np.cumsum(ends - at)) // 3
     steps = numbers[:, 2]
     times = (steps >> 1) ^ -(steps & 1)  # Zigzag.
-    return Measures(starts, _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts))
+    return Measures(reads, starts, _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts))
+
+
+def join_measures(parts: Sequence[Measures]) -> Measures:
+    """Put the measures of pages after those of the pages before them."""
+    starts, so_far = [np.zeros(1, np.int64)], 0
+    for part in parts:
+        starts.append(part.starts[1:] + so_far)
+        so_far += len(part.clock)
+    nothing = np.empty(0, np.int64)
+    reads, *columns = (
+        np.concatenate([nothing, *(getattr(p, c) for p in parts)]) for c in ("reads", "clock", "cash", "fetched_at_us")
+    )
+    return Measures(reads, np.concatenate(starts), *columns)
 
 
 def _take(packed: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:

@@ -48,5 +48,5 @@ class Keys:
         self.hosts = self.prefix + "hosts"
 
     def block(self, column: str, number: int) -> str:
-        """Return the key of a block: column v, h, f (int64), s (state), m (measures), u (URLs) or p (fingerprints)."""
+        """Return the key of a block: column v, h, f, r (int64), s (state), m (measures), u (URLs), p (fingerprints)."""
         return f"{self.prefix}{column}:{number}"

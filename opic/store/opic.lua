@@ -3,6 +3,7 @@
 --
 -- A shard is a set of columns under one hash tag, opic:{crawl:shard}: --
 --   v:<b>  h:<b>  f:<b>   strings of 4,094 big-endian int64: signed cash less credit, total history, in-flow
+--   r:<b>                 string of 4,094 big-endian int64: reads of the pages of each m:<b>; may be short or missing
 --   s:<b>                 string of 32,752 state bytes; 0 is an id that no step has made known
 --   m:<b>                 hash of 128 ids: packed reads, departures and measures
 --   u:<b>                 256 URLs in order of ids: a list while it fills, then one zstd string

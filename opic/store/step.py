@@ -244,6 +244,7 @@ class _Batch:
         self.deposits: list[Int64s] = []
         self.deposits_inflow: list[Int64s] = []
         self.spent: dict[int, int] = {}
+        self.read: list[int] = []  # A page as often as it is read.
         self.changed: set[int] = set()
         self.dirty: set[int] = set()
         self.fetches: list[float] = []
@@ -397,6 +398,7 @@ class _Batch:
         record.reads += 1
         record.digest = digest
         record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
+        self.read.append(page)
         self.dirty.add(page)
         if share.share:
             self._deposit(page, links, states, share.share)
@@ -476,12 +478,14 @@ class _Batch:
         spent = np.fromiter(sorted(self.spent), np.int64, len(self.spent))
         spent_by = np.array([self.spent[i] for i in spent.tolist()], np.int64)
         across = np.unique(np.concatenate([*self.deposits_inflow, np.empty(0, np.int64)]))
+        buckets, times = np.unique(np.array(self.read, np.int64) // ROWS_MEASURES, return_counts=True)
 
         amounts: list[list[int]] = []
         for column, ids, sums in (
             ("v", touched, self.sums),
             ("h", spent, spent_by),
             ("f", across, store.pending_inflow[across]),
+            ("r", buckets, times),
         ):
             for block, offsets, at in by_block(ids, ROWS_I64):
                 names.append(keys.block(column, block))

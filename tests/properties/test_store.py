@@ -13,6 +13,7 @@ from servers import Server
 from opic.cash import DAY_US, MILLION, Rules
 from opic.events import Record
 from opic.ledger import Ledger
+from opic.mirror import Mirror
 from opic.store import Shard, Store
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
@@ -103,6 +104,28 @@ def test_workers_that_share_a_shard_make_one_effect(
         worker.apply(PARTITION, log)
     assert_same(first.shard, ledger)
     first.shard.client.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(log=logs(), cut=cuts(), rules=rules, later=st.booleans())
+def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
+    valkey: Server, log: list[Record], cut: list[int], rules: Rules, later: bool
+) -> None:
+    """Whatever was read between two looks, with cash or without; and whatever comes while it looks."""
+    store = open_store(valkey, rules)
+    mirror = Mirror(store.shard)
+    for at in [*sorted(cut), len(log)]:
+        store.apply(PARTITION, log[:at])
+        snapshot = mirror.fresh()
+        if later:
+            store.apply(PARTITION, log[: at + 2])
+        seen = snapshot._past()
+        if not later or at == len(log):
+            expected = Mirror(store.shard).fresh()._past()
+            for column in ("starts", "clock", "spent", "cash", "history", "live"):
+                assert getattr(seen, column).tolist() == getattr(expected, column).tolist()
+            assert seen.now == expected.now
+    store.shard.client.close()
 
 
 def test_real_history_ends_in_the_state_of_the_ledger(servers: Server) -> None:
