@@ -85,7 +85,7 @@ def fill(shard: Shard, pages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
                 pipe.setrange(
                     shard.keys.block(name, at // rows), 0, (part if name == "s" else part.astype(">i8")).tobytes()
                 )
-        totals = {"live": pages, "open": int(read.sum()), "v_open": int(v[read].sum()), "clock": int(spent.sum())}
+        totals = {"live": pages, "open": int(read.sum()), "open_cash": int(cash[read].sum()), "clock": int(spent.sum())}
         pipe.hset(shard.keys.books, mapping={**totals, "pool": MINTED_GRAINS - int(cash.sum()), "version": 1})
         pipe.execute()
     audit = shard.audit()
@@ -144,7 +144,7 @@ def ingest(store_url: str, crawl: str, urls: list[str], events: object, stop: ob
 class _Forgetful(Past):
     """Reads all measures for each state."""
 
-    def measures(self, counts: np.ndarray, spent: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def measures(self, counts: np.ndarray, spent: np.ndarray) -> tuple[np.ndarray, ...]:
         super().__init__(self.shard)
         return super().measures(counts, spent)
 

@@ -11,7 +11,7 @@ import signal
 import sys
 import threading
 
-from opic.embedded import EmbeddedServer
+from opic.embedded import EmbeddedServer, disk_full
 from opic.errors import NotBuiltYet, OpicError
 from opic.log import EventLog
 from opic.settings import Settings
@@ -43,6 +43,7 @@ def main() -> int:
         source = EventLog(connect(url), shard.keys)
         store = Store(shard, settings.limits(), settings.retry_seconds)
         times = BatchTimes(shard)
+        on_our_disk = settings.embedded or parent is not None
         log.info("ready, from offset %d of %s", store.next_offset(source.partition), source.partition)
         work(
             store,
@@ -50,6 +51,7 @@ def main() -> int:
             times=times,
             stopped=lambda: done.is_set() or (parent is not None and os.getppid() != parent),
             pause=done.wait,
+            full=lambda: disk_full(settings.data_dir()) if on_our_disk else None,
         )
         times.tell(now=True)
     except OpicError as error:

@@ -6,16 +6,19 @@ account may owe, and so may a page that is gone (it gives its grants back, its c
 
 from dataclasses import dataclass, fields
 from enum import IntEnum
+from typing import Final
 
 from opic.errors import SettingsError, StoreFull
 
 MILLION = 1_000_000
 MINTED_GRAINS = 1 << 52  # Genesis. No balance reaches 2^53, so a double holds each one exactly.
+MINTED_CONTINUOUS = 1 << 46  # Under the continuous payout the clock's limit is then 65,536 rounds, not 1,024.
 GRANT_GRAINS = 1 << 21  # What one page is granted: 2^52 / 2^21 pages is 2 * 10^9.
 BALANCE_LIMIT = 1 << 53  # Past it a Lua number, a double, is not exact.
 CLOCK_LIMIT = 1 << 62  # The clock and total history only grow; an int64 ends at 2^63.
 ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
 DAY_US = 86_400 * MILLION
+ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is from 4 to 8 rounds old, a default window.
 GONE_DOUBLINGS_MAX = 10  # A page that keeps going away is looked at again after 1,024 days at the latest.
 
 
@@ -41,6 +44,21 @@ class Rules:
     inflow: bool = True  # Count cash that arrives by links from other registered domains.
     grant: int = GRANT_GRAINS
     minted: int = MINTED_GRAINS
+    virtual: str = "grants"  # How the virtual page pays: "grants", or "continuous", at once, as in the paper.
+
+    @property
+    def continuous(self) -> bool:
+        """Tell whether the virtual page pays out at once: `grant` and `regrant_ppm` then mean nothing."""
+        return self.virtual == "continuous"
+
+    def round_grains(self, live: int) -> int:
+        """Return what the clock advances by in a round: a grant for each live page; or all cash, if paid at once."""
+        return self.minted if self.continuous else self.grant * live
+
+
+# The paper's payout. All cash is always on the pages, so each round the clock gains what was minted, and 2^46 grains
+# leave it 65,536 rounds; and 2^21 grains for each of 33 million pages, which is what a grant is.
+CONTINUOUS: Final = Rules(minted=MINTED_CONTINUOUS, virtual="continuous")
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +108,23 @@ def split(cash: int, links: int, q: int) -> Split:
     return Split(share, leaving + remainder, rounding)
 
 
+# A clock, and all that a page had spent by then: where its rate of lately is measured from.
+Anchor = tuple[int, int]
+
+
+def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: Rules) -> tuple[Anchor, ...]:
+    """Return the anchors of a page after a read: under the continuous payout its first one, then the last two.
+
+    >>> roll(((70, 5), (90, 6)), 101, 9, Rules(minted=3, virtual="continuous")), roll((), 101, 9, Rules())
+    (((70, 5), (90, 6)), ())
+    >>> roll(((70, 5), (90, 6)), 102, 9, Rules(minted=3, virtual="continuous"))
+    ((90, 6), (102, 9))
+    """
+    if not rules.continuous or (anchors and clock - anchors[-1][0] < ANCHOR_ROUNDS * rules.minted):
+        return anchors
+    return (*anchors, (clock, spent))[-2:]
+
+
 def gone_until_us(at_us: int, times_gone: int) -> int:
     """When a link may bring a page back that went away for the `times_gone`-th time at `at_us`: a day, doubling.
 
@@ -111,12 +146,12 @@ class Books:
     rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
     time_us: int = 0  # Of the last record that took effect; it may run backwards.
     pool: int = 0  # The virtual page.
-    credit: int = 0  # All that was granted so far to a page of class 0.
+    credit: int = 0  # All that was granted, or paid, so far to a page of class 0.
     live: int = 0  # Known pages, not gone.
     gone: int = 0
     open: int = 0  # Live pages read since they became known or came back.
-    v_open: int = 0  # Sum of v over open pages.
-    v_gone: int = 0  # Sum of v over gone pages: what they owe, less what links sent them.
+    open_cash: int = 0  # Cash on open pages: the residual, what a read could still move.
+    v_gone: int = 0  # Sum of v over gone pages: what links sent them, less what they owe.
     h_gone: int = 0  # Sum of total history over gone pages.
     rounding: int = 0  # Grains by which integer division moved what links got.
     drift_plus: int = 0  # History spent before a page showed the links it shows now,
@@ -130,18 +165,29 @@ class Books:
     bad_links: int = 0
     dead_letters: int = 0
 
-    def residual(self) -> int:
-        """Cash on open pages: what a read could still move."""
-        return self.v_open + self.open * self.credit
+    @classmethod
+    def genesis(cls, rules: Rules) -> "Books":
+        """Return the books before the first record: all grains on the virtual page, one grant promised to each page."""
+        return cls(pool=rules.minted, credit=0 if rules.continuous else rules.grant)
 
     def settled(self, minted: int) -> int:
         """S: all history of live pages, and the cash of live pages whose links are not known."""
         pages = minted - self.pool  # Cash on all pages, gone ones among them.
-        return (self.clock - self.h_gone) + (pages - self.v_gone - self.residual())
+        return (self.clock - self.h_gone) + (pages - self.v_gone - self.open_cash)
 
     def importance_total(self, minted: int) -> int:
         """Sum of history and cash over live pages: the denominator of the static estimate."""
-        return self.settled(minted) + self.residual()
+        return self.settled(minted) + self.open_cash
+
+    def pay(self, rules: Rules) -> None:
+        """Let the virtual page pay what is due after a record: all it has, or a further grant once the last drained."""
+        if rules.continuous:
+            amount = self.pool // self.live if self.live else 0
+        else:
+            amount = self.grant_due(rules.regrant_ppm, rules.grant)
+        self.credit += amount
+        self.pool -= amount * self.live
+        self.open_cash += amount * self.open
 
     def grant_due(self, regrant_ppm: int, grant: int) -> int:
         """Grains that every live page is to be granted now: 0, or `regrant` of a grant.
@@ -151,7 +197,7 @@ class Books:
         """
         if not regrant_ppm or not self.open:
             return 0
-        if self.residual() * MILLION >= regrant_ppm * self.open * self.credit:
+        if self.open_cash * MILLION >= regrant_ppm * self.open * self.credit:
             return 0
         amount = grant * regrant_ppm // MILLION
         return amount if amount * self.live <= self.pool else 0
@@ -163,12 +209,13 @@ class Books:
         open pages, from the grains that rounding moved, from links that are no more or were not yet, and from all
         that links ever sent to pages that are gone (were those links left out, the others would have received it);
         each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the distance is never more.
+        Under grants only: a continuous payout gives pages known late less teleport, which nothing here counts.
         """
         if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
             return 2.0  # They stopped counting.
         damping = 1 - q / MILLION
         parked = self.v_gone + self.h_gone
-        more = (damping * (self.residual() + self.drift_plus) + self.rounding + parked) / (1 - damping)
+        more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
         total = self.importance_total(minted)
         return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total else 2.0
@@ -182,12 +229,12 @@ class Books:
         """Refuse, before anything is written, totals that are no longer exact.
 
         Raises:
-            StoreFull: the clock or another sum that only grows nears 2^62, or a balance 2^53.
+            StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^53.
         """
-        for name in ("clock", "rounds", "rounding", "h_gone"):
+        for name in ("clock", "rounds", "credit", "rounding", "h_gone"):
             if (sum_ := getattr(self, name)) >= CLOCK_LIMIT:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
-        for name in ("pool", "v_open", "v_gone", "credit"):
+        for name in ("pool", "open_cash", "v_gone"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
                 raise StoreFull(
                     f"{name}, {getattr(self, name)}, left the range of 2^53: a shard takes 2 * 10^9 pages, use more"

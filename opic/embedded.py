@@ -4,6 +4,7 @@ The directory belongs to one service at a time. A lock says so, and the server i
 nobody else can open the files. A server whose service was killed is told to end by the next service that comes.
 """
 
+import errno
 import fcntl
 import json
 import logging
@@ -25,6 +26,8 @@ SOCKET_PATH_MAX = 100  # sockaddr_un holds 104 bytes on some systems.
 ORPHAN_SECONDS = 60.0  # A server that is told to end syncs its file first.
 STOP_SECONDS = 60.0
 POLL_SECONDS = 0.02
+ROOM_BYTES_MIN = 64 << 20  # A few calls as large as they may be, with their effects.
+ROOM_SHARE_MIN = 8  # Or an eighth of a disk that is small.
 CONFIG = {
     "port": "0",
     "unixsocketperm": "700",
@@ -37,6 +40,26 @@ CONFIG = {
     "hash-max-listpack-entries": "512",  # Buckets of fingerprints and of measures stay packed.
     "hash-max-listpack-value": "512",
 }
+
+
+def disk_full(data: Path) -> str | None:
+    """Return why nothing may be written to the store of this directory now, or None.
+
+    A server that can't write what it must call durable ends itself. So whoever writes asks here first and waits: the
+    room that is left is for what was under way, and the server lives and answers questions.
+    """
+    try:
+        disk = os.statvfs(data)
+    except OSError:
+        return None  # Not there, or not to be seen: whoever opens it says so.
+    free = disk.f_bavail * disk.f_frsize
+    least = min(ROOM_BYTES_MIN, disk.f_blocks * disk.f_frsize // ROOM_SHARE_MIN)
+    if free >= least:
+        return None
+    return (
+        f"the disk of the store is full ({free / 2**20:,.1f} MiB free, {least / 2**20:,.1f} MiB wanted): "
+        "make room on it"
+    )
 
 
 class EmbeddedServer:
@@ -67,14 +90,18 @@ class EmbeddedServer:
         self._take()
         try:
             self.start_server()
-        except BaseException:  # A signal too: the server must not outlive us with the lock.
+        except BaseException as error:  # A signal too: the server must not outlive us with the lock.
             self.stop()
+            if isinstance(error, StoreError) and (full := disk_full(self.data)) is not None:
+                raise StoreError(f"{full} ({error})") from error
             raise
 
     def start_server(self) -> None:
         """Start the server, again if it ended, on a directory that is ours."""
         socket = self._socket_path()
         socket.unlink(missing_ok=True)
+        for left in (self.data / "store").glob("temp-*"):  # Of a rewrite whose server died; up to a copy of everything.
+            left.unlink(missing_ok=True)
         try:
             command = [str(get_binary_path()), "--dir", str(self.data / "store"), "--unixsocket", str(socket)]
         except ValkeyBinaryNotFoundError as error:
@@ -93,10 +120,23 @@ class EmbeddedServer:
             )
         self.url = f"unix://{socket}"
         self._await_loaded()
+        self._tell_state()
+
+    def _tell_state(self) -> None:
+        """Say where the server is, for whoever comes beside us."""
+        assert self.process is not None
+        socket = self._socket_path()
         state = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
         scratch = self.data / "service.json.new"
-        scratch.write_text(json.dumps(state))
-        scratch.replace(self.data / "service.json")
+        try:
+            scratch.write_text(json.dumps(state))
+            scratch.replace(self.data / "service.json")
+        except OSError as error:
+            scratch.unlink(missing_ok=True)
+            told = _read_state(self.data)
+            if told is None or int(told["service_pid"]) != os.getpid() or told["socket"] != str(socket):
+                raise StoreError(f"can't write {self.data / 'service.json'} ({error.strerror}): make room") from None
+            # The server was started again on a full disk: what was told of it before is still good enough.
 
     def stop(self) -> None:
         """End the server, its file synced, and give the directory back; nothing if it is not ours."""
@@ -118,6 +158,8 @@ class EmbeddedServer:
             (self.data / "store").mkdir(parents=True, exist_ok=True, mode=0o700)
             self._lock = os.open(self.data / "lock", os.O_RDWR | os.O_CREAT, 0o600)
         except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise StoreError(f"--data {self.data}: its disk is full: make room on it") from None
             raise SettingsError(
                 f"--data {self.data}: can't write there ({error.strerror}): choose a directory that you own"
             ) from None

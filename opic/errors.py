@@ -53,6 +53,10 @@ class KeysFull(StoreUnavailable):
         self.retry_seconds = retry_seconds
 
 
+class DiskFull(StoreUnavailable):
+    """The disk of the embedded store has no room; nothing was written."""
+
+
 class StoreMismatch(StoreError):
     """The store was made with other settings or by another format version."""
 

@@ -4,7 +4,7 @@ An event comes as JSON or as MessagePack (the first byte tells). Whatever can't 
 reason; only a bad link inside a good event is dropped, and counted.
 """
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -145,10 +145,8 @@ def _outcome(event: CrawlEvent) -> Outcome:
     return Outcome.FAILED
 
 
-def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container[str] = ()) -> Event:
+def check_event(event: CrawlEvent, now_us: int, limits: Limits) -> Event:
     """Check a decoded event against the limits and say what it asks for.
-
-    A URL in `known` was canonicalized before; it is left as it came, for whoever knows it.
 
     Raises:
         BadEvent: with the reason that goes with its dead letter.
@@ -161,12 +159,10 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container
         raise BadEvent(f"{len(event.links):,} links is over OPIC_MAX_LINKS {limits.links_max:,}")
     if len(event.tags) > TAGS_MAX:
         raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
-    url = event.url
-    if url not in known:
-        try:
-            url = canonical_url(url, limits.url_bytes_max)
-        except BadUrl as error:
-            raise BadEvent(f"url {error}") from None
+    try:
+        url = canonical_url(event.url, limits.url_bytes_max)
+    except BadUrl as error:
+        raise BadEvent(f"url {error}") from None
     at_us = time_us(event.fetched_at, now_us)
     outcome = _outcome(event)
     links: Sequence[str] = ()
@@ -175,12 +171,12 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits, known: Container
     return Event(outcome, url, links, at_us)
 
 
-def decode_record(record: Record, limits: Limits, known: Container[str] = ()) -> Event:
+def decode_record(record: Record, limits: Limits) -> Event:
     """Decode and check a record; one that can't be taken becomes a dead letter, never an exception."""
     try:
         if record.kind == "seeds":
             urls = [canonical_url(url, limits.url_bytes_max) for url in _seeds_from_msgpack(record.value)]
             return Event(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
-        return check_event(decode_crawl_event(record.value), record.time_us, limits, known)
+        return check_event(decode_crawl_event(record.value), record.time_us, limits)
     except (BadEvent, BadUrl, msgspec.DecodeError, UnicodeDecodeError) as error:
         return Event(Outcome.DEAD, reason=str(error))

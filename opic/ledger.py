@@ -7,6 +7,9 @@ The way cash takes: genesis mints M grains for the virtual page (`books.pool`). 
 that was granted so far (`credit`). A read takes a page's whole cash, gives d of it to its links in equal shares and
 the rest to the virtual page. When the cash on read pages has drained, every page is granted a little more. A page that
 goes away gives its grants back. Nothing ever mints or burns again.
+
+Under the continuous payout (the paper's) the virtual page pays all it has to all live pages, after every record. A page
+that becomes known starts with nothing, and one that goes away gives all it has to the virtual page.
 """
 
 from collections import deque
@@ -14,7 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from opic.cash import ROUND_BITS, Books, Flag, Rules, gone_until_us, split
+from opic.cash import ROUND_BITS, Anchor, Books, Flag, Rules, gone_until_us, roll, split
 from opic.errors import BadUrl
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.series import ENTRIES_MAX, Entry, entry_due
@@ -45,6 +48,7 @@ class Page:
     times_gone: int = 0
     gone_until_us: int = 0
     measures: deque[Measure] = field(default_factory=deque)
+    anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
 
     def has(self, flag: Flag) -> bool:
         """Tell whether a bit of the state byte is set."""
@@ -77,10 +81,10 @@ class Ledger:
     """One shard in memory, with the store's interface."""
 
     def __init__(self, rules: Rules | None = None, limits: Limits | None = None) -> None:
-        """Start with genesis: all grains on the virtual page, one grant promised to each page."""
+        """Start with genesis."""
         self.rules = rules or Rules()
         self.limits = limits or Limits()
-        self.books = Books(pool=self.rules.minted, credit=self.rules.grant)
+        self.books = Books.genesis(self.rules)
         self.pages: dict[str, Page] = {}
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
@@ -117,7 +121,7 @@ class Ledger:
             "live": len(pages) - len(gone),
             "gone": len(gone),
             "open": len(open_),
-            "v_open": sum(p.v for p in open_),
+            "open_cash": sum(self.cash(p) for p in open_),
             "v_gone": sum(p.v for p in gone),
             "h_gone": sum(p.spent for p in gone),
         }
@@ -147,7 +151,7 @@ class Ledger:
                 books.exclusions += 1
             else:
                 books.failures += 1
-        self._grant()
+        books.pay(self.rules)
 
     def _read(self, page: Page, event: Event) -> None:
         books = self.books
@@ -159,16 +163,15 @@ class Ledger:
         if page.has(Flag.OPEN):
             if digest != page.digest:
                 books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
-            books.v_open -= cash
+            books.open_cash -= cash
         else:  # What it spent before it went away, its new links never saw.
             books.misplace(page.spent if digest else 0, 0)
             books.open += 1
-            books.v_open += page.v - cash
         page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
         page.digest = digest
 
         books.clock += cash
-        books.rounds += (cash << ROUND_BITS) // (books.live * self.rules.grant)
+        books.rounds += (cash << ROUND_BITS) // self.rules.round_grains(books.live)
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
@@ -179,6 +182,7 @@ class Ledger:
         page.measures.append(Measure(books.clock, cash, event.at_us))
         while len(page.measures) > self.rules.measures_max:
             page.measures.popleft()
+        page.anchors = roll(page.anchors, books.clock, page.spent, self.rules)
         domain = registered_domain(host_of(page.url))
         for child in children:
             self._deposit(child, share.share, self.rules.inflow and registered_domain(host_of(child.url)) != domain)
@@ -203,13 +207,13 @@ class Ledger:
         """Let cash arrive. A page that is gone keeps what links send it, and has it when it comes back."""
         page.v += grains
         if page.has(Flag.OPEN):
-            self.books.v_open += grains
+            self.books.open_cash += grains
         elif page.has(Flag.GONE):
             self.books.v_gone += grains
         if from_other_domain:
             page.inflow += grains
 
-    # Pages: known, gone, back. `v` is left alone; the class changes, and with it the credit.
+    # Pages: known, gone, back. Under grants `v` is left alone; the class changes, and with it the credit.
 
     def _credit(self, page: Page) -> int:
         return 0 if page.has(Flag.GONE) else self.books.credit
@@ -218,9 +222,16 @@ class Ledger:
         page = self.pages.get(url)
         if page is None:
             page = self.pages[url] = Page(url, id=len(self.pages))
-            self.books.live += 1
-            self.books.pool -= self.books.credit
+            self._admit(page)
         return page
+
+    def _admit(self, page: Page) -> None:
+        """Count a page as live. Under grants it holds all that was granted so far, else what it had, which is `v`."""
+        self.books.live += 1
+        if self.rules.continuous:
+            page.v -= self.books.credit
+        else:
+            self.books.pool -= self.books.credit
 
     def _go_away(self, page: Page, at_us: int) -> None:
         books = self.books
@@ -229,14 +240,19 @@ class Ledger:
         page.gone_until_us = max(page.gone_until_us, gone_until_us(at_us, page.times_gone))
         if page.has(Flag.GONE):
             return
+        cash = self.cash(page)
         if page.has(Flag.OPEN):
             books.open -= 1
-            books.v_open -= page.v
+            books.open_cash -= cash
             books.misplace(0, page.spent if page.digest else 0)
         page.state = (page.state | Flag.GONE) & ~Flag.OPEN
         books.live -= 1
         books.gone += 1
-        books.pool += books.credit
+        if self.rules.continuous:
+            books.pool += cash
+            page.v = 0
+        else:
+            books.pool += books.credit
         books.v_gone += page.v
         books.h_gone += page.spent
 
@@ -245,14 +261,7 @@ class Ledger:
             return
         books = self.books
         page.state &= ~Flag.GONE
-        books.live += 1
         books.gone -= 1
-        books.pool -= books.credit
         books.v_gone -= page.v
         books.h_gone -= page.spent
-
-    def _grant(self) -> None:
-        """Grant every live page a little more, once what the last grants left on read pages has drained."""
-        amount = self.books.grant_due(self.rules.regrant_ppm, self.rules.grant)
-        self.books.credit += amount
-        self.books.pool -= amount * self.books.live
+        self._admit(page)

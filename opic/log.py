@@ -23,6 +23,8 @@ from opic.store.keys import Keys
 
 VALUES_A_CALL = 1_000  # About 3 ms of server time.
 BYTES_A_CALL = 8 << 20
+RECORDS_A_READ = 100
+BYTES_A_READ = 16 << 20
 DIGEST_BYTES: Final = 16
 KEYS_MAX: Final = 1_000_000  # Remembered at once; about 300 bytes each.
 
@@ -180,18 +182,28 @@ class EventLog:
             return int(self.client.get(self.keys.end) or 0)
 
     def read(self, offset: int, count: int, wait_seconds: float = 0.0) -> list[Record]:
-        """Return up to `count` records from `offset` on; wait for the first one up to `wait_seconds`."""
-        with store_errors():
-            if not wait_seconds:
-                entries = self.client.xrange(self.keys.log, min=f"1-{offset}", count=count)
-            else:
-                after = f"1-{offset - 1}" if offset else "0"
-                found = self.client.xread({self.keys.log: after}, count=count, block=round(wait_seconds * 1000))
-                entries = found[0][1] if found else []
-        return [
-            Record(int(entry_id.partition(b"-")[2]), int(fields[b"t"]), fields[b"v"], fields[b"k"].decode())
-            for entry_id, fields in entries
-        ]
+        """Return records from `offset` on, up to `count`; wait for the first one up to `wait_seconds`.
+
+        Fewer come where they are large, for they lie in memory together: none is asked for past BYTES_A_READ.
+        """
+        records: list[Record] = []
+        size = 0
+        while len(records) < count and size < BYTES_A_READ:
+            at, most = offset + len(records), min(count - len(records), RECORDS_A_READ)
+            with store_errors():
+                if wait_seconds and not records:
+                    after = f"1-{at - 1}" if at else "0"
+                    found = self.client.xread({self.keys.log: after}, count=most, block=round(wait_seconds * 1000))
+                    entries = found[0][1] if found else []
+                else:
+                    entries = self.client.xrange(self.keys.log, min=f"1-{at}", count=most)
+            for entry_id, fields in entries:
+                number = int(entry_id.partition(b"-")[2])
+                records.append(Record(number, int(fields[b"t"]), fields[b"v"], fields[b"k"].decode()))
+                size += len(fields[b"v"])
+            if len(entries) < most:
+                break
+        return records
 
     def trim(self, offset: int) -> None:
         """Let go of records below `offset`, which have taken effect; roughly, since whole nodes are cheap to drop."""

@@ -127,8 +127,8 @@ class Past:
     column that the mirror has; or another one in the moment in between. Then the whole bucket is read.
 
     So what is kept of a bucket is as new as its count was, or newer. Takes 24 bytes a page and 16 a measure, 45 for
-    a page where a third were read four times; twice that for the moment in which new ones take their places. A first
-    look costs a second for a million pages.
+    a page where a third were read four times, and 16 more for anchors under the continuous payout; twice that for the
+    moment in which new ones take their places. A first look costs a second for a million pages.
     """
 
     def __init__(self, shard: Shard) -> None:
@@ -138,10 +138,15 @@ class Past:
         self._spent = np.zeros(0, np.int64)  # Of the last look. It says where to look first, no more.
         self._reads, self._starts = np.zeros(0, np.int64), np.zeros(1, np.int64)
         self._clock = self._cash = np.zeros(0, np.int64)
+        self._anchors: tuple[Int64s, Int64s] | None = None  # Clock and total history; none under grants.
+        if shard.rules.continuous:
+            self._anchors = np.zeros(0, np.int64), np.zeros(0, np.int64)
         self._lock = threading.Lock()
 
-    def measures(self, counts: Int64s, spent: Int64s) -> tuple[Int64s, Int64s, Int64s]:
-        """Return the measures of pages, at least as new as the columns: where each page's start, clocks, and cash.
+    def measures(self, counts: Int64s, spent: Int64s) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
+        """Return the measures of pages, at least as new as the columns.
+
+        Where each page's start, the clocks and the cash of all; and of each page its anchor.
 
         Args:
             counts: reads of each bucket.
@@ -158,8 +163,9 @@ class Past:
                     self._replace(pages, self.shard.measures(behind))
                     self._counts[behind] = counts[behind]
                 self._spent = spent
-            starts = self._starts[: len(spent) + 1]
-            return starts, self._clock[: starts[-1]], self._cash[: starts[-1]]
+            starts, anchors = self._starts[: len(spent) + 1], self._anchors
+            anchors = anchors and (anchors[0][: len(spent)], anchors[1][: len(spent)])
+            return starts, self._clock[: starts[-1]], self._cash[: starts[-1]], anchors
 
     def _behind(self, counts: Int64s) -> Int64s:
         return np.flatnonzero(self._counts[: len(counts)] < counts)
@@ -187,6 +193,9 @@ class Past:
             self._counts = np.concatenate((self._counts, np.full(more, -1)))
             self._reads = np.concatenate((self._reads, np.zeros(rows, np.int64)))
             self._starts = np.concatenate((self._starts, np.full(rows, self._starts[-1])))
+            if self._anchors:
+                clock, spent = (np.concatenate((column, np.zeros(rows, np.int64))) for column in self._anchors)
+                self._anchors = clock, spent
 
     def _replace(self, pages: Int64s, new: Measures) -> None:
         """Put new measures in the place of the old ones, in new arrays: somebody may hold the old."""
@@ -200,6 +209,10 @@ class Past:
         self._starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(after)))
         self._clock = _merged(come, self._clock[stay], new.clock)
         self._cash = _merged(come, self._cash[stay], new.cash)
+        if self._anchors:
+            clock, spent = (column.copy() for column in self._anchors)
+            clock[pages], spent[pages] = new.anchor_clock, new.anchor_spent
+            self._anchors = clock, spent
 
 
 def _merged(come: Bools, old: Int64s, new: Int64s) -> Int64s:
@@ -281,7 +294,8 @@ class Snapshot:
         found = views.get((policy, window))
         if found is None:
             shard, past = self.past.shard, self._keep("past", self._past)
-            grains = window.grains(self._keep("series", shard.series), self.books, shard.rules.grant)
+            today = shard.rules.round_grains(self.books.live)
+            grains = window.grains(self._keep("series", shard.series), self.books, today)
             estimates = windows.estimate(policy, past, grains, shard.rules.measures_max)
             scores = np.where(past.live, estimates, -1.0)
             found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, grains))
@@ -291,12 +305,15 @@ class Snapshot:
         return found
 
     def _past(self) -> windows.Past:
-        starts, clock, spent = self.past.measures(self.reads, self.spent)
+        starts, clock, spent, anchors = self.past.measures(self.reads, self.spent)
         then = clock <= self.books.clock
         if not then.all():
             counts = np.zeros(len(then) + 1, np.int64)
             np.cumsum(then, out=counts[1:])
             starts, clock, spent = counts[starts], clock[then], spent[then]
+        if anchors:
+            then = (anchors[0] > 0) & (anchors[0] <= self.books.clock)
+            anchors = np.where(then, anchors[0], 0), np.where(then, anchors[1], 0)
         return windows.Past(
             starts=starts,
             clock=clock,
@@ -305,6 +322,7 @@ class Snapshot:
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
+            anchors=anchors,
         )
 
     def _live(self) -> Bools:

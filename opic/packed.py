@@ -13,6 +13,7 @@ from opic.errors import BadFraming
 
 SLOW_TOKENS_MAX: Final = 2_000_000  # Values inside values; about half a second.
 READ_BYTES: Final = 1 << 16
+WRAPPING: Final = b"\xc9\xff\xff\xff\xff"  # msgpack adds 1 to this length of an extension in 32 bits, and gets 0.
 NESTED_TOO_DEEPLY: Final = "nested too deeply to be cut into values"
 # First bytes from 0xc4 on: bytes of the length that follows, bytes besides, and values inside for each of the length.
 _LONG: Final[dict[int, tuple[int, int, int]]] = {
@@ -52,7 +53,7 @@ def cut_array(body: bytes) -> Iterator[bytes]:
     """
     unpacker: Any = msgpack.Unpacker(max_buffer_size=len(body))
     unpacker.feed(body)
-    at, tokens_left = 0, 0
+    at, tokens_left = 0, SLOW_TOKENS_MAX if WRAPPING in body else 0
     try:
         count = unpacker.read_array_header()
         at = unpacker.tell()
@@ -84,7 +85,7 @@ def end_of(body: bytes) -> int:
     return _end_slowly(body, 0, SLOW_TOKENS_MAX)[0]
 
 
-def _end_slowly(body: bytes, at: int, tokens_left: int) -> tuple[int, int]:
+def _end_slowly(body: bytes | bytearray, at: int, tokens_left: int) -> tuple[int, int]:
     """Return where the value at `at` ends, and how many tokens are left: a quarter of a microsecond for each."""
     values = 1
     while values:
@@ -123,6 +124,7 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
         BadFraming: as `cut_array`, or a value is longer than `bytes_max`.
     """
     unpacker: Any = msgpack.Unpacker(max_buffer_size=bytes_max + 2 * READ_BYTES)
+    begun = 0  # Where the unpacker began.
     held, start = bytearray(), 0  # What was read of the stream from `start` on.
     while chunk := file.read(READ_BYTES):
         held += chunk
@@ -130,8 +132,16 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
         used = 0
         try:
             while True:
-                unpacker.skip()
-                end = unpacker.tell() - start
+                try:
+                    unpacker.skip()
+                    end = begun + unpacker.tell() - start
+                    surely = held.find(WRAPPING, used, end) < 0
+                except msgpack.StackError:
+                    surely = False
+                if not surely:  # Then we count, and the unpacker goes on behind.
+                    end = _end_in_stream(file, held, used, bytes_max)
+                    begun, unpacker = start + end, msgpack.Unpacker(max_buffer_size=bytes_max + 2 * READ_BYTES)
+                    unpacker.feed(held[end:])
                 if end - used > bytes_max:
                     raise _too_long(start + used, bytes_max)
                 yield bytes(held[used:end])
@@ -140,8 +150,8 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
             pass  # The rest of the value is still to be read; the unpacker goes on where it is.
         except msgpack.FormatError:
             raise BadFraming(f"no MessagePack value starts like something behind byte {start + used:,}") from None
-        except msgpack.StackError:
-            raise BadFraming(f"the value at byte {start + used:,} is {NESTED_TOO_DEEPLY}") from None
+        except _Truncated:
+            raise BadFraming(f"it ends in the middle of the value at byte {start + used:,}") from None
         del held[:used]
         start += used
         if len(held) > bytes_max:
@@ -150,8 +160,28 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
         raise BadFraming(f"it ends in the middle of the value at byte {start:,}")
 
 
+def _end_in_stream(file: BinaryIO, held: bytearray, at: int, bytes_max: int) -> int:
+    """Return where the value at `at` ends, reading on until all of it is held, or more than it may be."""
+    while True:
+        try:
+            return _end_slowly(held, at, SLOW_TOKENS_MAX)[0]
+        except _Truncated:
+            size = len(held) - at
+            if size > bytes_max:
+                return len(held)
+            wanted = len(held) + max(READ_BYTES, size)  # Twice as much as before: the count begins anew.
+            while len(held) < wanted and (chunk := file.read(READ_BYTES)):
+                held += chunk
+            if len(held) - at == size:
+                raise
+
+
+class _Truncated(BadFraming):
+    """There is an end, but it is not here."""
+
+
 def _truncated() -> BadFraming:
-    return BadFraming("it ends in the middle of a value")
+    return _Truncated("it ends in the middle of a value")
 
 
 def _too_long(at: int, bytes_max: int) -> BadFraming:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from opic import windows
-from opic.cash import MILLION, ROUND_BITS, Flag
+from opic.cash import MILLION, ROUND_BITS, Books, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.mirror import Floats, Mirror, Snapshot, View, largest
 from opic.series import Window
@@ -42,6 +42,12 @@ def canonical_host(text: str) -> str:
         raise BadInput(message) from None
 
 
+def error_bound(books: Books, rules: Rules) -> float | None:
+    """Return the bound on the static estimate's error; None where it says nothing, as it does if paid at once."""
+    bound = 2.0 if rules.continuous else books.error_bound(rules.minted, rules.q)
+    return bound if bound < 2 else None
+
+
 class Query:
     """What can be asked of a shard."""
 
@@ -50,18 +56,21 @@ class Query:
         shard: Shard,
         mirror: Mirror,
         url_bytes_max: int = URL_BYTES_MAX,
-        policy: str = "static",
+        policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
     ) -> None:
         """Answer from an open shard and its mirror; `policy` and `window_rounds` are for who names none.
+
+        Without a policy it is the one that the store's payout wants: static under grants, else interpolation.
 
         Raises:
             SettingsError: the store does not keep what the policy wants.
         """
         self.shard, self.mirror, self.url_bytes_max = shard, mirror, url_bytes_max
-        self.policy, self.window_rounds = policy, window_rounds
+        self.policy = policy or ("interpolation" if shard.rules.continuous else "static")
+        self.window_rounds = window_rounds
         try:
-            windows.check_measures(policy, shard.rules.measures_max)
+            windows.check_measures(self.policy, shard.rules.measures_max)
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
@@ -87,8 +96,9 @@ class Query:
             urls: any number, in any form; 2,000 at a time are of one instant.
             policy: one of POLICIES; that of OPIC_POLICY if None.
             window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
-                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page; how far
-                that was, and how far it moved in those days, `opic.series` knows.
+                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, under the
+                continuous payout by all cash; how far that was, and how far it moved in those days, `opic.series`
+                knows.
 
         Returns:
             For each URL the entry that the public contract names, or None for a page never seen. A gone page has
@@ -117,7 +127,7 @@ class Query:
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
         total = rows.books.importance_total(rules.minted)
-        bound = rows.books.error_bound(rules.minted, rules.q)
+        bound = error_bound(rows.books, rules)
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
         for url, v, spent, state, packed in zip(
@@ -139,7 +149,7 @@ class Query:
                 "window": None,
                 "teleport": "uniform",
             }
-            if bound < 2:
+            if bound is not None:
                 entry["error_bound"] = bound
             if gone:
                 entry["gone"] = True
@@ -236,9 +246,9 @@ class Query:
         ]
 
     def stats(self) -> dict[str, object]:
-        """Return the counts of this instant. `error_bound` is left out where it says nothing, at 2."""
-        books, rules = self.shard.books(), self.shard.rules
-        bound = books.error_bound(rules.minted, rules.q)
+        """Return the counts of this instant. `error_bound` is left out where it says nothing."""
+        books = self.shard.books()
+        bound = error_bound(books, self.shard.rules)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -250,7 +260,7 @@ class Query:
             "links": books.links,
             "bad_links": books.bad_links,
             "dead_letters": books.dead_letters,
-            **({"error_bound": bound} if bound < 2 else {}),
+            **({} if bound is None else {"error_bound": bound}),
             "version": books.version,
             "shards": 1,
         }

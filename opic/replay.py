@@ -6,24 +6,27 @@ an event with the links that the graph gives that page.
 """
 
 import gzip
+import logging
 import random
 import re
 import time
+import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, cast
+from typing import Any, BinaryIO, Final, Protocol, TypeVar, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, NotBuiltYet, StoreUnavailable
-from opic.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
+from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull, NotBuiltYet, StoreUnavailable
+from opic.events import CrawlEvent, Limits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
-from opic.log import EventLog
+from opic.log import Call, EventLog
 from opic.mirror import Mirror
 from opic.packed import cut_stream, is_map
 from opic.settings import Settings
@@ -31,7 +34,10 @@ from opic.store import Shard, Store
 from opic.urls import canonical_url, shown
 from opic.worker import work
 
+log = logging.getLogger("opic.replay")
+
 Int64s = npt.NDArray[np.int64]
+Answer = TypeVar("Answer")
 
 FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
 BUILT: Final = ("jsonl", "msgpack", "edges")
@@ -49,6 +55,9 @@ BYTES_A_CALL: Final = 4 << 20
 PROGRESS_SECONDS: Final = 0.2
 POLL_SECONDS: Final = 0.005
 EMPTY_SECONDS: Final = 2.0  # A view of the columns is at most a second old; a frontier empty for so long stays so.
+AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back in a second, and has read a file of 1 GB in 12.
+ASK_AGAIN_SECONDS: Final = 0.5
+SAY_AGAIN_SECONDS: Final = 30.0
 PATIENCE_SECONDS: Final = 2.0  # A worker that lives takes a batch in well under a second; past this we do it ourselves.
 
 
@@ -63,8 +72,21 @@ class Target(Protocol):
     def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
         """Put records into the log; return the offset after the last one."""
 
+    def accept_once(self, call: Call, judge: Callable[[int, Limits], "Batch"]) -> "Batch":
+        """Put events into the log once, however often this is called with the same call."""
+
     def lag(self) -> int:
         """Return how many accepted records have not taken effect yet."""
+
+    def disk_full(self) -> str | None:
+        """Return why nothing may be written now, or None."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Encoded events that go into the log together."""
+
+    values: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +156,7 @@ def replay(
     Raises:
         BadInput: a file can't be read as what it is said to be; what came before in it was fed.
         NotBuiltYet: the format.
-        StoreUnavailable: the store is away.
+        StoreUnavailable: the store was away for AWAY_SECONDS_MAX. A full disk is waited for without end.
     """
     if plan.format not in BUILT:
         raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {', '.join(BUILT)}")
@@ -168,9 +190,10 @@ class _Feeder:
         self.progress = Progress()
         self._on_progress = on_progress
         self._began = time.monotonic()
-        self._told = 0.0
+        self._told, self._said = 0.0, float("-inf")
         self._values: list[bytes] = []
         self._bytes = 0
+        self._name, self._number = uuid.uuid4().hex, 0  # Of this replay, and of its next batch.
         self._end = target.log.end()  # What came before us takes effect before us.
         self._values_max = min(VALUES_A_CALL, self.settings.max_lag)
         self._store: Store | None = None
@@ -190,39 +213,75 @@ class _Feeder:
         """Put what was taken into the log."""
         values, self._values, self._bytes = self._values, [], 0
         if values:
-            self._accept(values, "event")
+            # Named, so that the batch may be sent again when nobody knows whether it arrived.
+            call, batch = Call.of(f"opic replay {self._name} {self._number}", "", b""), Batch(values)
+            self._number += 1
+            self._accept(len(values), lambda: self.target.accept_once(call, lambda *_: batch))
             self.progress.events += len(values)
             self._tell()
 
     def seed(self, urls: Sequence[str]) -> None:
         """Make pages known, and wait until they are."""
         for at in range(0, len(urls), VALUES_A_CALL):
-            self._accept([encode_seeds(list(urls[at : at + VALUES_A_CALL]))], "seeds")
+            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Twice the same seeds are one.
+            self._accept(1, partial(self.target.accept, [record], "seeds"))
         self.settle()
 
     def settle(self) -> None:
         """Send all, and return once all of it has taken effect."""
         self.send()
         if self._store is None:
-            self._await(lambda: self.target.shard.next_offset(self.target.log.partition) >= self._end)
+            self._await(lambda: self._applied() >= self._end)
         self.progress.lag = 0
         self._tell(now=True)
 
-    def _accept(self, values: Sequence[bytes], kind: str) -> None:
+    def _accept(self, count: int, accept: Callable[[], object]) -> None:
         if self._store is None:
-            room = self.settings.max_lag - len(values)
-            self._await(lambda: self.target.lag() <= room)
-        try:
-            self._end = self.target.accept(values, kind)
-        except StoreUnavailable as error:
-            raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
+            room = self.settings.max_lag - count
+            self._await(lambda: self.patiently(self.target.lag) <= room)
+        self.patiently(accept)
+        self._end = self.patiently(self.target.log.end)
         if self._store is not None:
             self._work()
+
+    def _applied(self) -> int:
+        return self.patiently(lambda: self.target.shard.next_offset(self.target.log.partition))
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask the store until it answers: for as long as its disk is full, else up to AWAY_SECONDS_MAX."""
+        away: float | None = None
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable as error:
+                now = time.monotonic()
+                if self._disk_is_full():
+                    away = None
+                elif away is None:
+                    away = now
+                elif now - away > AWAY_SECONDS_MAX:
+                    raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Tell so, and say so now and then."""
+        full, now = self.target.disk_full(), time.monotonic()
+        if full is not None and now - self._said > SAY_AGAIN_SECONDS:
+            self._said = now
+            log.warning("%s; waiting, %s events were accepted before", full, f"{self.progress.events:,}")
+        return full is not None
 
     def _work(self) -> None:
         if self._store is None:
             self._store = Store(self.target.shard, self.settings.limits(), self.settings.retry_seconds)
-        work(self._store, self.target.log, stopped=lambda: False, pause=time.sleep, until_offset=self._end)
+        work(
+            self._store,
+            self.target.log,
+            stopped=lambda: False,
+            pause=time.sleep,
+            until_offset=self._end,
+            full=self.target.disk_full,
+        )
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Wait for the service's worker, as long as it gets on; else do its work.
@@ -232,11 +291,11 @@ class _Feeder:
         applied, moved = -1, time.monotonic()
         while not done():
             now = time.monotonic()
-            offset = self.target.shard.next_offset(self.target.log.partition)
-            if offset != applied:
+            offset = self._applied()
+            if offset != applied or self._disk_is_full():
                 applied, moved = offset, now
             elif now - moved > PATIENCE_SECONDS:
-                self._end = self.target.log.end()
+                self._end = self.patiently(self.target.log.end)
                 return self._work()
             self._tell()
             time.sleep(POLL_SECONDS)
@@ -246,7 +305,7 @@ class _Feeder:
         self.progress.seconds = time.monotonic() - self._began
         if now or self.progress.seconds - self._told >= PROGRESS_SECONDS:
             self._told = self.progress.seconds
-            self.progress.lag = self.target.lag()
+            self.progress.lag = self.patiently(self.target.lag)
             self._on_progress(self.progress)
 
 
@@ -427,6 +486,12 @@ def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random) -> list[str]:
     return seeds
 
 
+def _next(target: Target, frontier: Frontier, n: int) -> object:
+    if (reason := target.disk_full()) is not None:
+        raise DiskFull(reason)
+    return frontier.next(n, crawler="opic replay")["pages"]
+
+
 def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str]) -> str | None:
     target, settings = feeder.target, feeder.settings
     page_of = {url: page for page, url in enumerate(graph.urls)}
@@ -436,8 +501,9 @@ def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[s
     feeder.seed(seeds)
     left, filled = reads, time.monotonic()
     while left:
-        n = min(max(1, target.shard.books().live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
-        batch: Any = frontier.next(n, crawler="opic replay")["pages"]
+        live = feeder.patiently(target.shard.books).live
+        n = min(max(1, live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
+        batch: Any = feeder.patiently(partial(_next, target, frontier, n))
         if not batch:
             if time.monotonic() - filled > EMPTY_SECONDS:
                 return f"ended {left:,} reads early: no known page holds cash and is free to be read"

@@ -11,8 +11,7 @@ uses them up sooner: they reach back 2,190 rounds at least, when the default win
 came in that hour or quarter of a round.
 
 - A window of W rounds reaches from where the rounds stood W ago until now. Where the series does not go back so far
-  (a store that is younger, or older entries that were let go), the missing rounds count at today's size of a round, a
-  grant for every live page.
+  (a store that is younger, or older entries that were let go), the missing rounds count at today's size of a round.
 - A window of D days reaches from D days before the last record until now. "Now" is the last record's time, not that of
   the question: so a state has one answer, whenever it is asked, and a service that stands still for a month answers as
   on the day it stopped. Where the series does not go back so far it is the whole life, all of the clock.
@@ -102,17 +101,17 @@ class Window:
         """Return it as answers repeat it: the number of rounds, or a text without needless digits."""
         return f"{self.amount!r}".removesuffix(".0") + self.unit if self.unit else self.amount
 
-    def grains(self, series: Sequence[Entry], books: Books, grant: int) -> float:
+    def grains(self, series: Sequence[Entry], books: Books, round_grains: int) -> float:
         """Translate into grains of the clock, T: at least 1, and never less for a longer window of the same kind.
 
         Args:
             series: entries in order of the log; any that are later than the books are passed over.
             books: where the window ends.
-            grant: what one page is granted.
+            round_grains: what a round is today.
 
         >>> books = Books(time_us=2 * DAY_US, rounds=4 << 32, clock=900, live=10)
         >>> series = [Entry(0, 0, 0), Entry(DAY_US, 2 << 32, 600)]
-        >>> [Window.parse(text).grains(series, books, grant=20) for text in ("1", "3", "5", "12h", "7d")]
+        >>> [Window.parse(text).grains(series, books, round_grains=200) for text in ("1", "3", "5", "12h", "7d")]
         [150.0, 600.0, 1100.0, 150.0, 900.0]
         """
         entries = [entry for entry in series if entry.clock <= books.clock] + [Entry.of(books)]
@@ -125,7 +124,7 @@ class Window:
         grains = _moved(rounds, clocks, ago)
         if grains is None:
             missing = (ago - (rounds[-1] - rounds[0])) / (1 << ROUND_BITS)
-            grains = clocks[-1] - clocks[0] + missing * grant * books.live
+            grains = clocks[-1] - clocks[0] + missing * round_grains
         return max(grains, 1.0)
 
 

@@ -13,8 +13,8 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from opic.cash import Flag
-from opic.embedded import EmbeddedServer
-from opic.errors import StoreError, StoreUnavailable
+from opic.embedded import EmbeddedServer, disk_full
+from opic.errors import DiskFull, StoreError, StoreUnavailable
 from opic.events import Limits, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import Call, EventLog, Terms
@@ -27,11 +27,13 @@ from opic.urls import canonical_url
 
 log = logging.getLogger("opic.service")
 
+ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 POLL_SECONDS = 0.005
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
+HEALTHY_SECONDS = 10.0  # Nothing ended for so long: the next end is a new story, and its first wait is short again.
 STOP_SECONDS = 30.0
 
 
@@ -54,8 +56,9 @@ class Backend:
             StoreError: it can't be used; see `Shard.open`.
         """
         self.settings = settings
-        self.shard = Shard.open(connect(url), settings.crawl, settings.rules_given(), create=create)
-        self.log = EventLog(connect(url, retries=0), self.shard.keys, settings.max_keys)
+        asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        self.shard = Shard.open(asking, settings.crawl, settings.rules_given(), create=create)
+        self.log = EventLog(appending, self.shard.keys, settings.max_keys)
         self.mirror = Mirror(self.shard)
         self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
@@ -73,8 +76,10 @@ class Backend:
             The offset after the last one.
 
         Raises:
+            DiskFull: nothing was taken.
             StoreUnavailable: the store is away, or OPIC_MAX_LAG records wait already.
         """
+        self.check_room()
         self._check_lag(len(values))
         return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
 
@@ -96,10 +101,26 @@ class Backend:
             begun = self.log.begun(call)
             terms = begun.terms if begun else Terms(time.time_ns() // 1000, self.settings.limits())
             judged = judge(terms.time_us, terms.limits)
-            if left := len(judged.values) - (begun.done if begun else 0):
+            left = len(judged.values) - (begun.done if begun else 0)
+            if left or begun is None:
+                self.check_room()
+            if left:
                 self._check_lag(left)
             if self.log.append_once(call, judged.values, begun, terms):
                 return judged
+
+    def disk_full(self) -> str | None:
+        """Return why nothing may be written to an embedded store now, or None."""
+        return disk_full(self.settings.data_dir()) if self.settings.embedded else None
+
+    def check_room(self) -> None:
+        """Refuse to go on to a write that the disk has no room for.
+
+        Raises:
+            DiskFull: with what to do.
+        """
+        if (reason := self.disk_full()) is not None:
+            raise DiskFull(f"{reason}; writing then goes on by itself")
 
     def _check_lag(self, more: int) -> None:
         if (waiting := self.lag()) + more > self.settings.max_lag:
@@ -145,6 +166,8 @@ class Backend:
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
+        if (reason := self.disk_full()) is not None:
+            return reason
         try:
             self.lag()
         except StoreError as error:
@@ -186,6 +209,8 @@ class EmbeddedService:
         with self._stack as stack:
             stack.callback(self.server.stop)  # First: an interrupt may come at any moment from here on.
             self.server.start()
+            if (full := disk_full(self.server.data)) is not None:
+                log.warning("%s; until then nothing is accepted", full)
             self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self.backend.close)
             if self._with_worker:
@@ -202,12 +227,14 @@ class EmbeddedService:
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
-        if self._with_worker and (self._worker is None or self._worker.poll() is not None):
+        reason = self.backend.disk_full()
+        if reason is None and self._with_worker and (self._worker is None or self._worker.poll() is not None):
             return "the worker is not running; it is being started"
-        return self.backend.not_ready()
+        return reason or self.backend.not_ready()
 
     def _start_worker(self) -> None:
         environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url, "OPIC_CHILD": "1"}
+        environment["OPIC_DATA"] = str(self.server.data)  # Whose disk it looks at.
         environment.pop("OPIC_API_TOKEN", None)
         # The service may have been started from anywhere: the child imports what we imported.
         root = str(Path(__file__).parent.parent)
@@ -236,24 +263,27 @@ class EmbeddedService:
 
     def _watch(self) -> None:
         """Start the store or the worker again when one ends by itself."""
-        wait = RESTART_FIRST_SECONDS
+        wait, ended = RESTART_FIRST_SECONDS, time.monotonic()
         while not self._done.wait(SUPERVISE_SECONDS):
             server, worker = self.server.process, self._worker
             try:
                 if server is not None and server.poll() is not None:
-                    log.error("the store ended (exit %s); starting it again", server.returncode)
+                    full = disk_full(self.server.data)
+                    why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"
+                    log.error("the store ended (exit %s); starting it again%s", server.returncode, why)
                     self.server.start_server()
                 elif worker is not None and worker.poll() is not None:
                     log.error("the worker ended (exit %s); starting it again", worker.returncode)
                     self._start_worker()
                 else:
-                    wait = max(RESTART_FIRST_SECONDS, wait / 2)
+                    if time.monotonic() - ended > HEALTHY_SECONDS:
+                        wait = RESTART_FIRST_SECONDS
                     continue
             except (OSError, StoreError) as error:
                 log.error("that failed: %s", error)
             if self._done.wait(wait):
                 return
-            wait = min(2 * wait, RESTART_MAX_SECONDS)
+            wait, ended = min(2 * wait, RESTART_MAX_SECONDS), time.monotonic()
 
 
 def open_backend(settings: Settings, stack: ExitStack) -> Backend:

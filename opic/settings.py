@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     inflow: bool = True
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.1
-    policy: Literal["static", "interpolation", "fixed", "variable", "improved"] = "static"
+    policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = None  # As the payout wants.
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
@@ -95,8 +95,6 @@ class Settings(BaseSettings):
         damping_ppm(self.damping)
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
-        if self.virtual != "grants":
-            raise NotBuiltYet("OPIC_VIRTUAL=continuous is not built yet: use grants")
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
         if self.shards != 1:

@@ -3,6 +3,7 @@
 Crawled URLs are hostile: they are parsed by a WHATWG parser, compared as strings, and never fetched here.
 """
 
+import re
 from functools import lru_cache
 from typing import Final
 
@@ -13,6 +14,14 @@ from opic.errors import BadUrl
 
 URL_BYTES_MAX: Final = 2_048
 SHOWN_MAX = 80  # Characters of a bad URL that an error repeats.
+# URLs that the parser would give back as they are: a host of plain lower-case labels, the last one beginning with a
+# letter (no address), none of punycode; no port, no user, no fragment; no dot segment, as %2e neither; and in path and
+# query only characters that are never encoded. Most links of a crawl are so; nothing else is decided here.
+_is_canonical = re.compile(
+    r"https?://(?:(?!xn--)[a-z0-9-]++\.)*+(?!xn--)[a-z][a-z0-9-]*+(?=/)"
+    r"(?:[A-Za-z0-9_~!$&()*+,;=:@.-]++|/(?!\.)|%(?!2[eE]))*+"
+    r"(?:\?[A-Za-z0-9_~!$&()*+,;=:@/?.%-]*+)?"
+).fullmatch
 
 
 def shown(text: str) -> str:
@@ -30,6 +39,8 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
     >>> canonical_url("HTTP://Example.org:80/a/../b?q=1#part")
     'http://example.org/b?q=1'
     """
+    if _is_canonical(raw) and len(raw) <= bytes_max:
+        return raw
     try:
         href: str = ada_url.URL(raw).href
     except ValueError:  # Lone surrogates raise its child UnicodeEncodeError.

@@ -30,8 +30,16 @@ What the paper leaves open, and is settled here (docs/decisions/0005 has the rea
   that page is cut to what is kept, (C_2 + ... + C_n + C_now) / (now - G_1).
 - A page never read has its cash, and a default history: the paper gives a new page that of pages introduced lately.
   Under grants that is what all pages were granted before this one was known. It is in the page's cash already, so its
-  estimate is whole life, and `default_history` is 0. A payout that gives a new page nothing says there what it would
-  have had.
+  estimate is whole life.
+
+Under the continuous payout, where a page that becomes known starts with nothing, its whole life says too little of it,
+and ever less the later it came. So there each page that was read has an anchor, the clock and what it had spent at a
+read 4 to 8 rounds ago (the first one, where that is later); `anchors` is None under grants. With it,
+
+- interpolation starts from the page's rate since its anchor, or its oldest measure if that is older, until its last
+  read; from its whole life only where that is less than a round. It needs no 2.5 windows to be warm.
+- A page never read has, with any policy but static, the rate of its whole life and on top of it, as the paper has it,
+  the mean rate of pages introduced lately: of the last tenth of those read, in order of first sight.
 
 Each is O(pages + measures) in numpy: for a million pages, a third of them read, 0.05 s (0.15 s interpolation).
 
@@ -52,6 +60,7 @@ Bools = NDArray[np.bool_]
 
 POLICIES: Final = ("static", "interpolation", "fixed", "variable", "improved")
 IMPROVED_MEASURES_MIN: Final = 3  # In the window; with fewer, Variable over as many (the paper's "say 3").
+LATELY_SHARE: Final = 10  # Of the pages that were read, one in so many was introduced lately.
 WARM_WINDOWS: Final = 2.5  # Until so many have passed, interpolation is worse than counting all.
 # What a store must keep of each page for a policy: with less, nearly all pages would be estimated by their whole life.
 MEASURES_MIN: Final = {"static": 1, "interpolation": 1, "fixed": 2, "variable": 2, "improved": IMPROVED_MEASURES_MIN}
@@ -72,7 +81,8 @@ class Past:
     history: Int64s  # (n,), all that each page ever spent.
     live: Bools  # (n,), pages that count; others have the estimate 0.
     now: int  # The clock.
-    default_history: int = 0  # Of a page never read; see above.
+    # (n,), (n,): of each page the clock of its anchor, 0 if it has none, and all it had spent by then; see above.
+    anchors: tuple[Int64s, Int64s] | None = None
 
     def __len__(self) -> int:
         """Count the pages."""
@@ -94,7 +104,7 @@ def check_measures(policy: str, measures_max: int) -> None:
 
 def warm(policy: str, past: Past, window: float) -> bool:
     """Tell whether a policy speaks for itself yet; else its estimates are the static ones."""
-    return policy != "interpolation" or past.now >= WARM_WINDOWS * window
+    return policy != "interpolation" or past.anchors is not None or past.now >= WARM_WINDOWS * window
 
 
 def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
@@ -120,6 +130,8 @@ def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
     array([0.7 , 0.15, 0.15])
     """
     rates = np.where(past.live, _rates(policy, past, window, measures), 0.0)
+    if past.anchors is not None and policy != "static":
+        _give_defaults(past, rates)
     total = float(rates.sum())
     if total > 0:
         return rates / total
@@ -139,10 +151,16 @@ def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
     return _whole_life(past)
 
 
+def _give_defaults(past: Past, rates: Floats) -> None:
+    """Add to the rates of pages never read the mean of those introduced lately that were."""
+    read = (np.diff(past.starts) > 0) | (past.history > 0)
+    lately = np.flatnonzero(read & past.live)
+    if len(lately):
+        rates[past.live & ~read] += rates[lately[-max(1, len(lately) // LATELY_SHARE) :]].mean()
+
+
 def _whole_life(past: Past) -> Floats:
-    grains = past.history + past.cash
-    grains = np.where(past.history == 0, grains + past.default_history, grains) if past.default_history else grains
-    return grains / max(past.now + _cash_total(past), 1)
+    return (past.history + past.cash) / max(past.now + _cash_total(past), 1)
 
 
 def _fixed(past: Past, window: float) -> Floats:
@@ -182,9 +200,15 @@ def _interpolation(past: Past, window: float) -> Floats:
     first, counts = past.starts[page], counts[page]
     # The whole life until the oldest measure: what the page had spent by then, over the window of then.
     clock = past.clock[first]
-    later = sums[past.starts[page + 1]] - sums[first + 1]
+    spent = np.maximum(past.history[page] - (sums[past.starts[page + 1]] - sums[first + 1]), 0)
+    start = spent / np.maximum(clock + unit, 1)
+    if past.anchors is not None:
+        anchored = (past.anchors[0][page] > 0) & (past.anchors[0][page] < clock)
+        span = past.clock[past.starts[page + 1] - 1] - np.where(anchored, past.anchors[0][page], clock)
+        since = past.history[page] - np.where(anchored, past.anchors[1][page], spent)
+        start = np.where(span >= unit, since / np.maximum(span, 1), start)
     width = _ramp(window, clock, unit)
-    average = _Average(np.maximum(past.history[page] - later, 0) * width / np.maximum(clock + unit, 1), clock, width)
+    average = _Average(start * width, clock, width)
     for place in range(1, int(counts.max(initial=0))):
         at = first[: int(np.searchsorted(-counts, -place))] + place
         average.read(past.clock[at], past.spent[at], _ramp(window, past.clock[at], unit))

@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from opic.errors import StoreUnavailable
+from opic.errors import DiskFull, StoreUnavailable
 from opic.log import EventLog
 from opic.store import Shard, Store
 from opic.store.connection import store_errors
 
 log = logging.getLogger("opic.worker")
 
-RECORDS_A_READ = 500
+RECORDS_A_READ = 2_000
 IDLE_SECONDS = 0.5  # The longest wait for a record, after which we look whether to stop.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
@@ -75,10 +75,12 @@ def work(
     until_offset: int | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     times: BatchTimes | None = None,
+    full: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Let records take effect until told to stop, or up to an offset.
 
-    When the store is away it is asked again for ever, with a jittered wait that doubles up to BACKOFF_MAX_SECONDS.
+    When the store is away, or its disk is full, it is asked again for ever, with a jittered wait that doubles up to
+    BACKOFF_MAX_SECONDS.
 
     Args:
         store: that the effects go to.
@@ -88,6 +90,7 @@ def work(
         until_offset: return once the records below it have taken effect.
         on_progress: told the next offset after each batch.
         times: told how long each batch took.
+        full: asked before each batch why the disk has no room for it; None if it has.
     """
     backoff = BACKOFF_FIRST_SECONDS
     offset: int | None = None
@@ -99,6 +102,8 @@ def work(
                 return
             records = source.read(offset, RECORDS_A_READ, wait_seconds=IDLE_SECONDS)
             if records:
+                if (reason := full()) is not None:
+                    raise DiskFull(reason)
                 began = time.perf_counter()
                 store.apply(source.partition, records)
                 if times is not None:

@@ -23,7 +23,7 @@ from opic.api.calls import Calls, Service
 from opic.api.gate import OPEN_PATHS, Gate
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
-from opic.errors import OpicError
+from opic.errors import DiskFull, OpicError, StoreUnavailable
 
 log = logging.getLogger("opic.api")
 
@@ -62,6 +62,7 @@ def create_app(service: Service) -> FastAPI:
         },
     )
     app.state.secured = token is not None
+    app.state.backend = service.backend
     metrics = Metrics(service.backend)
     secret = token.get_secret_value() if token is not None else None
     app.add_middleware(Gate, token=secret, observe=metrics.observe)
@@ -229,6 +230,8 @@ async def _on_problem(request: Request, problem: Exception) -> Response:
 
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OpicError)
+    if type(error) is StoreUnavailable and (full := request.app.state.backend.disk_full()) is not None:
+        error = DiskFull(f"{full} ({error})")  # Why it is away.
     problem = from_error(error)
     if problem.kind == "internal":
         log.error("request %s failed", request.scope.get("opic.id"), exc_info=error)

@@ -86,6 +86,7 @@ class Calls:
     def _next(self, asked: models.NextPages) -> Mapping[str, object]:
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
+        self._service.backend.check_room()  # A lease is written; and what came of it could not be told.
         now = time.time()
         found = self._service.backend.frontier.next(
             asked.n,
@@ -103,6 +104,7 @@ class Calls:
 
     def _release(self, asked: models.Leases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
+        self._service.backend.check_room()
         return self._service.backend.frontier.release(asked.leases)
 
     async def get_importance(self, asked: Annotated[models.OnePage, Query()]) -> Response:

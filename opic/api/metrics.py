@@ -98,7 +98,11 @@ class _FromStore(Collector):
             ("opic_dead_letters", "Events that can't be taken.", books.dead_letters),
             ("opic_seeds", "Pages asked to be made known by seeds.", books.seeds),
             ("opic_clock_grains", "Grains ever spent by reads: the time axis of importance.", books.clock),
-            ("opic_rounds", "The clock in grants for every known page.", books.rounds / (1 << ROUND_BITS)),
+            (
+                "opic_rounds",
+                "The clock in grants for every known page, or in all cash.",
+                books.rounds / (1 << ROUND_BITS),
+            ),
         ):
             yield CounterMetricFamily(name, about, count)
         for name, about, value in (
@@ -107,13 +111,11 @@ class _FromStore(Collector):
             ("opic_read_pages", "Known pages read since they became known or came back.", books.open),
             ("opic_gone_pages", "Pages gone.", books.gone),
             ("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool),
-            (
-                "opic_error_bound",
-                "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing.",
-                books.error_bound(rules.minted, rules.q),
-            ),
         ):
             yield GaugeMetricFamily(name, about, value)
+        if not rules.continuous:
+            about = "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing."
+            yield GaugeMetricFamily("opic_error_bound", about, books.error_bound(rules.minted, rules.q))
 
     def _batches(self) -> Metric:
         buckets, seconds = batch_times(self._backend.shard)

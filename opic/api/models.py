@@ -24,10 +24,11 @@ AS_OF = "Unix seconds of the state that this answer shows."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
     "Window of a policy that has one: a number of rounds, or a text like 30d or 12h, back from the last event; "
-    "OPIC_WINDOW_ROUNDS if left out. A round is the clock advancing by one grant for every live page."
+    "OPIC_WINDOW_ROUNDS if left out. A round is the clock advancing by one grant for every live page; under "
+    "OPIC_VIRTUAL=continuous, by all cash."
 )
 WINDOW_SHOWN = "The window as asked for: rounds, or a text like 30d; null for static."
-POLICY = "How much of the past counts; OPIC_POLICY if left out."
+POLICY = "How much of the past counts; if left out OPIC_POLICY, else static, or interpolation if paid continuously."
 
 _WINDOW_SCHEMA = WithJsonSchema(
     {
@@ -217,7 +218,8 @@ class PageImportance(_Answer):
     policy: str | None = Field(None, description="The policy that the estimate follows.")
     window: float | str | None = Field(None, description=WINDOW_SHOWN)
     error_bound: float | None = Field(
-        None, description="Bound on the L1 distance of all static estimates from exact PageRank; left out from 2 on."
+        None,
+        description="Bound on the L1 distance of all static estimates from exact PageRank, where there is one.",
     )
     teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
     gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
@@ -286,7 +288,9 @@ class Stats(_Answer):
     known_pages: int
     read_pages: int
     clock: int = Field(description="Grains ever spent by reads.")
-    rounds: float = Field(description="The clock in units of one grant for every known page.")
+    rounds: float = Field(
+        description="The clock in units of one grant for every known page; or of all cash, if paid continuously."
+    )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
     shards: Any
     as_of: float = Field(description=AS_OF)

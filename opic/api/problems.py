@@ -16,6 +16,7 @@ from opic.errors import (
     BadEvent,
     BadInput,
     BadUrl,
+    DiskFull,
     KeyReused,
     KeysFull,
     NotBuiltYet,
@@ -26,6 +27,7 @@ from opic.urls import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
+FULL_SECONDS: Final = 10  # Somebody has to come and make room.
 ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
 
@@ -46,6 +48,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
     "internal": (500, "The service failed"),
     "not-built-yet": (501, "Not built yet"),
     "not-ready": (503, "Not ready"),
+    "disk-full": (503, "The disk of the store is full"),
     "keys-full": (503, "Too many Idempotency-Keys are remembered"),
     "store-away": (503, "The store can't take this now"),
 }
@@ -121,6 +124,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem("key-reused", str(error))
     if isinstance(error, KeysFull):
         return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
+    if isinstance(error, DiskFull):
+        return Problem("disk-full", str(error), headers={"Retry-After": str(FULL_SECONDS)})
     if isinstance(error, BadInput):
         kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
         return Problem(kind, str(error))

@@ -1,28 +1,33 @@
 """Rows of columns as numpy arrays, and the packed record of a page that was read or went away."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.cash import Anchor
 from opic.ledger import Measure
 
 I64 = ">i8"  # BITFIELD is big-endian.
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 DIGEST_BYTES = 6
+ANCHOR_BITS = 2  # There are up to two anchors; their number goes with that of the departures.
 
 
-def by_block(ids: Int64s, rows: int) -> Iterator[tuple[int, Int64s, slice]]:
-    """Yield (block, offsets in it, where they are in `ids`) for increasing ids."""
+def by_block(ids: Int64s, rows: int) -> tuple[list[int], list[int], Int64s]:
+    """Say in which blocks increasing ids lie.
+
+    Returns:
+        The blocks; where each begins in `ids`, and the end; and the offset of each id in its block.
+
+    >>> by_block(np.array([1, 3, 10, 25]), rows=10)
+    ([0, 1, 2], [0, 2, 3, 4], array([1, 3, 0, 5]))
+    """
     blocks = ids // rows
-    edges = np.flatnonzero(np.diff(blocks)) + 1
-    starts = [0, *edges.tolist(), len(ids)] if len(ids) else [0]
-    for start, end in pairwise(starts):
-        block = int(blocks[start])
-        yield block, ids[start:end] - block * rows, slice(start, end)
+    starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist()] if len(ids) else []
+    return blocks[starts].tolist(), [*starts, len(ids)], ids - blocks * rows
 
 
 @dataclass(slots=True)
@@ -34,13 +39,18 @@ class Record:
     times_gone: int = 0
     gone_until_us: int = 0
     measures: tuple[Measure, ...] = ()
+    anchors: tuple[Anchor, ...] = ()
 
     def pack(self) -> bytes:
         """Pack as varints: about 11 bytes a measure, since clocks and times are differences from the one before."""
         out = bytearray()
-        _put(out, (self.reads, self.times_gone))
+        _put(out, (self.reads, self.times_gone << ANCHOR_BITS | len(self.anchors)))
         if self.times_gone:
             _put(out, (self.gone_until_us,))
+        clock = spent = 0
+        for anchor in self.anchors:
+            _put(out, (anchor[0] - clock, anchor[1] - spent))
+            clock, spent = anchor
         if self.reads:
             out += self.digest.to_bytes(DIGEST_BYTES, "little")
         clock = fetched = 0
@@ -57,9 +67,14 @@ class Record:
         if not packed:
             return cls()
         numbers = _Varints(packed)
-        record = cls(reads=numbers.take(), times_gone=numbers.take())
+        record, went = cls(reads=numbers.take()), numbers.take()
+        record.times_gone = went >> ANCHOR_BITS
         if record.times_gone:
             record.gone_until_us = numbers.take()
+        spent = clock = 0
+        for _ in range(went & (1 << ANCHOR_BITS) - 1):
+            clock, spent = clock + numbers.take(), spent + numbers.take()
+            record.anchors += ((clock, spent),)
         if record.reads:
             record.digest = int.from_bytes(packed[numbers.at : numbers.at + DIGEST_BYTES], "little")
             numbers.at += DIGEST_BYTES
@@ -76,17 +91,19 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]."""
+    """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]. And its older anchor."""
 
     reads: Int64s  # (n,), how often each page was ever read.
     starts: Int64s  # (n + 1,)
     clock: Int64s  # (m,), as are the others.
     cash: Int64s
     fetched_at_us: Int64s
+    anchor_clock: Int64s  # (n,), 0 where there is none; as below.
+    anchor_spent: Int64s
 
 
 def unpack_measures(records: Sequence[bytes]) -> Measures:
-    """Unpack the measures of many records at once; `Record.unpack` is its plain twin.
+    """Unpack the measures and the older anchor of many records at once; `Record.unpack` is its plain twin.
 
     Costs about 1 us a record of a few measures, and for the moment some ten times the bytes of all records.
     """
@@ -99,9 +116,16 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     numbers, where = _take(packed, at[some])
     reads = np.zeros(len(records), np.int64)
     reads[some] = numbers
-    times_gone, where = _take(packed, where)
-    went = np.flatnonzero(times_gone)
-    _, where[went] = _take(packed, where[went])
+    went, where = _take(packed, where)
+    gone = np.flatnonzero(went >> ANCHOR_BITS)
+    _, where[gone] = _take(packed, where[gone])
+    anchor = np.zeros((2, len(records)), np.int64)
+    for nth in range(1, 3):
+        has = np.flatnonzero((went & (1 << ANCHOR_BITS) - 1) >= nth)
+        for part in range(2):
+            part_of, where[has] = _take(packed, where[has])
+            if nth == 1:
+                anchor[part, some[has]] = part_of
     at[some] = where + np.where(numbers > 0, DIGEST_BYTES, 0)
     # What is left of each is numbers only, so that one pass over the bytes finds them all.
     edges = np.zeros(len(packed) + 1, np.int64)
@@ -113,7 +137,7 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     stops = np.flatnonzero(last)
     if not len(stops):
         nothing = np.empty(0, np.int64)
-        return Measures(reads, np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing)
+        return Measures(reads, np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing, *anchor)
     firsts = np.concatenate(([0], stops[:-1] + 1))
     shifts = 7 * (np.arange(len(inside)) - np.repeat(firsts, stops - firsts + 1))
     numbers = np.add.reduceat((inside & 0x7F).astype(np.int64) << shifts, firsts).reshape(-1, 3)
@@ -121,7 +145,8 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     starts[1:] = np.searchsorted(stops, np.cumsum(ends - at)) // 3
     steps = numbers[:, 2]
     times = (steps >> 1) ^ -(steps & 1)  # Zigzag.
-    return Measures(reads, starts, _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts))
+    clock, cash, times = _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts)
+    return Measures(reads, starts, clock, cash, times, *anchor)
 
 
 def join_measures(parts: Sequence[Measures]) -> Measures:
@@ -131,9 +156,8 @@ def join_measures(parts: Sequence[Measures]) -> Measures:
         starts.append(part.starts[1:] + so_far)
         so_far += len(part.clock)
     nothing = np.empty(0, np.int64)
-    reads, *columns = (
-        np.concatenate([nothing, *(getattr(p, c) for p in parts)]) for c in ("reads", "clock", "cash", "fetched_at_us")
-    )
+    names = ("reads", "clock", "cash", "fetched_at_us", "anchor_clock", "anchor_spent")
+    reads, *columns = (np.concatenate([nothing, *(getattr(p, name) for p in parts)]) for name in names)
     return Measures(reads, np.concatenate(starts), *columns)
 
 

@@ -6,8 +6,10 @@ hostile site can't choose URLs that collide. The URLs themselves lie in blocks o
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
+from typing import Any
 
 import msgpack
+import numpy as np
 import redis
 import zstandard
 
@@ -16,8 +18,8 @@ from opic.store.connection import Client, store_errors
 from opic.store.keys import BLOCK_BYTES, BUCKET_LOAD, ROWS_I64, ROWS_U8, ROWS_URLS, Keys
 
 FINGERPRINT_BYTES = 8
-URLS_A_CALL = 2_000  # About 6 ms of server time when all are new.
-SEALS_A_CALL = 64  # Lists of 256 URLs: about 1 MB.
+URLS_A_CALL = 4_000  # About 10 ms of server time when all are new.
+UPKEEP_A_CALL = 64  # Buckets to split, and lists of 256 URLs to seal: about 1 MB.
 ZSTD_LEVEL = 3
 URLS_BYTES_MAX = 16 << 20  # What a sealed block may unpack to; 256 URLs of 2 KiB are far less.
 
@@ -27,8 +29,11 @@ class Directory:
 
     def __init__(self, client: Client, keys: Keys, secret: bytes) -> None:
         """Nothing is read until something is asked."""
-        self.client, self.keys, self.secret = client, keys, secret
+        self.client, self.keys = client, keys
         self.next_id, self.buckets, self.sealed = 0, 0, 0
+        self._hash = blake2b(key=secret, digest_size=FINGERPRINT_BYTES)
+        self._full: dict[int, list[bytes]] = {}  # URL lists to seal, as read.
+        self._asked: list[int] = []  # Those that the request under way reads.
 
     def reload(self) -> None:
         """Read how many ids and buckets there are."""
@@ -38,14 +43,16 @@ class Directory:
 
     def fingerprint(self, url: str) -> bytes:
         """Return 64 bits of the keyed hash of a canonical URL: one false match in 10^5 shards of 10^7 pages."""
-        return blake2b(url.encode(), key=self.secret, digest_size=FINGERPRINT_BYTES).digest()
+        hashed = self._hash.copy()
+        hashed.update(url.encode())
+        return hashed.digest()
 
-    def bucket(self, fingerprint: bytes) -> int:
-        """Return the bucket of a fingerprint (linear hashing: bucket b + 2^k is split off b when its turn comes)."""
-        hashed = int.from_bytes(fingerprint[:4], "little")
+    def buckets_of(self, fingerprints: Sequence[bytes]) -> "np.ndarray":
+        """Return the bucket of each fingerprint (linear hashing: b + 2^k is split off b when its turn comes)."""
+        hashed = np.frombuffer(b"".join(fingerprints), "<u4")[::2].astype(np.int64)
         span = 1 << self.buckets.bit_length()  # Twice the largest power of two that is not over `buckets`.
         at = hashed % span
-        return at if at < self.buckets else hashed % (span // 2)
+        return np.where(at < self.buckets, at, hashed % (span // 2))
 
     def find(self, urls: Sequence[str]) -> list[int | None]:
         """Return the ids of canonical URLs, None for one that has none."""
@@ -55,8 +62,8 @@ class Directory:
         while True:
             buckets = self.buckets
             with store_errors(), self.client.pipeline(transaction=False) as pipe:
-                for fp in fingerprints:
-                    pipe.hget(self.keys.block("p", self.bucket(fp)), fp)
+                for fp, bucket in zip(fingerprints, self.buckets_of(fingerprints).tolist(), strict=True):
+                    pipe.hget(self.keys.block("p", bucket), fp)
                 pipe.hget(self.keys.ids, "buckets")
                 *found, now = pipe.execute()
             # A bucket that was split meanwhile would have hidden a page.
@@ -67,72 +74,81 @@ class Directory:
     def assign(self, urls: Sequence[str], inflow: bool) -> list[int]:
         """Return the ids of distinct canonical URLs; those never seen get the next ones, in the order given."""
         ids: list[int] = []
-        for at in range(0, len(urls), URLS_A_CALL):
-            ids += self._assign(urls[at : at + URLS_A_CALL], inflow)
-        self._split()
-        self._seal()
+        at = 0
+        while at < len(urls):
+            part = urls[at : at + URLS_A_CALL]
+            commands = self.request(part, inflow)
+            with store_errors(), self.client.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                found = self.answer(pipe.execute(raise_on_error=False))
+            if found is not None:
+                ids += found
+                at += len(part)
         return ids
 
-    def _assign(self, urls: Sequence[str], inflow: bool) -> list[int]:
-        fingerprints = [self.fingerprint(url) for url in urls]
-        block = self.keys.block
+    def request(self, urls: Sequence[str], inflow: bool) -> list[list[Any]]:
+        """Return the commands that give pages their ids, for whoever sends them himself; up to URLS_A_CALL pages.
+
+        The upkeep that has fallen due rides along before it: full buckets are split, full URL lists are read, and
+        those read the last time are sealed.
+        """
+        keys = self.keys
         if not self.buckets:
             self.reload()
-        while True:
-            buckets = [self.bucket(fp) for fp in fingerprints]
-            place: dict[int, int] = {}
-            for b in buckets:
-                place.setdefault(b, len(place) + 1)
-            last = self.next_id + len(urls) - 1
-            columns = "vhf" if inflow else "vh"
-            blocks = [block(c, b) for c in columns for b in range(self.next_id // ROWS_I64, last // ROWS_I64 + 1)] + [
-                block("s", b) for b in range(self.next_id // ROWS_U8, last // ROWS_U8 + 1)
-            ]
-            first_list = self.next_id // ROWS_URLS
-            lists = [block("u", b) for b in range(first_list, last // ROWS_URLS + 1)]
-            names = [self.keys.ids, *(block("p", b) for b in place), *blocks, *lists]
-            blob = msgpack.packb(
-                [fingerprints, [place[b] for b in buckets], urls, len(place), [BLOCK_BYTES] * len(blocks), first_list],
-                use_bin_type=False,
-            )
-            with store_errors():
-                found = self.client.fcall("opic_1_ids", len(names), *names, self.next_id, self.buckets, blob)
-            if found and found[0] == b"MOVED":
-                self.next_id, self.buckets = int(found[1]), int(found[2])
-                continue
-            self.next_id = max(self.next_id, max(found, default=-1) + 1)
-            return list(found)
+        commands: list[list[Any]] = []
+        for new in range(self.buckets, min(-(-self.next_id // BUCKET_LOAD), self.buckets + UPKEEP_A_CALL)):
+            span = 1 << new.bit_length()
+            names = (keys.ids, keys.block("p", new - span // 2), keys.block("p", new))
+            commands.append(["FCALL", "opic_1_split", 3, *names, new, span])
+            self.buckets = new + 1  # Unless someone else was first: then we are told with the ids.
+        for number, full in self._full.items():
+            packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(b"\n".join(full))
+            commands.append(["FCALL", "opic_1_seal", 2, keys.ids, keys.block("u", number), number, packed])
+            self.sealed = max(self.sealed, number + 1)
+        self._full.clear()
+        self._asked = list(range(self.sealed, min(self.next_id // ROWS_URLS, self.sealed + UPKEEP_A_CALL)))
+        commands += [["LRANGE", keys.block("u", number), 0, -1] for number in self._asked]
+        return [*commands, self._ids_command(urls, inflow)]
 
-    def _split(self) -> None:
-        """Split the buckets that have grown too full, all in one round trip."""
-        keys, due = self.keys, range(self.buckets, -(-self.next_id // BUCKET_LOAD))
-        if not due:
-            return
-        with store_errors(), self.client.pipeline(transaction=False) as pipe:
-            for new in due:
-                span = 1 << new.bit_length()
-                names = (keys.ids, keys.block("p", new - span // 2), keys.block("p", new))
-                pipe.fcall("opic_1_split", 3, *names, new, span)
-            pipe.hget(keys.ids, "buckets")  # Someone else may have split some, or all.
-            *_, buckets = pipe.execute()
-        self.buckets = int(buckets)
+    def _ids_command(self, urls: Sequence[str], inflow: bool) -> list[Any]:
+        fingerprints = [self.fingerprint(url) for url in urls]
+        distinct, places = np.unique(self.buckets_of(fingerprints), return_inverse=True)
+        block, last = self.keys.block, self.next_id + len(urls) - 1
+        blocks = [
+            block(c, b)
+            for c in ("vhf" if inflow else "vh")
+            for b in range(self.next_id // ROWS_I64, last // ROWS_I64 + 1)
+        ] + [block("s", b) for b in range(self.next_id // ROWS_U8, last // ROWS_U8 + 1)]
+        first_list = self.next_id // ROWS_URLS
+        lists = [block("u", b) for b in range(first_list, last // ROWS_URLS + 1)]
+        names = [self.keys.ids, *(block("p", b) for b in distinct.tolist()), *blocks, *lists]
+        sizes = [BLOCK_BYTES] * len(blocks)
+        blob = msgpack.packb(
+            [fingerprints, (places + 1).tolist(), urls, len(distinct), sizes, first_list], use_bin_type=False
+        )
+        return ["FCALL", "opic_1_ids", len(names), *names, self.next_id, self.buckets, blob]
 
-    def _seal(self) -> None:
-        """Put compressed strings in the place of URL lists that are full, in two round trips."""
-        keys, due = self.keys, range(self.sealed, min(self.next_id // ROWS_URLS, self.sealed + SEALS_A_CALL))
-        if not due:
-            return
-        with store_errors(), self.client.pipeline(transaction=False) as pipe:
-            for number in due:
-                pipe.lrange(keys.block("u", number), 0, -1)
-            lists = pipe.execute(raise_on_error=False)  # One that someone else sealed is no list any more.
-            for number, urls in zip(due, lists, strict=True):
-                if isinstance(urls, list) and len(urls) == ROWS_URLS:
-                    packed = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(b"\n".join(urls))
-                    pipe.fcall("opic_1_seal", 2, keys.ids, keys.block("u", number), number, packed)
-            pipe.hget(keys.ids, "sealed")
-            *_, sealed = pipe.execute()
-        self.sealed = int(sealed)
+    def answer(self, replies: Sequence[Any]) -> list[int] | None:
+        """Take the replies to a request, errors among them; return the ids, or None: ask again, others gave ids."""
+        *upkeep, found = replies
+        for reply in upkeep[: len(upkeep) - len(self._asked)]:
+            if isinstance(reply, Exception):
+                raise reply
+        for number, urls in zip(self._asked, upkeep[len(upkeep) - len(self._asked) :], strict=True):
+            if isinstance(urls, list) and len(urls) == ROWS_URLS:
+                self._full[number] = urls
+            elif isinstance(urls, redis.ResponseError) and "WRONGTYPE" in str(urls):
+                self.sealed = max(self.sealed, number + 1)  # Someone else has sealed it.
+            elif isinstance(urls, Exception):
+                raise urls
+        if isinstance(found, Exception):
+            raise found
+        if found and found[0] == b"MOVED":
+            self.next_id, self.buckets = int(found[1]), int(found[2])
+            return None
+        self.next_id = max(self.next_id, max(found, default=-1) + 1)
+        return list(found)
 
 
 def read_urls(client: Client, keys: Keys, ids: Iterable[int]) -> dict[int, str]:

@@ -7,7 +7,7 @@
 --   s:<b>                 string of 32,752 state bytes; 0 is an id that no step has made known
 --   m:<b>                 hash of 128 ids: packed reads, departures and measures
 --   u:<b>                 256 URLs in order of ids: a list while it fills, then one zstd string
---   p:<b>                 hash: fingerprint -> id, about 120 a bucket; buckets split one by one as pages come
+--   p:<b>                 hash: fingerprint -> id, about 32 a bucket; buckets split one by one as pages come
 --   ids, books, offsets   hashes: counters of ids; the totals of the columns; source/partition -> next offset
 --   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
@@ -21,10 +21,13 @@
 --   A Lua number is a double: exact for those amounts and for offsets, but never for a clock, a credit or a history.
 --   These are moved by HINCRBY and BITFIELD with the decimal text that came in, or copied as raw bytes.
 --   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
--- At load time there are no globals, not even `string`: only function definitions and registrations may stand here.
+-- At load time there are no globals, not even `string`: only syntax and registrations may stand here.
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
+
+local PLACE = {}  -- '#0' .. '#4093', for BITFIELD: to print a number takes Lua far longer than to find one.
+for at = 0, 4093 do PLACE[at] = '#' .. at end
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
@@ -92,37 +95,43 @@ local function ids(keys, args)
   local fingerprints, bucket_of, urls, buckets, sizes, first_list =
     blob[1], blob[2], blob[3], blob[4], blob[5], blob[6]
   local counters = redis.call('HMGET', keys[1], 'next', 'buckets')
-  local next_id = tonumber(counters[1])
+  local next_id, lists = tonumber(counters[1]), 1 + buckets + #sizes
   if counters[1] ~= args[1] or counters[2] ~= args[2] then return {'MOVED', counters[1], counters[2]} end
-  local found, new = {}, 0
   for i = 1, #fingerprints do
-    local id = redis.call('HGET', keys[1 + bucket_of[i]], fingerprints[i])
-    if id then
-      found[i] = tonumber(id)
-    else
-      found[i] = next_id + new
-      new = new + 1
+    if not (type(fingerprints[i]) == 'string' and type(urls[i]) == 'string' and keys[1 + bucket_of[i]]) then
+      return redis.error_reply('OPICARGS a fingerprint, a bucket or a URL is missing')
     end
-    if type(urls[i]) ~= 'string' then return redis.error_reply('OPICARGS a URL is missing') end
   end
-  local lists = 1 + buckets + #sizes
-  if new > 0 and not keys[lists + math.floor((next_id + new - 1) / 256) - first_list + 1] then
+  if #fingerprints > 0 and not keys[lists + math.floor((next_id + #fingerprints - 1) / 256) - first_list + 1] then
     return redis.error_reply('OPICARGS too few URL lists')
   end
-  if new == 0 then return found end
 
+  -- HSETNX both asks and writes: most pages that are asked for are new.
+  local found, id, list, run = {}, next_id, math.floor(next_id / 256), {}
+  local function push()
+    if #run > 0 then redis.call('RPUSH', keys[lists + list - first_list + 1], unpack(run)) end
+    run = {}
+  end
+  for i = 1, #fingerprints do
+    local bucket = keys[1 + bucket_of[i]]
+    if redis.call('HSETNX', bucket, fingerprints[i], id) == 1 then
+      if id == (list + 1) * 256 then
+        push()
+        list = list + 1
+      end
+      found[i], run[#run + 1], id = id, urls[i], id + 1
+    else
+      found[i] = tonumber(redis.call('HGET', bucket, fingerprints[i]))
+    end
+  end
+  if id == next_id then return found end
+  push()
   for i = 1, #sizes do
     local key = keys[1 + buckets + i]
     -- Made at full length at once: a string that grows is given twice the room.
     if redis.call('EXISTS', key) == 0 then redis.call('SET', key, string.rep('\0', sizes[i])) end
   end
-  for i = 1, #fingerprints do
-    if found[i] >= next_id then
-      redis.call('HSET', keys[1 + bucket_of[i]], fingerprints[i], string.format('%.0f', found[i]))
-      redis.call('RPUSH', keys[lists + math.floor(found[i] / 256) - first_list + 1], urls[i])
-    end
-  end
-  redis.call('HSET', keys[1], 'next', string.format('%.0f', next_id + new))
+  redis.call('HSET', keys[1], 'next', string.format('%.0f', id))
   return found
 end
 
@@ -183,7 +192,7 @@ end
 --   KEYS books offsets dead leases waits fails series, int64 blocks .., state blocks .., measure buckets ..
 --   ARGV expected-version source/partition expected-offset next-offset retry-seconds blob
 --   blob = {totals: field, difference (text), ..;
---           for each int64 block: offset, amount, ..;   for each state block: offset, byte, ..;
+--           for each int64 block: offset, amount, ..;   for each state block: offset, bytes from there on, ..;
 --           for each measure bucket: field, record, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, offset, value, ..;
 --           new entries of the series}
@@ -203,26 +212,28 @@ local function step(keys, args)
   if #keys ~= 7 + #amounts + #states + #measures then return redis.error_reply('OPICARGS keys do not match blob') end
   -- Each increment is checked and written out in one pass: this loop is most of what a step costs.
   local calls, n_calls = {}, 0
-  for kind = 1, 2 do
-    local blocks = kind == 1 and amounts or states
-    local verb, type_ = kind == 1 and 'INCRBY' or 'SET', kind == 1 and 'i64' or 'u8'
-    local rows, least, most = kind == 1 and 4094 or 32752, kind == 1 and -BALANCE or -1, kind == 1 and BALANCE or 256
-    for b, block in ipairs(blocks) do
-      local key, ops, n = keys[7 + b + (kind == 1 and 0 or #amounts)], {}, 0
-      for i = 1, #block, 2 do
-        local at, amount = block[i], block[i + 1]
-        if not (at >= 0 and at < rows and at % 1 == 0 and amount > least and amount < most and amount % 1 == 0) then
-          return redis.error_reply('OPICARGS bad amount or state')
-        end
-        ops[n + 1], ops[n + 2], ops[n + 3], ops[n + 4] = verb, type_, '#' .. at, amount
-        n = n + 4
-        if n >= VALUES_MAX then
-          n_calls = n_calls + 1
-          calls[n_calls], ops, n = {key, ops}, {}, 0
-        end
+  for b, block in ipairs(amounts) do
+    local key, ops, n = keys[7 + b], {}, 0
+    for i = 1, #block, 2 do
+      local place, amount = PLACE[block[i]], block[i + 1]
+      if not (place and amount > -BALANCE and amount < BALANCE and amount % 1 == 0) then
+        return redis.error_reply('OPICARGS bad amount')
       end
-      n_calls = n_calls + 1
-      calls[n_calls] = {key, ops}
+      ops[n + 1], ops[n + 2], ops[n + 3], ops[n + 4] = 'INCRBY', 'i64', place, amount
+      n = n + 4
+      if n >= VALUES_MAX then
+        n_calls = n_calls + 1
+        calls[n_calls], ops, n = {key, ops}, {}, 0
+      end
+    end
+    n_calls = n_calls + 1
+    calls[n_calls] = {key, ops}
+  end
+  for _, block in ipairs(states) do
+    for i = 1, #block, 2 do
+      if not (whole(block[i], 0, 32752) and type(block[i + 1]) == 'string' and block[i] + #block[i + 1] <= 32752) then
+        return redis.error_reply('OPICARGS bad state')
+      end
     end
   end
   for _, bucket in ipairs(measures) do
@@ -254,21 +265,28 @@ local function step(keys, args)
   for i = 1, #totals, 2 do redis.call('HINCRBY', books, totals[i], totals[i + 1]) end
   redis.call('HINCRBY', books, 'version', 1)
   for i = 1, n_calls do redis.call('BITFIELD', calls[i][1], unpack(calls[i][2])) end
-  local key = 7 + #amounts + #states
+  local key = 7 + #amounts
+  for _, block in ipairs(states) do
+    key = key + 1
+    for i = 1, #block, 2 do redis.call('SETRANGE', keys[key], block[i], block[i + 1]) end
+  end
   for _, bucket in ipairs(measures) do
     key = key + 1
     redis.call('HSET', keys[key], unpack(bucket))
   end
   -- A fetch ends the page's lease, whoever had it; a failure makes it wait, twice as long each time, up to a day.
+  local leased = redis.call('EXISTS', leases) == 1
+  local waiting = redis.call('EXISTS', waits, fails) > 0
   for i = 1, #fetches, 3 do
     local id = string.format('%.0f', fetches[i])
-    redis.call('ZREM', leases, id)
+    if leased then redis.call('ZREM', leases, id) end
     if fetches[i + 1] == 1 then
+      waiting = true
       local times = redis.call('HINCRBY', fails, id, 1)
       if retry > 0 then
         redis.call('ZADD', waits, fetches[i + 2] + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), id)
       end
-    else
+    elseif waiting then
       redis.call('ZREM', waits, id)
       redis.call('HDEL', fails, id)
     end

@@ -3,12 +3,13 @@
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from itertools import pairwise
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, Books, Flag, Rules
+from opic.cash import BOOK_FIELDS, CONTINUOUS, Books, Flag, Rules
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
 from opic.series import Entry, unpack
@@ -110,15 +111,14 @@ class Shard:
                     f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
                     "leave the setting out, or start a new store"
                 )
-        numbers: dict[str, Any] = {f.name: int(meta[f.name]) for f in fields(Rules)}
-        rules = Rules(**{**numbers, "inflow": bool(numbers["inflow"])})
-        return cls(client, keys, rules, bytes.fromhex(meta["secret"]))
+        return cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]))
 
     @staticmethod
     def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str]) -> None:
-        meta: dict[str, int | bool | str] = {**asdict(Rules()), "virtual": "grants", "shards": 1, **given}
+        default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else Rules()
+        meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
+        books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}))
         meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
-        books = Books(pool=int(meta["minted"]), credit=int(meta["grant"]))
         counters = {"next": 0, "buckets": 16, "sealed": 0}
         blobs = [_flat(part) for part in (meta, asdict(books), counters)]
         client.fcall("opic_1_init", 3, keys.meta, keys.books, keys.ids, *blobs)
@@ -171,13 +171,14 @@ class Shard:
     def rows_command(self, ids: Int64s, *, inflow: bool = False, states: bool = False) -> list[Any]:
         """Return the command that reads rows of increasing ids, for whoever sends it himself."""
         block = self.keys.block
-        i64 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_I64)]
-        u8 = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids, ROWS_U8)] if states else []
-        packed = [(b, [str(i) for i in offsets.tolist()]) for b, offsets, _ in by_block(ids, ROWS_MEASURES)]
+        i64, i64_rows = _rows_by_block(ids, ROWS_I64)
+        u8, u8_rows = _rows_by_block(ids, ROWS_U8) if states else ([], [])
+        packed, packed_rows = _rows_by_block(ids, ROWS_MEASURES)
         columns = "vhf" if inflow else "vh"
-        names = [block(c, b) for c in columns for b, _ in i64]
-        names += [block("s", b) for b, _ in u8] + [block("m", b) for b, _ in packed]
-        blob = msgpack.packb([[o for _, o in i64] * len(columns), [o for _, o in u8], [o for _, o in packed]])
+        names = [block(c, b) for c in columns for b in i64]
+        names += [block("s", b) for b in u8] + [block("m", b) for b in packed]
+        fields = [[str(row) for row in rows] for rows in packed_rows]
+        blob = msgpack.packb([i64_rows * len(columns), u8_rows, fields])
         return ["FCALL_RO", "opic_1_read", 1 + len(names), self.keys.books, *names, blob]
 
     def rows_answer(self, answer: Any, *, inflow: bool = False) -> Rows:
@@ -276,10 +277,10 @@ class Shard:
             end = min(start + ROWS_READ_MAX, len(ids))
             if end < len(ids):  # No bucket is cut in two.
                 end = int(np.searchsorted(ids, ids[end] // ROWS_MEASURES * ROWS_MEASURES))
-            rows = [(b, offsets.tolist()) for b, offsets, _ in by_block(ids[start:end], ROWS_MEASURES)]
-            cells = [(b, offsets.tolist()) for b, offsets, _ in by_block(np.array([b for b, _ in rows]), ROWS_I64)]
-            names = [self.keys.block("r", b) for b, _ in cells] + [self.keys.block("m", b) for b, _ in rows]
-            blob = msgpack.packb([[o for _, o in cells], [], [[str(i) for i in o] for _, o in rows]])
+            buckets, rows = _rows_by_block(ids[start:end], ROWS_MEASURES)
+            blocks, cells = _rows_by_block(np.array(buckets), ROWS_I64)
+            names = [self.keys.block("r", b) for b in blocks] + [self.keys.block("m", b) for b in buckets]
+            blob = msgpack.packb([cells, [], [[str(row) for row in some] for some in rows]])
             with store_errors():
                 _, raw, _, records = self.client.execute_command(
                     "FCALL_RO", "opic_1_read", 1 + len(names), self.keys.books, *names, blob
@@ -296,19 +297,21 @@ class Shard:
         known = (state & Flag.KNOWN) != 0
         gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
         live = known & ~gone
+        # Credit and v may be far beyond what the sum of two fits; what a page holds never is.
+        cash = v + books.credit
         recount = {
             "clock": _total(columns.spent),
             "live": int(live.sum()),
             "gone": int(gone.sum()),
             "open": int(open_.sum()),
-            "v_open": _total(v[open_]),
+            "open_cash": _total(cash[open_]),
             "v_gone": _total(v[gone]),
             "h_gone": _total(columns.spent[gone]),
         }
         wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
         if unknown := _total(v[~known]):
             wrong.append(f"{unknown} grains lie on pages that are not known")
-        pages = _total(v[known]) + recount["live"] * books.credit
+        pages = _total(cash[live]) + recount["v_gone"]
         return Audit(self.rules.minted, pages, books.pool, 0, tuple(wrong))
 
     def ids_of(self, urls: Sequence[str]) -> list[int | None]:
@@ -341,7 +344,20 @@ class Shard:
             page.state, page.reads, page.digest = int(rows.state[i]), record.reads, record.digest
             page.times_gone, page.gone_until_us = record.times_gone, record.gone_until_us
             page.measures.extend(record.measures)
+            page.anchors = record.anchors
             yield page
+
+
+def _rules(meta: Mapping[str, str]) -> Rules:
+    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(Rules)}
+    numbers = {name: int(text) for name, text in kept.items() if name != "virtual"}
+    return Rules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
+
+
+def _rows_by_block(ids: Int64s, rows: int) -> tuple[list[int], list[list[int]]]:
+    blocks, edges, offsets = by_block(ids, rows)
+    flat = offsets.tolist()
+    return blocks, [flat[a:b] for a, b in pairwise(edges)]
 
 
 def _books(stored: Mapping[bytes, bytes]) -> Books:

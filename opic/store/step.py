@@ -6,31 +6,35 @@ all goes to the store in one call, which either takes effect whole or is refused
 batch is worked out again. So it does not matter who sends a batch, how often, or how it was cut.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from hashlib import blake2b
-from itertools import islice
+from itertools import pairwise
 from typing import Any
 
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
+from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, roll, split
 from opic.errors import BadUrl, FenceMoved, StoreUnavailable
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
 from opic.series import Entry, entry_due
 from opic.store import columns
 from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
-from opic.store.connection import store_errors
+from opic.store.connection import Line
+from opic.store.ids import URLS_A_CALL
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
+from opic.store.links import MISSING, LinkCache, hashes
 from opic.store.shard import Rows, Shard
 from opic.urls import canonical_url, host_of, registered_domain
 
 LINKS_A_STEP_MAX = 4_000  # Other clients wait for a whole call: this many increments are 4 to 8 ms.
-LINKS_KNOWN_MAX = 1_000_000  # Raw links whose id is remembered, about 200 bytes each.
+AUTHORITIES_MAX = 1_000_000  # Hosts, with port and user, whose domain is remembered.
 REFUSALS_MAX = 1_000  # In a row. Another worker steps in between now and then, not a thousand times.
-BAD_LINK = -1
+BAD_LINK = -1  # In the place of an id: a string that names no page.
+ID_BITS = 40  # Ids of a shard are smaller; an event's place in its batch stands above them.
+INCREMENT_MAX = 1 << 52  # Of a cell at once, since Lua numbers are doubles. A credit may be larger, if paid at once.
 OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
 
 
@@ -51,8 +55,9 @@ class Store:
         self.entry: Entry | None = None  # The last of the series.
         self._stale = True
         self._next: dict[str, int] = {}
-        self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
+        self.links = LinkCache()
         self._domains: dict[str, int] = {}
+        self._domain_of: dict[str, int] = {}  # By authority, as it stands in canonical URLs.
         # By id, of all pages; they grow by doubling. Pending sums are zero between batches.
         self.state = np.zeros(0, np.uint8)
         self.domain = np.zeros(0, np.int32)
@@ -77,20 +82,21 @@ class Store:
         Raises:
             StoreUnavailable: the store was away in between. What took effect is known to it: apply the same again.
         """
-        decoded = [decode_record(record, self.limits, self.link_ids) for record in records]
+        events: list[Event | None] = [None] * len(records)  # Decoded as their turn comes.
         for _ in range(REFUSALS_MAX):
             try:
-                self._stream(partition, records, decoded)
+                self._stream(partition, records, events)
             except FenceMoved:
                 continue
             return
         raise StoreUnavailable("the shard moved under every one of a thousand tries: too many workers on one shard")
 
-    def _stream(self, partition: str, records: Sequence[Record], events: Sequence[Event]) -> None:
+    def _stream(self, partition: str, records: Sequence[Record], events: list[Event | None]) -> None:
         """Send the records in batches, working one out while the server applies the one before.
 
-        The rows that a batch wants are asked for just before the step of the batch before it, on one connection: they
-        are of the instant before that step, and what it changes in them we know.
+        All on one connection, each batch in turn: the ids of the batch after it are asked for; it is decided, from
+        rows of the instant before the step under way and from what that step changes in them, which we know; that step
+        is confirmed; the rows of the batch after it are asked for, just before its own step.
 
         Raises:
             FenceMoved: a step was refused. Those before it took effect, none after it will.
@@ -103,61 +109,49 @@ class Store:
         start = next((i for i, record in enumerate(records) if record.offset >= begin), len(records))
         if start == len(records):
             return
-        self._forget_links()
         # Until the last step is confirmed, what these batches do to our copies is not true.
         self._stale = True
-        pool = self.shard.client.connection_pool
-        with store_errors():
-            line = pool.get_connection()
+        line = Line(self.shard.client)
         try:
             sent: _Batch | None = None
             batch = _Batch(self, records, events, start)
-            with store_errors():
-                line.send_command(*self.shard.rows_command(batch.wanted))
-                rows = self.shard.rows_answer(line.read_response())
+            asked = batch.ids_commands()
+            line.send(*asked)
+            batch.resolve(line.answers(len(asked)))
+            line.send(self.shard.rows_command(batch.wanted))
+            rows = self.shard.rows_answer(line.answer())
             while True:
                 following = _Batch(self, records, events, batch.end) if batch.end < len(records) else None
+                asked = following.ids_commands() if following is not None else []
+                line.send(*asked)
                 batch.decide(rows, sent)
+                keys, blob = batch.payload()
                 if sent is not None:
                     begin = self._confirm(line, partition, sent)
-                keys, blob = batch.payload()
-                with store_errors():
-                    if following is not None:
-                        line.send_command(*self.shard.rows_command(following.wanted))
-                    line.send_command(
-                        "FCALL", "opic_1_step", len(keys), *keys,
-                        batch.before.version, partition, begin, records[batch.end - 1].offset + 1,
-                        self.retry_seconds, blob,
-                    )  # fmt: skip
-                    if following is not None:
-                        rows = self.shard.rows_answer(line.read_response())
-                sent = batch
+                step = [
+                    "FCALL", "opic_1_step", len(keys), *keys,
+                    batch.before.version, partition, begin, batch.records[-1].offset + 1, self.retry_seconds, blob,
+                ]  # fmt: skip
                 if following is None:
+                    line.send(step)
                     break
-                batch = following
-            self._confirm(line, partition, sent)
+                following.resolve(line.answers(len(asked)))
+                line.send(self.shard.rows_command(following.wanted), step)
+                rows = self.shard.rows_answer(line.answer())
+                sent, batch = batch, following
+            self._confirm(line, partition, batch)
             self._stale = False
-        except BaseException:
-            line.disconnect()  # Answers may still be under way: nobody else may take them for his.
-            raise
         finally:
-            pool.release(line)
+            line.close()
 
-    def _confirm(self, line: Any, partition: str, sent: "_Batch") -> int:
+    def _confirm(self, line: Line, partition: str, sent: "_Batch") -> int:
         """Wait for the answer to a step; return the offset after it."""
-        with store_errors():
-            reply = line.read_response()
+        reply = line.answer()
         if reply[0] != b"OK":
             raise FenceMoved(f"another worker stepped in between: {reply}")
         self.books, self.entry = sent.books, sent.entry
         self._next[partition] = sent.records[-1].offset + 1
         return self._next[partition]
-
-    def _forget_links(self) -> None:
-        """Make room: the half that was learned first goes."""
-        if len(self.link_ids) > LINKS_KNOWN_MAX:
-            for raw in list(islice(self.link_ids, LINKS_KNOWN_MAX // 2)):
-                del self.link_ids[raw]
 
     def _reload(self) -> None:
         """Forget all that may have moved; ids, and with them links and domains, never do."""
@@ -184,47 +178,22 @@ class Store:
             new[: len(old)] = old
             setattr(self, name, new)
 
-    def resolve(self, events: Sequence[Event]) -> list[list[int]]:
-        """See to it that `link_ids` knows every URL of these events; new pages get ids in order of first sight.
-
-        Returns:
-            For each event the ids of its links as they came, BAD_LINK among them. Strings are looked up once: for
-            pages that are known that is most of what a link costs.
-        """
-        id_of = self.link_ids.__getitem__
-        found: list[list[int] | None] = []
-        for event in events:
-            try:
-                for url in (event.url,) if event.url else event.seeds:
-                    id_of(url)
-                found.append(list(map(id_of, event.links)))
-            except KeyError:
-                found.append(None)
-        if None in found:
-            self._assign([event for event, ids in zip(events, found, strict=True) if ids is None])
-        return [list(map(id_of, e.links)) if ids is None else ids for e, ids in zip(events, found, strict=True)]
-
-    def _assign(self, events: Sequence[Event]) -> None:
-        known = self.link_ids
-        misses: dict[str, str] = {}  # Raw -> canonical.
-        for event in events:
-            for raw in (event.url, *event.links) if event.url else event.seeds:
-                if raw not in known and raw not in misses:
-                    try:
-                        misses[raw] = canonical_url(raw, self.limits.url_bytes_max)
-                    except BadUrl:
-                        known[raw] = BAD_LINK
-        if not misses:
-            return
-        urls = list(dict.fromkeys(misses.values()))
-        ids = dict(zip(urls, self.shard.directory.assign(urls, self.rules.inflow), strict=True))
+    def learn(self, ids: Mapping[str, int]) -> None:
+        """Make room for pages, and work out their domains; by canonical URL."""
         self._grow(max(ids.values()) + 1)
-        for raw, url in misses.items():
-            known[raw] = ids[url]
-        if self.rules.inflow:
-            for url, page_id in ids.items():
+        if not self.rules.inflow:
+            return
+        numbers = []
+        for url in ids:
+            authority = url.split("/", 3)[2]
+            number = self._domain_of.get(authority)
+            if number is None:
                 domain = registered_domain(host_of(url))
-                self.domain[page_id] = self._domains.setdefault(domain, len(self._domains))
+                number = self._domain_of[authority] = self._domains.setdefault(domain, len(self._domains))
+            numbers.append(number)
+        self.domain[list(ids.values())] = numbers
+        if len(self._domain_of) > AUTHORITIES_MAX:
+            self._domain_of.clear()
 
 
 class _Batch:
@@ -233,14 +202,18 @@ class _Batch:
     before: Books  # It, and `books`, are there once it is decided.
     books: Books
 
-    def __init__(self, store: Store, records: Sequence[Record], events: Sequence[Event], start: int) -> None:
-        """Prepare as many records from `start` on as one step takes."""
+    def __init__(self, store: Store, records: Sequence[Record], decoded: list[Event | None], start: int) -> None:
+        """Take as many records from `start` on as one step takes; `decoded` keeps what they say for the next try."""
+        self.events: list[Event] = []
         end, links = start, 0
-        while end < len(events) and (end == start or links + len(events[end].links) <= LINKS_A_STEP_MAX):
-            links += len(events[end].links) + len(events[end].seeds) + 1
+        while end < len(records):
+            event = decoded[end] = decoded[end] or decode_record(records[end], store.limits)
+            links += len(event.links) + len(event.seeds) + 1
+            if links > LINKS_A_STEP_MAX and end > start:
+                break
+            self.events.append(event)
             end += 1
-        self.store, self.rules, self.end = store, store.rules, end
-        self.records, self.events = records[start:end], events[start:end]
+        self.store, self.rules, self.records, self.end = store, store.rules, records[start:end], end
         self.deposits: list[Int64s] = []
         self.deposits_inflow: list[Int64s] = []
         self.spent: dict[int, int] = {}
@@ -252,33 +225,85 @@ class _Batch:
         self.entry: Entry | None = None
         self.entries: list[bytes] = []
         self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
+        self._look_up()
 
-        found = store.resolve(self.events)
-        self.links = [self._links(event, ids) for event, ids in zip(self.events, found, strict=True)]
-        self.wanted = self._wanted()
-
-    def _links(self, event: Event, found: list[int]) -> tuple[Int64s, int]:
-        """Return the ids of an event's distinct links to other pages, in order; and how many links were bad."""
-        if not found:
-            return np.empty(0, np.int64), 0
-        ids = dict.fromkeys(found)
-        ids.pop(self.store.link_ids[event.url], None)
-        bad_links = 0
-        if BAD_LINK in ids:
-            del ids[BAD_LINK]
-            bad_links = found.count(BAD_LINK)
-        return np.fromiter(ids, np.int64, len(ids)), bad_links
-
-    def _wanted(self) -> Int64s:
-        """Return the pages whose cash or record must be seen: those that are read, that go away, that may come back."""
-        id_of, state = self.store.link_ids.__getitem__, self.store.state
-        wanted = {id_of(e.url) for e in self.events if e.outcome in (Outcome.READ, Outcome.GONE)}
-        for ids, _ in self.links:
-            if len(ids) and int(np.bitwise_or.reduce(state[ids])) & GONE:
-                wanted.update(ids[(state[ids] & GONE) != 0].tolist())
+    def _look_up(self) -> None:
+        """Look for the ids of all URLs as they came; those that are not cached are to be asked for."""
+        self._raw: list[str] = []  # Each event's own URL or its seeds, and its links.
+        self._ends: list[int] = []  # Of each event's part.
         for event in self.events:
-            wanted.update(i for i in map(id_of, event.seeds) if state[i] & GONE)
-        return np.fromiter(sorted(wanted), np.int64, len(wanted))
+            if event.url:
+                self._raw.append(event.url)
+                self._raw += event.links
+            else:
+                self._raw += event.seeds
+            self._ends.append(len(self._raw))
+        self._hashes = hashes(self._raw)
+        self._ids = self.store.links.find(self._hashes)
+        self._missing = np.flatnonzero(self._ids == MISSING)
+        self._misses: dict[str, str | None] = {}  # As it came -> canonical, None for a bad link; by first sight.
+        bytes_max = self.store.limits.url_bytes_max
+        for raw in map(self._raw.__getitem__, self._missing.tolist()):
+            if raw not in self._misses:
+                try:
+                    self._misses[raw] = canonical_url(raw, bytes_max)
+                except BadUrl:
+                    self._misses[raw] = None
+        self._unknown = [url for url in dict.fromkeys(self._misses.values()) if url is not None]
+
+    def ids_commands(self) -> list[list[Any]]:
+        """Return the commands that ask for the ids of the URLs that this worker doesn't know, if there are any."""
+        if not self._unknown:
+            return []
+        return self.store.shard.directory.request(self._unknown[:URLS_A_CALL], self.rules.inflow)
+
+    def resolve(self, replies: Sequence[Any]) -> None:
+        """Take the replies to them; then all pages that the batch names have ids, and `wanted` is known."""
+        store = self.store
+        ids_of: dict[str | None, int] = {None: BAD_LINK}
+        if self._unknown:
+            directory = store.shard.directory
+            ids = directory.answer(replies) or []  # None if others gave ids meanwhile: again, then.
+            ids += directory.assign(self._unknown[len(ids) :], self.rules.inflow)
+            named = dict(zip(self._unknown, ids, strict=True))
+            store.learn(named)
+            ids_of.update(named)
+        if len(self._missing):
+            found = [ids_of[self._misses[self._raw[i]]] for i in self._missing.tolist()]
+            self._ids[self._missing] = found
+            store.links.put(self._hashes[self._missing], self._ids[self._missing])
+        self._gather()
+
+    def _gather(self) -> None:
+        """Tell pages, seeds and links apart; which links are distinct and lead to other pages; and what is wanted."""
+        count, state = len(self.events), self.store.state
+        starts, ends = np.array([0, *self._ends[:-1]]), np.array(self._ends)
+        paged = np.array([bool(event.url) for event in self.events])
+        own = np.full(count, BAD_LINK)
+        own[paged] = self._ids[starts[paged]]
+        self.pages = own.tolist()
+        self.seeds = [
+            self._ids[a:b].tolist() if event.seeds else []
+            for event, a, b in zip(self.events, starts.tolist(), ends.tolist(), strict=True)
+        ]
+        event = np.repeat(np.arange(count), ends - starts)
+        ids = self._ids
+        linked = paged[event]
+        linked[starts[paged]] = False
+        bad = linked & (ids == BAD_LINK)
+        self.bad_links = int(np.count_nonzero(bad))
+        linked &= ~bad & (ids != own[event])
+        pairs = _distinct(event[linked] << ID_BITS | ids[linked])
+        self.all_links = pairs & ((1 << ID_BITS) - 1)
+        edges = np.searchsorted(pairs >> ID_BITS, np.arange(count + 1)).tolist()
+        self.links = [self.all_links[a:b] for a, b in pairwise(edges)]
+        # Seen must be the cash or the record of pages that are read, that go away, that may come back.
+        wanted = {
+            page for page, e in zip(self.pages, self.events, strict=True) if e.outcome in (Outcome.READ, Outcome.GONE)
+        }
+        wanted.update(self.all_links[(state[self.all_links] & GONE) != 0].tolist())
+        wanted.update(page for seeds in self.seeds for page in seeds if state[page] & GONE)
+        self.wanted = np.fromiter(sorted(wanted), np.int64, len(wanted))
 
     def decide(self, rows: Rows, sent: "_Batch | None") -> None:
         """Work out what happens, event by event.
@@ -303,10 +328,13 @@ class _Batch:
         self.record = {i: unpack(r) for i, r in zip(wanted, rows.records, strict=True)}
         if sent is not None:
             self._follow(sent)
-        for record, event, (ids, bad_links) in zip(self.records, self.events, self.links, strict=True):
-            self.books.bad_links += bad_links
+        states = self.state[self.all_links]
+        self.some_unknown = not states.all()  # If not, no event need look.
+        self.some_gone = bool((states & GONE).any())
+        self.books.bad_links += self.bad_links
+        for place, record in enumerate(self.records):
             last = self.entry or self._note(Entry(record.time_us, self.books.rounds, self.books.clock))
-            self._decide(record, event, ids)
+            self._decide(record, self.events[place], place)
             self.books.time_us = record.time_us
             if entry_due(last, self.books):
                 self._note(Entry.of(self.books))
@@ -330,12 +358,11 @@ class _Batch:
 
     # One record; compare opic.ledger, method by method.
 
-    def _decide(self, record: Record, event: Event, links: Int64s) -> None:
-        books, store = self.books, self.store
+    def _decide(self, record: Record, event: Event, place: int) -> None:
+        books = self.books
         if event.outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
-            for url in event.seeds:
-                page = store.link_ids[url]
+            for page in self.seeds[place]:
                 self._know_one(page)
                 self._come_back(page)
                 self._set(page, int(self.state[page]) & ~EXCLUDED)
@@ -343,10 +370,10 @@ class _Batch:
             books.dead_letters += 1
             self.letters += (event.reason, str(record.offset), record.value)
         else:
-            page = store.link_ids[event.url]
+            page = self.pages[place]
             self._know_one(page)
             if event.outcome is Outcome.READ:
-                self._read(page, event, links)
+                self._read(page, event, self.links[place])
             elif event.outcome is Outcome.GONE:
                 self._go_away(page, event.at_us)
             elif event.outcome is Outcome.EXCLUDED:
@@ -355,23 +382,20 @@ class _Batch:
             else:
                 books.failures += 1
             self.fetches += (page, int(event.outcome is Outcome.FAILED), record.time_us / MILLION)
-        amount = books.grant_due(self.rules.regrant_ppm, self.rules.grant)
-        books.credit += amount
-        books.pool -= amount * books.live
+        books.pay(self.rules)
 
     def _read(self, page: int, event: Event, links: Int64s) -> None:
         books, rules, state = self.books, self.rules, self.state
         self._come_back(page)
         states = state[links]
-        if len(links):
-            if not states.all():
-                self._know(links[states == 0])
-                states = state[links]
-            if int(np.bitwise_or.reduce(states)) & GONE:
-                for child in links[(states & GONE) != 0].tolist():
-                    if event.at_us >= self.record[child].gone_until_us:
-                        self._come_back(child)
-                states = state[links]
+        if self.some_unknown and not states.all():
+            self._know(links[states == 0])
+            states = state[links]
+        if self.some_gone:
+            for child in links[(states & GONE) != 0].tolist():
+                if event.at_us >= self.record[child].gone_until_us:
+                    self._come_back(child)
+            states = state[links]
 
         v = self.v[page] + int(self.pending[page])
         cash, spent, record = v + books.credit, self._spent(page), self.record[page]
@@ -380,15 +404,14 @@ class _Batch:
         if state[page] & OPEN:
             if digest != record.digest:
                 books.misplace(spent if digest else 0, spent if record.digest else 0)
-            books.v_open -= cash
+            books.open_cash -= cash
         else:
             books.misplace(spent if digest else 0, 0)
             books.open += 1
-            books.v_open += v - cash
         self._set(page, (int(state[page]) | OPEN) & ~EXCLUDED)
 
         books.clock += cash
-        books.rounds += (cash << ROUND_BITS) // (books.live * rules.grant)
+        books.rounds += (cash << ROUND_BITS) // rules.round_grains(books.live)
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
@@ -399,15 +422,16 @@ class _Batch:
         record.digest = digest
         record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
         self.read.append(page)
+        record.anchors = roll(record.anchors, books.clock, self._spent(page), rules)
         self.dirty.add(page)
         if share.share:
             self._deposit(page, links, states, share.share)
 
     def _deposit(self, page: int, links: Int64s, states: Bytes, grains: int) -> None:
-        self.pending[links] += grains  # Distinct, so no increment hides another.
-        self.deposits.append(links)
-        self.books.v_open += grains * int(np.count_nonzero(states & OPEN))
-        self.books.v_gone += grains * int(np.count_nonzero(states & GONE))
+        self._move(links, grains)
+        self.books.open_cash += grains * int(np.count_nonzero(states & OPEN))
+        if self.some_gone:
+            self.books.v_gone += grains * int(np.count_nonzero(states & GONE))
         if self.rules.inflow:
             domain = self.store.domain
             across = links[domain[links] != domain[page]]
@@ -430,8 +454,18 @@ class _Batch:
     def _know(self, new: Int64s) -> None:
         self.state[new] = KNOWN
         self.changed.update(new.tolist())
-        self.books.live += len(new)
-        self.books.pool -= self.books.credit * len(new)
+        self._admit(new)
+
+    def _admit(self, pages: Int64s) -> None:
+        self.books.live += len(pages)
+        if self.rules.continuous:
+            self._move(pages, -self.books.credit)
+        else:
+            self.books.pool -= self.books.credit * len(pages)
+
+    def _move(self, pages: Int64s, grains: int) -> None:
+        self.pending[pages] += grains  # Distinct, so no increment hides another.
+        self.deposits.append(pages)
 
     def _go_away(self, page: int, at_us: int) -> None:
         books, record = self.books, self.record[page]
@@ -443,15 +477,21 @@ class _Batch:
         if state & GONE:
             return
         v, spent = self.v[page] + int(self.pending[page]), self._spent(page)
+        cash = v + books.credit
         if state & OPEN:
             books.open -= 1
-            books.v_open -= v
+            books.open_cash -= cash
             books.misplace(0, spent if record.digest else 0)
         self._set(page, (state | GONE) & ~OPEN)
+        self.some_gone = True
         books.live -= 1
         books.gone += 1
-        books.pool += books.credit
-        books.v_gone += v
+        if self.rules.continuous:
+            books.pool += cash
+            self._move(np.array([page]), -v)
+        else:
+            books.pool += books.credit
+            books.v_gone += v
         books.h_gone += spent
 
     def _come_back(self, page: int) -> None:
@@ -460,11 +500,10 @@ class _Batch:
             return
         books = self.books
         self._set(page, state & ~GONE)
-        books.live += 1
         books.gone -= 1
-        books.pool -= books.credit
         books.v_gone -= self.v[page] + int(self.pending[page])
         books.h_gone -= self._spent(page)
+        self._admit(np.array([page]))
 
     # What goes to the store.
 
@@ -473,11 +512,11 @@ class _Batch:
         keys, store = self.store.shard.keys, self.store
         names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails, keys.series]
         reads = np.fromiter(self.spent, np.int64, len(self.spent))
-        self.touched = touched = np.unique(np.concatenate([*self.deposits, reads]))
+        self.touched = touched = _distinct(np.concatenate([*self.deposits, reads]))
         self.sums = self.pending[touched]
         spent = np.fromiter(sorted(self.spent), np.int64, len(self.spent))
         spent_by = np.array([self.spent[i] for i in spent.tolist()], np.int64)
-        across = np.unique(np.concatenate([*self.deposits_inflow, np.empty(0, np.int64)]))
+        across = _distinct(np.concatenate([*self.deposits_inflow, np.empty(0, np.int64)]))
         buckets, times = np.unique(np.array(self.read, np.int64) // ROWS_MEASURES, return_counts=True)
 
         amounts: list[list[int]] = []
@@ -487,24 +526,30 @@ class _Batch:
             ("f", across, store.pending_inflow[across]),
             ("r", buckets, times),
         ):
-            for block, offsets, at in by_block(ids, ROWS_I64):
-                names.append(keys.block(column, block))
-                amounts.append(np.column_stack((offsets, sums[at])).ravel().tolist())
+            blocks, edges, offsets = by_block(ids, ROWS_I64)
+            names += [keys.block(column, block) for block in blocks]
+            amounts += _increments(offsets, sums, edges)
         self.pending[touched] = 0
         store.pending_inflow[across] = 0
 
-        states: list[list[int]] = []
+        states: list[list[int | bytes]] = []
         changed = np.fromiter(sorted(self.changed), np.int64, len(self.changed))
-        for block, offsets, at in by_block(changed, ROWS_U8):
-            names.append(keys.block("s", block))
-            states.append(np.column_stack((offsets, self.state[changed[at]])).ravel().tolist())
+        packed = self.state[changed].tobytes()
+        blocks, edges, offsets = by_block(changed, ROWS_U8)
+        names += [keys.block("s", block) for block in blocks]
+        # New pages have ids in a row: runs are shorter to send and to write than single bytes.
+        starts = np.flatnonzero(np.diff(changed) != 1) + 1
+        for a, b in pairwise(edges):
+            runs = pairwise([a, *starts[(starts > a) & (starts < b)].tolist(), b])
+            states.append([part for c, d in runs for part in (int(offsets[c]), packed[c:d])])
 
         measures: list[list[str | bytes]] = []
-        dirty = np.fromiter(sorted(self.dirty), np.int64, len(self.dirty))
-        for block, offsets, at in by_block(dirty, ROWS_MEASURES):
-            names.append(keys.block("m", block))
-            pairs = zip(offsets.tolist(), dirty[at].tolist(), strict=True)
-            measures.append([part for o, i in pairs for part in (str(o), self.record[i].pack())])
+        dirty = sorted(self.dirty)
+        blocks, edges, offsets = by_block(np.array(dirty, np.int64), ROWS_MEASURES)
+        names += [keys.block("m", block) for block in blocks]
+        rows = offsets.tolist()
+        for a, b in pairwise(edges):
+            measures.append([part for i in range(a, b) for part in (str(rows[i]), self.record[dirty[i]].pack())])
 
         before, after = self.before, self.books
         totals: list[str] = []
@@ -517,9 +562,37 @@ class _Batch:
         return names, blob
 
 
+def _distinct(numbers: Int64s) -> Int64s:
+    """Return each number >= 0 once, increasing: `np.unique`, which hashes, takes ten times as long."""
+    ordered = np.sort(numbers)
+    distinct: Int64s = ordered[np.diff(ordered, prepend=-1) != 0]
+    return distinct
+
+
+def _increments(offsets: Int64s, sums: Int64s, edges: Sequence[int]) -> list[list[int]]:
+    """Return offset, amount, offset, amount, .. for each block; `edges` say where one begins."""
+    pairs: list[int] = np.column_stack((offsets, sums)).ravel().tolist()
+    blocks = [pairs[2 * a : 2 * b] for a, b in pairwise(edges)]
+    if len(sums) and int(np.abs(sums).max()) > INCREMENT_MAX:
+        for block in blocks:
+            _cut_large(block)
+    return blocks
+
+
+def _cut_large(pairs: list[int]) -> None:
+    """Put several increments in the place of one whose amount a double might not hold."""
+    for at in range(0, len(pairs), 2):
+        left = pairs[at + 1]
+        while abs(left) > INCREMENT_MAX:
+            part = INCREMENT_MAX if left > 0 else -INCREMENT_MAX
+            pairs += (pairs[at], part)
+            left -= part
+        pairs[at + 1] = left
+
+
 def _digest(links: Int64s) -> int:
-    """See `opic.ledger.links_digest`: the same, of an array."""
+    """See `opic.ledger.links_digest`: the same, of increasing ids."""
     if not len(links):
         return 0
-    packed = np.sort(links).astype("<i8").tobytes()
+    packed = links.astype("<i8", copy=False).tobytes()
     return int.from_bytes(blake2b(packed, digest_size=DIGEST_BYTES).digest(), "little") or 1

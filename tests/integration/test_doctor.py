@@ -137,6 +137,7 @@ def serving(settings: Settings) -> Iterator[tuple[EmbeddedService, str]]:
             thread.join()
 
 
+@pytest.mark.slow
 def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
     events = tmp_path / "b.jsonl"
     events.write_text('{"url":"http://b.example/","links":["http://b.example/1"]}\n')

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
+import msgpack
 import pytest
 import redis
 from repository import ROOT
@@ -258,6 +259,22 @@ def test_key_with_another_body_is_a_422(post: SimpleNamespace) -> None:
         refused = post.send(body, kind=kind)
         assert (refused.status_code, refused.json()["type"]) == (422, "urn:opic:problem:key-reused")
     assert post.log.end() == 1
+
+
+@pytest.mark.parametrize("kind", ["application/json", "application/x-ndjson", "application/msgpack"])
+def test_key_is_remembered_over_restarts_in_every_form(post: SimpleNamespace, valkey: Server, kind: str) -> None:
+    encode = msgpack.packb if kind == "application/msgpack" else lambda event: json.dumps(event).encode()
+    first = post.send(encode(EVENTS[0]), kind=kind)
+    assert first.status_code == 202
+    for _ in range(2):
+        other = post.send(encode(EVENTS[1]), kind=kind)
+        assert (other.status_code, other.json()["type"]) == (422, "urn:opic:problem:key-reused")
+        same = post.send(encode(EVENTS[0]), kind=kind)
+        assert (same.status_code, same.content) == (202, first.content)
+        post.restart()
+        valkey.kill()
+        valkey.start()
+    assert urls(post) == ["http://a.example/0"]
 
 
 def test_refused_call_leaves_its_key_free(post: SimpleNamespace) -> None:

@@ -1,90 +1,26 @@
 """The whole service, killed over and over while crawlers talk to it: no accepted event is lost or applied twice."""
 
-import json
 import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
-from repository import ROOT
+from processes import START_SECONDS_MAX, Service, running
 
 SEED = 20030524
 KILLS = 8
-START_SECONDS_MAX = 60.0
 DRAIN_SECONDS_MAX = 60.0
 HOSTS = 7
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def children_of(pid: int) -> list[int]:
-    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
-    return [int(word) for word in listing.stdout.split()]
-
-
-class Service:
-    """`opic serve --embedded` as its users run it."""
-
-    def __init__(self, data: Path) -> None:
-        self.data, self.port = data, free_port()
-        self.url = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(self.data)]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        with (self.data.parent / "serve.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [*command, "--port", str(self.port)], env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL
-            )
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while not self.ready():
-            assert self.process.poll() is None, (self.data.parent / "serve.log").read_text()[-2000:]
-            assert time.monotonic() < deadline, "not ready in time"
-            time.sleep(0.02)
-
-    def ready(self) -> bool:
-        try:
-            return httpx.get(f"{self.url}/readyz", timeout=5).status_code == 200
-        except httpx.TransportError:
-            return False
-
-    def pids(self) -> dict[str, int]:
-        """The three processes that are the service."""
-        assert self.process is not None
-        server = json.loads((self.data / "service.json").read_text())["server_pid"]
-        (worker,) = [pid for pid in children_of(self.process.pid) if pid != server] or [0]
-        return {"endpoint": self.process.pid, "worker": worker, "store": server}
-
-
-def gone(pid: int) -> bool:
-    try:
-        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
-    except FileNotFoundError:
-        return True
-
-
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path / "data")
-    made.start()
-    yield made
-    assert made.process is not None
-    pids = made.pids()
-    made.process.send_signal(signal.SIGTERM)
-    assert made.process.wait(30) == 0
-    assert all(gone(pid) for pid in pids.values()), "a process outlived the service"
+    with running(tmp_path / "data", tmp_path / "serve.log") as found:
+        yield found
 
 
 @pytest.mark.slow

@@ -203,7 +203,7 @@ def expected_estimates(ledger: Ledger, policy: str, span: float | str) -> dict[s
         live=np.array([not page.has(Flag.GONE) for page in pages]),
         now=ledger.books.clock,
     )
-    window = Window.parse(span).grains(ledger.series, ledger.books, ledger.rules.grant)
+    window = Window.parse(span).grains(ledger.series, ledger.books, ledger.rules.round_grains(ledger.books.live))
     found = windows.estimate(policy, past, window, ledger.rules.measures_max)
     return dict(zip(ledger.pages, found.tolist(), strict=True))
 
@@ -325,7 +325,7 @@ def test_only_what_was_read_since_is_read_again(servers: Server, monkeypatch: py
             clocks.append(ledger.books.clock)
             ledger.apply(PARTITION, [event])
         of_no_cash = sum(a == b for a, b in pairwise([*clocks, ledger.books.clock]))
-        _, clock, spent = query.mirror.past.measures(*_counts(query))
+        _, clock, spent, _ = query.mirror.past.measures(*_counts(query))
         assert list(zip(clock.tolist(), spent.tolist(), strict=True)) == measures_of(ledger)
         assert sum(some) <= 20
         assert sum(whole) <= of_no_cash

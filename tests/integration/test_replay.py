@@ -12,6 +12,8 @@ from pathlib import Path
 import networkx as nx
 import pytest
 from logs import PARTITION, pep_history
+from packed_events import BAD_PACKED, UNENDING_PACKED
+from packed_events import PACKED as GOOD
 from sameness import assert_same
 
 from opic.errors import BadInput, NotBuiltYet
@@ -131,26 +133,27 @@ def test_packed_history_equals_the_ledger_fed_the_same(crawls: Crawls, tmp_path:
     assert (summary.events, summary.dead_letters) == (len(values), 0)
 
 
-GOOD = b"\x81\xa3url\xb1http://a.example/"
-
-
 def test_packed_value_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(
     crawls: Crawls, tmp_path: Path
 ) -> None:
-    bad = [
-        b"\x07",
-        b"\xc0",
-        b"\x91" + GOOD,
-        b"\x81\xc4\x03url\xb1http://a.example/",
-        b"\x81\xa3url\xc4\x11http://a.example/",
-        b"\x81\x01\x02",
-        b"\x81\xa3url\xd4\x05x",
-        b"\x81\xa3url\xa1\xff",
-    ]
+    bad = BAD_PACKED.values()
     file = tmp_path / "crawl.msgpack"
     file.write_bytes(GOOD + b"".join(value + GOOD for value in bad))
-    summary = feed(crawls.open(), file, Plan("msgpack"))
+    backend = crawls.open()
+    summary = feed(backend, file, Plan("msgpack"))
     assert (summary.events, summary.accepted, summary.dead_letters) == (2 * len(bad) + 1, len(bad) + 1, len(bad))
+    assert (backend.shard.books().reads, backend.shard.books().dead_letters) == (len(bad) + 1, len(bad))
+
+
+@pytest.mark.parametrize("bad", UNENDING_PACKED.values(), ids=UNENDING_PACKED)
+def test_packed_value_without_end_ends_the_replay_with_all_before_it_taken(
+    crawls: Crawls, tmp_path: Path, bad: bytes
+) -> None:
+    (tmp_path / "crawl.msgpack").write_bytes(GOOD * 3 + bad)
+    backend = crawls.open()
+    with refused("crawl.msgpack", "byte 69", "3 events were fed before"):
+        feed(backend, tmp_path / "crawl.msgpack", Plan("msgpack"))
+    assert backend.shard.books().reads == 3
 
 
 @pytest.mark.parametrize(
@@ -158,7 +161,7 @@ def test_packed_value_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_o
     [
         (GOOD + GOOD[:-1], ("ends in the middle of the value at byte 23", "1 events were fed before")),
         (GOOD + b"\xc1", ("no MessagePack value", "byte 23", "1 events were fed before")),
-        (GOOD + b"\x91" * 3_000 + b"\xc0", ("nested too deeply", "1 events were fed before")),
+        (GOOD + b"\x91" * 5_000 + b"\xc0", ("byte 23", "OPIC_MAX_BODY_BYTES 4,096", "1 events were fed before")),
         (GOOD + b"\xdb\x7f\xff\xff\xff" + b"a" * 300_000, ("byte 23", "OPIC_MAX_BODY_BYTES 4,096")),
         (b'{"url":"http://a.example/"}', ("does not start with a map", "0 events were fed before")),
         (b"\x91" + GOOD, ("does not start with a map",)),

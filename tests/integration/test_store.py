@@ -11,6 +11,7 @@ from opic.cash import CLOCK_LIMIT, Books
 from opic.errors import StoreError, StoreFull, StoreMismatch
 from opic.events import Record
 from opic.ledger import Ledger
+from opic.log import EventLog
 from opic.series import ENTRIES_MAX, ENTRY_US
 from opic.store import Shard, Store
 
@@ -98,7 +99,7 @@ def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_a
 def test_a_store_of_another_format_is_refused(servers: Server) -> None:
     shard = Shard.open(servers.client())
     shard.client.hset(shard.keys.meta, "format", "0")
-    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 1"):
+    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 2"):
         Shard.open(servers.client())
 
 
@@ -153,3 +154,17 @@ def test_store_without_a_series_starts_one_where_it_stands(servers: Server) -> N
         Store(store.shard).apply(PARTITION, [Record(offset, last.time_us + late_us, b"")])
     assert store.shard.series(newest=2)[0] == last
     assert store.shard.series(newest=1)[0].time_us == last.time_us + ENTRY_US
+
+
+def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = servers.client()
+    log = EventLog(client, Shard.open(client, "large").keys)
+    end = log.append([b"%d" % i for i in range(250)], NOW_US)
+    end = log.append([b"x" * 1_000] * 250, NOW_US)
+    assert [r.offset for r in log.read(0, 1_000)] == list(range(end))
+    monkeypatch.setattr("opic.log.BYTES_A_READ", 20_000)
+    first = log.read(0, 1_000)
+    assert [r.offset for r in first] == list(range(300))  # The third hundred took it past the limit.
+    assert [r.offset for r in log.read(300, 1_000, wait_seconds=1)] == list(range(300, 400))
+    assert [r.offset for r in log.read(120, 7)] == list(range(120, 127))
+    assert log.read(end, 10) == []

@@ -1,6 +1,7 @@
 """The store is the ledger in columns: whatever the log, however it is cut, both end in the same state to the bit."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import cache
 from itertools import count
 
 import pytest
@@ -10,7 +11,7 @@ from logs import NOW_US, PARTITION, pep_history, record, seeds
 from sameness import assert_same
 from servers import Server
 
-from opic.cash import DAY_US, MILLION, Rules
+from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.events import Record
 from opic.ledger import Ledger
 from opic.mirror import Mirror
@@ -18,7 +19,8 @@ from opic.store import Shard, Store
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
-links = st.lists(st.one_of(urls, st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])), max_size=8)
+others = st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])
+links = st.lists(st.one_of(urls, others), max_size=8)
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 
 
@@ -32,7 +34,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
     late_us = 0
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
-        url, at = draw(urls), draw(times)
+        url, at = draw(st.one_of(urls, urls, urls, others)), draw(times)
         if kind == "read":
             made.append(record(offset, url, draw(links), fetched_at=at))
         elif kind == "moved":
@@ -59,13 +61,13 @@ names = count()
 
 def open_store(server: Server, rules: Rules) -> Store:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
-    given = {"q": rules.q, "regrant_ppm": rules.regrant_ppm, "measures_max": rules.measures_max, "inflow": rules.inflow}
-    client = server.client()
-    return Store(Shard.open(client, f"crawl-{next(names)}", given))
+    return Store(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
 
 
+PAYOUTS = [Rules(), CONTINUOUS]
 rules = st.builds(
-    Rules,
+    replace,
+    st.sampled_from(PAYOUTS),
     q=st.sampled_from([150_000, 500_000, 1]),
     regrant_ppm=st.sampled_from([0, 10_000, 500_000]),
     measures_max=st.integers(1, 5),
@@ -88,12 +90,16 @@ def test_store_ends_in_the_state_of_the_ledger(valkey: Server, log: list[Record]
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(log=logs(), turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20))
+@given(
+    log=logs(),
+    rules=st.sampled_from(PAYOUTS),
+    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
+)
 def test_workers_that_share_a_shard_make_one_effect(
-    valkey: Server, log: list[Record], turns: list[tuple[int, int]]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]]
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
-    ledger, first = Ledger(), open_store(valkey, Rules())
+    ledger, first = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
     workers = [first, Store(first.shard), Store(first.shard)]
     for worker, size in turns:
@@ -125,25 +131,50 @@ def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
             for column in ("starts", "clock", "spent", "cash", "history", "live"):
                 assert getattr(seen, column).tolist() == getattr(expected, column).tolist()
             assert seen.now == expected.now
+            for one, other in zip(seen.anchors or (), expected.anchors or (), strict=True):
+                assert one.tolist() == other.tolist()
+            assert (seen.anchors is not None) == rules.continuous
     store.shard.client.close()
 
 
-def test_real_history_ends_in_the_state_of_the_ledger(servers: Server) -> None:
-    log = pep_history()
-    ledger = Ledger()
+@cache
+def ledger_of_history(rules: Rules) -> Ledger:
+    ledger = Ledger(rules)
+    ledger.apply(PARTITION, pep_history())
+    return ledger
+
+
+@pytest.mark.parametrize("size", [1000, pytest.param(7, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("rules", PAYOUTS, ids=lambda rules: rules.virtual)
+def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: Rules, size: int) -> None:
+    log, store = pep_history(), open_store(servers, rules)
+    for at in range(0, len(log), size):
+        store.apply(PARTITION, log[at : at + size])
+    assert_same(store.shard, ledger_of_history(rules))
+
+
+def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
+    """A page that is alone gets back all that it spends, so that credit and -v grow with the clock, near its limit."""
+    rules = replace(CONTINUOUS, minted=1 << 52)
+    ledger, store = Ledger(rules), open_store(servers, rules)
+    alone, *others = PAGES[:5]
+    events: list[tuple[str, list[str], int]] = [(alone, [], 200)] * 900
+    events += [(alone, others, 200), (others[0], others, 200), (others[1], [], 404), (others[0], others[1:], 200)]
+    events += [(others[1], [alone], 200), (alone, [], 404), (others[2], [], 200), (alone, others, 200)]
+    log = [record(n, url, links, status=status) for n, (url, links, status) in enumerate(events)]
     ledger.apply(PARTITION, log)
-    for size in (1000, 7):
-        store = open_store(servers, Rules())
-        for at in range(0, len(log), size):
-            store.apply(PARTITION, log[at : at + size])
-        assert_same(store.shard, ledger)
+    for cut in (900, 902, len(log)):
+        store.apply(PARTITION, log[:cut])
+    assert ledger.books.credit > 1 << 61
+    assert min(page.v for page in ledger.pages.values()) < -(1 << 61)
+    assert_same(store.shard, ledger)
+    store.apply(PARTITION, [seeds(len(log), "http://late.org/")])
+    assert store.audit().conserved
 
 
 @pytest.mark.slow
 def test_real_history_one_event_a_batch(valkey: Server) -> None:
-    log = pep_history()
-    ledger, store = Ledger(), open_store(valkey, Rules())
-    ledger.apply(PARTITION, log)
+    log, store = pep_history(), open_store(valkey, Rules())
     for at in range(len(log)):
         store.apply(PARTITION, log[at : at + 1])
-    assert_same(store.shard, ledger)
+    assert_same(store.shard, ledger_of_history(Rules()))

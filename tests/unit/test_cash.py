@@ -12,6 +12,7 @@ from opic.cash import (
     BALANCE_LIMIT,
     BOOK_FIELDS,
     CLOCK_LIMIT,
+    CONTINUOUS,
     DAY_US,
     GRANT_GRAINS,
     MILLION,
@@ -41,7 +42,7 @@ def books_after_a_crawl() -> Books:
         live=1_000_000,
         gone=1_000,
         open=300_000,
-        v_open=10**10 - 300_000 * granted,  # The open pages hold 10^10 grains.
+        open_cash=10**10,
         v_gone=10**8,
         h_gone=10**8,
         rounding=10**7,
@@ -118,7 +119,7 @@ def test_a_page_that_goes_away_waits_a_day_then_twice_as_long_each_time_up_to_10
 # Totals that are no longer exact are refused.
 
 
-@pytest.mark.parametrize("name", ["pool", "v_open", "v_gone", "credit"])
+@pytest.mark.parametrize("name", ["pool", "open_cash", "v_gone"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_a_balance_of_2_to_the_53_is_refused_and_one_grain_less_is_not(name: str, sign: int) -> None:
     replace(Books(), **{name: sign * (2**53 - 1)}).check()
@@ -126,11 +127,12 @@ def test_a_balance_of_2_to_the_53_is_refused_and_one_grain_less_is_not(name: str
         replace(Books(), **{name: sign * 2**53}).check()
 
 
-def test_a_clock_of_2_to_the_62_is_refused_and_one_grain_less_is_not() -> None:
+@pytest.mark.parametrize("name", ["clock", "credit"])
+def test_a_sum_of_2_to_the_62_that_only_grows_is_refused_and_one_grain_less_is_not(name: str) -> None:
     assert CLOCK_LIMIT == 2**62
-    Books(clock=2**62 - 1).check()
-    with pytest.raises(StoreFull, match="clock"):
-        Books(clock=2**62).check()
+    replace(Books(), **{name: 2**62 - 1}).check()
+    with pytest.raises(StoreFull, match=name):
+        replace(Books(), **{name: 2**62}).check()
 
 
 def test_a_pool_may_owe() -> None:
@@ -152,14 +154,14 @@ def test_book_fields_are_the_fields_of_the_books_in_their_order() -> None:
 def test_a_further_grant_is_due_once_open_pages_hold_less_than_its_share_of_what_they_were_granted() -> None:
     granted = 10 * GRANT_GRAINS
     threshold = 10 * granted // 100  # Ten open pages, one per cent.
-    full = Books(pool=MINTED_GRAINS, credit=granted, live=50, open=10, v_open=threshold - 10 * granted)
-    drained = replace(full, v_open=full.v_open - 1)
+    full = Books(pool=MINTED_GRAINS, credit=granted, live=50, open=10, open_cash=threshold)
+    drained = replace(full, open_cash=threshold - 1)
     assert full.grant_due(10_000, GRANT_GRAINS) == 0
     assert drained.grant_due(10_000, GRANT_GRAINS) == GRANT_GRAINS // 100
 
 
 def test_cash_on_pages_that_were_never_read_holds_no_grant_back() -> None:
-    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=10**6, open=1, v_open=-GRANT_GRAINS)
+    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=10**6, open=1)
     assert books.grant_due(RULES.regrant_ppm, RULES.grant) > 0
 
 
@@ -168,15 +170,33 @@ def test_nothing_is_granted_before_a_page_was_read() -> None:
 
 
 def test_regrant_0_never_grants_again() -> None:
-    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9, open=9, v_open=-9 * GRANT_GRAINS)
+    books = Books(pool=MINTED_GRAINS, credit=GRANT_GRAINS, live=9, open=9)
     assert books.grant_due(0, GRANT_GRAINS) == 0
 
 
 def test_a_pool_that_cannot_pay_every_live_page_waits() -> None:
     amount = GRANT_GRAINS // 100
-    books = Books(pool=9 * amount, credit=GRANT_GRAINS, live=9, open=9, v_open=-9 * GRANT_GRAINS)
+    books = Books(pool=9 * amount, credit=GRANT_GRAINS, live=9, open=9)
     assert books.grant_due(RULES.regrant_ppm, GRANT_GRAINS) == amount
     assert replace(books, pool=9 * amount - 1).grant_due(RULES.regrant_ppm, GRANT_GRAINS) == 0
+
+
+# Paid at once.
+
+
+@given(pool=st.integers(0, 2**46), live=st.integers(0, 50), read=st.integers(0, 50))
+def test_paid_at_once_every_live_page_gets_the_same_and_the_remainder_stays(pool: int, live: int, read: int) -> None:
+    books = Books(pool=pool, live=live, open=min(read, live), open_cash=7, credit=2**60)
+    books.pay(CONTINUOUS)
+    paid = books.credit - 2**60
+    assert books.pool + paid * live == pool
+    assert 0 <= books.pool < live or (live == 0 and books.pool == pool)
+    assert books.open_cash == 7 + paid * books.open
+
+
+def test_a_round_is_a_grant_for_each_live_page_or_all_cash() -> None:
+    assert RULES.round_grains(10) == 10 * GRANT_GRAINS
+    assert CONTINUOUS.round_grains(10) == CONTINUOUS.minted == 2**46
 
 
 # The error bound.
@@ -213,7 +233,7 @@ def test_the_bound_sums_each_geometric_series_and_counts_rounding_both_ways() ->
         live=12,
         gone=1,
         open=5,
-        v_open=3_000 - 5 * granted,
+        open_cash=3_000,
         v_gone=2_000,
         h_gone=1_000,
         rounding=100,
@@ -242,6 +262,6 @@ def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None
     books = books_after_a_crawl()
     cash_of_live_pages = MINTED_GRAINS - books.pool - books.v_gone
     history_of_live_pages = books.clock - books.h_gone
-    assert books.residual() == 10**10
+    assert books.open_cash == 10**10
     assert books.importance_total(MINTED_GRAINS) == cash_of_live_pages + history_of_live_pages
-    assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.residual()
+    assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.open_cash

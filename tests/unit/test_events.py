@@ -8,6 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from packed_events import BAD_PACKED, UNENDING_PACKED
 
 from opic.cash import DAY_US, MILLION
 from opic.events import (
@@ -257,6 +258,15 @@ def test_limits_are_settings() -> None:
 
 def test_too_many_tags_refuse_the_event() -> None:
     assert "1,001 tags" in refusal(of_json({"tags": ["t"] * 1_001}))
+
+
+@pytest.mark.parametrize(
+    "value", [*BAD_PACKED.values(), *UNENDING_PACKED.values()], ids=[*BAD_PACKED, *UNENDING_PACKED]
+)
+def test_a_packed_record_that_is_no_event_is_a_dead_letter_with_a_short_reason(value: bytes) -> None:
+    found = decode_record(Record(0, NOW_US, value), Limits())
+    assert found.outcome is Outcome.DEAD
+    assert 0 < len(found.reason) < 200
 
 
 @pytest.mark.parametrize("fetched_at", [math.nan, math.inf, -math.inf, 1e300, -1e300, 0, -1, 5e-324])

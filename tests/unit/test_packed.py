@@ -73,6 +73,36 @@ def test_stream_is_cut_wherever_it_is_read(values: list[Any]) -> None:
             list(packed.cut_stream(Trickle(stream + b"\x91"), 1 << 20))
 
 
+DEEP = b"\x91" * 70_000 + b"\xc0"
+
+
+@pytest.mark.parametrize(
+    "values", [[DEEP], [b"\x01", DEEP, b"\xa1a", DEEP, DEEP, b"\x02"]], ids=["alone", "among others"]
+)
+def test_deeply_nested_value_is_cut_out_of_a_stream(values: list[bytes]) -> None:
+    for file in (io.BytesIO(b"".join(values)), Trickle(b"".join(values))):
+        assert list(packed.cut_stream(file, 1 << 20)) == values
+    with pytest.raises(BadFraming, match="ends in the middle"):
+        list(packed.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1]), 1 << 20))
+    with pytest.raises(BadFraming, match="OPIC_MAX_BODY_BYTES 70,000"):
+        list(packed.cut_stream(io.BytesIO(b"".join(values)), 70_000))
+    with pytest.raises(BadFraming, match="starts with the byte 0xc1"):
+        list(packed.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1] + b"\xc1"), 1 << 20))
+
+
+def test_longest_extension_is_not_the_shortest() -> None:
+    """Its length and its type's byte are 2^32 bytes, which is 0 where 32 bits are counted with."""
+    longest, looks_like_it = b"\xc9\xff\xff\xff\xff", b"\xa5\xc9\xff\xff\xff\xff"
+    for behind in (b"", b"\x01\x02", b"a" * 300_000):
+        with pytest.raises(BadFraming, match="ends in the middle"):
+            list(packed.cut_array(b"\x93\x01" + longest + behind))
+        with pytest.raises(BadFraming, match=r"ends in the middle|OPIC_MAX_BODY_BYTES"):
+            list(packed.cut_stream(io.BytesIO(b"\x01" + longest + behind), 100_000))
+    assert list(packed.cut_array(b"\x92\x01" + looks_like_it)) == [b"\x01", looks_like_it]
+    for file in (io.BytesIO(b"\x01" + 3 * looks_like_it), Trickle(b"\x01" + 3 * looks_like_it)):
+        assert list(packed.cut_stream(file, 100_000)) == [b"\x01", *3 * [looks_like_it]]
+
+
 def test_stream_with_a_long_value_is_refused_before_it_is_read() -> None:
     class Endless(io.RawIOBase):
         read_bytes = 0

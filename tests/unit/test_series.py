@@ -23,7 +23,7 @@ NOW = Books(time_us=6 * DAY_US, rounds=6 * ROUND + ROUND // 2, clock=520, live=1
 
 
 def grains(text: str, series: list[Entry] = SERIES, books: Books = NOW) -> float:
-    return Window.parse(text).grains(series, books, GRANT)
+    return Window.parse(text).grains(series, books, GRANT * books.live)
 
 
 @pytest.mark.parametrize(
@@ -200,13 +200,13 @@ def test_translation_is_the_plain_twin(drawn: tuple[list[Entry], Books], amount:
     series, books = drawn
     ago = Fraction(amount) * {"": ROUND, "h": DAY_US // 24, "d": DAY_US}[unit]
     expected = twin(series, books, ago, rounds=not unit)
-    assert Window(amount, unit).grains(series, books, GRANT) == pytest.approx(float(expected), rel=1e-9)
+    assert Window(amount, unit).grains(series, books, GRANT * books.live) == pytest.approx(float(expected), rel=1e-9)
 
 
 @given(pasts(), amounts, amounts, st.sampled_from(["", "h", "d"]))
 def test_longer_window_is_never_less(drawn: tuple[list[Entry], Books], one: float, two: float, unit: str) -> None:
     series, books = drawn
-    less, more = (Window(amount, unit).grains(series, books, GRANT) for amount in sorted((one, two)))
+    less, more = (Window(amount, unit).grains(series, books, GRANT * books.live) for amount in sorted((one, two)))
     assert 1 <= less <= more * (1 + 1e-12)
 
 

@@ -1,5 +1,6 @@
 """A URL has one canonical form, the WHATWG serialization without the fragment, and a hostile one raises BadUrl only."""
 
+import ada_url
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -177,3 +178,24 @@ def test_a_strangers_text_is_shown_short_on_one_line_and_encodable(text: str) ->
     assert len(out) <= 10 * SHOWN_MAX + 10  # Each character as an escape, at the worst.
     assert out.isprintable()
     out.encode()
+
+
+# Hosts and paths near the edge of what is taken for canonical at a look.
+HOSTS = "a.com b-c.d localhost xn--a.b a.xn--p1ai ab--c.de -x.y x-.y a_b.c 1.2.com a.b. a..b"
+MORE_HOSTS = "A.com 1.2.3.4 0x7f a.0x7f a.com:80 u@a.com [::1]"
+HOST = st.sampled_from([*HOSTS.split(), *MORE_HOSTS.split(), ""])
+PIECES_OF_PATH = ["..", "%2e", "%2E", "%41", "%zz", "é", "/./", "/../", ".html", "/.well-known"]
+PIECE = st.sampled_from([*"/.%?#&=~|'\"^{}\\ az09-_", *PIECES_OF_PATH])
+PATH = st.lists(PIECE, max_size=8).map("".join)
+
+
+@given(scheme=st.sampled_from(["http", "https"]), host=HOST, path=PATH)
+def test_what_is_canonical_at_a_look_is_what_the_parser_gives(scheme: str, host: str, path: str) -> None:
+    raw = f"{scheme}://{host}/{path}"
+    try:
+        parsed = ada_url.URL(raw).href.partition("#")[0]
+    except ValueError:
+        with pytest.raises(BadUrl):
+            canonical_url(raw)
+    else:
+        assert canonical_url(raw) == parsed

@@ -1,6 +1,6 @@
 """Window policies: the formulas by hand, the vectors against a plain twin, and estimates that are shares."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
@@ -21,14 +21,17 @@ class One:
     cash: int = 0
     forgotten: int = 0  # Spent by reads whose measures are no longer kept.
     live: bool = True
+    anchor: tuple[int, int] | None = None  # (clock, spent); only where the virtual page pays at once.
 
     @property
     def history(self) -> int:
         return self.forgotten + sum(cash for _, cash in self.measures)
 
 
-def past_of(pages: list[One], now: int, default_history: int = 0) -> Past:
+def past_of(pages: list[One], now: int, anchored: bool = False) -> Past:
     measures = [measure for page in pages for measure in page.measures]
+    clocks, spent = zip(*(page.anchor or (0, 0) for page in pages), strict=True) if pages else ((), ())
+    anchors = np.array(clocks, np.int64), np.array(spent, np.int64)
     return Past(
         starts=np.cumsum([0, *(len(page.measures) for page in pages)]).astype(np.int64),
         clock=np.array([clock for clock, _ in measures], np.int64),
@@ -37,43 +40,47 @@ def past_of(pages: list[One], now: int, default_history: int = 0) -> Past:
         history=np.array([page.history for page in pages], np.int64),
         live=np.array([page.live for page in pages], np.bool_),
         now=now,
-        default_history=default_history,
+        anchors=anchors if anchored else None,
     )
 
 
 # The twin: a page at a time, as the formulas are written.
 
 
-def whole_life(page: One, now: int, unit: int, default: int = 0) -> float:
-    return (page.history + page.cash + (default if page.history == 0 else 0)) / max(now + unit, 1)
+def whole_life(page: One, now: int, unit: int) -> float:
+    return (page.history + page.cash) / max(now + unit, 1)
 
 
-def since(page: One, count: int, now: int, unit: int, default: int) -> float:
+def since(page: One, count: int, now: int, unit: int) -> float:
     last = page.measures[-count:] if count else []
     if len(last) < 2 or now == last[0][0]:
-        return whole_life(page, now, unit, default)
+        return whole_life(page, now, unit)
     return (sum(cash for _, cash in last[1:]) + page.cash) / (now - last[0][0])
 
 
-def fixed(page: One, window: float, now: int, unit: int, default: int) -> float:
+def fixed(page: One, window: float, now: int, unit: int) -> float:
     if not page.measures:
-        return whole_life(page, now, unit, default)
+        return whole_life(page, now, unit)
     inside = [cash for clock, cash in page.measures if now - clock < window]
     if len(inside) == len(page.measures) and page.forgotten:
-        return since(page, len(inside), now, unit, default)
+        return since(page, len(inside), now, unit)
     return sum(inside) / (min(window, now) or 1)
 
 
-def variable(page: One, k: int, now: int, unit: int, default: int) -> float:
-    return since(page, k if len(page.measures) >= k else 0, now, unit, default)
+def variable(page: One, k: int, now: int, unit: int) -> float:
+    return since(page, k if len(page.measures) >= k else 0, now, unit)
 
 
-def interpolation(page: One, window: float, now: int, unit: int, default: int) -> float:
-    if now < WARM_WINDOWS * window or not page.measures:
-        return whole_life(page, now, unit, default)
+def interpolation(page: One, window: float, now: int, unit: int, anchored: bool) -> float:
+    if (now < WARM_WINDOWS * window and not anchored) or not page.measures:
+        return whole_life(page, now, unit)
     (g, first), *rest = page.measures
     width = min(window, max(g + unit, 1))
     h = (page.forgotten + first) * width / max(g + unit, 1)
+    if anchored:
+        clock, spent = min((g, page.forgotten + first), page.anchor or (g, 0), key=lambda point: point[0])
+        if page.measures[-1][0] - clock >= unit:
+            h = (page.history - spent) / max(page.measures[-1][0] - clock, 1) * width
     for clock, cash in rest:
         wide = min(window, max(clock + unit, 1))
         gap = clock - g
@@ -82,25 +89,31 @@ def interpolation(page: One, window: float, now: int, unit: int, default: int) -
     return h / width if now - g < min(window, max(now + unit, 1)) else page.cash / (now - g)
 
 
-def twin(policy: str, pages: list[One], now: int, window: float, k: int, default: int = 0) -> list[float]:
+def twin(policy: str, pages: list[One], now: int, window: float, k: int, anchored: bool = False) -> list[float]:
     unit = sum(page.cash for page in pages if page.live)
 
     def rate(page: One) -> float:
         if not page.live:
             return 0.0
         if policy == "fixed":
-            return fixed(page, window, now, unit, default)
+            return fixed(page, window, now, unit)
         if policy == "variable":
-            return variable(page, k, now, unit, default)
+            return variable(page, k, now, unit)
         if policy == "improved":
             inside = sum(now - clock < window for clock, _ in page.measures)
             many = inside >= 3
-            return fixed(page, window, now, unit, default) if many else variable(page, 3, now, unit, default)
+            return fixed(page, window, now, unit) if many else variable(page, 3, now, unit)
         if policy == "interpolation":
-            return interpolation(page, window, now, unit, default)
-        return whole_life(page, now, unit, default)
+            return interpolation(page, window, now, unit, anchored)
+        return whole_life(page, now, unit)
 
     rates = [rate(page) for page in pages]
+    if anchored and policy != "static":
+        read = [r for r, page in zip(rates, pages, strict=True) if page.live and page.measures]
+        lately = read[-max(1, len(read) // 10) :]
+        for i, page in enumerate(pages):
+            if page.live and not page.measures and lately:
+                rates[i] += sum(lately) / len(lately)
     live = sum(page.live for page in pages)
     return [r / sum(rates) if sum(rates) else page.live / max(live, 1) for r, page in zip(rates, pages, strict=True)]
 
@@ -115,20 +128,23 @@ def pasts(draw: st.DrawFn) -> tuple[list[One], int]:
         clocks = sorted(draw(st.lists(st.integers(1, now // scale), max_size=5))) if now else []
         measures = [(clock * scale, draw(st.integers(0, 30)) * scale) for clock in clocks]
         forgotten = draw(st.sampled_from([0, 0, 7, 100])) * scale if measures else 0
+        spent = forgotten + sum(cash for _, cash in measures)
+        anchors = st.tuples(st.integers(1, max(now, 1)), st.integers(0, spent))
+        anchor = draw(st.none() | anchors) if measures else None
         # A page that is gone may owe.
         live = draw(st.sampled_from([True, True, True, False]))
-        pages.append(One(measures, draw(st.integers(0 if live else -9, 40)) * scale, forgotten, live))
+        pages.append(One(measures, draw(st.integers(0 if live else -9, 40)) * scale, forgotten, live, anchor))
     return pages, now
 
 
-@given(pasts(), st.floats(0.5, 500.0), st.integers(2, 5), st.sampled_from([0, 0, 5]), st.sampled_from(POLICIES))
+@given(pasts(), st.floats(0.5, 500.0), st.integers(2, 5), st.booleans(), st.sampled_from(POLICIES))
 def test_vectors_are_the_plain_twin_and_shares(
-    drawn: tuple[list[One], int], window: float, k: int, default: int, policy: str
+    drawn: tuple[list[One], int], window: float, k: int, anchored: bool, policy: str
 ) -> None:
     pages, now = drawn
     window *= max(now / 400, 1)
-    found = estimate(policy, past_of(pages, now, default), window, k)
-    assert found.tolist() == pytest.approx(twin(policy, pages, now, window, k, default), rel=1e-9, abs=1e-15)
+    found = estimate(policy, past_of(pages, now, anchored), window, k)
+    assert found.tolist() == pytest.approx(twin(policy, pages, now, window, k, anchored), rel=1e-9, abs=1e-15)
     assert (found >= 0).all()
     assert all(share == 0 for share, page in zip(found, pages, strict=True) if not page.live)
     if any(page.live for page in pages):
@@ -210,10 +226,30 @@ def test_interpolation_counts_all_until_two_and_a_half_windows_have_passed() -> 
     assert estimate("interpolation", past, 400, 4).tolist() != static
 
 
-def test_page_never_read_has_its_cash_and_the_default_history() -> None:
-    past = past_of([One([(500, 300)], cash=100), One(cash=100)], 300)
-    assert estimate("static", past, 1, 4).tolist() == [0.8, 0.2]
-    assert estimate("static", replace(past, default_history=100), 1, 4).tolist() == pytest.approx([4 / 6, 2 / 6])
+def test_page_never_read_has_its_cash_and_paid_at_once_also_what_pages_introduced_lately_have() -> None:
+    pages = [One([(100, 300)], cash=100), *[One([(100, 0)]) for _ in range(18)], One([(200, 20)]), One(cash=100)]
+    past = past_of(pages, 300)
+    assert estimate("variable", past, 1, 4)[[0, -2, -1]].tolist() == pytest.approx([40 / 52, 2 / 52, 10 / 52])
+    paid_at_once = past_of(pages, 300, anchored=True)  # Two of twenty were introduced lately: they have 0 and 20.
+    assert estimate("variable", paid_at_once, 1, 4)[[0, -2, -1]].tolist() == pytest.approx([40 / 53, 2 / 53, 11 / 53])
+    assert estimate("static", paid_at_once, 1, 4).tolist() == estimate("static", past, 1, 4).tolist()
+
+
+@pytest.mark.parametrize(
+    ("anchor", "start"),
+    [
+        ((3_000, 200), 350 / 1_100),
+        ((3_100, 200), 350 / 1_000),
+        ((3_101, 200), 0.1),  # Less than a round, which is all cash, 1,000: so its whole life.
+        ((4_050, 520), 0.1),  # The oldest measure that is kept is older, but no round.
+    ],
+)
+def test_interpolation_starts_from_the_rate_since_the_anchor(anchor: tuple[int, int], start: float) -> None:
+    page = One([(4_000, 100), (4_100, 50)], cash=5, forgotten=400, anchor=anchor)
+    beside = One([(4_100, 510)], cash=995)  # By its whole life it has a rate of a tenth.
+    share, rest = estimate("interpolation", past_of([page, beside], 4_150, anchored=True), 2_000, 4).tolist()
+    assert share / rest * 0.1 == pytest.approx((start * 1_900 + 50) / 2_000)
+    assert warm("interpolation", past_of([page], 4_150, anchored=True), 10_000)
 
 
 @pytest.mark.parametrize("policy", POLICIES)

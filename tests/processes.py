@@ -1,0 +1,147 @@
+"""`opic serve --embedded` as its users run it: a tree of three processes, each of which a test may take down."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+from repository import ROOT
+
+START_SECONDS_MAX = 60.0
+STOP_SECONDS_MAX = 30.0
+POLL_SECONDS = 0.02
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def children_of(pid: int) -> list[int]:
+    listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
+    return [int(word) for word in listing.stdout.split()]
+
+
+def gone(pid: int) -> bool:
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def environment() -> dict[str, str]:
+    """Ours, without settings."""
+    return {**{k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}, "PYTHONPATH": str(ROOT)}
+
+
+def wait_until(done: Callable[[], Any], seconds: float = START_SECONDS_MAX) -> Any:
+    """Return what `done` says once it says anything; a loaded machine gets time, a hang an end."""
+    deadline = time.monotonic() + seconds
+    while not (found := done()):
+        assert time.monotonic() < deadline, f"not within {seconds:g} s"
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+class Service:
+    """A running service."""
+
+    def __init__(self, data: Path, said: Path, **settings: object) -> None:
+        self.data, self.port, self._said = data, free_port(), said
+        self._environment = environment() | {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start it, and wait until it is ready, or at least answers."""
+        command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(self.data)]
+        with self._said.open("ab") as said:
+            self.process = subprocess.Popen(
+                [*command, "--port", str(self.port)],
+                env=self._environment,
+                stdout=said,
+                stderr=said,
+                stdin=subprocess.DEVNULL,
+            )
+
+        def there() -> bool:
+            assert self.process is not None
+            assert self.process.poll() is None, self.said()[-2000:]
+            return self.ready() if ready else self.alive()
+
+        wait_until(there)
+
+    def stop(self) -> None:
+        """Tell it to end; nothing of it is left."""
+        assert self.process is not None
+        pids = [self.process.pid, *children_of(self.process.pid)]
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(STOP_SECONDS_MAX) == 0
+        assert all(gone(pid) for pid in pids), "a process outlived the service"
+
+    def said(self) -> str:
+        """Its log."""
+        return self._said.read_text(errors="replace")
+
+    def alive(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def ready(self) -> bool:
+        try:
+            return httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200
+        except httpx.TransportError:
+            return False
+
+    def store_pid(self) -> int:
+        """The store's server, the last one that was started."""
+        return int(json.loads((self.data / "service.json").read_text())["server_pid"])
+
+    def pids(self) -> dict[str, int]:
+        """The three processes that are the service; 0 is one that does not run."""
+        assert self.process is not None
+        server = self.store_pid()
+        (worker,) = [pid for pid in children_of(self.process.pid) if pid != server] or [0]
+        return {"endpoint": self.process.pid, "worker": worker, "store": server}
+
+    def post(self, path: str, body: object, **headers: str) -> httpx.Response:
+        """Send a call; it may take long, but not for ever."""
+        return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=60)
+
+    def get(self, path: str, **parameters: str) -> httpx.Response:
+        return httpx.get(f"{self.url}{path}", params=parameters, timeout=60)
+
+    def settle(self) -> None:
+        """Wait until all that was accepted has taken effect."""
+        wait_until(lambda: self.get("/v1/stats").raise_for_status().json()["lag"] == 0)
+
+    def reads(self, urls: list[str]) -> list[int]:
+        """How often each page was read; 0 for one never seen."""
+        pages = self.post("/v1/importance", {"urls": urls}).raise_for_status().json()["pages"]
+        return [page.get("reads", 0) for page in pages]
+
+
+@contextmanager
+def running(data: Path, said: Path, **settings: object) -> Iterator[Service]:
+    """A service that is started, and ended whatever happens."""
+    service = Service(data, said, **settings)
+    try:
+        service.start()
+        yield service
+        service.stop()
+    finally:
+        if service.process is not None and service.process.poll() is None:
+            for pid in (*children_of(service.process.pid), service.process.pid):
+                os.kill(pid, signal.SIGKILL)
+            service.process.wait()
