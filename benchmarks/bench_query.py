@@ -3,12 +3,18 @@
 The store is filled in place: real ids and URLs, columns made up so that the books balance. A twentieth as many hosts
 as pages; one of them owns the hottest hundredth of all pages. Every answer is compared with a plain sort of the same
 numbers before a time counts. "cold" is a new process's first answer, "moved" the first after a step, "warm" any other.
+
+"busy" is asked while a worker in a process of its own takes all the events it can, reads of pages at random: with each
+step there is a new state. An answer's age is the time from the state it shows to its arrival; the contract allows a
+second. Peers: the same question by the static policy, and to a mirror that reads all measures anew.
 """
 
 import argparse
 import json
+import multiprocessing
 import os
 import platform
+import random
 import statistics
 import sys
 import tempfile
@@ -22,10 +28,14 @@ import numpy as np
 
 from opic.cash import MINTED_GRAINS, Flag
 from opic.embedded import EmbeddedServer
+from opic.events import CrawlEvent, encode_crawl_event
+from opic.events import Record as LogRecord
 from opic.frontier import Frontier, Politeness
 from opic.ledger import Measure
-from opic.query import Mirror, Query
-from opic.store import Shard, connect
+from opic.mirror import Mirror, Past
+from opic.query import Query
+from opic.series import Window
+from opic.store import Shard, Store, connect
 from opic.store.columns import Record
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
 from opic.store.shard import BUCKETS_A_CALL
@@ -36,6 +46,11 @@ HOT_SHARE = 100  # One host owns one in so many pages, the hottest.
 TOP, NEXT = 100, 10
 HELD = 100_000
 REPEATS = 15
+BUSY_SECONDS = 5.0
+BUSY_ROUNDS = 5  # By turns, so that a neighbour's load falls on all alike.
+BUSY = {"static": "static", "fixed": "fixed", "interpolation": "interpolation", "fixed, all read anew": "fixed"}
+BUSY_LINKS = 10
+BUSY_EVENTS_A_CALL = 200
 SEED = 20030524
 FETCHED_AT_US = 1_790_000_000_000_000
 RESULT = Path(__file__).parent / "results" / "query.json"
@@ -62,8 +77,10 @@ def fill(shard: Shard, pages: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     state = np.where(read, Flag.KNOWN | Flag.OPEN, Flag.KNOWN).astype(np.uint8)
     fill_records(shard, spent, rng)
     with shard.client.pipeline(transaction=False) as pipe:
-        for name, column, rows in (("v", v, ROWS_I64), ("h", spent, ROWS_I64), ("s", state, ROWS_U8)):
-            for at in range(0, pages, rows):
+        reads = np.add.reduceat(read * shard.rules.measures_max, np.arange(0, pages, ROWS_MEASURES))
+        columns = (("v", v, ROWS_I64), ("h", spent, ROWS_I64), ("r", reads, ROWS_I64), ("s", state, ROWS_U8))
+        for name, column, rows in columns:
+            for at in range(0, len(column), rows):
                 part = column[at : at + rows]
                 pipe.setrange(
                     shard.keys.block(name, at // rows), 0, (part if name == "s" else part.astype(">i8")).tobytes()
@@ -111,6 +128,85 @@ class Timer:
         return answer
 
 
+def ingest(store_url: str, crawl: str, urls: list[str], events: object, stop: object) -> None:
+    """Read pages at random, as fast as it goes; tell how many."""
+    store, rng, offset = Store(Shard.open(connect(store_url), crawl)), random.Random(SEED), 0
+    while not stop.is_set():
+        log = []
+        for _ in range(BUSY_EVENTS_A_CALL):
+            event = CrawlEvent(url=rng.choice(urls), links=rng.sample(urls, BUSY_LINKS))
+            log.append(LogRecord(offset, time.time_ns() // 1000, encode_crawl_event(event)))
+            offset += 1
+        store.apply("busy/0", log)
+        events.value = offset
+
+
+class _Forgetful(Past):
+    """Reads all measures for each state."""
+
+    def measures(self, counts: np.ndarray, spent: np.ndarray) -> tuple[np.ndarray, ...]:
+        super().__init__(self.shard)
+        return super().measures(counts, spent)
+
+
+class _Asked:
+    """What a query was asked while the worker worked, in milliseconds."""
+
+    def __init__(self, query: Query, policy: str) -> None:
+        self.query, self.policy = query, policy
+        self.took: list[float] = []
+        self.ages: list[float] = []
+        self.paces: list[float] = []
+        self.states: set[float] = set()
+
+    def ask(self) -> None:
+        started, as_of = time.perf_counter(), self.query.as_of(self.policy)
+        assert len(self.query.top(TOP, policy=self.policy, window=0.05)) == TOP
+        self.took.append(1000 * (time.perf_counter() - started))
+        self.ages.append(1000 * (time.time() - as_of))
+        self.states.add(as_of)
+
+
+def ask_while_busy(shard: Shard, store_url: str, pages: int, seconds: float) -> dict[str, dict[str, float]]:
+    """Ask for the top by each policy while a worker reads pages; return times, ages and the pace of the worker."""
+    spawn = multiprocessing.get_context("spawn")
+    events, stop = spawn.Value("q", 0), spawn.Event()
+    urls = list(shard.urls_of(range(0, pages, max(1, pages // 100_000))).values())
+    worker = spawn.Process(target=ingest, args=(store_url, "bench", urls, events, stop), daemon=True)
+    worker.start()
+    while not events.value:
+        time.sleep(0.1)
+    asked = {name: _Asked(Query(shard, Mirror(shard)), policy) for name, policy in BUSY.items()}
+    asked["fixed, all read anew"].query.mirror.past = _Forgetful(shard)
+    asked["fixed, all read anew"].query.mirror._view_seconds = float("inf")  # And for every new state.
+    for one in asked.values():
+        one.query.top(TOP, policy=one.policy, window=0.05)
+    pauses: dict[str, list[float]] = {name: [] for name in asked}
+    for _ in range(BUSY_ROUNDS):
+        for name, one in asked.items():
+            one.ask()  # After some seconds in which nobody asked there is more to read.
+            pauses[name].append(one.took.pop())
+            one.ages.pop()
+            end, before, began = time.perf_counter() + seconds / BUSY_ROUNDS, events.value, time.perf_counter()
+            while time.perf_counter() < end:
+                one.ask()
+            one.paces.append((events.value - before) / (time.perf_counter() - began))
+    columns = ("p50 ms", "p99 ms", "p50 age", "max age", "paused ms", "states/s", "events/s")
+    print(f"{'busy, top by':<42} " + " ".join(f"{name:>9}" for name in columns))
+    rows = {}
+    for name, one in asked.items():
+        p50, p99 = np.percentile(one.took, [50, 99])
+        ages = (statistics.median(one.ages), max(one.ages))
+        row = (p50, p99, *ages, statistics.median(pauses[name]), len(one.states) / seconds, np.mean(one.paces))
+        rows[f"busy {name}"] = {key: round(float(x), 1) for key, x in zip(columns, row, strict=True)}
+        print(f"{name:<42} " + " ".join(f"{x:>9.1f}" for x in row), flush=True)
+    stop.set()
+    worker.join()
+    audit = shard.audit()
+    assert audit.conserved, audit.mismatches
+    return rows
+
+
 def move(shard: Shard) -> None:
     """Pretend that a step took effect."""
     shard.client.hincrby(shard.keys.books, "version", 1)
@@ -141,7 +237,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     timer.once("top by a window, warm", lambda: query.top(TOP, policy="fixed", window=0.05), REPEATS)
     for policy in ("interpolation", "variable", "improved"):
         windowed = timer.once(f"top by {policy}, first", lambda p=policy: query.top(TOP, policy=p, window=0.05))
-        estimates = query.mirror.fresh().view(policy, 0.05, shard).estimates
+        estimates = query.mirror.fresh().view(policy, Window(0.05)).estimates
         assert abs(estimates.sum() - 1) < 1e-9
         assert [p["importance"] for p in windowed] == np.sort(estimates)[::-1][:TOP].tolist()
     url = first[-1]["url"]
@@ -175,6 +271,8 @@ def main() -> int:
     """Fill a store, ask it, write the JSON; exit 1 when a large store answers too slowly."""
     parser = argparse.ArgumentParser(description="Times of queries and of the next pages.")
     parser.add_argument("--pages", type=int, default=PAGES)
+    parser.add_argument("--busy-seconds", type=float, default=BUSY_SECONDS, help="for each row")
+    parser.add_argument("--busy-only", action="store_true", help="nothing but the busy part; writes no result")
     parser.add_argument("--result", type=Path, default=RESULT, help="where the JSON goes")
     args = parser.parse_args()
     with ExitStack() as stack:
@@ -182,7 +280,13 @@ def main() -> int:
         server.start()
         stack.callback(server.stop)
         client = stack.enter_context(connect(server.url))
-        rows = measure(Shard.open(client, "bench"), args.pages)
+        shard = Shard.open(client, "bench")
+        if args.busy_only:
+            fill(shard, args.pages)
+            ask_while_busy(shard, server.url, args.pages, args.busy_seconds)
+            return 0
+        rows = measure(shard, args.pages)
+        rows |= ask_while_busy(shard, server.url, args.pages, args.busy_seconds)
     slow = [name for name, most in ALLOWED.items() if args.pages <= 1_000_000 and rows[name]["median_ms"] > most]
     args.result.parent.mkdir(parents=True, exist_ok=True)
     about = {

@@ -144,6 +144,7 @@ class Books:
     version: int = 0  # Steps applied. The fence: a step computed from another version is refused.
     clock: int = 0  # G: grains ever spent by reads.
     rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
+    time_us: int = 0  # Of the last record that took effect; it may run backwards.
     pool: int = 0  # The virtual page.
     credit: int = 0  # All that was granted, or paid, so far to a page of class 0.
     live: int = 0  # Known pages, not gone.

@@ -97,7 +97,10 @@ Data = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
-Window = Annotated[float | None, typer.Option(metavar="ROUNDS", help="Of the policy. [OPIC_WINDOW_ROUNDS]")]
+Window = Annotated[
+    str | None,
+    typer.Option(metavar="WINDOW", help="Of the policy: rounds, or a time like 30d or 12h. [OPIC_WINDOW_ROUNDS]"),
+]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
 
 
@@ -329,7 +332,7 @@ def top(
     settings = _settings(config, store, data, kafka, crawl)
     _check_n(n, settings)
     with _asking(settings) as backend:
-        as_of = backend.query.as_of()
+        as_of = backend.query.as_of(policy)
         pages = backend.query.top(n, domain, policy, window)
     print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
 
@@ -389,7 +392,7 @@ def importance(
 ) -> None:
     """Print what is known of a page; exit 1 if it was never seen."""
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
-        as_of = backend.query.as_of()
+        as_of = backend.query.as_of(policy)
         page = _seen(backend, url, *backend.query.importance([url], policy, window))
     print_answer({"as_of": as_of, **page}, as_json)
 

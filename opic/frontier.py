@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from opic.cash import MILLION, Flag
 from opic.errors import BadInput
-from opic.query import Bools, Mirror, Snapshot, canonical_host
+from opic.mirror import Bools, Mirror, Snapshot
+from opic.query import canonical_host
 from opic.store import Shard
 from opic.store.columns import Int64s, Record
 from opic.store.connection import store_errors

@@ -20,6 +20,7 @@ from hashlib import blake2b
 from opic.cash import ROUND_BITS, Anchor, Books, Flag, Rules, gone_until_us, roll, split
 from opic.errors import BadUrl
 from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.series import ENTRIES_MAX, Entry, entry_due
 from opic.urls import canonical_url, host_of, registered_domain
 
 
@@ -85,6 +86,7 @@ class Ledger:
         self.limits = limits or Limits()
         self.books = Books.genesis(self.rules)
         self.pages: dict[str, Page] = {}
+        self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
 
     def next_offset(self, partition: str) -> int:
@@ -96,8 +98,13 @@ class Ledger:
         for record in records:
             if record.offset < self.next_offset(partition):
                 continue
+            if not self.series:
+                self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
             self._decide(decode_record(record, self.limits))
+            self.books.time_us = record.time_us
             self.books.check()
+            if entry_due(self.series[-1], self.books):
+                self.series.append(Entry.of(self.books))
             self._next_offset[partition] = record.offset + 1
 
     def cash(self, page: Page) -> int:

@@ -1,46 +1,27 @@
 """Answers: how important a page is, which pages are at the top, how the books stand.
 
 A single page is read from the store, so that its numbers are of this instant. What needs all pages (the top, a rank)
-comes from a mirror of the columns in numpy: exact on a quiet or small store, at most a second old on a large busy one.
+comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one.
 """
 
 import re
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opic import windows
 from opic.cash import MILLION, ROUND_BITS, Books, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
+from opic.mirror import Floats, Mirror, Snapshot, View, largest
+from opic.series import Window
 from opic.store import Shard
-from opic.store.columns import Bytes, Int64s, Record
-from opic.store.connection import store_errors
-from opic.store.keys import ROWS_URLS
-from opic.store.shard import ROWS_READ_MAX, Columns
+from opic.store.columns import Int64s, Record
+from opic.store.shard import ROWS_READ_MAX
 from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
-
-Int32s = NDArray[np.int32]
-Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
-T = TypeVar("T")
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
-PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
-REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
-AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
-REFRESH_TRIES = 3
-HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
-URL_BLOCKS_A_CALL = 64
-VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
-DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
 NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
-KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
 def canonical_host(text: str) -> str:
@@ -61,280 +42,10 @@ def canonical_host(text: str) -> str:
         raise BadInput(message) from None
 
 
-def largest(values: Int64s | Floats, count: int) -> Int64s:
-    """Return where the `count` largest values are that are not negative, descending, ties by position.
-
-    Costs one partition, 12 ms for a million, and a sort of `count`.
-
-    >>> largest(np.array([5, -1, 7, 5, 0]), 3)
-    array([2, 0, 3])
-    """
-    at = np.arange(len(values))
-    if count < len(values):
-        edge = np.partition(values, len(values) - count)[len(values) - count]
-        above = np.flatnonzero(values > edge)
-        at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
-    at = at[values[at] >= 0]
-    return at[np.argsort(-values[at], kind="stable")]
-
-
 def error_bound(books: Books, rules: Rules) -> float | None:
     """Return the bound on the static estimate's error; None where it says nothing, as it does if paid at once."""
     bound = 2.0 if rules.continuous else books.error_bound(rules.minted, rules.q)
     return bound if bound < 2 else None
-
-
-class Hosts:
-    """The host of every page as a number, read from the URLs as pages become known. It only grows."""
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read until a host is asked for: a million URLs take about a second, once."""
-        self.shard = shard
-        self.names: list[str] = []
-        self._number: dict[str, int] = {}
-        self._by_authority: dict[str, int] = {}
-        self._of_page = np.zeros(0, np.int32)
-        self._pages = 0
-        self._domains: dict[str, tuple[int, list[int]]] = {}
-        self._lock = threading.Lock()
-
-    def of_pages(self, pages: int) -> Int32s:
-        """Return the host numbers of the pages with ids below `pages`."""
-        with self._lock:
-            if pages > len(self._of_page):
-                # A new array: whoever holds a view of the old one keeps what he saw.
-                grown = np.zeros(max(pages, 2 * len(self._of_page)), np.int32)
-                grown[: self._pages] = self._of_page[: self._pages]
-                self._of_page = grown
-            step = URL_BLOCKS_A_CALL * ROWS_URLS
-            while self._pages < pages:
-                ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
-                urls = self.shard.urls_of(ids)
-                self._of_page[ids.start : ids.stop] = [self._number_of(urls[i]) for i in ids]
-                self._pages = ids.stop
-            view = self._of_page[:pages]
-        view.flags.writeable = False
-        return view
-
-    def _number_of(self, url: str) -> int:
-        authority = url.split("/", 3)[2]
-        number = self._by_authority.get(authority)
-        if number is None:
-            host = host_of(url)
-            number = self._number.setdefault(host, len(self.names))
-            if number == len(self.names):
-                self.names.append(host)
-            if "@" not in authority:  # A site may make up any number of users.
-                self._by_authority[authority] = number
-        return number
-
-    def number(self, host: str) -> int | None:
-        """Return a host's number, or None if no page seen so far is there."""
-        return self._number.get(host)
-
-    def below(self, domain: str) -> list[int]:
-        """Return the numbers of a host or domain and of all hosts below it."""
-        with self._lock:
-            seen, numbers = self._domains.pop(domain, (0, []))
-            suffix = "." + domain
-            new = [i for i, h in enumerate(self.names[seen:], seen) if h == domain or h.endswith(suffix)]
-            found = (len(self.names), numbers + new)
-            self._domains[domain] = found  # Last in, so that the first one is the longest unused.
-            if len(self._domains) > DOMAINS_KEPT_MAX:
-                del self._domains[next(iter(self._domains))]
-        return found[1]
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """What a window policy makes of a snapshot: estimates of pages by id, and what they rest on."""
-
-    estimates: Floats  # 0 for pages that are not live; sums to 1.
-    scores: Floats  # The same, but -1 for pages that are not live.
-    ascending: Floats  # The scores, sorted.
-    warm: bool  # The policy speaks for itself; else its estimates are the static ones as yet.
-
-    def ranks(self, scores: Sequence[float]) -> list[int]:
-        """Return 1 + the number of live pages with a larger estimate, for each."""
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores), side="right")
-        return [1 + n for n in larger.tolist()]
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The columns of one instant. It never changes; what is worked out of them is kept beside them.
-
-    All arrays are (n,), by id, ids without the KNOWN bit among them.
-    """
-
-    as_of: float  # Unix seconds; this is the state of then.
-    books: Books
-    v: Int64s
-    spent: Int64s
-    state: Bytes
-    table: Hosts
-    kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
-
-    def __len__(self) -> int:
-        """Count the ids."""
-        return len(self.state)
-
-    def _keep(self, name: str, work_out: Callable[[], T]) -> T:
-        """Work something out once. Two threads at once may both do so, to the same result."""
-        if name not in self.kept:
-            self.kept[name] = work_out()
-        kept: T = self.kept[name]
-        return kept
-
-    @property
-    def host(self) -> Int32s:
-        """The number of each page's host in `hosts`."""
-        return self._keep("host", lambda: self.table.of_pages(len(self)))
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Host names by number; there may be more than these pages have."""
-        return self.table.names
-
-    @property
-    def scores(self) -> Int64s:
-        """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
-
-        def work_out() -> Int64s:
-            return np.where(self._live(), self.spent + self.v + self.books.credit, -1)
-
-        return self._keep("scores", work_out)
-
-    def view(self, policy: str, rounds: float, shard: Shard) -> View:
-        """Return what a window policy makes of this state; the measures are read the first time.
-
-        They are read later than the columns. A measure made since then tells so by its clock and is left out, so that
-        this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones pushed
-        out. Costs a second for a million pages, a third of them read, for each state that is asked about (a busy store
-        has a new one for nearly every question), then 0.1 to 0.2 s for each further policy or window.
-        """
-        views: dict[tuple[str, float], View] = self._keep("views", dict)
-        found = views.get((policy, rounds))
-        if found is None:
-            past = self._keep("past", lambda: self._past(shard))
-            window = max(rounds * shard.rules.round_grains(self.books.live), 1.0)
-            estimates = windows.estimate(policy, past, window, shard.rules.measures_max)
-            scores = np.where(past.live, estimates, -1.0)
-            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, window))
-            while len(views) >= VIEWS_KEPT_MAX:
-                views.pop(next(iter(views), ("", 0.0)), None)
-            views[policy, rounds] = found
-        return found
-
-    def _past(self, shard: Shard) -> windows.Past:
-        found = shard.measures(len(self))
-        then = found.clock <= self.books.clock
-        counts = np.zeros(len(then) + 1, np.int64)
-        np.cumsum(then, out=counts[1:])
-        kept = (found.anchor_clock > 0) & (found.anchor_clock <= self.books.clock)
-        anchors = (np.where(kept, found.anchor_clock, 0), np.where(kept, found.anchor_spent, 0))
-        return windows.Past(
-            starts=counts[found.starts],
-            clock=found.clock[then],
-            spent=found.cash[then],
-            cash=self.v + self.books.credit,
-            history=self.spent,
-            live=self._live(),
-            now=self.books.clock,
-            anchors=anchors if shard.rules.continuous else None,
-        )
-
-    def _live(self) -> Bools:
-        live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
-        return live
-
-    def ranks(self, scores: Sequence[int]) -> list[int]:
-        """Return 1 + the number of live pages with a larger H + C, for each score."""
-        ascending = self._keep("ascending", lambda: np.sort(self.scores))
-        larger = len(ascending) - np.searchsorted(ascending, np.array(scores, np.int64), side="right")
-        return [1 + n for n in larger.tolist()]
-
-    def top(self, count: int) -> Int64s:
-        """Return the ids of the live pages with most H + C, descending, ties by id."""
-        return self._head("top", lambda: self.scores, count)
-
-    @property
-    def offers(self) -> Int64s:
-        """Cash of the pages that may be offered at all (live, not excluded, with cash), -1 for others."""
-
-        def work_out() -> Int64s:
-            cash = self.v + self.books.credit
-            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0)
-            return np.where(fit, cash, -1)
-
-        return self._keep("offers", work_out)
-
-    def greedy(self, count: int) -> Int64s:
-        """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
-        return self._head("greedy", lambda: self.offers, count)
-
-    def _head(self, name: str, values: Callable[[], Int64s], count: int) -> Int64s:
-        # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
-        length = HEAD_PAGES
-        while length < min(count, len(self)):
-            length *= 16
-        return self._keep(f"{name} {length}", lambda: largest(values(), length))
-
-
-class Mirror:
-    """A copy of a shard's columns that keeps itself fresh. Any thread may ask."""
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read yet."""
-        self.shard = shard
-        self.hosts = Hosts(shard)
-        self._lock, self._view_lock = threading.Lock(), threading.Lock()
-        self._snapshot: Snapshot | None = None
-        self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
-
-    def fresh(self) -> Snapshot:
-        """Return the state of now, or of up to AGE_SECONDS_MAX ago when the store is large and busy.
-
-        One small read when nothing moved. When something did, the columns are read again, unless there are more than
-        PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
-        of 10^7 pages spends a sixth of its reader's time on it at most.
-        """
-        with self._lock:
-            now, kept = time.time(), self._snapshot
-            if kept is not None:
-                with store_errors():
-                    version = int(self.shard.client.hget(self.shard.keys.books, "version") or 0)
-                if version == kept.books.version:
-                    self._snapshot = kept = replace(kept, as_of=now)
-                    return kept
-                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX)
-                if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
-                    return kept
-            self._snapshot = fresh = self._read()
-            return fresh
-
-    def view(self, policy: str, rounds: float) -> tuple[Snapshot, View]:
-        """Return a fresh state and what a window policy makes of it. One thread works it out, others wait."""
-        with self._view_lock:
-            snapshot = self.fresh()
-            return snapshot, snapshot.view(policy, rounds, self.shard)
-
-    def _read(self) -> Snapshot:
-        for _ in range(REFRESH_TRIES):
-            as_of, self._read_at = time.time(), time.monotonic()
-            columns = self.shard.columns()
-            self._took_seconds = time.monotonic() - self._read_at
-            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts)
-            # Pages that became known while we asked how many there are would be missing until the next step.
-            if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
-                break
-        return snapshot
-
-
-def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes]:
-    for column in (columns.v, columns.spent, columns.state):
-        column.flags.writeable = False
-    return columns.books, columns.v, columns.spent, columns.state
 
 
 class Query:
@@ -363,16 +74,17 @@ class Query:
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
-    def as_of(self) -> float:
-        """Return a time (Unix seconds) that the state shown by answers from now on is no older than."""
-        return self.mirror.fresh().as_of
+    def as_of(self, policy: str | None = None) -> float:
+        """Return a time (Unix seconds) that the state shown by a policy's answers from now on is no older than."""
+        static = (self.policy if policy is None else policy) == "static"
+        return (self.mirror.fresh() if static else self.mirror.picked()).as_of
 
     def never_seen(self, url: str) -> str:
         """Say that a page is not known."""
         return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
 
     def importance(
-        self, urls: Sequence[str], policy: str | None = None, window: float | None = None
+        self, urls: Sequence[str], policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object] | None]:
         """Estimate the importance of pages.
 
@@ -383,9 +95,10 @@ class Query:
         Args:
             urls: any number, in any form; 2,000 at a time are of one instant.
             policy: one of POLICIES; that of OPIC_POLICY if None.
-            window: in rounds, for the window policies; OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by
-                one grant for every live page, so W rounds are W * grant * live pages grains of the clock; under the
-                continuous payout by all cash.
+            window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
+                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, under the
+                continuous payout by all cash; how far that was, and how far it moved in those days, `opic.series`
+                knows.
 
         Returns:
             For each URL the entry that the public contract names, or None for a page never seen. A gone page has
@@ -395,7 +108,7 @@ class Query:
             BadUrl: one of the URLs can't be taken.
             BadInput: the policy or the window can't, or the store keeps too few measures for it.
         """
-        policy, rounds = self._policy(policy, window)
+        policy, span = self._policy(policy, window)
         canonical = [canonical_url(url, self.url_bytes_max) for url in urls]
         distinct = list(dict.fromkeys(canonical))
         ids = {url: i for url, i in zip(distinct, self.shard.ids_of(distinct), strict=True) if i is not None}
@@ -404,11 +117,11 @@ class Query:
         found = list(ids.items())
         for at in range(0, len(found), ROWS_READ_MAX):
             entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), snapshot)
-        if rounds is not None and entries:
-            snapshot, view = self.mirror.view(policy, rounds)
+        if span is not None and entries:
+            snapshot, view = self.mirror.view(policy, span)
             self._by_window({ids[url]: entry for url, entry in entries.items()}, snapshot, view)
             for entry in entries.values():
-                entry |= {"policy": policy, "window": rounds}
+                entry |= {"policy": policy, "window": span.shown()}
         return [entries.get(url) for url in canonical]
 
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
@@ -475,7 +188,7 @@ class Query:
         return {"url": canonical, "measures": found}
 
     def top(
-        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | None = None
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
         """Return the most important live pages, descending, ties in order of first sight.
 
@@ -490,14 +203,14 @@ class Query:
         Raises:
             BadInput: a parameter can't be taken.
         """
-        policy, rounds = self._policy(policy, window)
+        policy, span = self._policy(policy, window)
         if n < 1:
             raise BadInput(f"n={n}: ask for at least one page")
         within = None if domain is None else canonical_host(domain)
-        if rounds is None:
+        if span is None:
             snapshot, view = self.mirror.fresh(), None
         else:
-            snapshot, view = self.mirror.view(policy, rounds)
+            snapshot, view = self.mirror.view(policy, span)
         scores: Int64s | Floats = snapshot.scores if view is None else view.scores
         if within is not None:
             inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
@@ -525,7 +238,7 @@ class Query:
                 "reads": Record.unpack(record).reads,
                 "host": host_of(urls[i]),
                 "policy": policy,
-                "window": rounds,
+                "window": span and span.shown(),
             }
             for i, share, rank, cash, record in zip(
                 ids.tolist(), shares, ranks, (snapshot.v[ids] + snapshot.books.credit).tolist(), records, strict=True
@@ -559,14 +272,13 @@ class Query:
         shard = {"shard": 0, **sums, "conserved": found.conserved, "mismatches": list(found.mismatches)}
         return {"minted": found.minted, **sums, "conserved": found.conserved, "shards": [shard]}
 
-    def _policy(self, policy: str | None, window: float | None) -> tuple[str, float | None]:
-        """Return the policy that is meant, and its window in rounds; static has none."""
+    def _policy(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
+        """Return the policy that is meant, and its window; static has none."""
         policy = self.policy if policy is None else policy
         if policy not in POLICIES:
             raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
-        if window is not None and not 0 < window < float("inf"):  # NaN fails every comparison.
-            raise BadInput(f"window={window} is not a positive number of rounds")
+        span = Window.parse(self.window_rounds if window is None else window)
         if policy == "static":
             return policy, None
         windows.check_measures(policy, self.shard.rules.measures_max)
-        return policy, self.window_rounds if window is None else float(window)
+        return policy, span

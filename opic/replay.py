@@ -27,8 +27,8 @@ from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull, NotBui
 from opic.events import CrawlEvent, Limits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import Call, EventLog
+from opic.mirror import Mirror
 from opic.packed import cut_stream, is_map
-from opic.query import Mirror
 from opic.settings import Settings
 from opic.store import Shard, Store
 from opic.urls import canonical_url, shown

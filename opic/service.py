@@ -18,7 +18,8 @@ from opic.errors import DiskFull, StoreError, StoreUnavailable
 from opic.events import Limits, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import Call, EventLog, Terms
-from opic.query import Mirror, Query
+from opic.mirror import Mirror
+from opic.query import Query
 from opic.settings import Settings
 from opic.store import Shard, connect
 from opic.store.connection import store_errors

@@ -112,7 +112,7 @@ class Calls:
         return await _in_thread(lambda: self._importance(asked))
 
     def _importance(self, asked: models.OnePage) -> Mapping[str, object]:
-        as_of = self._as_of()
+        as_of = self._as_of(asked.policy)
         (page,) = self._service.backend.query.importance([asked.url], asked.policy, asked.window)
         if page is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
@@ -124,7 +124,7 @@ class Calls:
 
     def _importances(self, asked: models.ManyPages) -> Mapping[str, object]:
         self._check_count("urls", asked.urls)
-        as_of = self._as_of()
+        as_of = self._as_of(asked.policy)
         found = self._service.backend.query.importance(asked.urls, asked.policy, asked.window)
         pages = [page or self._never_seen(url) for url, page in zip(asked.urls, found, strict=True)]
         return {"pages": pages, "as_of": as_of}
@@ -149,7 +149,7 @@ class Calls:
 
     def _top(self, asked: models.TopPages) -> Mapping[str, object]:
         self._check_n(asked.n)
-        as_of = self._as_of()
+        as_of = self._as_of(asked.policy)
         pages = self._service.backend.query.top(asked.n, asked.domain, asked.policy, asked.window)
         return {"pages": pages, "as_of": as_of}
 
@@ -194,9 +194,9 @@ class Calls:
         body = await read_body(request, self._settings.max_body_bytes)
         return await _in_thread(lambda: do(read_asked(body, model)))
 
-    def _as_of(self) -> float:
-        """Return a time that what the mirror shows from now on is no older than."""
-        return self._service.backend.query.as_of()
+    def _as_of(self, policy: str | None) -> float:
+        """Return a time that what the mirror shows from now on, by this policy, is no older than."""
+        return self._service.backend.query.as_of(policy)
 
     def _check_n(self, n: int) -> None:
         if n > self._settings.max_n:

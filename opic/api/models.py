@@ -7,9 +7,12 @@ Bodies are strict: a number is not a text, true is not 1, and a field nobody kno
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
+from opic.errors import BadInput
 from opic.events import CrawlEvent
+from opic.series import NUMBER, Window
 
 CRAWLER_CHARS_MAX: Final = 200
 DOMAIN_CHARS_MAX: Final = 255
@@ -20,12 +23,37 @@ PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
 AS_OF = "Unix seconds of the state that this answer shows."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
-    "Window in rounds, for a policy that has one; OPIC_WINDOW_ROUNDS if left out. "
-    "A round is the clock advancing by one grant for every live page; under OPIC_VIRTUAL=continuous, by all cash."
+    "Window of a policy that has one: a number of rounds, or a text like 30d or 12h, back from the last event; "
+    "OPIC_WINDOW_ROUNDS if left out. A round is the clock advancing by one grant for every live page; under "
+    "OPIC_VIRTUAL=continuous, by all cash."
 )
+WINDOW_SHOWN = "The window as asked for: rounds, or a text like 30d; null for static."
 POLICY = "How much of the past counts; if left out OPIC_POLICY, else static, or interpolation if paid continuously."
 
-Window = Annotated[float, Field(gt=0, allow_inf_nan=False, description=WINDOW)]
+_WINDOW_SCHEMA = WithJsonSchema(
+    {
+        "anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "string", "pattern": rf"^{NUMBER}[hd]$"}],
+        "examples": [0.5, "30d"],
+    }
+)
+
+
+def _window(given: object) -> float | str:
+    try:
+        return Window.parse(given).shown()
+    except BadInput as error:
+        raise PydanticCustomError("window", "{why}", {"why": str(error).removeprefix("window=")}) from None
+
+
+def _window_in_body(given: object) -> float | str:
+    window = _window(given)
+    if isinstance(given, str) and not isinstance(window, str):
+        raise PydanticCustomError("window", "rounds are a number, not a text; a time is a text like 30d or 12h")
+    return window
+
+
+WindowParameter = Annotated[float | str, PlainValidator(_window), _WINDOW_SCHEMA]
+WindowInBody = Annotated[float | str, PlainValidator(_window_in_body), _WINDOW_SCHEMA]
 
 
 class _Body(BaseModel):
@@ -93,7 +121,7 @@ class ManyPages(_Body):
         description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
     )
     policy: PolicyName | None = Field(None, description=POLICY)
-    window: Window | None = Field(None, description=WINDOW)
+    window: WindowInBody | None = Field(None, description=WINDOW)
 
 
 class OnePage(_Parameters):
@@ -101,7 +129,7 @@ class OnePage(_Parameters):
 
     url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
     policy: PolicyName | None = Field(None, description=POLICY)
-    window: Window | None = Field(None, description=WINDOW)
+    window: WindowParameter | None = Field(None, description=WINDOW)
 
 
 class TopPages(_Parameters):
@@ -115,7 +143,7 @@ class TopPages(_Parameters):
         description="Only pages of this host or registered domain, with all below it.",
     )
     policy: PolicyName | None = Field(None, description=POLICY)
-    window: Window | None = Field(None, description=WINDOW)
+    window: WindowParameter | None = Field(None, description=WINDOW)
 
 
 class PageHistory(_Parameters):
@@ -188,7 +216,7 @@ class PageImportance(_Answer):
     last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
     last_fetched_at: float | None = Field(None, description="Unix seconds of the last read.")
     policy: str | None = Field(None, description="The policy that the estimate follows.")
-    window: float | None = Field(None, description="Window in rounds; null for static.")
+    window: float | str | None = Field(None, description=WINDOW_SHOWN)
     error_bound: float | None = Field(
         None,
         description="Bound on the L1 distance of all static estimates from exact PageRank, where there is one.",
@@ -233,7 +261,7 @@ class TopPage(_Answer):
     url: str
     importance: float = Field(description=IMPORTANCE)
     policy: str = Field(description="The policy that the estimate follows.")
-    window: float | None = Field(description="Window in rounds; null for static.")
+    window: float | str | None = Field(description=WINDOW_SHOWN)
 
 
 class Top(_Answer):

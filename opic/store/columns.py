@@ -93,6 +93,7 @@ class Record:
 class Measures:
     """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]. And its older anchor."""
 
+    reads: Int64s  # (n,), how often each page was ever read.
     starts: Int64s  # (n + 1,)
     clock: Int64s  # (m,), as are the others.
     cash: Int64s
@@ -112,7 +113,9 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     at = ends - lengths
     some = np.flatnonzero(lengths)
     # The heads, a number of all records at a time: reads, departures, the end of the last one, the digest.
-    reads, where = _take(packed, at[some])
+    numbers, where = _take(packed, at[some])
+    reads = np.zeros(len(records), np.int64)
+    reads[some] = numbers
     went, where = _take(packed, where)
     gone = np.flatnonzero(went >> ANCHOR_BITS)
     _, where[gone] = _take(packed, where[gone])
@@ -120,10 +123,10 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     for nth in range(1, 3):
         has = np.flatnonzero((went & (1 << ANCHOR_BITS) - 1) >= nth)
         for part in range(2):
-            numbers, where[has] = _take(packed, where[has])
+            part_of, where[has] = _take(packed, where[has])
             if nth == 1:
-                anchor[part, some[has]] = numbers
-    at[some] = where + np.where(reads > 0, DIGEST_BYTES, 0)
+                anchor[part, some[has]] = part_of
+    at[some] = where + np.where(numbers > 0, DIGEST_BYTES, 0)
     # What is left of each is numbers only, so that one pass over the bytes finds them all.
     edges = np.zeros(len(packed) + 1, np.int64)
     np.add.at(edges, at, 1)
@@ -134,7 +137,7 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     stops = np.flatnonzero(last)
     if not len(stops):
         nothing = np.empty(0, np.int64)
-        return Measures(np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing, *anchor)
+        return Measures(reads, np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing, *anchor)
     firsts = np.concatenate(([0], stops[:-1] + 1))
     shifts = 7 * (np.arange(len(inside)) - np.repeat(firsts, stops - firsts + 1))
     numbers = np.add.reduceat((inside & 0x7F).astype(np.int64) << shifts, firsts).reshape(-1, 3)
@@ -142,7 +145,20 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     starts[1:] = np.searchsorted(stops, np.cumsum(ends - at)) // 3
     steps = numbers[:, 2]
     times = (steps >> 1) ^ -(steps & 1)  # Zigzag.
-    return Measures(starts, _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts), *anchor)
+    clock, cash, times = _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts)
+    return Measures(reads, starts, clock, cash, times, *anchor)
+
+
+def join_measures(parts: Sequence[Measures]) -> Measures:
+    """Put the measures of pages after those of the pages before them."""
+    starts, so_far = [np.zeros(1, np.int64)], 0
+    for part in parts:
+        starts.append(part.starts[1:] + so_far)
+        so_far += len(part.clock)
+    nothing = np.empty(0, np.int64)
+    names = ("reads", "clock", "cash", "fetched_at_us", "anchor_clock", "anchor_spent")
+    reads, *columns = (np.concatenate([nothing, *(getattr(p, name) for p in parts)]) for name in names)
+    return Measures(reads, np.concatenate(starts), *columns)
 
 
 def _take(packed: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:

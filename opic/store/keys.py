@@ -41,11 +41,12 @@ class Keys:
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
         self.metrics = self.prefix + "metrics"
+        self.series = self.prefix + "series"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"
         self.hosts = self.prefix + "hosts"
 
     def block(self, column: str, number: int) -> str:
-        """Return the key of a block: column v, h, f (int64), s (state), m (measures), u (URLs) or p (fingerprints)."""
+        """Return the key of a block: column v, h, f, r (int64), s (state), m (measures), u (URLs), p (fingerprints)."""
         return f"{self.prefix}{column}:{number}"

@@ -3,6 +3,7 @@
 --
 -- A shard is a set of columns under one hash tag, opic:{crawl:shard}: --
 --   v:<b>  h:<b>  f:<b>   strings of 4,094 big-endian int64: signed cash less credit, total history, in-flow
+--   r:<b>                 string of 4,094 big-endian int64: reads of the pages of each m:<b>; may be short or missing
 --   s:<b>                 string of 32,752 state bytes; 0 is an id that no step has made known
 --   m:<b>                 hash of 128 ids: packed reads, departures and measures
 --   u:<b>                 256 URLs in order of ids: a list while it fills, then one zstd string
@@ -11,6 +12,7 @@
 --   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   metrics               hash: what workers measured
+--   series                list: (time, rounds, clock) of past hours or quarters of a round, 3 big-endian int64 each
 --   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
 --
 -- Rules that keep it exact:
@@ -187,28 +189,31 @@ local function read(keys, args)
 end
 
 -- opic_1_step: let a batch of records take effect, once, whole.
---   KEYS books offsets dead leases waits fails, int64 blocks .., state blocks .., measure buckets ..
+--   KEYS books offsets dead leases waits fails series, int64 blocks .., state blocks .., measure buckets ..
 --   ARGV expected-version source/partition expected-offset next-offset retry-seconds blob
 --   blob = {totals: field, difference (text), ..;
 --           for each int64 block: offset, amount, ..;   for each state block: offset, bytes from there on, ..;
 --           for each measure bucket: field, record, ..;
---           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, offset, value, ..}
+--           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, offset, value, ..;
+--           new entries of the series}
 -- Returns {'OK'}, or what refused it: {'OFFSET', next} {'VERSION', v}. Two fences, since two things may have moved:
 -- the same records may have been applied already (by whom does not matter), and another reader may have moved cash.
+local ENTRIES_MAX = 8760  -- As opic/series.py has it.
+
 local function step(keys, args)
   local books, offsets, dead, leases, waits, fails = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6]
   local blob = cmsgpack.unpack(args[6])
-  local totals, amounts, states, measures, fetches, letters = unpack(blob)
+  local totals, amounts, states, measures, fetches, letters, entries = unpack(blob)
   local retry = tonumber(args[5])
   local next_offset = redis.call('HGET', offsets, args[2]) or '0'
   if next_offset ~= args[3] then return {'OFFSET', next_offset} end
   local version = redis.call('HGET', books, 'version')
   if version ~= args[1] then return {'VERSION', version} end
-  if #keys ~= 6 + #amounts + #states + #measures then return redis.error_reply('OPICARGS keys do not match blob') end
+  if #keys ~= 7 + #amounts + #states + #measures then return redis.error_reply('OPICARGS keys do not match blob') end
   -- Each increment is checked and written out in one pass: this loop is most of what a step costs.
   local calls, n_calls = {}, 0
   for b, block in ipairs(amounts) do
-    local key, ops, n = keys[6 + b], {}, 0
+    local key, ops, n = keys[7 + b], {}, 0
     for i = 1, #block, 2 do
       local place, amount = PLACE[block[i]], block[i + 1]
       if not (place and amount > -BALANCE and amount < BALANCE and amount % 1 == 0) then
@@ -249,13 +254,18 @@ local function step(keys, args)
       return redis.error_reply('OPICARGS bad fetch')
     end
   end
-  if not retry or #letters % 3 ~= 0 then return redis.error_reply('OPICARGS bad retry or letters') end
+  for i = 1, #entries do
+    if type(entries[i]) ~= 'string' or #entries[i] ~= 24 then return redis.error_reply('OPICARGS bad entry') end
+  end
+  if not retry or #letters % 3 ~= 0 or #entries > VALUES_MAX then
+    return redis.error_reply('OPICARGS bad retry, letters or entries')
+  end
 
   redis.call('HSET', offsets, args[2], args[4])
   for i = 1, #totals, 2 do redis.call('HINCRBY', books, totals[i], totals[i + 1]) end
   redis.call('HINCRBY', books, 'version', 1)
   for i = 1, n_calls do redis.call('BITFIELD', calls[i][1], unpack(calls[i][2])) end
-  local key = 6 + #amounts
+  local key = 7 + #amounts
   for _, block in ipairs(states) do
     key = key + 1
     for i = 1, #block, 2 do redis.call('SETRANGE', keys[key], block[i], block[i + 1]) end
@@ -284,6 +294,10 @@ local function step(keys, args)
   for i = 1, #letters, 3 do
     redis.call('XADD', dead, 'MAXLEN', '~', 100000, '*', 'opic-error', letters[i], 'opic-topic', 'log',
       'opic-partition', args[2], 'opic-offset', letters[i + 1], 'value', letters[i + 2])
+  end
+  if #entries > 0 then
+    redis.call('RPUSH', keys[7], unpack(entries))
+    redis.call('LTRIM', keys[7], -ENTRIES_MAX, -1)
   end
   return {'OK'}
 end

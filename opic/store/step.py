@@ -20,6 +20,7 @@ from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_
 from opic.errors import BadUrl, FenceMoved, StoreUnavailable
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
+from opic.series import Entry, entry_due
 from opic.store import columns
 from opic.store.columns import DIGEST_BYTES, Bytes, Int64s, by_block
 from opic.store.connection import Line
@@ -52,6 +53,7 @@ class Store:
         self.shard, self.limits, self.retry_seconds = shard, limits or Limits(), retry_seconds
         self.rules = shard.rules
         self.books = Books()
+        self.entry: Entry | None = None  # The last of the series.
         self._stale = True
         self._next: dict[str, int] = {}
         self.links = LinkCache()
@@ -161,7 +163,7 @@ class Store:
         reply = line.answer()
         if reply[0] != b"OK":
             raise FenceMoved(f"another worker stepped in between: {reply}")
-        self.books = sent.books
+        self.books, self.entry = sent.books, sent.entry
         self._next[partition] = sent.records[-1].offset + 1
         return self._next[partition]
 
@@ -169,6 +171,8 @@ class Store:
         """Forget all that may have moved; ids, and with them links and domains, never do."""
         found = self.shard.columns()
         self.books = found.books
+        # Read after the books: if it is newer than they are, the step is refused.
+        self.entry = next(iter(self.shard.series(newest=1)), None)
         self._next.clear()
         self._grow(len(found.state))
         self.state[:] = 0
@@ -227,10 +231,13 @@ class _Batch:
         self.deposits: list[Int64s] = []
         self.deposits_inflow: list[Int64s] = []
         self.spent: dict[int, int] = {}
+        self.read: list[int] = []  # A page as often as it is read.
         self.changed: set[int] = set()
         self.dirty: set[int] = set()
         self.fetches: list[float] = []
         self.letters: list[str | bytes] = []
+        self.entry: Entry | None = None
+        self.entries: list[bytes] = []
         self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
         self._look_up()
 
@@ -324,6 +331,7 @@ class _Batch:
         if rows.books.version != (self.before.version if sent is None else sent.before.version):
             raise FenceMoved("another worker stepped in between")
         self.books = copy(self.before)
+        self.entry = store.entry if sent is None else sent.entry
         self.state, self.pending = store.state, store.pending  # Preparing the next batch may have grown them.
         wanted, v, unpack = self.wanted.tolist(), rows.v, columns.Record.unpack
         if sent is not None and len(sent.touched):
@@ -339,9 +347,18 @@ class _Batch:
         self.some_gone = bool((states & GONE).any())
         self.books.bad_links += self.bad_links
         for place, record in enumerate(self.records):
+            last = self.entry or self._note(Entry(record.time_us, self.books.rounds, self.books.clock))
             self._decide(record, self.events[place], place)
+            self.books.time_us = record.time_us
+            if entry_due(last, self.books):
+                self._note(Entry.of(self.books))
         self.books.version += 1
         self.books.check()
+
+    def _note(self, entry: Entry) -> Entry:
+        self.entry = entry
+        self.entries.append(entry.pack())
+        return entry
 
     def _follow(self, sent: "_Batch") -> None:
         """Take over the pages that the batch before read or saw go away: their rows are older than that."""
@@ -418,6 +435,7 @@ class _Batch:
         record.reads += 1
         record.digest = digest
         record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
+        self.read.append(page)
         record.anchors = roll(record.anchors, books.clock, self._spent(page), rules)
         self.dirty.add(page)
         if share.share:
@@ -506,19 +524,21 @@ class _Batch:
     def payload(self) -> tuple[list[str], bytes]:
         """Return the keys and the blob of the step call, and take the pending sums back to zero."""
         keys, store = self.store.shard.keys, self.store
-        names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
+        names = [keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails, keys.series]
         reads = np.fromiter(self.spent, np.int64, len(self.spent))
         self.touched = touched = _distinct(np.concatenate([*self.deposits, reads]))
         self.sums = self.pending[touched]
         spent = np.fromiter(sorted(self.spent), np.int64, len(self.spent))
         spent_by = np.array([self.spent[i] for i in spent.tolist()], np.int64)
         across = _distinct(np.concatenate([*self.deposits_inflow, np.empty(0, np.int64)]))
+        buckets, times = np.unique(np.array(self.read, np.int64) // ROWS_MEASURES, return_counts=True)
 
         amounts: list[list[int]] = []
         for column, ids, sums in (
             ("v", touched, self.sums),
             ("h", spent, spent_by),
             ("f", across, store.pending_inflow[across]),
+            ("r", buckets, times),
         ):
             blocks, edges, offsets = by_block(ids, ROWS_I64)
             names += [keys.block(column, block) for block in blocks]
@@ -550,7 +570,9 @@ class _Batch:
         for name in BOOK_FIELDS[1:]:  # All but the version, which the step counts itself.
             if difference := getattr(after, name) - getattr(before, name):
                 totals += (name, str(difference))
-        blob = msgpack.packb([totals, amounts, states, measures, self.fetches, self.letters], use_bin_type=False)
+        blob = msgpack.packb(
+            [totals, amounts, states, measures, self.fetches, self.letters, self.entries], use_bin_type=False
+        )
         return names, blob
 
 

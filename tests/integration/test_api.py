@@ -6,6 +6,7 @@ Every answer that these tests get is checked on its way against the endpoint's o
 import json
 import logging
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -484,7 +485,15 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
     "too many seeds": ("/v1/seeds", {"urls": ["http://a.example/"] * 10_001}, "OPIC_MAX_URLS 10,000"),
     "leases are numbers": ("/v1/release", {"leases": [1]}, "leases.0: "),
     "a policy nobody knows": ("/v1/importance", {"urls": [], "policy": "best"}, "policy: "),
-    "a window of nothing": ("/v1/importance", {"urls": [], "window": 0}, "window: "),
+    "a window of nothing": ("/v1/importance", {"urls": [], "window": 0}, "window: 0 is neither a positive number of"),
+    "a window of no unit": (
+        "/v1/importance",
+        {"urls": [], "window": "3w"},
+        "window: '3w' is neither a positive number",
+    ),
+    "a window of rounds as a text": ("/v1/importance", {"urls": [], "window": "3"}, "window: rounds are a number"),
+    "a window that is true": ("/v1/importance", {"urls": [], "window": True}, "window: true is neither"),
+    "a window far too long": ("/v1/importance", {"urls": [], "window": 10**400}, "window: "),
     "a bad URL asked about": ("/v1/importance", {"urls": ["http://a.example/", "/about"]}, "'/about'"),
     "too many URLs asked about": ("/v1/importance", {"urls": ["http://a.example/"] * 10_001}, "OPIC_MAX_URLS 10,000"),
 }
@@ -585,7 +594,13 @@ def test_top_is_descending_and_may_be_of_one_domain(api: Api) -> None:
         ({"n": "1001"}, "n=1,001 is over OPIC_MAX_N 1,000"),
         ({"n": "9" * 5_000}, "n"),
         ({"policy": "best"}, "policy: "),
-        ({"window": "-1"}, "window: "),
+        (
+            {"window": "-1"},
+            "window: '-1' is neither a positive number of rounds, like 0.5, nor a time, like 30d or 12h",
+        ),
+        ({"window": "30w"}, "window: '30w' is neither a positive number of rounds, like 0.5, nor a time"),
+        ({"window": "0d"}, "window: '0d' is neither"),
+        ({"window": "{d}"}, "window: '{d}' is neither"),
         ({"domian": "a.example"}, "domian: no such field"),
         ({"domain": ""}, "domain: "),
         ({"domain": "a b/c"}, ""),
@@ -595,22 +610,23 @@ def test_a_bad_parameter_is_refused_by_name(api: Api, parameters: dict[str, str]
     problem(api.client.get("/v1/top", params=parameters), 422, word)
 
 
+@pytest.mark.parametrize("window", [0.5, "30d", "0.5h"])
 @pytest.mark.parametrize("policy", ["interpolation", "fixed", "variable", "improved"])
-def test_a_window_policy_is_a_share_too_and_says_so(api: Api, policy: str) -> None:
+def test_a_window_policy_is_a_share_too_and_says_so(api: Api, policy: str, window: float | str) -> None:
     links = ["http://two.windows.example/", "http://three.windows.example/"]
     for _ in range(3):
         api.events("http://one.windows.example/", links=links)
         api.events(links[0], links=["http://one.windows.example/"])
     api.settle()
-    asked = {"policy": policy, "window": 0.5}
+    asked = {"policy": policy, "window": window}
     pages = api.client.get("/v1/top", params={"n": 1_000, **asked}).json()["pages"]
     assert sum(page["importance"] for page in pages) == pytest.approx(1, abs=1e-9)
-    assert {(page["policy"], page["window"]) for page in pages} == {(policy, 0.5)}
+    assert {(page["policy"], page["window"]) for page in pages} == {(policy, window)}
     values = {page["url"]: page["importance"] for page in pages}
     one = api.client.get("/v1/importance", params={"url": links[0], **asked}).json()
     many = api.client.post("/v1/importance", json={"urls": [links[0], "http://never.example/"], **asked}).json()
     for page in (one, many["pages"][0]):
-        assert (page["policy"], page["window"]) == (policy, 0.5)
+        assert (page["policy"], page["window"]) == (policy, window)
         assert page["importance"] == values[links[0]]
         assert "error_bound" not in page
     assert many["pages"][1]["importance"] is None
@@ -622,7 +638,24 @@ def test_a_window_is_only_for_policies_that_have_one(api: Api) -> None:
     asked: dict[str, Any] = {"url": "http://static.example/", "policy": "static", "window": 8}
     assert api.client.get("/v1/importance", params=asked).json()["window"] is None
     assert api.client.get("/v1/top", params={"policy": "static", "window": 8}).status_code == 200
-    assert api.client.get("/v1/importance", params=asked | {"policy": "fixed"}).json()["window"] == 8
+    for given, shown in (("8", 8), ("030.0d", "30d"), ("1e1h", "10h")):
+        answer = api.client.get("/v1/importance", params=asked | {"policy": "fixed", "window": given}).json()
+        assert answer["window"] == shown
+
+
+def test_a_window_is_described_in_both_forms(api: Api) -> None:
+    document = api.client.get("/openapi.json").json()
+    parameters = {p["name"]: p for p in document["paths"]["/v1/top"]["get"]["parameters"]}
+    body = document["paths"]["/v1/importance"]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    asked = body["properties"]["window"]
+    for schema in (parameters["window"]["schema"], asked):
+        number, text = next(part["anyOf"] for part in schema["anyOf"] if "anyOf" in part)
+        assert number == {"type": "number", "exclusiveMinimum": 0}
+        assert re.search(text["pattern"], "30d")
+        assert re.search(text["pattern"], "1.5h")
+        assert not re.search(text["pattern"], "30")
+    shown = document["components"]["schemas"]["TopPage"]["properties"]["window"]["anyOf"]
+    assert [part["type"] for part in shown] == ["number", "string", "null"]
 
 
 # History.

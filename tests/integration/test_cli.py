@@ -34,6 +34,7 @@ QUESTIONS = {
     "importance": ("importance", "http://a.example/"),
     "importance of a window": ("importance", "http://a.example/", "--policy", "variable", "--window", "0.5"),
     "top of a window": ("top", "--n", "3", "--policy", "improved", "--window", "2"),
+    "top of a window in days": ("top", "--n", "3", "--policy", "fixed", "--window", "1.5d"),
     "history": ("history", "http://a.example/"),
     "audit": ("audit",),
     "stats": ("stats",),
@@ -43,6 +44,7 @@ API_OF = {
     "importance": "/v1/importance?url=http://a.example/",
     "importance of a window": "/v1/importance?url=http://a.example/&policy=variable&window=0.5",
     "top of a window": "/v1/top?n=3&policy=improved&window=2",
+    "top of a window in days": "/v1/top?n=3&policy=fixed&window=1.5d",
     "history": "/v1/history?url=http://a.example/",
     "audit": "/v1/audit",
     "stats": "/v1/stats",
@@ -263,6 +265,7 @@ def test_history_is_a_measure_a_line(store: Path) -> None:
 def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
     assert "none of static, interpolation" in refusal("top", "--policy", "best", "--data", store)
     assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
+    assert "nor a time, like 30d or 12h" in refusal("top", "--policy", "fixed", "--window", "3w", "--data", store)
     done = opic(
         "importance", "http://a.example/", "--data", store, "--json", OPIC_POLICY="fixed", OPIC_WINDOW_ROUNDS="2"
     )

@@ -18,7 +18,7 @@ from opic.errors import BadInput
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.ledger import Ledger
-from opic.query import Mirror
+from opic.mirror import Mirror
 from opic.store import Shard, Store
 from opic.urls import host_of
 
@@ -123,7 +123,7 @@ def test_page_just_read_is_not_offered_from_an_old_mirror(valkey: Server, monkey
     for i, url in enumerate(urls[:20]):
         crawl.event(f"http://hub{i}.org/", [url])
     assert crawl.urls(1) == [urls[0]]
-    monkeypatch.setattr("opic.query.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
     crawl.frontier.mirror._took_seconds = math.inf  # A refresh that took so long is not repeated soon.
     crawl.frontier.mirror._read_at = math.inf
     version = crawl.frontier.mirror.fresh().books.version

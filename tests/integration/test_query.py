@@ -1,8 +1,10 @@
 """Answers agree with the model to the last digit, and are never older than they say."""
 
+import random
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -14,8 +16,11 @@ from opic.cash import MILLION, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.events import Record
 from opic.ledger import Ledger, Page
-from opic.query import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror, Query
+from opic.mirror import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror
+from opic.query import Query
+from opic.series import Window
 from opic.store import Shard, Store
+from opic.store.keys import ROWS_MEASURES
 from opic.urls import host_of
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
@@ -186,7 +191,7 @@ def test_policies_and_windows_that_can_not_be_taken_are_refused_by_name(valkey: 
 WINDOWED = ("interpolation", "fixed", "variable", "improved")
 
 
-def expected_estimates(ledger: Ledger, policy: str, rounds: float) -> dict[str, float]:
+def expected_estimates(ledger: Ledger, policy: str, span: float | str) -> dict[str, float]:
     """Estimates by URL: the pages of the model, one after the other, made into the arrays that `opic.windows` takes."""
     pages, measures = list(ledger.pages.values()), [m for page in ledger.pages.values() for m in page.measures]
     past = windows.Past(
@@ -198,7 +203,7 @@ def expected_estimates(ledger: Ledger, policy: str, rounds: float) -> dict[str, 
         live=np.array([not page.has(Flag.GONE) for page in pages]),
         now=ledger.books.clock,
     )
-    window = rounds * ledger.rules.grant * ledger.books.live
+    window = Window.parse(span).grains(ledger.series, ledger.books, ledger.rules.round_grains(ledger.books.live))
     found = windows.estimate(policy, past, window, ledger.rules.measures_max)
     return dict(zip(ledger.pages, found.tolist(), strict=True))
 
@@ -226,6 +231,28 @@ def test_window_policies_answer_as_worked_out_from_the_model(servers: Server, un
                     page["rank"] == ranks[page["url"]] == 1 + sum(share > page["importance"] for share in live.values())
                 )
                 assert (page["policy"], page["window"]) == (policy, rounds)
+
+
+def test_windows_in_days_answer_as_worked_out_from_the_model(servers: Server) -> None:
+    """The log runs for 17 days, ten minutes a record; then a day is not what a round is."""
+    log = [replace(record, time_us=NOW_US + i * 600 * MILLION) for i, record in enumerate(pep_history()[:2_500])]
+    _, query = open_query(servers, *log)
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    live = [url for url, page in ledger.pages.items() if not page.has(Flag.GONE)]
+    seen = set()
+    for policy in WINDOWED:
+        for span in ("1.5h", "2d", "48h", "10d", "18d", "1000d"):
+            expected = expected_estimates(ledger, policy, span)
+            assert sum(expected.values()) == pytest.approx(1.0, abs=1e-12)
+            top = query.top(len(ledger.pages), policy=policy, window=span)
+            assert {page["url"]: page["importance"] for page in top} == {url: expected[url] for url in live}
+            assert {page["window"] for page in top} == {span}
+            seen.add((policy, tuple(expected.values())))
+    assert len([1 for policy, _ in seen if policy == "fixed"]) == 4  # 2d is 48h, and 18d is all there is.
+    (one,) = query.importance([live[0]], "fixed", "010.0d")
+    assert one is not None
+    assert (one["importance"], one["window"]) == (expected_estimates(ledger, "fixed", "10d")[live[0]], "10d")
 
 
 def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: Server) -> None:
@@ -264,27 +291,124 @@ def test_policy_whose_measures_are_not_kept_names_the_setting(valkey: Server) ->
     assert answer is not None
 
 
+def measures_of(ledger: Ledger) -> list[tuple[int, int]]:
+    """Clock and cash of all measures, in order of pages."""
+    return [(m.clock, m.cash) for page in ledger.pages.values() for m in page.measures]
+
+
+def wide_log(count: int, pages: int = 3_000) -> list[Record]:
+    """Reads of pages at random, over many buckets; some twice in a row, hence without cash."""
+    rng, log = random.Random(1), []
+    while len(log) < count:
+        page, *links = (f"http://h{i % 50}.org/{i}" for i in rng.sample(range(pages), 6))
+        for _ in range(rng.choice([1] * 9 + [2])):
+            log.append(record(len(log), page, links))
+    return log[:count]
+
+
+def test_only_what_was_read_since_is_read_again(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = wide_log(3_000)
+    store, query = open_query(servers, *log[:2_000])
+    ledger, whole, some = Ledger(), [], []
+    ledger.apply(PARTITION, log[:2_000])
+    plain, plain_of = store.shard.measures, store.shard.measures_of
+    monkeypatch.setattr(store.shard, "measures", lambda buckets: whole.append(len(buckets)) or plain(buckets))
+    monkeypatch.setattr(store.shard, "measures_of", lambda ids: some.append(len(ids)) or plain_of(ids))
+    query.top(1, policy="fixed")
+    assert whole == [-(-len(ledger.pages) // ROWS_MEASURES)]
+    for at in range(2_000, 3_000, 20):
+        whole.clear()
+        some.clear()
+        store.apply(PARTITION, log[at : at + 20])
+        clocks = []
+        for event in log[at : at + 20]:
+            clocks.append(ledger.books.clock)
+            ledger.apply(PARTITION, [event])
+        of_no_cash = sum(a == b for a, b in pairwise([*clocks, ledger.books.clock]))
+        _, clock, spent, _ = query.mirror.past.measures(*_counts(query))
+        assert list(zip(clock.tolist(), spent.tolist(), strict=True)) == measures_of(ledger)
+        assert sum(some) <= 20
+        assert sum(whole) <= of_no_cash
+        seen = query.top(50, policy="fixed")
+        assert seen == Query(store.shard, Mirror(store.shard)).top(50, policy="fixed")
+
+
+def _counts(query: Query) -> tuple[np.ndarray, np.ndarray]:
+    snapshot = query.mirror.fresh()
+    return snapshot.reads, snapshot.spent
+
+
+def test_read_of_no_cash_is_seen_by_the_count_of_its_bucket(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It moves no column of the mirror, but it has a measure, and may push one out."""
+    store, query = open_query(servers, record(0, A, [B]), record(1, B), rules=Rules(regrant_ppm=0))
+    query.top(1, policy="variable")
+    looks: list[list[int]] = []
+    plain = store.shard.measures
+    monkeypatch.setattr(store.shard, "measures", lambda buckets: looks.append(buckets.tolist()) or plain(buckets))
+    before = query.mirror.fresh()
+    ledger = Ledger(Rules(regrant_ppm=0))
+    ledger.apply(PARTITION, [record(0, A, [B]), record(1, B)])
+    for offset in range(2, 9):
+        event = record(offset, A, [B])
+        store.apply(PARTITION, [event])
+        ledger.apply(PARTITION, [event])
+        after = query.mirror.fresh()
+        assert after.spent.tolist() == before.spent.tolist()
+        past = after._past()
+        assert list(zip(past.clock.tolist(), past.spent.tolist(), strict=True)) == measures_of(ledger)
+        assert len(looks) == offset - 1
+    assert len(measures_of(ledger)) == 4 + 1
+    store.apply(PARTITION, [record(9, B, [A])])
+    store.apply(PARTITION, [record(10, A, [B])])
+    query.mirror.fresh()._past()
+    assert len(looks) == 7 + 1  # B had no cash, so the bucket is read.
+    store.apply(PARTITION, [record(11, C, [A])])
+    store.apply(PARTITION, [record(12, A, [C])])
+    query.mirror.fresh()._past()
+    assert len(looks) == 7 + 1  # Both had: they are all that was read.
+
+
+def test_pages_of_a_bucket_are_read_with_their_count_in_calls_of_limited_size(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, _ = open_query(valkey, *wide_log(3_000))
+    shard, pages = store.shard, len(store.shard.columns().state)
+    ids = np.flatnonzero(shard.columns().spent)[::3]
+    assert len(np.unique(ids // ROWS_MEASURES)) > 20
+    monkeypatch.setattr("opic.store.shard.ROWS_READ_MAX", 150)
+    counts, found = shard.measures_of(ids)
+    assert counts.tolist() == shard.columns().reads[np.unique(ids // ROWS_MEASURES)].tolist()
+    whole = shard.measures(np.arange(-(-pages // ROWS_MEASURES)))
+    at = np.concatenate([np.arange(whole.starts[i], whole.starts[i + 1]) for i in ids])
+    assert found.starts.tolist() == [0, *np.cumsum(np.diff(whole.starts)[ids]).tolist()]
+    assert found.reads.tolist() == whole.reads[ids].tolist()
+    for column in ("clock", "cash", "fetched_at_us"):
+        assert getattr(found, column).tolist() == getattr(whole, column)[at].tolist()
+    assert len(shard.measures_of(np.empty(0, np.int64))[0]) == 0
+
+
 def test_measures_are_read_once_a_state(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     store, query = open_query(valkey, *pep_history()[:500])
     plain, looks = store.shard.measures, []
-    monkeypatch.setattr(store.shard, "measures", lambda pages: looks.append(pages) or plain(pages))
+    monkeypatch.setattr(store.shard, "measures", lambda buckets: looks.append(buckets) or plain(buckets))
     for policy in WINDOWED:
         for rounds in (1.0, 2.0):
             query.top(10, policy=policy, window=rounds)
     assert len(looks) == 1
     assert len(query.mirror.fresh().kept["views"]) <= VIEWS_KEPT_MAX
-    store.apply(PARTITION, pep_history()[500:600])
-    query.top(10, policy="fixed")
-    assert len(looks) == 2
 
 
-def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Server) -> None:
+@pytest.mark.parametrize("looked_before", [False, True])
+def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Server, looked_before: bool) -> None:
     """The state shown stays that of one instant, though measures are read later; pages lose their oldest ones only."""
     log = pep_history()[:1_200]
-    store, query = open_query(valkey, *log[:1_000])
+    store, query = open_query(valkey, *log[:600])
+    if looked_before:
+        query.top(1, policy="fixed")
+    store.apply(PARTITION, log[600:1_000])
     snapshot = query.mirror.fresh()
     store.apply(PARTITION, log[1_000:])
-    past = snapshot._past(store.shard)
+    past = snapshot._past()
     ledger = Ledger()
     ledger.apply(PARTITION, log[:1_000])
     assert past.now == ledger.books.clock
@@ -298,7 +422,7 @@ def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Ser
         lacking += len(kept) < len(then)
     assert lacking > 0
     for policy in WINDOWED:
-        assert snapshot.view(policy, 0.5, store.shard).estimates.sum() == pytest.approx(1.0, abs=1e-12)
+        assert snapshot.view(policy, Window(0.5)).estimates.sum() == pytest.approx(1.0, abs=1e-12)
 
 
 def test_history_is_the_last_measures_oldest_first(servers: Server) -> None:
@@ -436,7 +560,7 @@ def test_nothing_is_read_again_while_nothing_moves(valkey: Server) -> None:
 
 
 def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.query.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
     store, query = open_query(valkey, record(0, A, [B]))
     mirror = query.mirror
     mirror.fresh()
@@ -457,6 +581,32 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypa
         assert answer is not None
         assert answer["reads"] == offset + 1
     assert kept > 0
+
+
+def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_so(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    store, query = open_query(valkey, record(0, A, [B]))
+    mirror, offset, kept, deadline = query.mirror, 0, 0, time.monotonic() + 20
+    versions: set[int] = set()
+    while len(versions) < 4:
+        assert time.monotonic() < deadline
+        mirror._view_seconds = 0.4  # As if it took that long to work out a view.
+        offset += 1
+        store.apply(PARTITION, [record(offset, A, [B])])
+        asked, as_of = time.time(), query.as_of("fixed")
+        shown, _ = mirror.view("fixed", Window(1.0))
+        assert asked - shown.as_of <= AGE_SECONDS_MAX - 0.4 + 0.05
+        assert as_of <= shown.as_of
+        kept += shown.books.version < store.shard.books().version
+        versions.add(shown.books.version)
+    assert kept > 0
+    # When it would be too old by the time it is worked out, the state of now is asked for.
+    mirror._view_seconds = 1.0
+    shown, _ = mirror.view("fixed", Window(1.0))
+    assert shown.books.version == store.shard.books().version
+    assert query.as_of("fixed") >= time.time() - 0.5
 
 
 def test_snapshot_can_not_be_changed(valkey: Server) -> None:

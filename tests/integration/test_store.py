@@ -9,7 +9,10 @@ from servers import Server
 
 from opic.cash import CLOCK_LIMIT, Books
 from opic.errors import StoreError, StoreFull, StoreMismatch
+from opic.events import Record
+from opic.ledger import Ledger
 from opic.log import EventLog
+from opic.series import ENTRIES_MAX, ENTRY_US
 from opic.store import Shard, Store
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
@@ -121,6 +124,36 @@ def test_seeds_known_and_new_in_one_record_all_become_known(servers: Server) -> 
     store.apply(PARTITION, [seeds(1, A, B, C)])
     assert store.shard.page(C) is not None
     assert store.audit().conserved
+
+
+def test_series_keeps_its_newest_entries_in_the_store_as_in_the_ledger(servers: Server) -> None:
+    """An entry an hour for a year and a half: dead letters are enough, since it is the time that moves."""
+    log = [Record(offset, NOW_US + offset * ENTRY_US, b"") for offset in range(3 * ENTRIES_MAX // 2)]
+    store, ledger = Store(Shard.open(servers.client())), Ledger()
+    store.apply(PARTITION, log)
+    ledger.apply(PARTITION, log)
+    found = store.shard.series()
+    assert len(found) == ENTRIES_MAX
+    assert found == list(ledger.series)
+    assert found[-1] == store.shard.series(newest=1)[0] == (log[-1].time_us, 0, 0)
+
+
+def test_store_without_a_series_starts_one_where_it_stands(servers: Server) -> None:
+    """One that was filled before there was a series; and its worker finds where the last entry is after a reload."""
+    store = Store(Shard.open(servers.client()))
+    store.apply(PARTITION, [record(0, A, [B])])
+    books = store.shard.books()
+    store.shard.client.delete(store.shard.keys.series)
+    again = Store(store.shard)
+    again.apply(PARTITION, [record(1, B, [A])])
+    first, *_ = store.shard.series()
+    assert (first.rounds, first.clock) == (books.rounds, books.clock)
+    (last,) = store.shard.series(newest=1)
+    for offset, late_us in ((2, ENTRY_US - 1), (3, ENTRY_US)):
+        assert store.shard.series(newest=1) == [last]
+        Store(store.shard).apply(PARTITION, [Record(offset, last.time_us + late_us, b"")])
+    assert store.shard.series(newest=2)[0] == last
+    assert store.shard.series(newest=1)[0].time_us == last.time_us + ENTRY_US
 
 
 def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:

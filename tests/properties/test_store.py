@@ -14,6 +14,7 @@ from servers import Server
 from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.events import Record
 from opic.ledger import Ledger
+from opic.mirror import Mirror
 from opic.store import Shard, Store
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
@@ -23,9 +24,14 @@ links = st.lists(st.one_of(urls, others), max_size=8)
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 
 
+# What the log's time does between two records: runs on, makes a new entry of the series due or not quite, runs back.
+seconds = st.sampled_from([0, 0, 0, 1, 1_800, 3_599, 3_600, 90_000, -1, -1_800, -90_000])
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
+    late_us = 0
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
         url, at = draw(st.one_of(urls, urls, urls, others)), draw(times)
@@ -39,6 +45,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:
             made.append(record(offset, url, status={"gone": 404, "failed": 500, "excluded": 403}[kind], fetched_at=at))
+        late_us += draw(seconds) * MILLION
+        made[-1] = replace(made[-1], time_us=made[-1].time_us + late_us)
     return made
 
 
@@ -102,6 +110,31 @@ def test_workers_that_share_a_shard_make_one_effect(
         worker.apply(PARTITION, log)
     assert_same(first.shard, ledger)
     first.shard.client.close()
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(log=logs(), cut=cuts(), rules=rules, later=st.booleans())
+def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
+    valkey: Server, log: list[Record], cut: list[int], rules: Rules, later: bool
+) -> None:
+    """Whatever was read between two looks, with cash or without; and whatever comes while it looks."""
+    store = open_store(valkey, rules)
+    mirror = Mirror(store.shard)
+    for at in [*sorted(cut), len(log)]:
+        store.apply(PARTITION, log[:at])
+        snapshot = mirror.fresh()
+        if later:
+            store.apply(PARTITION, log[: at + 2])
+        seen = snapshot._past()
+        if not later or at == len(log):
+            expected = Mirror(store.shard).fresh()._past()
+            for column in ("starts", "clock", "spent", "cash", "history", "live"):
+                assert getattr(seen, column).tolist() == getattr(expected, column).tolist()
+            assert seen.now == expected.now
+            for one, other in zip(seen.anchors or (), expected.anchors or (), strict=True):
+                assert one.tolist() == other.tolist()
+            assert (seen.anchors is not None) == rules.continuous
+    store.shard.client.close()
 
 
 @cache
