@@ -4,7 +4,6 @@ A single page is read from the store, so that its numbers are of this instant. W
 comes from a mirror of the columns in numpy: exact on a quiet or small store, at most a second old on a large busy one.
 """
 
-import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,14 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic import windows
-from opic.cash import MILLION, ROUND_BITS, Books, Flag, Rules
-from opic.errors import BadInput, BadUrl, SettingsError
+from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag
+from opic.classes import OTHERS
+from opic.errors import BadInput, SettingsError
 from opic.store import Shard
 from opic.store.columns import Bytes, Int64s, Record
 from opic.store.connection import store_errors
 from opic.store.keys import ROWS_URLS
-from opic.store.shard import ROWS_READ_MAX, Columns
-from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
+from opic.store.shard import ROWS_READ_MAX, Columns, held
+from opic.urls import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
 Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -39,26 +39,7 @@ HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something
 URL_BLOCKS_A_CALL = 64
 VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
 DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
-NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
-
-
-def canonical_host(text: str) -> str:
-    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
-
-    Raises:
-        BadInput: it is no host, or more than one: a port, a path, a user.
-
-    >>> canonical_host("Bücher.example")
-    'xn--bcher-kva.example'
-    """
-    try:
-        if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
-            raise BadUrl(text)
-        return host_of(canonical_url(f"http://{text}/"))
-    except BadUrl:
-        message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
-        raise BadInput(message) from None
 
 
 def largest(values: Int64s | Floats, count: int) -> Int64s:
@@ -78,10 +59,10 @@ def largest(values: Int64s | Floats, count: int) -> Int64s:
     return at[np.argsort(-values[at], kind="stable")]
 
 
-def error_bound(books: Books, rules: Rules) -> float | None:
-    """Return the bound on the static estimate's error; None where it says nothing, as it does if paid at once."""
-    bound = 2.0 if rules.continuous else books.error_bound(rules.minted, rules.q)
-    return bound if bound < 2 else None
+def weighed(cash: Int64s, discovery: float) -> Floats:
+    """Return what cash of pages never read counts in the greedy order: at least a grain, since 0 is not offered."""
+    counts: Floats = np.maximum(cash * discovery, 1.0)
+    return counts
 
 
 class Hosts:
@@ -197,11 +178,21 @@ class Snapshot:
         return self.table.names
 
     @property
+    def cash(self) -> Int64s:
+        """What live pages hold; of others it means nothing."""
+        return self._keep("cash", lambda: held(self.books, self.v, self.state))
+
+    @property
+    def debt(self) -> int:
+        """What open pages owe in all: none does before a weight was cut."""
+        return -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()) if self.books.cuts else 0
+
+    @property
     def scores(self) -> Int64s:
         """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
 
         def work_out() -> Int64s:
-            return np.where(self._live(), self.spent + self.v + self.books.credit, -1)
+            return np.where(self._live(), np.maximum(self.spent + self.cash, 0), -1)
 
         return self._keep("scores", work_out)
 
@@ -237,7 +228,7 @@ class Snapshot:
             starts=counts[found.starts],
             clock=found.clock[then],
             spent=found.cash[then],
-            cash=self.v + self.books.credit,
+            cash=self.cash,
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
@@ -258,22 +249,28 @@ class Snapshot:
         """Return the ids of the live pages with most H + C, descending, ties by id."""
         return self._head("top", lambda: self.scores, count)
 
-    @property
-    def offers(self) -> Int64s:
-        """Cash of the pages that may be offered at all (live, not excluded, with cash), -1 for others."""
+    def offers(self, discovery: float = 1.0) -> Int64s | Floats:
+        """Return what counts in the greedy order of the pages that may be offered at all, -1 for others.
 
-        def work_out() -> Int64s:
-            cash = self.v + self.books.credit
-            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0)
-            return np.where(fit, cash, -1)
+        These are live and not excluded, and have cash, or owe some. It is that cash, whichever its sign; of pages never
+        read so many times as `discovery` says.
+        """
 
-        return self._keep("offers", work_out)
+        def work_out() -> Int64s | Floats:
+            read = (self.state & Flag.OPEN) != 0
+            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (
+                (self.cash > 0) | read & (self.cash < 0)
+            )
+            weight = np.abs(self.cash)
+            return np.where(fit, weight if discovery == 1 else np.where(read, weight, weighed(weight, discovery)), -1)
 
-    def greedy(self, count: int) -> Int64s:
+        return self._keep(f"offers {discovery}", work_out)
+
+    def greedy(self, count: int, discovery: float = 1.0) -> Int64s:
         """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
-        return self._head("greedy", lambda: self.offers, count)
+        return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
 
-    def _head(self, name: str, values: Callable[[], Int64s], count: int) -> Int64s:
+    def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
         # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
         length = HEAD_PAGES
         while length < min(count, len(self)):
@@ -413,8 +410,10 @@ class Query:
 
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
-        total = rows.books.importance_total(rules.minted)
-        bound = error_bound(rows.books, rules)
+        total = max(rows.books.importance_total(rules.minted), 1)
+        bound = self.error_bound(rows.books)
+        credits, teleport = rows.books.credits(), "weighted" if rows.books.weighted else "uniform"
+        names = self.shard.class_names() if any(rows.books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
         for url, v, spent, state, packed in zip(
@@ -423,25 +422,28 @@ class Query:
             if not state & Flag.KNOWN:
                 continue
             gone, record = bool(state & Flag.GONE), Record.unpack(packed)
-            cash = v if gone else v + rows.books.credit
+            slot = state & CLASS_BITS
+            cash = v if gone else v + credits[slot]
             last = record.measures[-1] if record.measures else None
             entry = entries[url] = {
                 "url": url,
-                "importance": 0.0 if gone else (spent + cash) / total,
+                "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
                 "cash": cash,
                 "reads": record.reads,
                 "last_read_clock": last.clock if last else None,
                 "last_fetched_at": last.fetched_at_us / MILLION if last else None,
                 "policy": "static",
                 "window": None,
-                "teleport": "uniform",
+                "teleport": teleport,
             }
+            if slot:
+                entry["class"] = names.get(slot, OTHERS)
             if bound is not None:
                 entry["error_bound"] = bound
             if gone:
                 entry["gone"] = True
             else:
-                scores[url] = spent + cash
+                scores[url] = max(spent + cash, 0)
         if snapshot is not None and scores:
             for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
                 entries[url]["rank"] = rank
@@ -511,8 +513,8 @@ class Query:
             return []
         found = scores[ids].tolist()
         if view is None:
-            total = snapshot.books.importance_total(self.shard.rules.minted)
-            shares, ranks = [score / total for score in found], snapshot.ranks(found)
+            total = max(snapshot.books.importance_total(self.shard.rules.minted), 1)
+            shares, ranks = [min(score / total, 1.0) for score in found], snapshot.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)
         urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
@@ -528,14 +530,14 @@ class Query:
                 "window": rounds,
             }
             for i, share, rank, cash, record in zip(
-                ids.tolist(), shares, ranks, (snapshot.v[ids] + snapshot.books.credit).tolist(), records, strict=True
+                ids.tolist(), shares, ranks, snapshot.cash[ids].tolist(), records, strict=True
             )
         ]
 
     def stats(self) -> dict[str, object]:
         """Return the counts of this instant. `error_bound` is left out where it says nothing."""
         books = self.shard.books()
-        bound = error_bound(books, self.shard.rules)
+        bound = self.error_bound(books)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -551,6 +553,23 @@ class Query:
             "version": books.version,
             "shards": 1,
         }
+
+    def error_bound(self, books: Books) -> float | None:
+        """Return the bound on the static estimate's error, or None where it says nothing.
+
+        So under the continuous payout; and once a weight was cut, on a store that moves faster than the mirror: what
+        pages owe is in no total, and the mirror's sum of it is of another instant then.
+        """
+        rules, debt = self.shard.rules, 0
+        if rules.continuous:
+            return None
+        if books.cuts:
+            snapshot = self.mirror.fresh()
+            if snapshot.books.version != books.version:
+                return None
+            debt = snapshot.debt
+        bound = books.error_bound(rules.minted, rules.q, debt)
+        return bound if bound < 2 else None
 
     def audit(self) -> dict[str, object]:
         """Recount the books: `minted = pages + virtual + in_flight`, in grains, all of one instant."""

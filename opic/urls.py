@@ -3,15 +3,17 @@
 Crawled URLs are hostile: they are parsed by a WHATWG parser, compared as strings, and never fetched here.
 """
 
+import re
 from functools import lru_cache
 from typing import Final
 
 import ada_url
 from publicsuffixlist import PublicSuffixList
 
-from opic.errors import BadUrl
+from opic.errors import BadInput, BadUrl
 
 URL_BYTES_MAX: Final = 2_048
+NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
 SHOWN_MAX = 80  # Characters of a bad URL that an error repeats.
 
 
@@ -55,6 +57,24 @@ def host_of(url: str) -> str:
     if host.endswith("]"):
         return host
     return host.rpartition(":")[0] if ":" in host else host
+
+
+def canonical_host(text: str) -> str:
+    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
+
+    Raises:
+        BadInput: it is no host, or more than one: a port, a path, a user.
+
+    >>> canonical_host("Bücher.example")
+    'xn--bcher-kva.example'
+    """
+    try:
+        if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
+            raise BadUrl(text)
+        return host_of(canonical_url(f"http://{text}/"))
+    except BadUrl:
+        message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
+        raise BadInput(message) from None
 
 
 @lru_cache(maxsize=1)

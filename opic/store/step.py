@@ -15,8 +15,9 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, roll, split
-from opic.errors import BadUrl, FenceMoved, StoreUnavailable
+from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag, gone_until_us, roll, split
+from opic.classes import NO_ROOM, NO_WEIGHTS, Classes
+from opic.errors import BadInput, BadUrl, FenceMoved, StoreUnavailable
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Audit, Measure
 from opic.store import columns
@@ -29,9 +30,9 @@ from opic.urls import canonical_url, host_of, registered_domain
 LINKS_A_STEP_MAX = 4_000  # Other clients wait for a whole call: this many increments are 4 to 8 ms.
 LINKS_KNOWN_MAX = 1_000_000  # Raw links whose id is remembered, about 200 bytes each.
 REFUSALS_MAX = 1_000  # In a row. Another worker steps in between now and then, not a thousand times.
-INCREMENT_MAX = 1 << 52  # Of a cell at once, since Lua numbers are doubles. A credit may be larger, if paid at once.
 BAD_LINK = -1
 OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
+TAGGED = int(Flag.TAGGED)
 
 
 class Store:
@@ -47,7 +48,7 @@ class Store:
         """
         self.shard, self.limits, self.retry_seconds = shard, limits or Limits(), retry_seconds
         self.rules = shard.rules
-        self.books = Books()
+        self.books, self.classes = Books(), Classes()
         self._stale = True
         self._next: dict[str, int] = {}
         self.link_ids: dict[str, int] = {}  # As it came -> id, or BAD_LINK.
@@ -161,6 +162,7 @@ class Store:
     def _reload(self) -> None:
         """Forget all that may have moved; ids, and with them links and domains, never do."""
         found = self.shard.columns()
+        self.classes = self.shard.classes()  # Were they changed since, then so was the version.
         self.books = found.books
         self._next.clear()
         self._grow(len(found.state))
@@ -234,8 +236,12 @@ class _Batch:
         """Prepare as many records from `start` on as one step takes."""
         end, links = start, 0
         while end < len(events) and (end == start or links + len(events[end].links) <= LINKS_A_STEP_MAX):
+            if events[end].concerns_classes and end > start:
+                break
             links += len(events[end].links) + len(events[end].seeds) + 1
             end += 1
+            if events[end - 1].concerns_classes:
+                break
         self.store, self.rules, self.end = store, store.rules, end
         self.records, self.events = records[start:end], events[start:end]
         self.deposits: list[Int64s] = []
@@ -245,6 +251,7 @@ class _Batch:
         self.dirty: set[int] = set()
         self.fetches: list[float] = []
         self.letters: list[str | bytes] = []
+        self.defined: Classes | None = None
         self.touched = self.sums = np.empty(0, np.int64)  # What the step adds to v; known once it is worked out.
 
         found = store.resolve(self.events)
@@ -296,6 +303,7 @@ class _Batch:
         self.record = {i: unpack(r) for i, r in zip(wanted, rows.records, strict=True)}
         if sent is not None:
             self._follow(sent)
+        self.urls = self._urls() if store.classes or self.events[0].concerns_classes else {}
         for record, event, (ids, bad_links) in zip(self.records, self.events, self.links, strict=True):
             self.books.bad_links += bad_links
             self._decide(record, event, ids)
@@ -312,6 +320,16 @@ class _Batch:
             self.h[page] = sent.h[page] + sent.spent.get(page, 0)
             self.record[page] = sent.record[page]
 
+    def _urls(self) -> dict[int, str]:
+        """Read the URLs of pages that become known here, or are classified anew: their classes follow from them."""
+        state, id_of = self.state, self.store.link_ids.__getitem__
+        named = [i for e in self.events for i in map(id_of, (e.url,) if e.url else e.seeds)]
+        named += [i for e in self.events for i in range(*e.ids) if i < len(state) and state[i]]
+        ids = np.unique(np.concatenate([np.array(named, np.int64), *(ids for ids, _ in self.links)]))
+        if not self.events[0].concerns_classes:
+            ids = ids[state[ids] == 0]
+        return self.store.shard.urls_of(ids.tolist()) if len(ids) else {}
+
     # One record; compare opic.ledger, method by method.
 
     def _decide(self, record: Record, event: Event, links: Int64s) -> None:
@@ -323,12 +341,20 @@ class _Batch:
                 self._know_one(page)
                 self._come_back(page)
                 self._set(page, int(self.state[page]) & ~EXCLUDED)
+        elif event.outcome is Outcome.CLASSES:
+            self._define(record, event)
+        elif event.outcome is Outcome.CLASSIFY:
+            for page in sorted(self.urls):
+                state = int(self.state[page])
+                if not (state & TAGGED and store.classes.has_tags(state & CLASS_BITS)):
+                    self._classify(page, self.urls[page])
         elif event.outcome is Outcome.DEAD:
-            books.dead_letters += 1
-            self.letters += (event.reason, str(record.offset), record.value)
+            self._refuse(record, event.reason)
         else:
             page = store.link_ids[event.url]
             self._know_one(page)
+            if event.tags and store.classes:
+                self._classify(page, canonical_url(event.url, self.store.limits.url_bytes_max), event.tags)
             if event.outcome is Outcome.READ:
                 self._read(page, event, links)
             elif event.outcome is Outcome.GONE:
@@ -340,6 +366,28 @@ class _Batch:
                 books.failures += 1
             self.fetches += (page, int(event.outcome is Outcome.FAILED), record.time_us / MILLION)
         books.pay(self.rules)
+
+    def _refuse(self, record: Record, reason: str) -> None:
+        self.books.dead_letters += 1
+        self.letters += (reason, str(record.offset), record.value)
+
+    def _define(self, record: Record, event: Event) -> None:
+        try:
+            if self.rules.continuous:
+                raise BadInput(NO_WEIGHTS)
+            classes = self.store.classes.redefined(event.classes, self.books.known_by)
+            if not self.books.reweigh(classes.extra()):
+                raise BadInput(NO_ROOM)
+            self.store.classes = self.defined = classes
+        except BadInput as error:
+            self._refuse(record, str(error))
+
+    def _classify(self, page: int, url: str, tags: Sequence[str] = ()) -> None:
+        slot, tagged = self.store.classes.slot_of(url, tags)
+        state = int(self.state[page])
+        old, live, opened = state & CLASS_BITS, not state & GONE, bool(state & OPEN)
+        if slot == old or self.books.reclass(old, slot, live=live, opened=opened):
+            self._set(page, state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0))
 
     def _read(self, page: int, event: Event, links: Int64s) -> None:
         books, rules, state = self.books, self.rules, self.state
@@ -356,20 +404,24 @@ class _Batch:
                 states = state[links]
 
         v = self.v[page] + int(self.pending[page])
-        cash, spent, record = v + books.credit, self._spent(page), self.record[page]
-        share = split(cash, len(links), rules.q)
+        slot = int(state[page]) & CLASS_BITS
+        cash, spent, record = v + books.credit_of(slot), self._spent(page), self.record[page]
         digest = _digest(links)
+        gives = cash >= 0 or (int(state[page]) & OPEN and digest == record.digest)
+        share = split(cash, len(links) if gives else 0, rules.q)
         if state[page] & OPEN:
             if digest != record.digest:
                 books.misplace(spent if digest else 0, spent if record.digest else 0)
             books.open_cash -= cash
         else:
             books.misplace(spent if digest else 0, 0)
-            books.open += 1
+            books.count(slot, opened=1)
         self._set(page, (int(state[page]) | OPEN) & ~EXCLUDED)
 
-        books.clock += cash
-        books.rounds += (cash << ROUND_BITS) // rules.round_grains(books.live)
+        gave = max(cash, 0)
+        books.clock += gave
+        books.taken_back += gave - cash
+        books.rounds += (gave << ROUND_BITS) // rules.round_grains(books.live)
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
@@ -378,7 +430,7 @@ class _Batch:
         self.spent[page] = self.spent.get(page, 0) + cash
         record.reads += 1
         record.digest = digest
-        record.measures = (*record.measures, Measure(books.clock, cash, event.at_us))[-rules.measures_max :]
+        record.measures = (*record.measures, Measure(books.clock, gave, event.at_us))[-rules.measures_max :]
         record.anchors = roll(record.anchors, books.clock, self._spent(page), rules)
         self.dirty.add(page)
         if share.share:
@@ -408,16 +460,23 @@ class _Batch:
             self._know(np.array([page]))
 
     def _know(self, new: Int64s) -> None:
-        self.state[new] = KNOWN
         self.changed.update(new.tolist())
-        self._admit(new)
+        if not self.store.classes:
+            self.state[new] = KNOWN
+            return self._admit(new, 0)
+        slots = np.array([self.store.classes.slot_of(self.urls[page])[0] for page in new.tolist()], np.uint8)
+        self.state[new] = KNOWN | slots
+        for slot in np.unique(slots).tolist():
+            self.books.count(slot, known=int(np.count_nonzero(slots == slot)))
+            self._admit(new[slots == slot], slot)
+        return None
 
-    def _admit(self, pages: Int64s) -> None:
-        self.books.live += len(pages)
+    def _admit(self, pages: Int64s, slot: int) -> None:
+        self.books.count(slot, live=len(pages))
         if self.rules.continuous:
             self._move(pages, -self.books.credit)
         else:
-            self.books.pool -= self.books.credit * len(pages)
+            self.books.pool -= self.books.credit_of(slot) * len(pages)
 
     def _move(self, pages: Int64s, grains: int) -> None:
         self.pending[pages] += grains  # Distinct, so no increment hides another.
@@ -433,19 +492,20 @@ class _Batch:
         if state & GONE:
             return
         v, spent = self.v[page] + int(self.pending[page]), self._spent(page)
-        cash = v + books.credit
+        slot = state & CLASS_BITS
+        cash = v + books.credit_of(slot)
         if state & OPEN:
-            books.open -= 1
+            books.count(slot, opened=-1)
             books.open_cash -= cash
             books.misplace(0, spent if record.digest else 0)
         self._set(page, (state | GONE) & ~OPEN)
-        books.live -= 1
+        books.count(slot, live=-1)
         books.gone += 1
         if self.rules.continuous:
             books.pool += cash
             self._move(np.array([page]), -v)
         else:
-            books.pool += books.credit
+            books.pool += books.credit_of(slot)
             books.v_gone += v
         books.h_gone += spent
 
@@ -458,7 +518,7 @@ class _Batch:
         books.gone -= 1
         books.v_gone -= self.v[page] + int(self.pending[page])
         books.h_gone -= self._spent(page)
-        self._admit(np.array([page]))
+        self._admit(np.array([page]), state & CLASS_BITS)
 
     # What goes to the store.
 
@@ -481,7 +541,7 @@ class _Batch:
         ):
             for block, offsets, at in by_block(ids, ROWS_I64):
                 names.append(keys.block(column, block))
-                amounts.append(_increments(offsets, sums[at]))
+                amounts.append(columns.increments(offsets, sums[at]))
         self.pending[touched] = 0
         store.pending_inflow[across] = 0
 
@@ -498,26 +558,18 @@ class _Batch:
             pairs = zip(offsets.tolist(), dirty[at].tolist(), strict=True)
             measures.append([part for o, i in pairs for part in (str(o), self.record[i].pack())])
 
-        before, after = self.before, self.books
+        if self.defined is not None:  # A hash, like a bucket of records.
+            names.append(keys.classes)
+            short = msgpack.packb([(slot, one.name) for slot, one in self.defined.placed])
+            measures.append(["definitions", self.defined.pack(), "names", short])
+
+        before, after = self.before.flat(), self.books.flat()
         totals: list[str] = []
-        for name in BOOK_FIELDS[1:]:  # All but the version, which the step counts itself.
-            if difference := getattr(after, name) - getattr(before, name):
+        for name in (after | before).keys() - {"version"}:  # The step counts that itself.
+            if difference := after.get(name, 0) - before.get(name, 0):
                 totals += (name, str(difference))
         blob = msgpack.packb([totals, amounts, states, measures, self.fetches, self.letters], use_bin_type=False)
         return names, blob
-
-
-def _increments(offsets: Int64s, sums: Int64s) -> list[int]:
-    """Return offset, amount, offset, amount, ..: an amount that a double might not hold in several increments."""
-    pairs: list[int] = np.column_stack((offsets, sums)).ravel().tolist()
-    for at in np.flatnonzero(np.abs(sums) > INCREMENT_MAX).tolist():
-        left = int(sums[at])
-        while abs(left) > INCREMENT_MAX:
-            part = INCREMENT_MAX if left > 0 else -INCREMENT_MAX
-            pairs += (int(offsets[at]), part)
-            left -= part
-        pairs[2 * at + 1] = left
-    return pairs
 
 
 def _digest(links: Int64s) -> int:

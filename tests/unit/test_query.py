@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.query import canonical_host, largest
+from opic.query import largest
+from opic.urls import canonical_host
 
 
 @pytest.mark.parametrize(
