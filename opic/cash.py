@@ -5,9 +5,9 @@ account may owe, and so may a page that is gone (it gives its grants back, its c
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Any, Final
+from typing import Final
 
 from opic.errors import SettingsError, StoreFull
 
@@ -197,7 +197,8 @@ class Books:
 
     def credit_of(self, slot: int) -> int:
         """Return all that was granted so far to a live page of a class."""
-        return self.credit + self.credit * self.extra[slot] // MILLION
+        extra = self.extra[slot]
+        return self.credit + self.credit * extra // MILLION if extra else self.credit
 
     def credits(self) -> list[int]:
         """Return `credit_of` each class."""
@@ -346,21 +347,21 @@ class Books:
 
     def flat(self) -> dict[str, int]:
         """Return all of it as numbers by name, as a store keeps them; those by class are left out where they are 0."""
-        found: dict[str, int] = {}
-        for name, value in asdict(self).items():
-            if name in BY_CLASS:
-                found |= {f"{name}_{slot}": n for slot, n in enumerate(value) if n}
-            else:
-                found[name] = value
+        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS}
+        for name in BY_CLASS:
+            found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
         return found
 
     @classmethod
     def unflat(cls, numbers: Mapping[str, int]) -> "Books":
         """Read what `flat` gave; what is missing is 0."""
-        found: dict[str, Any] = {name: numbers.get(name, 0) for name in BOOK_FIELDS if name not in BY_CLASS}
-        for name in BY_CLASS:
-            found[name] = tuple(numbers.get(f"{name}_{slot}", 0) for slot in range(CLASSES_MAX))
-        return cls(**found)
+        books = cls()
+        for name in SCALARS:
+            setattr(books, name, numbers.get(name, 0))
+        for key in numbers.keys() - set(SCALARS):
+            name, _, slot = key.rpartition("_")
+            setattr(books, name, _moved(getattr(books, name), int(slot), numbers[key]))
+        return books
 
     def check(self) -> None:
         """Refuse, before anything is written, totals that are no longer exact.
@@ -385,3 +386,4 @@ def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
 
 BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
+SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)
