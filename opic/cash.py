@@ -321,24 +321,14 @@ class Books:
         parked = self.v_gone + self.h_gone
         more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
-        total = self.importance_total(minted)
         if self.weighted:
             more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
-        if self.cuts:
-            return self._signed_bound(total, damping, debt) if total > 0 else 2.0
-        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total else 2.0
-
-    def _signed_bound(self, total: int, damping: float, debt: int) -> float:
-        """Bound the error where pages may owe: what could be wrong one way only counts both ways."""
-        wrong = self.drift_plus + self.drift_minus
-        either = (
-            damping * (debt + 2 * wrong) + self.rounding + self.reads + abs(self.v_gone + self.h_gone) + self.live
-        ) / (1 - damping)
-        more, less = either + damping * self.open_cash / (1 - damping), either
-        most, least = max(more, less), total - less
-        if least <= 0:
-            return 2.0
-        return min(2.0, (more + less) / least + (total + 2 * more) / total * most / least)
+        if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
+            wrong = self.drift_plus + self.drift_minus
+            less = (damping * (debt + 2 * wrong) + self.rounding + self.reads + abs(parked) + self.live) / (1 - damping)
+            more = less + damping * self.open_cash / (1 - damping)
+        total = self.importance_total(minted)
+        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
 
     def misplace(self, plus: int, minus: int) -> None:
         """Count history that was spent along other links than a page shows now. Past CLOCK_LIMIT it says nothing."""

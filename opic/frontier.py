@@ -271,7 +271,8 @@ class Frontier:
         if not len(ids):
             return []
         rows = self.shard.rows(ids.tolist())
-        credits, total = rows.books.credits(), max(rows.books.importance_total(self.shard.rules.minted), 1)
+        credits, total = rows.books.credits(), rows.books.importance_total(self.shard.rules.minted)
+        total = max(total + scan.snapshot.overdrawn, 1)
         pages = []
         for page, host, v, spent, state, packed in zip(
             ids.tolist(),

@@ -188,6 +188,13 @@ class Snapshot:
         return -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()) if self.books.cuts else 0
 
     @property
+    def overdrawn(self) -> int:
+        """What live pages would have to have more for H + C of none to be negative, which is shown as 0."""
+        if not self.books.cuts:
+            return 0
+        return -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum())
+
+    @property
     def scores(self) -> Int64s:
         """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
 
@@ -410,7 +417,8 @@ class Query:
 
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
-        total = max(rows.books.importance_total(rules.minted), 1)
+        overdrawn = 0 if snapshot is None else snapshot.overdrawn
+        total = max(rows.books.importance_total(rules.minted) + overdrawn, 1)
         bound = self.error_bound(rows.books)
         credits, teleport = rows.books.credits(), "weighted" if rows.books.weighted else "uniform"
         names = self.shard.class_names() if any(rows.books.known_by) else {}
@@ -513,7 +521,7 @@ class Query:
             return []
         found = scores[ids].tolist()
         if view is None:
-            total = max(snapshot.books.importance_total(self.shard.rules.minted), 1)
+            total = max(snapshot.books.importance_total(self.shard.rules.minted) + snapshot.overdrawn, 1)
             shares, ranks = [min(score / total, 1.0) for score in found], snapshot.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)

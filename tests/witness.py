@@ -224,8 +224,10 @@ class Crawl:
 
     def estimate(self) -> npt.NDArray[np.float64]:
         pages = [self.ledger.pages[url] for url in self.witness.live()]
-        held = np.array([page.spent + self.ledger.cash(page) for page in pages], np.float64)
-        return np.asarray(held / self.ledger.books.importance_total(self.rules.minted), np.float64)
+        held = [page.spent + self.ledger.cash(page) for page in pages]
+        assert sum(held) == self.ledger.books.importance_total(self.rules.minted)
+        shown = [max(grains, 0) for grains in held]  # Only pages that owe, after their links changed, show 0 for less.
+        return np.asarray(np.array(shown, np.float64) / sum(shown), np.float64)
 
     def error(self, *, links_to_gone_keep_their_share: bool = False) -> float:
         exact = self.witness.pagerank(

@@ -23,6 +23,7 @@ from opic.cash import CONTINUOUS, MILLION, Flag, Rules
 from opic.classes import check_classes, encode_classes
 from opic.events import CrawlEvent, Record, encode_ids
 from opic.ledger import Ledger
+from opic.query import Mirror, Query
 from opic.store import Shard, Store
 
 numbers = count()
@@ -399,3 +400,19 @@ def test_tags_decide_until_an_event_with_tags_says_otherwise() -> None:
     assert name_after(logged(3, url), classify_record(4, 0, 9)) == "spam"
     assert name_after(logged(5, url, tags=["news"])) == "a"
     assert name_after(logged(6, url, tags=["spam"]), classes_record(7, classes[1:]), classify_record(8, 0, 9)) == "a"
+
+
+def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(valkey: Server) -> None:
+    """Its parent gave to others, then showed it alone, then took back there what the others had got."""
+    a, b, c, d = (f"http://{name}.example/" for name in "abcd")
+    heavy = [{"name": "a", "weight": 100, "hosts": ["a.example"]}]
+    store = Store(Shard.open(valkey.client(), given={"regrant_ppm": 0}))
+    log = [classes_record(0, heavy), logged_seeds(1, a, b, c, d), logged(2, a, [b]), logged(3, a, [c])]
+    log += [classes_record(4, []), logged(5, a, [c])]
+    store.apply(PARTITION, log)
+    query = Query(store.shard, Mirror(store.shard))
+    found = [page for page in query.importance([a, b, c, d]) if page]
+    assert [page["importance"] == 0 for page in found] == [False, False, True, False]
+    assert sum(float(str(page["importance"])) for page in found) == pytest.approx(1)
+    assert sum(float(str(page["importance"])) for page in query.top()) == pytest.approx(1)
+    assert store.audit().conserved
