@@ -31,7 +31,7 @@ from baseline import Baseline
 from harness import RECORD_TIME_US, Contender, Cost, Engine, embedded_server, median_cost, open_store, write_result
 from workloads import LINKS, Crawl
 
-import opic.store.step
+import opic.store.batch
 import opic.worker
 from opic.cash import BOOK_FIELDS, Rules
 from opic.events import Limits, Record, decode_record, encode_seeds
@@ -173,7 +173,7 @@ def measure_batches(sizes: Sequence[int], pages: int, events: int, rounds: int) 
                 values = crawl.events(-(-max(events, 2 * size) // size) * size, 0.0)
                 with (
                     patch.object(opic.worker, "RECORDS_A_READ", size),
-                    patch.object(opic.store.step, "LINKS_A_STEP_MAX", size * (LINKS + 1)),
+                    patch.object(opic.store.batch, "LINKS_A_STEP_MAX", size * (LINKS + 1)),
                 ):
                     for racer in racers:
                         costs[racer.name].append(racer.feed(values))

@@ -4,6 +4,7 @@ Everything here is integer arithmetic until the last step, the error bound. Cash
 account may owe, and so may a page that is gone (it gives its grants back, its children keep what it paid).
 """
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Final
@@ -15,6 +16,7 @@ MINTED_GRAINS = 1 << 52  # Genesis. No balance reaches 2^53, so a double holds e
 MINTED_CONTINUOUS = 1 << 46  # Under the continuous payout the clock's limit is then 65,536 rounds, not 1,024.
 GRANT_GRAINS = 1 << 21  # What one page is granted: 2^52 / 2^21 pages is 2 * 10^9.
 BALANCE_LIMIT = 1 << 53  # Past it a Lua number, a double, is not exact.
+DEBT_MAX = 1 << 52  # What the pool may owe after a change of classes; pages that become known may double it.
 CLOCK_LIMIT = 1 << 62  # The clock and total history only grow; an int64 ends at 2^63.
 ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
 DAY_US = 86_400 * MILLION
@@ -29,9 +31,12 @@ class Flag(IntEnum):
     OPEN = 0x10  # Read since it became known or came back: its cash is residual, not final.
     GONE = 0x20  # 404 or 410: in a class of weight 0.
     EXCLUDED = 0x40  # 401, 403, 451 or robots.txt: keeps its cash, is not offered.
+    TAGGED = 0x80  # In its class by a tag of its last event that had any, not by its URL.
 
 
-CLASS_BITS = 0x07  # The page's weight class, 0 to 7. Only class 0 is in use.
+CLASS_BITS = 0x07  # The page's weight class; 0 is all that is in none.
+CLASSES_MAX = 8
+NONE_BY_CLASS = (0,) * CLASSES_MAX
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,10 +92,13 @@ def split(cash: int, links: int, q: int) -> Split:
 
     floor(q/10^6 * cash) goes to the virtual page, the rest equally to the links, and what integer division leaves
     over to the virtual page too. The product is taken in two parts so that the same formula stays under 2^63 in
-    every language: cash < 2^53 and q < 10^6.
+    every language: |cash| < 2^53 and q < 10^6.
+
+    A page that owes, since a weight was cut after it had spent its grants, takes back what it gave too much: the same
+    amounts, negative.
 
     Args:
-        cash: grains, >= 0.
+        cash: grains.
         links: distinct links to other pages.
         q: 1 - damping in parts of a million.
     Source: Abiteboul, Preda, Cobena (2003), section 2; the virtual page takes the place of the "small edges".
@@ -100,6 +108,9 @@ def split(cash: int, links: int, q: int) -> Split:
     """
     if links == 0:
         return Split(0, cash, 0)
+    if cash < 0:
+        back = split(-cash, links, q)
+        return Split(-back.share, -back.virtual, back.rounding)
     whole, part = divmod(cash, MILLION)
     leaving = whole * q + part * q // MILLION
     share, remainder = divmod(cash - leaving, links)
@@ -143,6 +154,7 @@ class Books:
 
     version: int = 0  # Steps applied. The fence: a step computed from another version is refused.
     clock: int = 0  # G: grains ever spent by reads.
+    taken_back: int = 0  # Grains that reads of pages that owed took back of it.
     rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
     time_us: int = 0  # Of the last record that took effect; it may run backwards.
     pool: int = 0  # The virtual page.
@@ -164,16 +176,93 @@ class Books:
     links: int = 0
     bad_links: int = 0
     dead_letters: int = 0
+    cuts: int = 0  # Times that a page's or a class's weight fell. From the first on, a page may owe.
+    # By class; of class 0 all are 0: it has weight 1, and the pages that the others don't have.
+    extra: tuple[int, ...] = NONE_BY_CLASS  # By how much its weight differs from 1, in parts of a million.
+    known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, gone ones too.
+    live_by: tuple[int, ...] = NONE_BY_CLASS
+    open_by: tuple[int, ...] = NONE_BY_CLASS
 
     @classmethod
     def genesis(cls, rules: Rules) -> "Books":
         """Return the books before the first record: all grains on the virtual page, one grant promised to each page."""
         return cls(pool=rules.minted, credit=0 if rules.continuous else rules.grant)
 
+    # Classes of pages. What a page of a class was granted in all follows from `credit` and the weight, so that no grant
+    # and no change of a weight touches a page: its cash moves by the difference, and the pool pays or receives that.
+
+    @property
+    def weighted(self) -> bool:
+        """Tell whether the weight of any class differs from 1."""
+        return self.extra != NONE_BY_CLASS
+
+    def credit_of(self, slot: int) -> int:
+        """Return all that was granted so far to a live page of a class."""
+        extra = self.extra[slot]
+        return self.credit + self.credit * extra // MILLION if extra else self.credit
+
+    def credits(self) -> list[int]:
+        """Return `credit_of` each class."""
+        return [self.credit_of(slot) for slot in range(CLASSES_MAX)] if self.weighted else [self.credit] * CLASSES_MAX
+
+    def count(self, slot: int, *, known: int = 0, live: int = 0, opened: int = 0) -> None:
+        """Count pages of a class that become known, live or read, or negative ones that are no longer."""
+        self.live += live
+        self.open += opened
+        if slot:
+            self.known_by = _moved(self.known_by, slot, known)
+            self.live_by = _moved(self.live_by, slot, live)
+            self.open_by = _moved(self.open_by, slot, opened)
+
+    def live_of(self, slot: int) -> int:
+        """Return the live pages of a class."""
+        return self.live_by[slot] if slot else self.live - sum(self.live_by)
+
+    def open_of(self, slot: int) -> int:
+        """Return the open pages of a class."""
+        return self.open_by[slot] if slot else self.open - sum(self.open_by)
+
+    def has_room(self, grains: int) -> bool:
+        """Tell whether the pool may pay so much for a change of classes: half of what it may ever owe is for pages."""
+        return grains <= 0 or self.pool - grains > -DEBT_MAX
+
+    def reclass(self, old: int, new: int, *, live: bool, opened: bool) -> bool:
+        """Move a page to another class; False if the pool has no room for what it gets."""
+        more = self.credit_of(new) - self.credit_of(old) if live else 0
+        if not self.has_room(more):
+            return False
+        self.cuts += self.extra[new] < self.extra[old]
+        self.count(old, known=-1, live=-live, opened=-opened)
+        self.count(new, known=1, live=live, opened=opened)
+        self.pool -= more
+        self.open_cash += more * opened
+        return True
+
+    def reweigh(self, extra: Sequence[int]) -> bool:
+        """Change weights for all pages of each class at once; False if the pool has no room for what they get."""
+        before, old = self.credits(), self.extra
+        self.extra = tuple(extra)
+        more, more_open = self._difference(before)
+        if not self.has_room(more):
+            self.extra = old
+            return False
+        self.cuts += any(a > b and n for a, b, n in zip(old, extra, self.known_by, strict=True))
+        self.pool -= more
+        self.open_cash += more_open
+        return True
+
+    def _difference(self, before: Sequence[int]) -> tuple[int, int]:
+        """Return what live pages, and open ones among them, have now more than they had by those credits."""
+        rises = [b - a for a, b in zip(before, self.credits(), strict=True)]
+        return (
+            sum(rise * self.live_of(slot) for slot, rise in enumerate(rises)),
+            sum(rise * self.open_of(slot) for slot, rise in enumerate(rises)),
+        )
+
     def settled(self, minted: int) -> int:
         """S: all history of live pages, and the cash of live pages whose links are not known."""
         pages = minted - self.pool  # Cash on all pages, gone ones among them.
-        return (self.clock - self.h_gone) + (pages - self.v_gone - self.open_cash)
+        return (self.clock - self.taken_back - self.h_gone) + (pages - self.v_gone - self.open_cash)
 
     def importance_total(self, minted: int) -> int:
         """Sum of history and cash over live pages: the denominator of the static estimate."""
@@ -185,24 +274,35 @@ class Books:
             amount = self.pool // self.live if self.live else 0
         else:
             amount = self.grant_due(rules.regrant_ppm, rules.grant)
+        if not amount:
+            return
+        before = self.credits() if self.weighted else []
         self.credit += amount
-        self.pool -= amount * self.live
-        self.open_cash += amount * self.open
+        more, more_open = self._difference(before) if before else (amount * self.live, amount * self.open)
+        self.pool -= more
+        self.open_cash += more_open
 
     def grant_due(self, regrant_ppm: int, grant: int) -> int:
         """Grains that every live page is to be granted now: 0, or `regrant` of a grant.
 
         Due when the cash on open pages is below `regrant` of what those pages were granted. Cash on pages that were
-        never read holds nothing back (most pages of a crawl never are), and a pool that could not pay waits.
+        never read holds nothing back (most pages of a crawl never are), and a pool that could not pay waits. So do
+        pages that owe: what they take back comes first.
         """
         if not regrant_ppm or not self.open:
             return 0
-        if self.open_cash * MILLION >= regrant_ppm * self.open * self.credit:
+        granted = self.open * self.credit
+        if self.weighted:
+            granted = sum(self.open_of(slot) * credit for slot, credit in enumerate(self.credits()))
+        if abs(self.open_cash) * MILLION >= regrant_ppm * granted:
             return 0
         amount = grant * regrant_ppm // MILLION
-        return amount if amount * self.live <= self.pool else 0
+        cost = amount * self.live
+        if self.weighted:  # Rounded up for each page.
+            cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
+        return amount if cost <= self.pool else 0
 
-    def error_bound(self, minted: int, q: int) -> float:
+    def error_bound(self, minted: int, q: int, debt: int = 0) -> float:
         """Bound on the L1 distance of the normalised static estimate from exact PageRank of the known graph.
 
         The exact vector is the estimate's grains, plus at most A, less at most B: what is still to come from cash on
@@ -210,6 +310,11 @@ class Books:
         that links ever sent to pages that are gone (were those links left out, the others would have received it);
         each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the distance is never more.
         Under grants only: a continuous payout gives pages known late less teleport, which nothing here counts.
+
+        Args:
+            minted: at genesis.
+            q: 1 - damping in parts of a million.
+            debt: what open pages owe in all, where any does; it is no total of the books.
         """
         if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
             return 2.0  # They stopped counting.
@@ -217,13 +322,37 @@ class Books:
         parked = self.v_gone + self.h_gone
         more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
+        if self.weighted:
+            more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
+        if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
+            wrong = self.drift_plus + self.drift_minus
+            less = (damping * (debt + 2 * wrong) + self.rounding + self.reads + abs(parked) + self.live) / (1 - damping)
+            more = less + damping * self.open_cash / (1 - damping)
         total = self.importance_total(minted)
-        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total else 2.0
+        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
 
     def misplace(self, plus: int, minus: int) -> None:
         """Count history that was spent along other links than a page shows now. Past CLOCK_LIMIT it says nothing."""
-        self.drift_plus = min(self.drift_plus + plus, CLOCK_LIMIT)
-        self.drift_minus = min(self.drift_minus + minus, CLOCK_LIMIT)
+        self.drift_plus = min(self.drift_plus + abs(plus), CLOCK_LIMIT)
+        self.drift_minus = min(self.drift_minus + abs(minus), CLOCK_LIMIT)
+
+    def flat(self) -> dict[str, int]:
+        """Return all of it as numbers by name, as a store keeps them; those by class are left out where they are 0."""
+        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS}
+        for name in BY_CLASS:
+            found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
+        return found
+
+    @classmethod
+    def unflat(cls, numbers: Mapping[str, int]) -> "Books":
+        """Read what `flat` gave; what is missing is 0."""
+        books = cls()
+        for name in SCALARS:
+            setattr(books, name, numbers.get(name, 0))
+        for key in numbers.keys() - set(SCALARS):
+            name, _, slot = key.rpartition("_")
+            setattr(books, name, _moved(getattr(books, name), int(slot), numbers[key]))
+        return books
 
     def check(self) -> None:
         """Refuse, before anything is written, totals that are no longer exact.
@@ -231,8 +360,9 @@ class Books:
         Raises:
             StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^53.
         """
-        for name in ("clock", "rounds", "credit", "rounding", "h_gone"):
-            if (sum_ := getattr(self, name)) >= CLOCK_LIMIT:
+        sums = {name: getattr(self, name) for name in ("clock", "taken_back", "rounds", "rounding", "h_gone")}
+        for name, sum_ in {**sums, "credit": max(self.credits())}.items():
+            if sum_ >= CLOCK_LIMIT:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
         for name in ("pool", "open_cash", "v_gone"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
@@ -241,4 +371,10 @@ class Books:
                 )
 
 
+def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
+    return (*counts[:slot], counts[slot] + by, *counts[slot + 1 :])
+
+
+BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
+SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)

@@ -7,7 +7,6 @@ imported by the command that needs them, so that `opic --help` is quick.
 
 import logging
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
+from opic.options import AsJson, Config, Crawl, Data, Kafka, Store
+from opic.options import asking as _asking
+from opic.options import ending_in_order as _ending_in_order
+from opic.options import log_at as _log_at
+from opic.options import open_to_feed as _open_to_feed
+from opic.options import settings as _settings
 from opic.output import print_answer, print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -28,7 +33,6 @@ if TYPE_CHECKING:
 
 FOUND_A_PROBLEM: Final = 1
 WRONG_USAGE: Final = 2
-SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
 PROGRESS_LINE_SECONDS: Final = 5.0
 
 app = typer.Typer(
@@ -85,16 +89,6 @@ class Strategy(StrEnum):
     CYCLE = "cycle"
 
 
-Store = Annotated[
-    str | None, typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://… or rediss://… [OPIC_STORE]")
-]
-Kafka = Annotated[str | None, typer.Option(metavar="BOOTSTRAP", help="Not built yet. [OPIC_KAFKA_BOOTSTRAP]")]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as TOML. [OPIC_CONFIG]")]
-Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Which crawl of the store. [OPIC_CRAWL]")]
-Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The same as --store embedded:DIR; default opic-data. [OPIC_DATA]")
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
 Window = Annotated[
@@ -247,23 +241,6 @@ def replay(
     _print_summary(summary, audit, as_json)
     if not audit["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
-
-
-def _open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
-    """Open a store, made if it is not there; and say whether letting records take effect is up to us."""
-    from opic.embedded import EmbeddedServer
-    from opic.service import Backend, EmbeddedService
-
-    if not settings.embedded:
-        backend = Backend(settings, settings.store)
-        stack.callback(backend.close)
-        return backend, True
-    running = EmbeddedServer.running(settings.data_dir())
-    if running is not None:
-        backend = Backend(settings, running)
-        stack.callback(backend.close)
-        return backend, False
-    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
 
 
 @contextmanager
@@ -464,6 +441,68 @@ def stats(
     print_answer(answer, as_json)
 
 
+classes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(classes_app, name="classes")
+
+
+@classes_app.callback()
+def classes(
+    context: typer.Context,
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the classes of pages and their weights, or set them.
+
+    The virtual page grants a page by the weight of its class: 2 is twice as much as to a page in none.
+    """
+    if context.invoked_subcommand is not None:
+        if store or kafka or config or crawl or data or as_json:
+            raise BadInput(f"options stand behind the command: opic classes {context.invoked_subcommand} …")
+        return
+    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
+        answer = {**backend.classes(), "as_of": time.time()}
+    _print_classes(answer, as_json)
+
+
+@classes_app.command(name="set")
+def set_classes(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Define the classes of pages, in the place of those before.
+
+    FILE is TOML, with a table [[classes]] for each: name, weight, and what belongs to it: hosts (with all below them),
+    urls (that a page's begins with), contains (parts of URLs) and tags (of crawl events), each a list. Or it is JSON of
+    the same shape, as `opic classes --json` prints it. A page is in the first class that it matches.
+    """
+    from opic.classes import read_classes
+
+    found = read_classes(file)
+    with _ending_in_order(), ExitStack() as stack:
+        backend, works_here = _open_to_feed(_settings(config, store, data, kafka, crawl), stack)
+        count = backend.define(found, backend.settle_here if works_here else None)
+        answer = {**backend.classes(), "reclassified": count, "as_of": time.time()}
+    print(f"{count:,} known pages are classified anew", file=sys.stderr)
+    _print_classes(answer, as_json)
+
+
+def _print_classes(answer: dict[str, Any], as_json: bool) -> None:
+    rows = [*answer["classes"], {"name": "other", **answer["other"]}]
+    names = ("name", "weight", "known_pages", "read_pages", "grant_share")
+    print_list(names, answer if as_json else {"classes": rows}, "classes", as_json)
+
+
 @app.command()
 def doctor(
     *,
@@ -513,53 +552,9 @@ for _name, _what in NOT_BUILT_YET.items():
 # What the commands share.
 
 
-def _settings(
-    config: Path | None, store: str | None, data: Path | None, kafka: str | None, crawl: str | None, **own: Any
-) -> "Settings":
-    """Read the settings; None is not given. Here --data DIR is short for --store embedded:DIR."""
-    from opic.settings import Settings
-
-    if data is not None:
-        if store not in (None, "embedded", f"embedded:{data}"):
-            raise SettingsError(f"--data {data} and --store contradict each other: leave one out")
-        store = "embedded"
-    return Settings.load(config, store=store, data=data, kafka_bootstrap=kafka, crawl=crawl, **own)
-
-
 def _check_n(n: int, settings: "Settings") -> None:
     if n > settings.max_n:
         raise BadInput(f"--n {n:,} is over OPIC_MAX_N {settings.max_n:,}")
-
-
-@contextmanager
-def _asking(settings: "Settings") -> Iterator["Backend"]:
-    """Open the store for a question; an embedded one that does not run is started for as long."""
-    from opic.service import open_backend
-
-    _log_at(logging.WARNING)
-    with _ending_in_order(), ExitStack() as stack:
-        yield open_backend(settings, stack)
-
-
-def _log_at(level: int) -> None:
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-
-
-@contextmanager
-def _ending_in_order() -> Iterator[None]:
-    """End in order on SIGTERM, and when the terminal is closed, so that a store that we started does not outlive us."""
-
-    def end(*_: object) -> NoReturn:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough.
-        raise SystemExit(SIGTERM_STATUS)
-
-    before = signal.signal(signal.SIGTERM, end)
-    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # Not under nohup.
-        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def main() -> None:

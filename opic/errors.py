@@ -32,6 +32,10 @@ class KeyReused(BadInput):
     """An Idempotency-Key came again with another body."""
 
 
+class Refused(BadInput):
+    """The log took it, and by then the store could not: another time, or something smaller, it may."""
+
+
 class NotBuiltYet(OpicError):
     """The public contract names it, this version does not have it."""
 

@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from opic.cash import DAY_US, MILLION
-from opic.errors import BadEvent, BadUrl
+from opic.classes import PageClass, decode_classes
+from opic.errors import BadEvent, BadInput, BadUrl
 from opic.urls import URL_BYTES_MAX, canonical_url
 
 SCHEMA_VERSION: Final = 1
@@ -22,6 +23,7 @@ STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
+CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
 
 
 class Outcome(StrEnum):
@@ -32,6 +34,8 @@ class Outcome(StrEnum):
     GONE = "gone"
     EXCLUDED = "excluded"
     SEEDS = "seeds"
+    CLASSES = "classes"
+    CLASSIFY = "classify"
     DEAD = "dead"
 
 
@@ -66,6 +70,14 @@ class Event:
     at_us: int = 0
     seeds: Sequence[str] = ()
     reason: str = ""
+    tags: Sequence[str] = ()
+    classes: Sequence[PageClass] = ()
+    ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
+
+    @property
+    def concerns_classes(self) -> bool:
+        """Tell whether it is about classes of pages, not about a page."""
+        return self.outcome is Outcome.CLASSES or self.outcome is Outcome.CLASSIFY
 
 
 class CrawlEvent(msgspec.Struct, omit_defaults=True):
@@ -84,9 +96,11 @@ class CrawlEvent(msgspec.Struct, omit_defaults=True):
 
 _from_json = msgspec.json.Decoder(CrawlEvent).decode
 _from_msgpack = msgspec.msgpack.Decoder(CrawlEvent).decode
+_ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str]).decode
 encode_crawl_event = msgspec.msgpack.Encoder().encode
 encode_seeds = msgspec.msgpack.Encoder().encode
+encode_ids = msgspec.msgpack.Encoder().encode
 
 
 def decode_crawl_event(value: bytes) -> CrawlEvent:
@@ -168,7 +182,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits) -> Event:
     links: Sequence[str] = ()
     if outcome is Outcome.READ:
         links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
-    return Event(outcome, url, links, at_us)
+    return Event(outcome, url, links, at_us, tags=event.tags or ())
 
 
 def decode_record(record: Record, limits: Limits) -> Event:
@@ -177,6 +191,13 @@ def decode_record(record: Record, limits: Limits) -> Event:
         if record.kind == "seeds":
             urls = [canonical_url(url, limits.url_bytes_max) for url in _seeds_from_msgpack(record.value)]
             return Event(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
+        if record.kind == "classes":
+            return Event(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)
+        if record.kind == "classify":
+            first, end = _ids_from_msgpack(record.value)
+            if not 0 <= first < end <= first + CLASSIFIED_MAX:
+                raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
+            return Event(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
         return check_event(decode_crawl_event(record.value), record.time_us, limits)
-    except (BadEvent, BadUrl, msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
         return Event(Outcome.DEAD, reason=str(error))

@@ -18,15 +18,14 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import MILLION, Flag
+from opic.cash import CLASS_BITS, MILLION, Flag
 from opic.errors import BadInput
 from opic.mirror import Bools, Mirror, Snapshot
-from opic.query import canonical_host
 from opic.store import Shard
 from opic.store.columns import Int64s, Record
 from opic.store.connection import store_errors
 from opic.store.shard import ROWS_READ_MAX
-from opic.urls import shown
+from opic.urls import canonical_host, shown
 
 MODES = ("any", "discover", "refresh")
 LEASE_SECONDS_MAX = 86_400.0
@@ -62,6 +61,7 @@ class _Page:
     id: int
     host: int
     cash: int
+    counts: float  # In the greedy order: whole grains, but where pages never read count more, or less.
     importance: float
     read_before: bool
 
@@ -94,8 +94,10 @@ class _Held:
 class _Scan:
     """The greedy order as one call sees it, without what it may not or need not look at again."""
 
-    def __init__(self, snapshot: Snapshot, mode: str, domain: str | None, busy: Iterable[str]) -> None:
-        self.snapshot, self.mode = snapshot, mode
+    def __init__(
+        self, snapshot: Snapshot, mode: str, domain: str | None, busy: Iterable[str], discovery: float
+    ) -> None:
+        self.snapshot, self.mode, self.discovery = snapshot, mode, discovery
         self.host = snapshot.host  # Before the names, which are then as many as these need, or more.
         self.shut = np.zeros(len(snapshot), np.bool_)  # Pages that are held, or were looked at.
         self.unwanted = np.full(len(snapshot.hosts), domain is not None, np.bool_)  # Hosts, by number.
@@ -120,8 +122,8 @@ class _Scan:
             fit &= ((self.snapshot.state[ids] & Flag.OPEN) != 0) == (self.mode == "refresh")
         return fit
 
-    def best(self, count: int, taken: Iterable[int] | None) -> tuple[Int64s, int]:
-        """Return the free pages with most cash, and the cash of the next one, 0 if there is none.
+    def best(self, count: int, taken: Iterable[int] | None) -> tuple[Int64s, float]:
+        """Return the free pages with most cash, and what counts of that of the next one, 0 if there is none.
 
         A host with all of the hottest pages costs a longer look down the order, no round trip to the store.
 
@@ -134,7 +136,7 @@ class _Scan:
         found: list[Int64s] = []
         have, at, stretch = 0, 0, SCAN_PAGES
         while have <= count:
-            ids = self.snapshot.greedy(at + stretch)[at : at + stretch]
+            ids = self.snapshot.greedy(at + stretch, self.discovery)[at : at + stretch]
             if not len(ids):
                 break
             at, stretch = at + stretch, 2 * stretch
@@ -147,15 +149,18 @@ class _Scan:
             found.append(ids)
             have += len(ids)
         ids = np.concatenate([np.empty(0, np.int64), *found])
-        return ids[:count], int(self.snapshot.offers[ids[count]]) if have > count else 0
+        return ids[:count], self.snapshot.offers(self.discovery)[ids[count]].item() if have > count else 0
 
 
 class Frontier:
     """Hands out pages of one shard."""
 
-    def __init__(self, shard: Shard, mirror: Mirror, politeness: Politeness | None = None) -> None:
-        """Offer the pages of an open shard."""
+    def __init__(
+        self, shard: Shard, mirror: Mirror, politeness: Politeness | None = None, discovery: float = 1.0
+    ) -> None:
+        """Offer the pages of an open shard; in their order, cash of pages never read counts `discovery` times."""
         self.shard, self.mirror, self.politeness = shard, mirror, politeness or Politeness()
+        self.discovery = discovery
         self._held: _Held | None = None
         # Calls in one process would choose the same pages and all but one would be refused them.
         self._lock = threading.Lock()
@@ -182,9 +187,10 @@ class Frontier:
             mode: "discover": only pages never read since they became known or came back; "refresh": only others.
 
         Returns:
-            "pages": most cash first, each with "url", "cash" (grains), "importance", "fetched_before", "lease" (for
-            `release`) and "lease_until" (Unix seconds); "retry_after": 0, or, without pages, the seconds until the
-            first one may be free, at most a minute, and 5 s while leases run: their fetches move cash.
+            "pages": most cash first, each with "url", "cash" (grains; negative where a page owes), "importance",
+            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "retry_after": 0, or, without
+            pages, the seconds until the first one may be free, at most a minute, and 5 s while leases run: their
+            fetches move cash.
 
         Raises:
             BadInput: a parameter can't be taken.
@@ -198,7 +204,7 @@ class Frontier:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
         busy, within = [canonical_host(h) for h in busy_hosts], None if domain is None else canonical_host(domain)
         with self._lock:
-            scan = _Scan(self.mirror.fresh(), mode, within, busy)
+            scan = _Scan(self.mirror.fresh(), mode, within, busy, self.discovery)
             now, leases = self._sweep()
             held = self._read_held(now, scan.snapshot)
             scan.hold(held.pages_at(now), held.hosts_at(now))
@@ -231,20 +237,20 @@ class Frontier:
         cut = (n + leases) * BATCH_SHARE > scan.snapshot.books.live
         granted: list[tuple[_Page, int]] = []
         pool: list[_Page] = []  # Looked at, most cash first.
-        following = sys.maxsize  # What the best page is promised that was not looked at.
+        following: float = sys.maxsize  # What the best page is promised that was not looked at.
         look = 2 * n + CANDIDATES_SPARE
         while len(granted) < n:
             missing = n - len(granted)
-            best = max(page.cash for page, _ in granted) if granted else pool[0].cash if pool else 0
+            best = max(page.counts for page, _ in granted) if granted else pool[0].counts if pool else 0
             least = -(-best // 2) if cut else 1
-            ready = [page for page in pool if page.cash >= max(following, least)]
+            ready = [page for page in pool if page.counts >= max(following, least)]
             if one_a_host:
                 ready = _one_a_host(ready)
             if len(ready) < missing and following >= max(least, 1):
                 ids, following = scan.best(min(look, ROWS_READ_MAX), {p.host for p in ready} if one_a_host else None)
                 look *= 2
                 scan.hold(ids, NOTHING)
-                pool = sorted([*pool, *self._fresh(ids, scan)], key=lambda page: (-page.cash, page.id))
+                pool = sorted([*pool, *self._fresh(ids, scan)], key=lambda page: (-page.counts, page.id))
                 continue
             if not ready:
                 break
@@ -258,14 +264,15 @@ class Frontier:
                 if one_a_host:
                     scan.hold(NOTHING, np.array([page.host for page in asked], np.int64))
                 pool = [page for page in pool if page.id not in decided and not scan.closed[page.host]]
-        return sorted(granted, key=lambda lease: (-lease[0].cash, lease[0].id))
+        return sorted(granted, key=lambda lease: (-lease[0].counts, lease[0].id))
 
     def _fresh(self, ids: Int64s, scan: _Scan) -> list[_Page]:
         """Read candidates from the store; leave out those that are no more."""
         if not len(ids):
             return []
         rows = self.shard.rows(ids.tolist())
-        credit, total = rows.books.credit, rows.books.importance_total(self.shard.rules.minted)
+        credits, total = rows.books.credits(), rows.books.importance_total(self.shard.rules.minted)
+        total = max(total + scan.snapshot.overdrawn, 1)
         pages = []
         for page, host, v, spent, state, packed in zip(
             ids.tolist(),
@@ -276,10 +283,12 @@ class Frontier:
             rows.records,
             strict=True,
         ):
-            cash = v + credit
-            fits = scan.mode == "any" or bool(state & Flag.OPEN) == (scan.mode == "refresh")
-            if cash > 0 and fits and state & (Flag.KNOWN | NOT_OFFERED) == Flag.KNOWN:
-                pages.append(_Page(page, host, cash, (spent + cash) / total, Record.unpack(packed).reads > 0))
+            cash, read = v + credits[state & CLASS_BITS], bool(state & Flag.OPEN)
+            fits = scan.mode == "any" or read == (scan.mode == "refresh")
+            if (cash > 0 or (cash < 0 and read)) and fits and state & (Flag.KNOWN | NOT_OFFERED) == Flag.KNOWN:
+                counts = abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)
+                importance, read_before = min(max(spent + cash, 0) / total, 1.0), Record.unpack(packed).reads > 0
+                pages.append(_Page(page, host, cash, counts, importance, read_before))
         return pages
 
     # What only the store decides.
@@ -335,7 +344,7 @@ class Frontier:
         """Return in how many seconds the first of the wanted pages may be free."""
         held = self._read_held(now, scan.snapshot, anew=True)
         most = RETRY_SECONDS_DEFAULT if leases else RETRY_SECONDS_MAX
-        ids = np.flatnonzero(scan.snapshot.offers > 0)
+        ids = np.flatnonzero(scan.snapshot.offers() > 0)
         ids = ids[scan.wanted(ids)]
         if not len(ids):
             return RETRY_SECONDS_DEFAULT

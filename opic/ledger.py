@@ -8,6 +8,9 @@ that was granted so far (`credit`). A read takes a page's whole cash, gives d of
 the rest to the virtual page. When the cash on read pages has drained, every page is granted a little more. A page that
 goes away gives its grants back. Nothing ever mints or burns again.
 
+Classes of pages may have weights: a page of a class with weight w receives w times each grant. Where a page's weight
+falls after it spent its grants it owes, and its next read takes back what it gave too much.
+
 Under the continuous payout (the paper's) the virtual page pays all it has to all live pages, after every record. A page
 that becomes known starts with nothing, and one that goes away gives all it has to the virtual page.
 """
@@ -17,8 +20,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from opic.cash import ROUND_BITS, Anchor, Books, Flag, Rules, gone_until_us, roll, split
-from opic.errors import BadUrl
+from opic.cash import CLASS_BITS, CLASSES_MAX, ROUND_BITS, Anchor, Books, Flag, Rules, gone_until_us, roll, split
+from opic.classes import NO_ROOM, NO_WEIGHTS, Classes
+from opic.errors import BadInput, BadUrl
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.series import ENTRIES_MAX, Entry, entry_due
 from opic.urls import canonical_url, host_of, registered_domain
@@ -35,7 +39,7 @@ class Measure:
 
 @dataclass(slots=True)
 class Page:
-    """A page's columns. Its cash is `v + credit`, or `v` alone while it is gone."""
+    """A page's columns. Its cash is `v` and the credit of its class, or `v` alone while it is gone."""
 
     url: str
     id: int
@@ -54,6 +58,11 @@ class Page:
         """Tell whether a bit of the state byte is set."""
         return bool(self.state & flag)
 
+    @property
+    def slot(self) -> int:
+        """The page's class."""
+        return self.state & CLASS_BITS
+
 
 @dataclass(frozen=True, slots=True)
 class Audit:
@@ -71,6 +80,14 @@ class Audit:
         return self.minted == self.pages + self.virtual + self.in_flight and not self.mismatches
 
 
+def count_by(slots: Iterable[int]) -> tuple[int, ...]:
+    """Count by class, as the books do: without class 0."""
+    counts = [0] * CLASSES_MAX
+    for slot in slots:
+        counts[slot] += 1
+    return (0, *counts[1:])
+
+
 def links_digest(ids: Iterable[int]) -> int:
     """Return 48 bits that tell one set of links from another; 0 for none."""
     packed = b"".join(i.to_bytes(8, "little") for i in sorted(ids))
@@ -86,6 +103,7 @@ class Ledger:
         self.limits = limits or Limits()
         self.books = Books.genesis(self.rules)
         self.pages: dict[str, Page] = {}
+        self.classes = Classes()
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
 
@@ -108,7 +126,7 @@ class Ledger:
             self._next_offset[partition] = record.offset + 1
 
     def cash(self, page: Page) -> int:
-        """Return what the page holds, in grains; never negative while it is not gone."""
+        """Return what the page holds, in grains; negative where its weight was cut, or it is gone, if it owes."""
         return page.v + self._credit(page)
 
     def audit(self) -> Audit:
@@ -117,13 +135,17 @@ class Ledger:
         gone = [p for p in pages if p.has(Flag.GONE)]
         open_ = [p for p in pages if p.has(Flag.OPEN)]
         recount = {
-            "clock": sum(p.spent for p in pages),
+            "clock": sum(p.spent for p in pages) + books.taken_back,
             "live": len(pages) - len(gone),
             "gone": len(gone),
             "open": len(open_),
             "open_cash": sum(self.cash(p) for p in open_),
             "v_gone": sum(p.v for p in gone),
             "h_gone": sum(p.spent for p in gone),
+            "known_by": count_by(p.slot for p in pages),
+            "live_by": count_by(p.slot for p in pages if not p.has(Flag.GONE)),
+            "open_by": count_by(p.slot for p in open_),
+            "extra": self.classes.extra(),
         }
         wrong = tuple(f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n)
         return Audit(self.rules.minted, sum(self.cash(p) for p in pages), books.pool, 0, wrong)
@@ -138,10 +160,18 @@ class Ledger:
                 page = self._know(url)
                 self._come_back(page)
                 page.state &= ~Flag.EXCLUDED
+        elif event.outcome is Outcome.CLASSES:
+            self._define(event)
+        elif event.outcome is Outcome.CLASSIFY:
+            for page in list(self.pages.values())[slice(*event.ids)]:
+                if not (page.has(Flag.TAGGED) and self.classes.has_tags(page.slot)):
+                    self._classify(page)
         elif event.outcome is Outcome.DEAD:
             books.dead_letters += 1
         else:
             page = self._know(event.url)
+            if event.tags and self.classes:
+                self._classify(page, event.tags)
             if event.outcome is Outcome.READ:
                 self._read(page, event)
             elif event.outcome is Outcome.GONE:
@@ -158,20 +188,24 @@ class Ledger:
         self._come_back(page)
         children = self._children(page, event)
 
-        cash, share = self.cash(page), split(self.cash(page), len(children), self.rules.q)
-        digest = links_digest(child.id for child in children)
+        cash, digest = self.cash(page), links_digest(child.id for child in children)
+        # What a page owes it takes back from those whom it gave; with other links than before, from the virtual page.
+        gives = cash >= 0 or (page.has(Flag.OPEN) and digest == page.digest)
+        share = split(cash, len(children) if gives else 0, self.rules.q)
         if page.has(Flag.OPEN):
             if digest != page.digest:
                 books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
             books.open_cash -= cash
         else:  # What it spent before it went away, its new links never saw.
             books.misplace(page.spent if digest else 0, 0)
-            books.open += 1
+            books.count(page.slot, opened=1)
         page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
         page.digest = digest
 
-        books.clock += cash
-        books.rounds += (cash << ROUND_BITS) // self.rules.round_grains(books.live)
+        spent = max(cash, 0)
+        books.clock += spent
+        books.taken_back += spent - cash
+        books.rounds += (spent << ROUND_BITS) // self.rules.round_grains(books.live)
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
@@ -179,7 +213,7 @@ class Ledger:
         page.v -= cash
         page.spent += cash
         page.reads += 1
-        page.measures.append(Measure(books.clock, cash, event.at_us))
+        page.measures.append(Measure(books.clock, spent, event.at_us))
         while len(page.measures) > self.rules.measures_max:
             page.measures.popleft()
         page.anchors = roll(page.anchors, books.clock, page.spent, self.rules)
@@ -216,22 +250,24 @@ class Ledger:
     # Pages: known, gone, back. Under grants `v` is left alone; the class changes, and with it the credit.
 
     def _credit(self, page: Page) -> int:
-        return 0 if page.has(Flag.GONE) else self.books.credit
+        return 0 if page.has(Flag.GONE) else self.books.credit_of(page.slot)
 
     def _know(self, url: str) -> Page:
         page = self.pages.get(url)
         if page is None:
             page = self.pages[url] = Page(url, id=len(self.pages))
+            page.state |= self.classes.slot_of(url)[0] if self.classes else 0
+            self.books.count(page.slot, known=1)
             self._admit(page)
         return page
 
     def _admit(self, page: Page) -> None:
         """Count a page as live. Under grants it holds all that was granted so far, else what it had, which is `v`."""
-        self.books.live += 1
+        self.books.count(page.slot, live=1)
         if self.rules.continuous:
             page.v -= self.books.credit
         else:
-            self.books.pool -= self.books.credit
+            self.books.pool -= self.books.credit_of(page.slot)
 
     def _go_away(self, page: Page, at_us: int) -> None:
         books = self.books
@@ -242,17 +278,17 @@ class Ledger:
             return
         cash = self.cash(page)
         if page.has(Flag.OPEN):
-            books.open -= 1
+            books.count(page.slot, opened=-1)
             books.open_cash -= cash
             books.misplace(0, page.spent if page.digest else 0)
         page.state = (page.state | Flag.GONE) & ~Flag.OPEN
-        books.live -= 1
+        books.count(page.slot, live=-1)
         books.gone += 1
         if self.rules.continuous:
             books.pool += cash
             page.v = 0
         else:
-            books.pool += books.credit
+            books.pool += books.credit_of(page.slot)
         books.v_gone += page.v
         books.h_gone += page.spent
 
@@ -265,3 +301,23 @@ class Ledger:
         books.v_gone -= page.v
         books.h_gone -= page.spent
         self._admit(page)
+
+    # Classes. `v` is left alone here too: the page's cash moves by the difference of the credits.
+
+    def _define(self, event: Event) -> None:
+        """Let other definitions take effect: weights at once, for pages known already as they are classified anew."""
+        try:
+            if self.rules.continuous:
+                raise BadInput(NO_WEIGHTS)
+            classes = self.classes.redefined(event.classes, self.books.known_by)
+            if not self.books.reweigh(classes.extra()):
+                raise BadInput(NO_ROOM)
+            self.classes = classes
+        except BadInput:
+            self.books.dead_letters += 1
+
+    def _classify(self, page: Page, tags: Sequence[str] = ()) -> None:
+        slot, tagged = self.classes.slot_of(page.url, tags)
+        live, opened = not page.has(Flag.GONE), page.has(Flag.OPEN)
+        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
+            page.state = page.state & ~(CLASS_BITS | Flag.TAGGED) | slot | (Flag.TAGGED if tagged else 0)

@@ -25,6 +25,7 @@ VALUES_A_CALL = 1_000  # About 3 ms of server time.
 BYTES_A_CALL = 8 << 20
 RECORDS_A_READ = 100
 BYTES_A_READ = 16 << 20
+RECORD_KINDS = ("event", "seeds", "classes", "classify")
 DIGEST_BYTES: Final = 16
 KEYS_MAX: Final = 1_000_000  # Remembered at once; about 300 bytes each.
 
@@ -86,7 +87,7 @@ class EventLog:
         Args:
             values: encoded events, or lists of seeds.
             time_us: the records' time; the only 'now' that they will see.
-            kind: "event" or "seeds".
+            kind: one of RECORD_KINDS.
 
         Returns:
             The offset after the last one.
@@ -94,8 +95,8 @@ class EventLog:
         Raises:
             StoreUnavailable: the store is away; some of the values may have been taken.
         """
-        if kind not in ("event", "seeds"):
-            raise BadInput(f"a record is of kind event or seeds, not {kind!r}")
+        if kind not in RECORD_KINDS:
+            raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
         end, at = self.end() if not values else 0, 0
         while at < len(values):
             stop = _stop(values, at)

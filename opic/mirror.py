@@ -19,7 +19,7 @@ from opic.store import Shard
 from opic.store.columns import Bytes, Int64s, Measures
 from opic.store.connection import store_errors
 from opic.store.keys import ROWS_MEASURES, ROWS_URLS
-from opic.store.shard import Columns
+from opic.store.shard import Columns, held
 from opic.urls import host_of
 
 Int32s = NDArray[np.int32]
@@ -54,6 +54,12 @@ def largest(values: Int64s | Floats, count: int) -> Int64s:
         at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
     at = at[values[at] >= 0]
     return at[np.argsort(-values[at], kind="stable")]
+
+
+def weighed(cash: Int64s, discovery: float) -> Floats:
+    """Return what cash of pages never read counts in the greedy order: at least a grain, since 0 is not offered."""
+    counts: Floats = np.maximum(cash * discovery, 1.0)
+    return counts
 
 
 class Hosts:
@@ -275,11 +281,28 @@ class Snapshot:
         return self.table.names
 
     @property
+    def cash(self) -> Int64s:
+        """What live pages hold; of others it means nothing."""
+        return self._keep("cash", lambda: held(self.books, self.v, self.state))
+
+    @property
+    def debt(self) -> int:
+        """What open pages owe in all: none does before a weight was cut."""
+        return -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()) if self.books.cuts else 0
+
+    @property
+    def overdrawn(self) -> int:
+        """What live pages would have to have more for H + C of none to be negative, which is shown as 0."""
+        if not self.books.cuts:
+            return 0
+        return -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum())
+
+    @property
     def scores(self) -> Int64s:
         """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
 
         def work_out() -> Int64s:
-            return np.where(self._live(), self.spent + self.v + self.books.credit, -1)
+            return np.where(self._live(), np.maximum(self.spent + self.cash, 0), -1)
 
         return self._keep("scores", work_out)
 
@@ -318,7 +341,7 @@ class Snapshot:
             starts=starts,
             clock=clock,
             spent=spent,
-            cash=self.v + self.books.credit,
+            cash=self.cash,
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
@@ -339,22 +362,28 @@ class Snapshot:
         """Return the ids of the live pages with most H + C, descending, ties by id."""
         return self._head("top", lambda: self.scores, count)
 
-    @property
-    def offers(self) -> Int64s:
-        """Cash of the pages that may be offered at all (live, not excluded, with cash), -1 for others."""
+    def offers(self, discovery: float = 1.0) -> Int64s | Floats:
+        """Return what counts in the greedy order of the pages that may be offered at all, -1 for others.
 
-        def work_out() -> Int64s:
-            cash = self.v + self.books.credit
-            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0)
-            return np.where(fit, cash, -1)
+        These are live and not excluded, and have cash, or owe some. It is that cash, whichever its sign; of pages never
+        read so many times as `discovery` says.
+        """
 
-        return self._keep("offers", work_out)
+        def work_out() -> Int64s | Floats:
+            read = (self.state & Flag.OPEN) != 0
+            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (
+                (self.cash > 0) | read & (self.cash < 0)
+            )
+            weight = np.abs(self.cash)
+            return np.where(fit, weight if discovery == 1 else np.where(read, weight, weighed(weight, discovery)), -1)
 
-    def greedy(self, count: int) -> Int64s:
+        return self._keep(f"offers {discovery}", work_out)
+
+    def greedy(self, count: int, discovery: float = 1.0) -> Int64s:
         """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
-        return self._head("greedy", lambda: self.offers, count)
+        return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
 
-    def _head(self, name: str, values: Callable[[], Int64s], count: int) -> Int64s:
+    def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
         # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
         length = HEAD_PAGES
         while length < min(count, len(self)):

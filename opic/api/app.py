@@ -1,5 +1,6 @@
 """The application: which path leads to which call, how errors are answered, and the pages that describe all of it."""
 
+import json
 import logging
 from collections.abc import Callable
 from inspect import getdoc
@@ -132,6 +133,9 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
     add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
+    put = (400, 403, 409, 413, 415, 422, 503)
+    add("PUT", "/v1/classes", calls.put_classes, models.Reclassified, put, body=_json_body(models.Classes))
+    add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
     add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
     add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
     add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 503))
@@ -201,7 +205,12 @@ _EVENTS_BODY: Final = {
 
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
-    return {JSON: {"schema": model.model_json_schema()}}
+    schema = model.model_json_schema()
+    parts = schema.pop("$defs", {})  # At their place: a body has no room for definitions beside it.
+    text = json.dumps(schema)
+    for name, part in parts.items():
+        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(part))
+    return {JSON: {"schema": json.loads(text)}}
 
 
 def _add_pages(app: FastAPI) -> None:

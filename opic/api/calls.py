@@ -14,6 +14,7 @@ from opic.api import models
 from opic.api.bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.api.intake import Intake, take
 from opic.api.problems import Json, Problem
+from opic.classes import check_classes
 from opic.errors import BadInput
 from opic.events import Limits
 from opic.log import Call
@@ -75,6 +76,29 @@ class Calls:
             raise BadInput("trust is reserved until coverage is built: leave it out")
         self._check_count("urls", asked.urls)
         return self._service.backend.seed(asked.urls)
+
+    async def put_classes(self, request: Request) -> Response:
+        """Define the classes of pages and their weights, in the place of those before.
+
+        A page is in the first class that it matches, else in none, with weight 1. The virtual page grants it by the
+        weight, at once; pages that are known already are classified anew soon after, as `reclassified` says how many.
+        Without error it may be sent again any number of times.
+        """
+        return await self._asked(request, models.Classes, self._define)
+
+    def _define(self, asked: models.Classes) -> Mapping[str, object]:
+        classes = check_classes([one.model_dump() for one in asked.classes])
+        now = time.time()
+        reclassified = self._service.backend.define(classes)
+        return {**self._service.backend.classes(), "reclassified": reclassified, "as_of": now}
+
+    async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
+        """Return the classes of pages, in order, with their pages and their shares of each grant: of this instant."""
+        return await _in_thread(self._classes)
+
+    def _classes(self) -> Mapping[str, object]:
+        now = time.time()
+        return {**self._service.backend.classes(), "as_of": now}
 
     async def post_next(self, request: Request) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.

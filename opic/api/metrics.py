@@ -115,7 +115,8 @@ class _FromStore(Collector):
             yield GaugeMetricFamily(name, about, value)
         if not rules.continuous:
             about = "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing."
-            yield GaugeMetricFamily("opic_error_bound", about, books.error_bound(rules.minted, rules.q))
+            bound = self._backend.query.error_bound(books)
+            yield GaugeMetricFamily("opic_error_bound", about, 2.0 if bound is None else bound)
 
     def _batches(self) -> Metric:
         buckets, seconds = step_times(self._backend.shard)

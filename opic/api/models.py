@@ -10,6 +10,7 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
+from opic.classes import WEIGHT_MAX
 from opic.errors import BadInput
 from opic.events import CrawlEvent
 from opic.series import NUMBER, Window
@@ -106,6 +107,25 @@ class NextPages(_Body):
     )
     mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
     busy_hosts: list[str] = Field([], description="Hosts to pass over, at most OPIC_MAX_URLS.")
+
+
+class PageClass(_Body):
+    """A class of pages: a weight, and what belongs to it."""
+
+    name: str = Field(description="1 to 64 letters, digits, '_', '.' or '-'.", examples=["trusted"])
+    weight: float = Field(
+        gt=0, le=WEIGHT_MAX, allow_inf_nan=False, description="How much of each grant a page gets.", examples=[5]
+    )
+    hosts: list[str] = Field([], description="Hosts or domains, each with all below it.", examples=[["a.example"]])
+    urls: list[str] = Field([], description="URLs that the page's begins with.")
+    contains: list[str] = Field([], description="Texts that its URL contains, as they stand.")
+    tags: list[str] = Field([], description="Labels of its last crawl event that had any.")
+
+
+class Classes(_Body):
+    """Classes of pages, in order: a page is in the first one that it matches."""
+
+    classes: list[PageClass] = Field(description="At most 7; none for no weights.")
 
 
 class Leases(_Body):
@@ -211,7 +231,7 @@ class PageImportance(_Answer):
     url: str = Field(description="The canonical form of the URL asked for.")
     importance: float | None = Field(description=IMPORTANCE)
     rank: int | None = Field(None, description="1 is the best.")
-    cash: int | None = Field(None, description="Grains received since the last read.")
+    cash: int | None = Field(None, description="Grains received since the last read; negative where the page owes.")
     reads: int | None = Field(None, description="Reads so far: answers 2xx and 3xx.")
     last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
     last_fetched_at: float | None = Field(None, description="Unix seconds of the last read.")
@@ -222,6 +242,7 @@ class PageImportance(_Answer):
         description="Bound on the L1 distance of all static estimates from exact PageRank, where there is one.",
     )
     teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
+    page_class: str | None = Field(None, alias="class", description="The page's class, if it is in one.")
     gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
 
 
@@ -296,6 +317,35 @@ class Stats(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class ClassCounts(_Answer):
+    """The pages of a class, and what they get."""
+
+    weight: float = Field(description="How much of each grant a page gets.")
+    known_pages: int = Field(description="Pages known and not gone.")
+    read_pages: int
+    grant_share: float = Field(description="Share of each grant to all that goes to these pages.")
+
+
+class ClassFound(ClassCounts):
+    """A class of pages as it was defined, in canonical forms, with its pages."""
+
+    name: str
+
+
+class ClassesFound(_Answer):
+    """The classes of pages that hold, in order."""
+
+    classes: list[ClassFound]
+    other: ClassCounts = Field(description="All that is in none of them.")
+    as_of: float = Field(description=AS_OF)
+
+
+class Reclassified(ClassesFound):
+    """The classes as they hold from now on."""
+
+    reclassified: int = Field(description="Known pages that are classified anew after this.")
+
+
 class Healthy(_Answer):
     """The process answers."""
 
@@ -358,12 +408,27 @@ _NEXT: dict[str, Any] = {
 }
 _TOP: dict[str, Any] = {k: _PAGE[k] for k in ("url", "importance", "rank", "cash", "policy", "window")}
 _BOOKS: dict[str, Any] = {"pages": 8_388_608, "virtual": 4_503_599_618_981_888, "in_flight": 0, "conserved": True}
+_CLASSES: dict[str, Any] = {
+    "classes": [
+        {
+            "name": "trusted",
+            "weight": 5.0,
+            "hosts": ["a.example"],
+            "known_pages": 2,
+            "read_pages": 1,
+            "grant_share": 0.71,
+        }
+    ],
+    "other": {"weight": 1.0, "known_pages": 4, "read_pages": 2, "grant_share": 0.29},
+}
 _NOW: Final = 1_764_000_000.0
 
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "CrawlEvent": [{"url": "https://a.example/", "links": ["https://a.example/b", "https://b.example/"]}],
     "Accepted": [{"accepted": 2, "rejected": [{"index": 1, "error": "url '/about' is not an absolute http(s) URL"}]}],
     "Seeded": [{"known": 1, "new": 2}],
+    "ClassesFound": [{**_CLASSES, "as_of": _NOW}],
+    "Reclassified": [{**_CLASSES, "reclassified": 6, "as_of": _NOW}],
     "Next": [{"pages": [_NEXT], "retry_after": 0, "as_of": _NOW}],
     "Released": [{"released": 1}],
     "OneImportance": [{**_PAGE, "as_of": _NOW}],

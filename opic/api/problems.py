@@ -21,6 +21,7 @@ from opic.errors import (
     KeysFull,
     NotBuiltYet,
     OpicError,
+    Refused,
     StoreUnavailable,
 )
 from opic.urls import shown
@@ -39,6 +40,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
     "no-such-path": (404, "No such path"),
     "unknown-page": (404, "A page never seen"),
     "wrong-method": (405, "The path does not take this method"),
+    "refused": (409, "The store can't take this as it is now"),
     "too-large": (413, "The body is too large"),
     "wrong-media-type": (415, "The body is of a type that is not taken"),
     "bad-input": (422, "A value can't be taken"),
@@ -126,6 +128,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
     if isinstance(error, DiskFull):
         return Problem("disk-full", str(error), headers={"Retry-After": str(FULL_SECONDS)})
+    if isinstance(error, Refused):
+        return Problem("refused", str(error))
     if isinstance(error, BadInput):
         kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
         return Problem(kind, str(error))

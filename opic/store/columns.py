@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,7 @@ I64 = ">i8"  # BITFIELD is big-endian.
 Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 DIGEST_BYTES = 6
+INCREMENT_MAX = 1 << 52  # Of a cell at once, since Lua numbers are doubles. A credit may be larger, if paid at once.
 ANCHOR_BITS = 2  # There are up to two anchors; their number goes with that of the departures.
 
 
@@ -28,6 +30,27 @@ def by_block(ids: Int64s, rows: int) -> tuple[list[int], list[int], Int64s]:
     blocks = ids // rows
     starts = [0, *(np.flatnonzero(np.diff(blocks)) + 1).tolist()] if len(ids) else []
     return blocks[starts].tolist(), [*starts, len(ids)], ids - blocks * rows
+
+
+def increments(offsets: Int64s, sums: Int64s, edges: Sequence[int]) -> list[list[int]]:
+    """Return offset, amount, offset, amount, .. for each block; `edges` say where one begins."""
+    pairs: list[int] = np.column_stack((offsets, sums)).ravel().tolist()
+    blocks = [pairs[2 * a : 2 * b] for a, b in pairwise(edges)]
+    if len(sums) and int(np.abs(sums).max()) > INCREMENT_MAX:
+        for block in blocks:
+            _cut_large(block)
+    return blocks
+
+
+def _cut_large(pairs: list[int]) -> None:
+    """Put several increments in the place of one whose amount a double might not hold."""
+    for at in range(0, len(pairs), 2):
+        left = pairs[at + 1]
+        while abs(left) > INCREMENT_MAX:
+            part = INCREMENT_MAX if left > 0 else -INCREMENT_MAX
+            pairs += (pairs[at], part)
+            left -= part
+        pairs[at + 1] = left
 
 
 @dataclass(slots=True)

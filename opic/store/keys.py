@@ -38,6 +38,7 @@ class Keys:
         self.log = self.prefix + "log"
         self.end = self.prefix + "end"
         self.dead = self.prefix + "dead"
+        self.classes = self.prefix + "classes"
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
         self.metrics = self.prefix + "metrics"

@@ -1,5 +1,5 @@
 #!lua name=opic_1
--- opic: the store's half of the way that cash takes (the other half is opic/store/step.py).
+-- opic: the store's half of the way that cash takes (the other half is opic/store/batch.py).
 --
 -- A shard is a set of columns under one hash tag, opic:{crawl:shard}: --
 --   v:<b>  h:<b>  f:<b>   strings of 4,094 big-endian int64: signed cash less credit, total history, in-flow

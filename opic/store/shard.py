@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 import numpy as np
 
-from opic.cash import BOOK_FIELDS, CONTINUOUS, Books, Flag, Rules
+from opic.cash import CLASS_BITS, CLASSES_MAX, CONTINUOUS, NONE_BY_CLASS, Books, Flag, Rules
+from opic.classes import Classes
 from opic.errors import StoreError, StoreMismatch
 from opic.ledger import Audit, Page
 from opic.series import Entry, unpack
@@ -120,7 +121,7 @@ class Shard:
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}))
         meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
         counters = {"next": 0, "buckets": 16, "sealed": 0}
-        blobs = [_flat(part) for part in (meta, asdict(books), counters)]
+        blobs = [_flat(part) for part in (meta, books.flat(), counters)]
         client.fcall("opic_1_init", 3, keys.meta, keys.books, keys.ids, *blobs)
 
     def books(self) -> Books:
@@ -132,6 +133,17 @@ class Shard:
         """Return the entries of the series, oldest first: all, some milliseconds for ENTRIES_MAX, or the newest."""
         with store_errors():
             return unpack(self.client.lrange(self.keys.series, -newest, -1))
+
+    def classes(self) -> Classes:
+        """Return the classes of pages that are defined now."""
+        with store_errors():
+            return Classes.unpack(self.client.hget(self.keys.classes, "definitions") or b"")
+
+    def class_names(self) -> dict[int, str]:
+        """Return the name of each class by its slot: much less to read than all that belongs to it."""
+        with store_errors():
+            packed = self.client.hget(self.keys.classes, "names")
+        return dict(msgpack.unpackb(packed)) if packed else {}
 
     def next_offset(self, partition: str) -> int:
         """Return the offset of the first record of the partition that has not taken effect."""
@@ -292,26 +304,36 @@ class Shard:
 
     def audit(self) -> Audit:
         """Recount the books from the columns."""
-        columns = self.columns()
+        columns, extra = self.columns(), NONE_BY_CLASS
+        for _ in range(AUDIT_TRIES):  # The definitions are of no instant but their own.
+            extra = self.classes().extra()
+            if extra == columns.books.extra:
+                break
+            columns = self.columns()
         books, state, v = columns.books, columns.state, columns.v
         known = (state & Flag.KNOWN) != 0
         gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
         live = known & ~gone
         # Credit and v may be far beyond what the sum of two fits; what a page holds never is.
-        cash = v + books.credit
+        cash = held(books, v, state)
+        slots = state & CLASS_BITS
         recount = {
-            "clock": _total(columns.spent),
+            "clock": _total(columns.spent) + books.taken_back,
             "live": int(live.sum()),
             "gone": int(gone.sum()),
             "open": int(open_.sum()),
             "open_cash": _total(cash[open_]),
             "v_gone": _total(v[gone]),
             "h_gone": _total(columns.spent[gone]),
+            "known_by": _count_by(slots[known]),
+            "live_by": _count_by(slots[live]),
+            "open_by": _count_by(slots[open_]),
+            "extra": extra,
         }
         wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
         if unknown := _total(v[~known]):
             wrong.append(f"{unknown} grains lie on pages that are not known")
-        pages = _total(cash[live]) + recount["v_gone"]
+        pages = _total(cash[live]) + _total(v[gone])
         return Audit(self.rules.minted, pages, books.pool, 0, tuple(wrong))
 
     def ids_of(self, urls: Sequence[str]) -> list[int | None]:
@@ -361,7 +383,19 @@ def _rows_by_block(ids: Int64s, rows: int) -> tuple[list[int], list[list[int]]]:
 
 
 def _books(stored: Mapping[bytes, bytes]) -> Books:
-    return Books(**{name: int(stored.get(name.encode(), 0)) for name in BOOK_FIELDS})
+    return Books.unflat({name.decode(): int(number) for name, number in stored.items()})
+
+
+def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
+    """Return what live pages hold; of others it means nothing."""
+    if not books.weighted:
+        return v + books.credit
+    cash: Int64s = v + np.array(books.credits(), np.int64)[state & CLASS_BITS]
+    return cash
+
+
+def _count_by(slots: Bytes) -> tuple[int, ...]:
+    return (0, *np.bincount(slots, minlength=CLASSES_MAX)[1:].tolist())
 
 
 def _flat(part: Mapping[str, int | bool | str]) -> bytes:

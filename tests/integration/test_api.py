@@ -40,7 +40,7 @@ NDJSON = {"content-type": "application/x-ndjson"}
 AS_JSON = {"content-type": "application/json"}
 DEEP = "[" * 100_000 + "]" * 100_000
 DEEP_EVENT = f'{{"url":"http://a.example/","x":{DEEP}}}'
-CALLS = ("events", "seeds", "next", "release", "importance", "history", "top", "audit", "stats")
+CALLS = ("events", "seeds", "classes", "next", "release", "importance", "history", "top", "audit", "stats")
 NOT_BUILT = ("/v1/explain", "/v1/inflow", "/v1/hosts")
 
 

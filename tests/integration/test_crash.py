@@ -5,6 +5,8 @@ import json
 import random
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import groupby
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,8 @@ from repository import ROOT
 from sameness import assert_same
 from servers import Server
 
+from opic.classes import check_classes, encode_classes
+from opic.events import Record, encode_ids
 from opic.ledger import Ledger
 from opic.log import EventLog
 from opic.store import Shard, Store, connect
@@ -31,10 +35,22 @@ def run_worker(server: Server, crawl: str, batch: int, plan: dict[str, object]) 
     )
 
 
-def fill(server: Server, crawl: str, values: list[bytes]) -> Shard:
+def fill(server: Server, crawl: str, log: Sequence[Record]) -> Shard:
     shard = Shard.open(connect(server.url), crawl)
-    EventLog(shard.client, shard.keys).append(values, NOW_US)
+    source = EventLog(shard.client, shard.keys)
+    for kind, records in groupby(log, lambda record: record.kind):
+        source.append([record.value for record in records], NOW_US, kind)
     return shard
+
+
+def weighed_history() -> list[Record]:
+    """The history of the Python proposals, in which classes are defined, changed and removed on the way."""
+    records = [("event", record.value) for record in pep_history()]
+    recent = {"name": "recent", "weight": 4, "contains": ["-05", "-06"]}
+    for at, classes in ((9_000, [{**recent, "weight": 0.5}]), (200, [recent]), (6_000, [])):
+        made = [("classes", encode_classes(check_classes(classes)))]
+        records[at:at] = made + [("classify", encode_ids((first, first + 300))) for first in (0, 300, 600)]
+    return [Record(offset, NOW_US, value, kind) for offset, (kind, value) in enumerate(records)]
 
 
 @pytest.mark.slow
@@ -47,9 +63,8 @@ def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
     that one which runs once a batch is as likely as one that runs for each link.
     """
     rng = random.Random(SEED)
-    log = pep_history()
-    values = [record.value for record in log]
-    scratch = fill(valkey, "scratch", values[:800])
+    log = weighed_history()
+    scratch = fill(valkey, "scratch", log[:800])
     seen = json.loads(run_worker(valkey, "scratch", 100, {"record": True}).stdout)
     scratch.client.close()
     statements = sorted(seen)
@@ -59,7 +74,7 @@ def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
     turns = [(statement, on_server) for statement in near for on_server in (False, True)]
     assert len(turns) > 10
 
-    shard = fill(valkey, "real", values)
+    shard = fill(valkey, "real", log)
     crashes: list[str] = []
     while len(crashes) < CRASHES:
         statement, on_server = turns.pop() if turns else (rng.choice(statements), rng.random() < 0.4)
@@ -77,8 +92,7 @@ def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
     assert run_worker(valkey, "real", 1000, {"statement": "", "victim": 0}).returncode == 0
 
     ledger = Ledger()
-    source = [type(r)(r.offset, NOW_US, r.value) for r in log]
-    ledger.apply(PARTITION, source)
+    ledger.apply(PARTITION, log)
     assert_same(shard, ledger)
     shard.client.close()
     with capsys.disabled():

@@ -265,3 +265,31 @@ def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None
     assert books.open_cash == 10**10
     assert books.importance_total(MINTED_GRAINS) == cash_of_live_pages + history_of_live_pages
     assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.open_cash
+
+
+# By class.
+
+
+@given(st.builds(Books, clock=st.integers(0, 2**62), extra=st.tuples(st.just(0), *[st.integers(-9, 9)] * 7)))
+def test_books_come_back_from_the_numbers_that_a_store_keeps(books: Books) -> None:
+    assert Books.unflat(books.flat()) == books
+
+
+@given(
+    weights=st.lists(st.integers(1, 10**9), min_size=7, max_size=7),
+    pages=st.lists(st.integers(0, 50), min_size=8, max_size=8),
+    credit=st.integers(0, 2**40),
+)
+def test_a_grant_by_weight_pays_each_class_what_its_credit_rose_by(
+    weights: list[int], pages: list[int], credit: int
+) -> None:
+    by = (0, *pages[1:])
+    books = Books(pool=2**62, credit=credit, live=sum(pages), open=sum(pages), live_by=by, open_by=by, known_by=by)
+    books.extra = (0, *(weight - MILLION for weight in weights))
+    before = books.credits()
+    books.pay(Rules())
+    rise = [b - a for a, b in zip(before, books.credits(), strict=True)]
+    assert 2**62 - books.pool == books.open_cash == sum(r * n for r, n in zip(rise, pages, strict=True))
+    assert bool(books.credit > credit) == (
+        sum(pages) > 0 and sum(c * n for c, n in zip(before, pages, strict=True)) > 0
+    )

@@ -151,7 +151,7 @@ def test_a_record_as_large_as_the_limits_is_taken() -> None:
     url = URL + "a" * (2_048 - len(URL))
     links = [f"{URL}{i}" for i in range(10_000)]
     event = of_json({"url": url, "links": links, "tags": ["t"] * TAGS_MAX})
-    assert event == Event(Outcome.READ, url, links, NOW_US)
+    assert event == Event(Outcome.READ, url, links, NOW_US, tags=["t"] * TAGS_MAX)
 
 
 def test_seeds_are_canonical_distinct_and_in_order() -> None:

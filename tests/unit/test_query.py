@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from opic.errors import BadInput
 from opic.mirror import largest
-from opic.query import canonical_host
+from opic.urls import canonical_host
 
 
 @pytest.mark.parametrize(

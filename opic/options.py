@@ -1,0 +1,92 @@
+"""What the commands share: the options that every one has, and how a store is opened by them."""
+
+import logging
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+
+import typer
+
+from opic.errors import SettingsError
+
+if TYPE_CHECKING:
+    from opic.service import Backend
+    from opic.settings import Settings
+
+SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
+
+Store = Annotated[
+    str | None, typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://… or rediss://… [OPIC_STORE]")
+]
+Kafka = Annotated[str | None, typer.Option(metavar="BOOTSTRAP", help="Not built yet. [OPIC_KAFKA_BOOTSTRAP]")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as TOML. [OPIC_CONFIG]")]
+Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Which crawl of the store. [OPIC_CRAWL]")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="The same as --store embedded:DIR; default opic-data. [OPIC_DATA]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
+
+
+def settings(
+    config: Path | None, store: str | None, data: Path | None, kafka: str | None, crawl: str | None, **own: Any
+) -> "Settings":
+    """Read the settings; None is not given. Here --data DIR is short for --store embedded:DIR."""
+    from opic.settings import Settings
+
+    if data is not None:
+        if store not in (None, "embedded", f"embedded:{data}"):
+            raise SettingsError(f"--data {data} and --store contradict each other: leave one out")
+        store = "embedded"
+    return Settings.load(config, store=store, data=data, kafka_bootstrap=kafka, crawl=crawl, **own)
+
+
+def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
+    """Open a store, made if it is not there; and say whether letting records take effect is up to us."""
+    from opic.embedded import EmbeddedServer
+    from opic.service import Backend, EmbeddedService
+
+    if not settings.embedded:
+        backend = Backend(settings, settings.store)
+        stack.callback(backend.close)
+        return backend, True
+    running = EmbeddedServer.running(settings.data_dir())
+    if running is not None:
+        backend = Backend(settings, running)
+        stack.callback(backend.close)
+        return backend, False
+    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
+
+
+@contextmanager
+def asking(settings: "Settings") -> Iterator["Backend"]:
+    """Open the store for a question; an embedded one that does not run is started for as long."""
+    from opic.service import open_backend
+
+    log_at(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack)
+
+
+def log_at(level: int) -> None:
+    """Log to stderr, from a level on."""
+    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """End in order on SIGTERM, and when the terminal is closed, so that a store that we started does not outlive us."""
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough.
+        raise SystemExit(SIGTERM_STATUS)
+
+    before = signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # Not under nohup.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

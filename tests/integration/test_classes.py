@@ -1,0 +1,248 @@
+"""Classes of pages as a user meets them: over HTTP, on the command line, on a service that runs."""
+
+import json
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from logs import PARTITION, record
+from repository import ROOT
+from servers import Server
+
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
+from opic.classes import WEIGHT_MAX, check_classes, read_classes
+from opic.errors import BadInput, SettingsError
+from opic.frontier import Frontier, Politeness
+from opic.query import Mirror
+from opic.service import EmbeddedService
+from opic.settings import Settings
+from opic.store import Shard, Store
+
+TRUSTED = {"name": "trusted", "weight": 5, "hosts": ["a.example"]}
+SPAM = {"name": "spam", "weight": 0.1, "tags": ["spam"]}
+BAD_WEIGHTS = [0, -1, -0.5, 1e-7, 1_000.1, 10**30, "2", None, True, [2]]
+WAIT_SECONDS = 10.0
+
+
+@contextmanager
+def serving(service: EmbeddedService) -> Iterator[httpx.Client]:
+    listener = bind("127.0.0.1", 0)
+    server = make_server(create_app(service))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    with httpx.Client(base_url=url_of(listener), timeout=30) as client:
+        yield client
+    server.should_exit = True
+    thread.join()
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[EmbeddedService, httpx.Client]]:
+    settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0.0, regrant=0.0)
+    with EmbeddedService(settings) as service, serving(service) as client:
+        yield service, client
+
+
+def settle(client: httpx.Client) -> dict[str, Any]:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (found := client.get("/v1/stats").json())["lag"]:
+        assert time.monotonic() < deadline, found
+        time.sleep(0.02)
+    return dict(found)
+
+
+def read(client: httpx.Client, url: str, *links: str, **more: object) -> None:
+    answer = client.post("/v1/events", json={"url": url, "links": list(links), **more})
+    assert answer.status_code == 202, answer.text
+    settle(client)
+
+
+def importance(client: httpx.Client, url: str) -> dict[str, Any]:
+    return dict(client.get("/v1/importance", params={"url": url}).raise_for_status().json())
+
+
+def opic(*words: object) -> "subprocess.CompletedProcess[str]":
+    environment = {"PYTHONPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "opic.cli", *map(str, words)]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def test_weights_that_change_on_a_running_service_keep_all_cash(
+    running: tuple[EmbeddedService, httpx.Client],
+) -> None:
+    _, client = running
+    read(client, "http://a.example/", "http://a.example/1", "http://b.example/")
+    before = client.get("/v1/audit").json()
+    assert importance(client, "http://a.example/1")["teleport"] == "uniform"
+
+    answer = client.put("/v1/classes", json={"classes": [TRUSTED, SPAM]}).raise_for_status().json()
+    assert answer["reclassified"] == 3
+    settle(client)
+    page = importance(client, "http://a.example/1")
+    assert (page["teleport"], page["class"]) == ("weighted", "trusted")
+    grant = 1 << 21
+    assert page["cash"] > 5 * grant
+    assert "class" not in importance(client, "http://b.example/")
+    found = client.get("/v1/classes").json()
+    assert [(one["name"], one["known_pages"], one["read_pages"]) for one in found["classes"]] == [
+        ("trusted", 2, 1),
+        ("spam", 0, 0),
+    ]
+    assert found["classes"][0]["grant_share"] == pytest.approx(10 / 11)
+    assert found["other"] == {"weight": 1.0, "known_pages": 1, "read_pages": 0, "grant_share": pytest.approx(1 / 11)}
+    assert found["classes"][0]["hosts"] == ["a.example"]
+
+    read(client, "http://b.example/", "http://a.example/", tags=["spam"])
+    assert importance(client, "http://b.example/")["class"] == "spam"
+    read(client, "http://a.example/", "http://a.example/1", "http://b.example/")
+
+    cut = client.put("/v1/classes", json={"classes": [{**TRUSTED, "weight": 0.5}, SPAM]})
+    assert cut.status_code == 200, cut.text
+    settle(client)
+    assert importance(client, "http://a.example/")["cash"] < 0
+    # What owes most is next too: its read takes back what it gave too much.
+    asked = client.post("/v1/next", json={"n": 3, "mode": "refresh"}).json()["pages"]
+    assert min(page["cash"] for page in asked) < 0
+    read(client, "http://a.example/", "http://a.example/1", "http://b.example/")
+    assert importance(client, "http://a.example/")["cash"] >= 0
+    stats = settle(client)
+    assert 0 < stats.get("error_bound", 1) < 2
+    after = client.get("/v1/audit").json()
+    assert before["minted"] == after["minted"] == 1 << 52
+    assert before["conserved"]
+    assert after["conserved"], after
+
+    assert client.put("/v1/classes", json={"classes": []}).json()["reclassified"] == 3
+    settle(client)
+    assert importance(client, "http://a.example/")["teleport"] == "uniform"
+    assert client.get("/v1/audit").json()["conserved"]
+
+
+@pytest.mark.parametrize("weight", BAD_WEIGHTS, ids=repr)
+def test_a_weight_that_can_not_be_is_refused_everywhere(
+    weight: object, tmp_path: Path, service: EmbeddedService, client: httpx.Client
+) -> None:
+    bad = {**TRUSTED, "weight": weight}
+    with pytest.raises(BadInput, match="class trusted: weight"):
+        check_classes([bad])
+    answer = client.put("/v1/classes", json={"classes": [bad]})
+    assert answer.status_code == 422, answer.text
+    assert "weight" in answer.json()["detail"]
+    file = tmp_path / "classes.json"
+    file.write_text(json.dumps({"classes": [bad]}))
+    with pytest.raises(BadInput, match="weight"):
+        read_classes(file)
+    assert client.get("/v1/classes").json()["classes"] == []
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "-inf"])
+def test_a_weight_that_is_no_number_is_refused_everywhere(text: str, tmp_path: Path, client: httpx.Client) -> None:
+    body = '{"classes": [{"name": "a", "hosts": ["a.example"], "weight": %s}]}'
+    for spelled in ("NaN", "Infinity", "-Infinity", "1e999"):
+        answer = client.put("/v1/classes", content=body % spelled, headers={"content-type": "application/json"})
+        assert answer.status_code in (400, 422), answer.text
+    file = tmp_path / "classes.toml"
+    file.write_text(f'[[classes]]\nname = "a"\nhosts = ["a.example"]\nweight = {text}\n')
+    with pytest.raises(BadInput, match="is not over 0 and up to 1,000"):
+        read_classes(file)
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
+    with EmbeddedService(Settings.load(data=tmp_path_factory.mktemp("classes") / "data")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def client(service: EmbeddedService) -> Iterator[httpx.Client]:
+    with serving(service) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("given", "word"),
+    [
+        ([TRUSTED] * 2, "class trusted is defined twice"),
+        ([{**TRUSTED, "name": f"n{i}"} for i in range(8)], "8 classes is over the limit of 7"),
+        ([{"name": "a", "weight": 2}], "nothing belongs to it"),
+        ([{**TRUSTED, "name": "other"}], "class name 'other'"),
+        ([{**TRUSTED, "name": "a b"}], "class name 'a b'"),
+        ([{**TRUSTED, "hosts": ["a/b"]}], "not a host or a domain"),
+        ([{**TRUSTED, "urls": ["/relative"]}], "not an absolute"),
+        ([{**TRUSTED, "contains": [""]}], "1 to 2,048 characters"),
+        ([{**TRUSTED, "contains": ["x"] * 1_001}], "1,001 contains is over the limit of 1,000"),
+        ([{**TRUSTED, "tags": ["x" * 2_049]}], "1 to 2,048 characters"),
+        ([{**TRUSTED, "regex": [".*"]}], "regex"),
+    ],
+)
+def test_a_definition_that_can_not_be_taken_is_refused_with_its_reason(
+    given: list[dict[str, object]], word: str, client: httpx.Client
+) -> None:
+    with pytest.raises(BadInput, match=word.split("'", maxsplit=1)[0]):
+        check_classes(given)
+    answer = client.put("/v1/classes", json={"classes": given})
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert word in answer.json()["detail"]
+    assert WEIGHT_MAX == 1_000
+
+
+def test_classes_are_set_from_a_file_with_and_without_a_service(tmp_path: Path) -> None:
+    data, file = tmp_path / "data", tmp_path / "classes.toml"
+    file.write_text('[[classes]]\nname = "trusted"\nweight = 5\nhosts = ["a.example"]\nurls = ["http://B.example"]\n')
+    done = opic("classes", "set", file, "--data", data)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["trusted\t5\t0\t0\t0", "other\t1\t0\t0\t0"]
+    with EmbeddedService(Settings.load(data=data)) as service, serving(service) as client:
+        assert client.get("/v1/classes").json()["classes"][0]["urls"] == ["http://b.example/"]
+        client.post("/v1/seeds", json={"urls": ["http://b.example/x", "http://c.example/"]}).raise_for_status()
+        assert importance(client, "http://b.example/x")["class"] == "trusted"
+        file.write_text("classes = []")
+        done = opic("classes", "set", file, "--data", data, "--json")
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)["reclassified"] == 2
+        assert json.loads(opic("classes", "--data", data, "--json").stdout)["classes"] == []
+    (tmp_path / "bad.toml").write_text('[[classes]]\nname = "a"\nweight = 0\nhosts = ["a.example"]\n')
+    done = opic("classes", "set", tmp_path / "bad.toml", "--data", data)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "weight '0' is not over 0 and up to 1,000" in done.stderr
+
+
+def test_under_the_continuous_payout_a_weight_is_refused(tmp_path: Path) -> None:
+    with EmbeddedService(Settings.load(data=tmp_path, virtual="continuous")) as service, serving(service) as client:
+        answer = client.put("/v1/classes", json={"classes": [TRUSTED]})
+        assert answer.status_code == 422
+        assert "OPIC_VIRTUAL=continuous" in answer.json()["detail"]
+
+
+def test_pages_never_read_may_count_more_or_less_in_the_order_of_suggestions(valkey: Server) -> None:
+    a, b, c, d = (f"http://{name}.example/" for name in "abcd")
+    store = Store(Shard.open(valkey.client(), given={"regrant_ppm": 0}))
+    store.apply(PARTITION, [record(0, a, [b]), record(1, b, [c]), record(2, d, [a])])
+    orders = {}
+    for weight in (1.0, 3.0, 0.001, 1e-12):
+        frontier = Frontier(store.shard, Mirror(store.shard), Politeness(host_delay_seconds=0.0), weight)
+        found = []
+        while pages := frontier.next(1)["pages"]:
+            found += pages  # type: ignore[arg-type]
+        frontier.release([page["lease"] for page in found])
+        orders[weight] = [(page["url"], page["cash"]) for page in found]
+    # c was never read and holds most; a was, and holds what d sent it.
+    (first, most), (second, less) = orders[1.0]
+    assert (first, second) == (c, a)
+    assert orders[3.0] == [(c, most), (a, less)]
+    assert orders[0.001] == orders[1e-12] == [(a, less), (c, most)]
+
+
+def test_a_discovery_weight_that_is_none_is_refused() -> None:
+    for weight in (0, -1, float("nan"), float("inf")):
+        with pytest.raises(SettingsError, match="OPIC_DISCOVERY_WEIGHT"):
+            Settings.load(discovery_weight=weight)
