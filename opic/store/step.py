@@ -125,20 +125,25 @@ class Store:
                 line.send(*asked)
                 batch.decide(rows, sent)
                 keys, blob = batch.payload()
+                if following is not None and not asked:
+                    following.resolve([])
+                    line.send(self.shard.rows_command(following.wanted))
                 if sent is not None:
                     begin = self._confirm(line, partition, sent)
                     on_step(time.perf_counter() - answered)
                     answered = time.perf_counter()
-                step = [
+                if following is not None:
+                    if asked:
+                        following.resolve(line.answers(len(asked)))
+                        line.send(self.shard.rows_command(following.wanted))
+                    # Waited for, since the server holds an answer back until it has done all that came with it.
+                    rows = self.shard.rows_answer(line.answer())
+                line.send([
                     "FCALL", "opic_1_step", len(keys), *keys,
                     batch.before.version, partition, begin, batch.records[-1].offset + 1, self.retry_seconds, blob,
-                ]  # fmt: skip
+                ])  # fmt: skip
                 if following is None:
-                    line.send(step)
                     break
-                following.resolve(line.answers(len(asked)))
-                line.send(self.shard.rows_command(following.wanted), step)
-                rows = self.shard.rows_answer(line.answer())
                 sent, batch = batch, following
             self._confirm(line, partition, batch)
             on_step(time.perf_counter() - answered)
