@@ -1,7 +1,12 @@
-"""What it means that a store ended in the same state as the ledger: to the bit, page by page."""
+"""What it means that a store ended in the same state as the ledger: to the bit, page by page, whatever its steps."""
 
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
+from unittest.mock import patch
+
+from hypothesis import strategies as st
 
 from opic.ledger import Ledger
 from opic.store import Shard
@@ -24,3 +29,17 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     audit = shard.audit()
     assert audit.conserved, audit.mismatches
     assert audit == ledger.audit()
+
+
+@contextmanager
+def small_steps(links: int, urls: int) -> Iterator[None]:
+    """Let a step take so many links, and a request for ids so many URLs: a short log is many batches in a row then."""
+    with (
+        patch("opic.store.batch.LINKS_A_STEP_MAX", links),
+        patch("opic.store.batch.URLS_A_CALL", urls),
+        patch("opic.store.ids.URLS_A_CALL", urls),
+    ):
+        yield
+
+
+STEPS = st.tuples(st.sampled_from([1, 5, 15, 4_000]), st.sampled_from([1, 3, 4_000]))

@@ -15,7 +15,7 @@ from hypothesis.stateful import initialize, rule
 from logs import NOW_US, PARTITION, pep_history
 from logs import record as logged
 from logs import seeds as logged_seeds
-from sameness import assert_same
+from sameness import STEPS, assert_same, small_steps
 from servers import Server
 from witness import FIRST_DAY_S, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
@@ -233,20 +233,22 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
     log=weighed_logs(),
     rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), CONTINUOUS]),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12),
+    steps=STEPS,
 )
 def test_store_with_classes_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], steps: tuple[int, int]
 ) -> None:
     """Cut anywhere, sent by three workers in turns, each with caches of its own; then all of it again."""
     ledger, client = Ledger(rules), valkey.client()
     ledger.apply(PARTITION, log)
     shard = Shard.open(client, f"classes-{next(numbers)}", asdict(rules))
     workers = [Store(shard) for _ in range(3)]
-    for worker, size in turns:
-        at = workers[worker].next_offset(PARTITION)
-        workers[worker].apply(PARTITION, log[max(0, at - size // 2) : at + size])
-    for store in workers:
-        store.apply(PARTITION, log)
+    with small_steps(*steps):
+        for worker, size in turns:
+            at = workers[worker].next_offset(PARTITION)
+            workers[worker].apply(PARTITION, log[max(0, at - size // 2) : at + size])
+        for store in workers:
+            store.apply(PARTITION, log)
     assert_same(shard, ledger)
     assert shard.classes() == ledger.classes
     client.close()

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
-from sameness import assert_same
+from sameness import STEPS, assert_same, small_steps
 from servers import Server
 
 from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
@@ -75,16 +75,19 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(log=logs(), cut=cuts(), rules=rules)
-def test_store_ends_in_the_state_of_the_ledger(valkey: Server, log: list[Record], cut: list[int], rules: Rules) -> None:
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(log=logs(), cut=cuts(), rules=rules, steps=STEPS)
+def test_store_ends_in_the_state_of_the_ledger(
+    valkey: Server, log: list[Record], cut: list[int], rules: Rules, steps: tuple[int, int]
+) -> None:
     ledger, store = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
     done = 0
-    for at in [*cut, len(log)]:
-        store.apply(PARTITION, log[min(done, at) : max(done, at)])  # Onwards, or again what was done.
-        done = max(done, at)
-    store.apply(PARTITION, log)  # All of it again.
+    with small_steps(*steps):
+        for at in [*cut, len(log)]:
+            store.apply(PARTITION, log[min(done, at) : max(done, at)])  # Onwards, or again what was done.
+            done = max(done, at)
+        store.apply(PARTITION, log)  # All of it again.
     assert_same(store.shard, ledger)
     store.shard.client.close()
 
@@ -94,20 +97,22 @@ def test_store_ends_in_the_state_of_the_ledger(valkey: Server, log: list[Record]
     log=logs(),
     rules=st.sampled_from(PAYOUTS),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
+    steps=STEPS,
 )
 def test_workers_that_share_a_shard_make_one_effect(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], steps: tuple[int, int]
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
     ledger, first = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
     workers = [first, Store(first.shard), Store(first.shard)]
-    for worker, size in turns:
-        at = workers[worker].next_offset(PARTITION)
-        back = max(0, at - size // 2)
-        workers[worker].apply(PARTITION, log[back : at + size])
-    for worker in workers:
-        worker.apply(PARTITION, log)
+    with small_steps(*steps):
+        for worker, size in turns:
+            at = workers[worker].next_offset(PARTITION)
+            back = max(0, at - size // 2)
+            workers[worker].apply(PARTITION, log[back : at + size])
+        for worker in workers:
+            worker.apply(PARTITION, log)
     assert_same(first.shard, ledger)
     first.shard.client.close()
 
