@@ -3,7 +3,6 @@
 Exact on a quiet or small store, at most a second old on a large busy one. Each state is of one instant, and says which.
 """
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from opic import windows
 from opic.cash import Books, Flag
-from opic.errors import OpicError
 from opic.series import Window
 from opic.store import Shard
 from opic.store.columns import Bytes, Int64s, Measures
@@ -23,8 +21,6 @@ from opic.store.connection import store_errors
 from opic.store.keys import ROWS_MEASURES, ROWS_URLS
 from opic.store.shard import Columns, held
 from opic.urls import host_of
-
-log = logging.getLogger("opic.mirror")
 
 Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
@@ -35,7 +31,6 @@ PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer
 REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
 AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
 VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
-AHEAD_SPARE = 2  # The next one is begun so many times what a refresh takes before that.
 REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
 URL_BLOCKS_A_CALL = 64
@@ -388,19 +383,6 @@ class Snapshot:
         """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
         return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
 
-    def work_out_like(self, other: "Snapshot") -> None:
-        """Work out what answers rest on, as far as it was of another state: so that nobody has to wait for it."""
-        for name in list(other.kept):
-            kind, *of = name.split()
-            if kind == "host":
-                self._keep("host", lambda: self.table.of_pages(len(self)))
-            elif kind == "ascending":
-                self.ranks([0])
-            elif kind == "top":
-                self.top(int(of[0]))
-            elif kind == "greedy":
-                self.greedy(int(of[1]), float(of[0]))
-
     def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
         # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
         length = HEAD_PAGES
@@ -421,15 +403,13 @@ class Mirror:
         self._viewed: Snapshot | None = None  # The state that window policies answer from.
         self._view_seconds = 0.0  # What it took to work out a view of a new state.
         self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
-        self._ahead: threading.Thread | None = None  # Reads the next state.
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
         """Return the state of now, or of up to AGE_SECONDS_MAX (or less) ago when the store is large and busy.
 
         One small read when nothing moved. When something did, the columns are read again, unless there are more than
         PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
-        of 10^7 pages spends a sixth of its reader's time on it at most. Nor does whoever asks wait for that then, as
-        long as the next state comes before this one is too old: a thread of its own reads it.
+        of 10^7 pages spends a sixth of its reader's time on it at most.
         """
         with self._lock:
             now, kept = time.time(), self._snapshot
@@ -439,32 +419,11 @@ class Mirror:
                 if version == kept.books.version:
                     self._snapshot = kept = replace(kept, as_of=now)
                     return kept
-                if len(kept) > PAGES_EXACT and (served := self._serve(kept, age_seconds_max)):
-                    return served
-            return self._read()
-
-    def _serve(self, kept: Snapshot, age_seconds_max: float) -> Snapshot | None:
-        """Return a state that is young enough, reading the next one beside it if it is time; None if there is none."""
-        age = time.monotonic() - self._read_at
-        ahead = min(REFRESH_REST * self._took_seconds, age_seconds_max - AHEAD_SPARE * self._took_seconds)
-        if age >= age_seconds_max:
-            if self._ahead is None:
-                return None
-            self._ahead.join()
-            self._ahead = None
-            kept = self._snapshot or kept
-            return kept if time.monotonic() - self._read_at < age_seconds_max else None
-        if age >= ahead > 0 and (self._ahead is None or not self._ahead.is_alive()):
-            self._ahead = threading.Thread(target=self._read_ahead, args=(kept,), daemon=True)
-            self._ahead.start()
-        return kept
-
-    def _read_ahead(self, kept: Snapshot) -> None:
-        try:
-            self._read(like=kept)
-        except OpicError as error:
-            # Whoever asks when the state is too old reads himself, and meets what is wrong.
-            log.debug("a state could not be read ahead: %s", error)
+                rest = min(REFRESH_REST * self._took_seconds, age_seconds_max)
+                if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
+                    return kept
+            self._snapshot = fresh = self._read()
+            return fresh
 
     def picked(self) -> Snapshot:
         """Return the state that window policies answer from, from now on that or a later one.
@@ -490,18 +449,15 @@ class Mirror:
                 self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
             return snapshot, view
 
-    def _read(self, like: Snapshot | None = None) -> Snapshot:
-        """Read the state, work out what was worked out of another one, and answer from it from now on."""
+    def _read(self) -> Snapshot:
         for _ in range(REFRESH_TRIES):
-            as_of, began = time.time(), time.monotonic()
+            as_of, self._read_at = time.time(), time.monotonic()
             columns = self.shard.columns()
+            self._took_seconds = time.monotonic() - self._read_at
             snapshot = Snapshot(as_of, *_frozen(columns), self.hosts, self.past)
             # Pages that became known while we asked how many there are would be missing until the next step.
             if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
                 break
-        if like is not None:
-            snapshot.work_out_like(like)
-        self._snapshot, self._read_at, self._took_seconds = snapshot, began, time.monotonic() - began
         return snapshot
 
 

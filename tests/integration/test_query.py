@@ -21,7 +21,6 @@ from opic.query import Query
 from opic.series import Window
 from opic.store import Shard, Store
 from opic.store.keys import ROWS_MEASURES
-from opic.store.shard import Columns
 from opic.urls import host_of
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
@@ -582,31 +581,6 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypa
         assert answer is not None
         assert answer["reads"] == offset + 1
     assert kept > 0
-
-
-def test_large_busy_store_is_read_ahead_beside_those_who_ask(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
-    store, query = open_query(valkey, record(0, A, [B]))
-    mirror, columns = query.mirror, query.shard.columns
-    mirror.fresh().ranks([0])
-    readers: list[str] = []
-
-    def read() -> Columns:
-        readers.append(threading.current_thread().name)
-        return columns()
-
-    monkeypatch.setattr(query.shard, "columns", read)
-    mirror._took_seconds = 0.1
-    me, offset, deadline = threading.current_thread().name, 0, time.monotonic() + 20
-    while sum(reader != me for reader in readers) < 3:
-        assert time.monotonic() < deadline
-        offset += 1
-        store.apply(PARTITION, [record(offset, A, [B])])
-        asked = time.time()
-        shown = mirror.fresh()
-        assert asked - shown.as_of <= AGE_SECONDS_MAX + 0.05
-    assert "ascending" in shown.kept  # What was worked out of the one before is there.
-    assert mirror.fresh().books.version > 1
 
 
 def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_so(
