@@ -34,6 +34,7 @@ VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
 REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
 URL_BLOCKS_A_CALL = 64
+COUNTED_MAX = 50  # Ranks of one state that are counted; past it all scores are sorted.
 VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
 DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
@@ -354,6 +355,10 @@ class Snapshot:
 
     def ranks(self, scores: Sequence[int]) -> list[int]:
         """Return 1 + the number of live pages with a larger H + C, for each score."""
+        # Counting takes 1 ms for a million pages, sorting 80: worth it for many, or on a store that rests.
+        self.kept["counted"] = counted = self.kept.get("counted", 0) + len(scores)
+        if counted <= COUNTED_MAX:
+            return [1 + int(np.count_nonzero(self.scores > score)) for score in scores]
         ascending = self._keep("ascending", lambda: np.sort(self.scores))
         larger = len(ascending) - np.searchsorted(ascending, np.array(scores, np.int64), side="right")
         return [1 + n for n in larger.tolist()]

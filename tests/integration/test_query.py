@@ -16,7 +16,7 @@ from opic.cash import MILLION, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError
 from opic.events import Record
 from opic.ledger import Ledger, Page
-from opic.mirror import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Mirror
+from opic.mirror import AGE_SECONDS_MAX, COUNTED_MAX, VIEWS_KEPT_MAX, Mirror
 from opic.query import Query
 from opic.series import Window
 from opic.store import Shard, Store
@@ -675,3 +675,14 @@ def test_times_are_those_of_the_fetch(valkey: Server) -> None:
     (answer,) = query.importance([A])
     assert answer is not None
     assert answer["last_fetched_at"] == pytest.approx(at, abs=1e-6)
+
+
+def test_a_rank_that_is_counted_is_the_rank_that_is_sorted(valkey: Server) -> None:
+    _, query = open_query(valkey, *pep_history()[:3_000])
+    snapshot = query.mirror.fresh()
+    scores = snapshot.scores[snapshot.scores >= 0].tolist()
+    assert len(scores) > COUNTED_MAX
+    counted = snapshot.ranks(scores[:20]) + snapshot.ranks(scores[20:COUNTED_MAX])
+    assert "ascending" not in snapshot.kept
+    assert snapshot.ranks(scores)[:COUNTED_MAX] == counted
+    assert "ascending" in snapshot.kept
