@@ -97,6 +97,8 @@ class Server(uvicorn.Server):
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        # Whoever started us ignores SIGTERM once one has come. Its SystemExit may have met code that swallows all.
+        self.should_exit = before[signal.SIGTERM] == signal.SIG_IGN
         try:
             yield
         finally:

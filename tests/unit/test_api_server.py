@@ -2,12 +2,14 @@
 
 import errno
 import os
+import signal
 import socket
 
 import pytest
+from fastapi import FastAPI
 
 from opic.api import server
-from opic.api.server import bind, url_of
+from opic.api.server import bind, serve, url_of
 from opic.errors import SettingsError
 
 HAS_IPV6 = os.path.exists("/proc/net/if_inet6") and socket.has_ipv6
@@ -91,3 +93,13 @@ def test_a_privileged_port_is_said_with_the_way_out() -> None:
     # Whether this user may listen on port 80 differs between machines, the words do not.
     said = server._refused(OSError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
     assert str(said) == "port 80 on 127.0.0.1 is not for this user: choose one from 1024 on with --port"
+
+
+def test_told_to_end_before_it_served_it_does_not_serve() -> None:
+    """As `opic serve` is, by a SIGTERM in the moment before; its handler ignores all further ones."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    try:
+        with bind("127.0.0.1", 0) as listener:
+            serve(FastAPI(), sockets=[listener])
+    finally:
+        signal.signal(signal.SIGTERM, before)
