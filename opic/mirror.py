@@ -289,14 +289,16 @@ class Snapshot:
     @property
     def debt(self) -> int:
         """What open pages owe in all: none does before a weight was cut."""
-        return -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()) if self.books.cuts else 0
+        if not self.books.cuts:
+            return 0
+        return self._keep("debt", lambda: -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()))
 
     @property
     def overdrawn(self) -> int:
         """What live pages would have to have more for H + C of none to be negative, which is shown as 0."""
         if not self.books.cuts:
             return 0
-        return -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum())
+        return self._keep("overdrawn", lambda: -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum()))
 
     @property
     def scores(self) -> Int64s:

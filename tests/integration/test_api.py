@@ -28,9 +28,8 @@ import jsonschema
 import msgpack
 import pytest
 from openapi_spec_validator import validate
+from serving import serving
 
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.service import Backend, EmbeddedService
 from opic.settings import Settings
 
@@ -90,13 +89,8 @@ def no_constant(name: str) -> None:
 
 
 @contextmanager
-def serving(service: Any, token: str | None = None) -> Iterator[Api]:
+def checking(service: Any, token: str | None = None) -> Iterator[Api]:
     """Serve on a free port, and check every answer."""
-    listener = bind("127.0.0.1", 0)
-    url = url_of(listener)
-    server = make_server(create_app(service))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
 
     def check_answer(answer: httpx.Response) -> None:
         answer.read()
@@ -118,15 +112,11 @@ def serving(service: Any, token: str | None = None) -> Iterator[Api]:
         else:
             assert status < 400, f"{status} with {kind}: {answer.text[:200]}"
 
-    try:
-        with httpx.Client(base_url=url, timeout=30, event_hooks={"response": [check_answer]}) as client:
-            if token:
-                client.headers["authorization"] = f"Bearer {token}"
-            yield Api(url, client, service)
-    finally:
-        server.should_exit = True
-        thread.join(WAIT_SECONDS)
-        assert not thread.is_alive()
+    hooks = {"response": [check_answer]}
+    with serving(service) as url, httpx.Client(base_url=url, timeout=30, event_hooks=hooks) as client:
+        if token:
+            client.headers["authorization"] = f"Bearer {token}"
+        yield Api(url, client, service)
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +128,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServic
 
 @pytest.fixture(scope="module")
 def api(service: EmbeddedService) -> Iterator[Api]:
-    with serving(service) as served:
+    with checking(service) as served:
         yield served
 
 
@@ -148,7 +138,7 @@ def with_settings(service: EmbeddedService, token: str | None = None, **settings
     loaded = Settings.load(data=service.settings.data_dir(), host_delay_seconds=0.0, api_token=token, **settings)
     backend = Backend(loaded, service.server.url, create=False)
     try:
-        with serving(SimpleNamespace(backend=backend, not_ready=service.not_ready), token) as served:
+        with checking(SimpleNamespace(backend=backend, not_ready=service.not_ready), token) as served:
             yield served
     finally:
         backend.close()
@@ -854,7 +844,7 @@ def test_a_store_that_is_away_is_a_503_until_it_is_back(api: Api) -> None:
 
 
 def test_a_service_that_is_not_ready_says_why(service: EmbeddedService) -> None:
-    with serving(SimpleNamespace(backend=service.backend, not_ready=lambda: "the worker is being started")) as served:
+    with checking(SimpleNamespace(backend=service.backend, not_ready=lambda: "the worker is being started")) as served:
         problem(served.client.get("/readyz"), 503, "the worker is being started")
         assert served.client.get("/healthz").status_code == 200
 
@@ -866,7 +856,7 @@ def test_a_fault_of_ours_is_a_500_without_a_trace(service: EmbeddedService, capl
         def not_ready(self) -> str | None:
             raise RuntimeError("the secret cause")
 
-    with serving(Broken()) as served:
+    with checking(Broken()) as served:
         answer = httpx.get(f"{served.url}/readyz")
     found = problem(answer, 500, "its log says why")
     assert "secret" not in answer.text

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +14,8 @@ import pytest
 from logs import PARTITION, record
 from repository import ROOT
 from servers import Server
+from serving import serving
 
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.classes import WEIGHT_MAX, check_classes, read_classes
 from opic.errors import BadInput, SettingsError
 from opic.frontier import Frontier, Politeness
@@ -33,21 +31,15 @@ WAIT_SECONDS = 10.0
 
 
 @contextmanager
-def serving(service: EmbeddedService) -> Iterator[httpx.Client]:
-    listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    with httpx.Client(base_url=url_of(listener), timeout=30) as client:
+def asking(service: EmbeddedService) -> Iterator[httpx.Client]:
+    with serving(service) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[EmbeddedService, httpx.Client]]:
     settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0.0, regrant=0.0)
-    with EmbeddedService(settings) as service, serving(service) as client:
+    with EmbeddedService(settings) as service, asking(service) as client:
         yield service, client
 
 
@@ -163,7 +155,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServic
 
 @pytest.fixture(scope="module")
 def client(service: EmbeddedService) -> Iterator[httpx.Client]:
-    with serving(service) as opened:
+    with asking(service) as opened:
         yield opened
 
 
@@ -201,7 +193,7 @@ def test_classes_are_set_from_a_file_with_and_without_a_service(tmp_path: Path) 
     done = opic("classes", "set", file, "--data", data)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["trusted\t5\t0\t0\t0", "other\t1\t0\t0\t0"]
-    with EmbeddedService(Settings.load(data=data)) as service, serving(service) as client:
+    with EmbeddedService(Settings.load(data=data)) as service, asking(service) as client:
         assert client.get("/v1/classes").json()["classes"][0]["urls"] == ["http://b.example/"]
         client.post("/v1/seeds", json={"urls": ["http://b.example/x", "http://c.example/"]}).raise_for_status()
         assert importance(client, "http://b.example/x")["class"] == "trusted"
@@ -217,7 +209,7 @@ def test_classes_are_set_from_a_file_with_and_without_a_service(tmp_path: Path) 
 
 
 def test_under_the_continuous_payout_a_weight_is_refused(tmp_path: Path) -> None:
-    with EmbeddedService(Settings.load(data=tmp_path, virtual="continuous")) as service, serving(service) as client:
+    with EmbeddedService(Settings.load(data=tmp_path, virtual="continuous")) as service, asking(service) as client:
         answer = client.put("/v1/classes", json={"classes": [TRUSTED]})
         assert answer.status_code == 422
         assert "OPIC_VIRTUAL=continuous" in answer.json()["detail"]

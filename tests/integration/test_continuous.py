@@ -1,6 +1,5 @@
 """The paper's payout, as a service: chosen once, known to the store from then on, answered by a window policy."""
 
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,9 +8,8 @@ import httpx
 import networkx as nx
 import pytest
 from servers import Server
+from serving import serving
 
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.errors import StoreMismatch
 from opic.replay import Plan, replay
 from opic.service import EmbeddedService
@@ -23,15 +21,9 @@ READS_A_PAGE = 30
 
 
 @contextmanager
-def serving(service: EmbeddedService) -> Iterator[httpx.Client]:
-    listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service))
-    thread = threading.Thread(target=server.run, args=([listener],))
-    thread.start()
-    with httpx.Client(base_url=url_of(listener), timeout=30) as client:
+def asking(service: EmbeddedService) -> Iterator[httpx.Client]:
+    with serving(service) as url, httpx.Client(base_url=url, timeout=30) as client:
         yield client
-    server.should_exit = True
-    thread.join()
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +45,7 @@ def test_service_answers_by_interpolation_without_an_error_bound(
 ) -> None:
     """The setting is not given again: the store knows."""
     data, meant = crawled
-    with EmbeddedService(Settings.load(data=data)) as service, serving(service) as client:
+    with EmbeddedService(Settings.load(data=data)) as service, asking(service) as client:
         asked = client.post("/v1/importance", json={"urls": list(meant)}).json()["pages"]
         assert {page["policy"] for page in asked} == {"interpolation"}
         assert {page["window"] for page in asked} == {8.0}

@@ -13,6 +13,7 @@ import httpx
 import pytest
 from repository import ROOT
 from servers import Server
+from serving import serving
 
 from opic import doctor as doctor_module
 from opic.doctor import look
@@ -119,29 +120,16 @@ def test_command_prints_a_line_each_and_exits_with_1_when_something_fails(tmp_pa
 
 
 @contextmanager
-def serving(settings: Settings) -> Iterator[tuple[EmbeddedService, str]]:
-    import threading
-
-    from opic.api import bind, create_app, make_server
-    from opic.api.server import url_of
-
-    with EmbeddedService(settings) as service:
-        listener = bind("127.0.0.1", 0)
-        server = make_server(create_app(service))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield service, url_of(listener)
-        finally:
-            server.should_exit = True
-            thread.join()
+def running(settings: Settings) -> Iterator[tuple[EmbeddedService, str]]:
+    with EmbeddedService(settings) as service, serving(service) as url:
+        yield service, url
 
 
 @pytest.mark.slow
 def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
     events = tmp_path / "b.jsonl"
     events.write_text('{"url":"http://b.example/","links":["http://b.example/1"]}\n')
-    with serving(Settings.load(data=tmp_path / "d", crawl="a")) as (service, url):
+    with running(Settings.load(data=tmp_path / "d", crawl="a")) as (service, url):
         key = {"idempotency-key": "one"}
         one = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, headers=key)
         assert one.status_code == 202
@@ -161,7 +149,7 @@ def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
             assert opic("doctor", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
             assert opic("audit", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
         assert "no crawl named 'c'" in opic("stats", "--crawl", "c", "--data", tmp_path / "d").stderr
-    with serving(Settings.load(data=tmp_path / "d", crawl="b")) as (_, url):
+    with running(Settings.load(data=tmp_path / "d", crawl="b")) as (_, url):
         assert {p["url"] for p in httpx.get(f"{url}/v1/top").json()["pages"]} == seen["b"]
         # The key is another crawl's.
         assert httpx.post(f"{url}/v1/events", json={"url": "http://b.example/"}, headers=key).status_code == 202

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,10 +16,9 @@ import pytest
 import redis
 from repository import ROOT
 from servers import Server
+from serving import serving
 
 from opic import log as log_module
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.errors import KeyReused, KeysFull
 from opic.events import Limits, decode_crawl_event
 from opic.log import Begun, Call, EventLog, Terms
@@ -197,24 +197,14 @@ def post(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     """Post to an endpoint over the store, `restart` it with other settings, and see the log."""
     monkeypatch.setattr(log_module, "VALUES_A_CALL", A_CALL)
     made = SimpleNamespace()
-    open_: list[tuple[object, threading.Thread, Backend]] = []
+    stack = ExitStack()
 
     def restart(**settings: object) -> None:
-        stop()
+        stack.close()
         backend = Backend(Settings.load(store=valkey.url, **settings), valkey.url)
-        listener = bind("127.0.0.1", 0)
-        server = make_server(create_app(SimpleNamespace(backend=backend, not_ready=lambda: None)))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        open_.append((server, thread, backend))
-        made.url, made.log = url_of(listener), backend.log
-
-    def stop() -> None:
-        while open_:
-            server, thread, backend = open_.pop()
-            server.should_exit = True  # type: ignore[attr-defined]
-            thread.join()
-            backend.close()
+        stack.callback(backend.close)
+        made.url = stack.enter_context(serving(SimpleNamespace(backend=backend, not_ready=lambda: None)))
+        made.log = backend.log
 
     def send(body: object, key: str = "key", kind: str = "application/json") -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -223,8 +213,8 @@ def post(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
     made.restart, made.send = restart, send
     restart()
-    yield made
-    stop()
+    with stack:
+        yield made
 
 
 EVENTS: list[dict[str, object]] = [{"url": f"http://a.example/{n}"} for n in range(10)]

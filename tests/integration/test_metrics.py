@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,9 +12,8 @@ import httpx
 import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
+from serving import serving
 
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.service import EmbeddedService
 from opic.settings import Settings
 
@@ -28,17 +26,14 @@ TOKEN = "s3cret-token-of-the-tests"
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[httpx.Client, EmbeddedService]]:
-    with EmbeddedService(Settings.load(data=tmp_path, host_delay_seconds=0.0, api_token=TOKEN)) as service:
-        listener = bind("127.0.0.1", 0, token_set=True)
-        server = make_server(create_app(service))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        with httpx.Client(
-            base_url=url_of(listener), headers={"authorization": f"Bearer {TOKEN}"}, timeout=30
-        ) as client:
-            yield client, service
-        server.should_exit = True
-        thread.join()
+    settings = Settings.load(data=tmp_path, host_delay_seconds=0.0, api_token=TOKEN)
+    headers = {"authorization": f"Bearer {TOKEN}"}
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, headers=headers, timeout=30) as client,
+    ):
+        yield client, service
 
 
 def scraped(client: httpx.Client) -> dict[str, float]:

@@ -23,6 +23,8 @@ SEEDS = 3_000  # Pages to lease. No event ever names them, so no lease ends befo
 LEASE_SECONDS = 3_600
 ANSWER_SECONDS_MAX = 45.0  # An answer from a store that stands still takes ten, on a machine with nothing else to do.
 
+ANSWERED = {"/v1/events": 202, "/v1/next": 200, "/v1/importance": 200}
+
 
 @dataclass
 class Seen:
@@ -150,7 +152,7 @@ def all_is_well(service: Service, seen: Seen) -> None:
 def test_killed_server_costs_503s_and_nothing_that_was_answered(service: Service) -> None:
     with Crawlers(service) as crawlers:
         for _ in range(KILLS):
-            for path, status in (("/v1/events", 202), ("/v1/next", 200), ("/v1/importance", 200)):
+            for path, status in ANSWERED.items():
                 crawlers.more(path, status, 10)
             killed = service.store_pid()
             os.kill(killed, signal.SIGKILL)
@@ -163,7 +165,7 @@ def test_killed_server_costs_503s_and_nothing_that_was_answered(service: Service
 def test_paused_server_costs_503s_and_no_call_hangs(service: Service) -> None:
     with Crawlers(service) as crawlers:
         for _ in range(PAUSES):
-            for path, status in (("/v1/events", 202), ("/v1/next", 200), ("/v1/importance", 200)):
+            for path, status in ANSWERED.items():
                 crawlers.more(path, status, 10)
             paused = service.store_pid()
             os.kill(paused, signal.SIGSTOP)

@@ -1,0 +1,26 @@
+"""The HTTP endpoint in a thread of the test's own process."""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
+
+STOP_SECONDS = 10.0
+
+
+@contextmanager
+def serving(service: Any) -> Iterator[str]:
+    """Serve a service, or what looks like one, on a free port; lend the URL."""
+    listener = bind("127.0.0.1", 0)
+    server = make_server(create_app(service))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield url_of(listener)
+    finally:
+        server.should_exit = True
+        thread.join(STOP_SECONDS)
+        assert not thread.is_alive()
