@@ -15,7 +15,7 @@ unexport PYTHONPATH
 unexport PYTHONHOME
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check bench lock clean
+.PHONY: help setup demo test lint check chaos bench picture lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -25,8 +25,8 @@ setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
 demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and stop)
 	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
 
-test: setup ## every test this machine can run
-	$(BIN)/python -m pytest tests
+test: setup ## every test this machine can run, two files at a time
+	$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile
 
 lint: setup ## style and types
 	$(BIN)/ruff check .
@@ -34,7 +34,10 @@ lint: setup ## style and types
 	$(BIN)/mypy
 
 check: lint ## in under two minutes: style, types, and the tests not marked slow
-	$(BIN)/python -m pytest tests -m "not slow"
+	$(BIN)/python -m pytest tests -m "not slow" --numprocesses 2 --dist worksteal
+
+chaos: setup ## break a running crawl for MINUTES (1), with SEED, and see that nothing is lost or doubled
+	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
 bench: setup ## every benchmark; results as JSON in benchmarks/results/
 	@mkdir -p benchmarks/results
@@ -44,7 +47,10 @@ bench: setup ## every benchmark; results as JSON in benchmarks/results/
 	done; \
 	[ $$found = 1 ] || echo "no benchmarks/bench_*.py yet"
 
-lock: $(BIN)/uv ## renew requirements.lock from pyproject.toml (UPGRADE=1: move to the newest releases)
+picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
+	$(BIN)/python tests/browser/picture.py
+
+lock: $(BIN)/uv ## renew both requirements.lock from pyproject.toml (UPGRADE=1: move to the newest releases)
 	@# The build backend is locked too, so that installing the project itself fetches nothing; `editables` is
 	@# what hatchling needs for an editable install, and uv is what makes the environment.
 	$(BIN)/python -c 'import tomllib; \
@@ -52,6 +58,10 @@ lock: $(BIN)/uv ## renew requirements.lock from pyproject.toml (UPGRADE=1: move 
 	| $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
 	    $(if $(UPGRADE),--upgrade) --group dev --group demo --output-file $(LOCK) pyproject.toml - > /dev/null
+	@# The image gets what runs, in the same versions.
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
+	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
+	    --constraint $(LOCK) --output-file deploy/$(LOCK) pyproject.toml > /dev/null
 
 clean: ## remove all that can be made again
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-out

@@ -45,7 +45,7 @@ class Baseline:
         self._next = records[-1].offset + 1
 
     def _apply(self, records: Iterable[Record]) -> None:
-        events = [decode_record(record, self.limits) for record in records]
+        events = [decode_record("log/0", record, self.limits) for record in records]
         seeds = [url for event in events if event.outcome is Outcome.SEEDS for url in event.seeds]
         if seeds:
             self._seed(seeds)

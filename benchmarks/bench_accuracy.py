@@ -274,12 +274,12 @@ def crawl(graph: Graph, engine: Engine, rules: Rules, choice: int) -> Iterator[P
         begun += time.perf_counter() - paused
 
 
-def greedy(cash: IntArray, reads_max: int) -> IntArray:
-    """Choose the richest pages, 1 % of all that are known: the order the service suggests; ties by id.
+def greedy(cash: IntArray, reads_max: int, batch_share: int = BATCH_SHARE) -> IntArray:
+    """Choose the richest pages, one in `batch_share` of all that are known: the order the service suggests; ties by id.
 
     While a batch exceeds a tenth of the known pages it is cut at half of its best page's cash.
     """
-    size = min(max(1, len(cash) // BATCH_SHARE), reads_max)
+    size = min(max(1, len(cash) // batch_share), reads_max)
     least = np.partition(cash, -size)[-size]
     rich = np.flatnonzero(cash >= least)
     best = rich[np.argsort(-cash[rich], kind="stable")][:size]

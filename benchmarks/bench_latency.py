@@ -130,7 +130,9 @@ class Ingest:
     def fill(self, urls: Sequence[str]) -> None:
         """Make pages known, and wait until they are."""
         for at in range(0, len(urls), SEEDS_A_RECORD):
-            end = self.log.append([encode_seeds(urls[at : at + SEEDS_A_RECORD])], RECORD_TIME_US, "seeds")
+            end = self.log.append([encode_seeds(urls[at : at + SEEDS_A_RECORD])], RECORD_TIME_US, "seeds")[
+                self.log.partition
+            ]
         deadline = time.monotonic() + PATIENCE_SECONDS
         while self.applied() < end:
             if time.monotonic() > deadline:

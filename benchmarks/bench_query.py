@@ -32,10 +32,11 @@ from opic.events import CrawlEvent, encode_crawl_event
 from opic.events import Record as LogRecord
 from opic.frontier import Frontier, Politeness
 from opic.ledger import Measure
-from opic.mirror import Mirror, Past
+from opic.mirror import Mirror
+from opic.past import Past
 from opic.query import Query
 from opic.series import Window
-from opic.store import Shard, Store, connect
+from opic.store import Crawl, Shard, Store, connect
 from opic.store.columns import Record
 from opic.store.keys import ROWS_I64, ROWS_MEASURES, ROWS_U8
 from opic.store.shard import BUCKETS_A_CALL
@@ -176,8 +177,9 @@ def ask_while_busy(shard: Shard, store_url: str, pages: int, seconds: float) -> 
     worker.start()
     while not events.value:
         time.sleep(0.1)
-    asked = {name: _Asked(Query(shard, Mirror(shard)), policy) for name, policy in BUSY.items()}
-    asked["fixed, all read anew"].query.mirror.past = _Forgetful(shard)
+    crawl = Crawl([shard])
+    asked = {name: _Asked(Query(crawl, Mirror(crawl)), policy) for name, policy in BUSY.items()}
+    asked["fixed, all read anew"].query.mirror.pasts = [_Forgetful(shard)]
     asked["fixed, all read anew"].query.mirror._view_seconds = float("inf")  # And for every new state.
     for one in asked.values():
         one.query.top(TOP, policy=one.policy, window=0.05)
@@ -220,7 +222,8 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     total = shard.books().importance_total(MINTED_GRAINS)
     print(f"{pages:,} pages\n{'answer':<42} {'median ms':>9} {'max ms':>9}")
 
-    query = Query(shard, Mirror(shard))
+    crawl = Crawl([shard])
+    query = Query(crawl, Mirror(crawl))
     first = timer.once("top cold", lambda: query.top(TOP))
     again = timer.once("top warm", lambda: query.top(TOP), REPEATS)
     expected = [int(score[i]) / total for i in order[:TOP]]
@@ -229,7 +232,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
 
     def moved() -> object:
         move(shard)
-        query.mirror._read_at = -1e9  # As if the last refresh were long ago.
+        query.mirror.close()  # Who asks reads it.
         return query.top(TOP)
 
     timer.once("top moved", moved, 5)
@@ -249,19 +252,19 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     timer.once("top of a domain, warm", lambda: query.top(TOP, domain="h7.example"), REPEATS)
 
     for delay in (0.0, 1.0):
-        frontier = Frontier(shard, query.mirror, Politeness(host_delay_seconds=delay))
+        frontier = Frontier(crawl, query.mirror, Politeness(host_delay_seconds=delay))
         label = f"next {NEXT}, host delay {delay:g} s"
         found = timer.once(f"{label}, cold", lambda f=frontier: f.next(NEXT))
         if not delay:
             best = np.lexsort((np.arange(pages), -cash))[:NEXT]
             assert [p["cash"] for p in found["pages"]] == cash[best].tolist()
         timer.once(f"{label}, warm", lambda f=frontier: f.next(NEXT), REPEATS)
-    timer.once("next 1,000, host delay 0 s", lambda: Frontier(shard, query.mirror, Politeness(0)).next(1000))
+    timer.once("next 1,000, host delay 0 s", lambda: Frontier(crawl, query.mirror, Politeness(0)).next(1000))
     held = order[: min(HELD, pages // 2)].tolist()
     until = round((time.time() + 3600) * 1e6)
     for at in range(0, len(held), 10_000):
         shard.client.zadd(shard.keys.leases, {str(i): until for i in held[at : at + 10_000]})
-    frontier = Frontier(shard, query.mirror, Politeness(0))
+    frontier = Frontier(crawl, query.mirror, Politeness(0))
     timer.once(f"next {NEXT} with {len(held):,} leases, cold", lambda: frontier.next(NEXT))
     timer.once(f"next {NEXT} with {len(held):,} leases, warm", lambda: frontier.next(NEXT), REPEATS)
     return timer.rows

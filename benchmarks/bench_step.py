@@ -150,7 +150,7 @@ def measure_memory_engines(kind: str, pages: int, events: int) -> dict[str, floa
             out[name] = len(log) / (time.perf_counter() - started)
     started = time.perf_counter()
     for record in log:
-        decode_record(record, limits)
+        decode_record("log/0", record, limits)
     out["decoding alone"] = len(log) / (time.perf_counter() - started)
     return out
 

@@ -7,7 +7,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,9 +21,9 @@ from opic.embedded import EmbeddedServer
 from opic.events import Record, encode_seeds
 from opic.log import EventLog
 from opic.store import Shard, Store, connect
-from opic.store.connection import load_functions
 from opic.store.keys import Keys
-from opic.worker import work
+from opic.store.library import load_functions
+from opic.worker import LogSource, work
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS_A_RECORD = 1_000
@@ -101,11 +101,22 @@ class Contender:
         self.log = EventLog(connect(server.url, retries=0), Keys("bench", 0))
         self.batches_ms: list[float] = []
 
-    def next_offset(self, partition: str) -> int:
+    def resume(self, partition: str) -> int:
         """Ask the engine."""
         return self.engine.next_offset(partition)
 
-    def apply(self, partition: str, records: Sequence[Record]) -> None:
+    def forget(self) -> None:
+        """Keep what is kept: this server loses nothing."""
+
+    def deliver(self, _: Collection[int] | None = None) -> int:
+        """Carry nothing: there is one shard."""
+        return 0
+
+    def responsible(self, _partition: int, _partitions: int) -> list[int]:
+        """Name no shard to deliver to."""
+        return []
+
+    def apply(self, partition: str, records: Sequence[Record], *_: object) -> None:
         """Let the engine do it, and keep how long it took."""
         started = time.perf_counter()
         self.engine.apply(partition, records)
@@ -113,11 +124,11 @@ class Contender:
 
     def feed(self, values: Sequence[bytes], kind: str = "event") -> Cost:
         """Append records, then let all of them take effect; the cost is that of the second alone."""
-        end = self.log.append(values, RECORD_TIME_US, kind)
+        end = self.log.append(values, RECORD_TIME_US, kind)[self.log.partition]
         self.batches_ms.clear()
         with counted_sends() as sends:
             before = (time.perf_counter(), time.process_time(), self.server_cpu_s(), self.aof_bytes(), sends())
-            work(self, self.log, stopped=lambda: False, pause=time.sleep, until_offset=end)
+            work(self, LogSource(self.log, self.resume, until_offset=end))
             wall, worker = time.perf_counter() - before[0], time.process_time() - before[1]
             server, sent = self.server_cpu_s() - before[2], sends() - before[4] - 2  # Two asked for the server's CPU.
         each = [1e6 * wall, 1e6 * worker, 1e6 * server, self.aof_bytes() - before[3], sent]

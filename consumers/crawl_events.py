@@ -1,8 +1,8 @@
 """The process that lets crawl events take effect: `python -m consumers.crawl_events`.
 
-It reads the embedded log for now; Kafka is the same loop with another source, and is not built yet. Settings come from
-the environment and the file named by OPIC_CONFIG. It ends cleanly on SIGTERM and SIGINT, after the batch in hand, and
-by itself when the service that started it is gone.
+It reads the Kafka topic where OPIC_KAFKA_BOOTSTRAP is set, else the log in the store. Settings come from the
+environment and the file named by OPIC_CONFIG. It ends cleanly on SIGTERM and SIGINT, after the batch in hand, and by
+itself when the service that started it is gone. What is away when it starts, or later, is waited for.
 """
 
 import logging
@@ -10,50 +10,135 @@ import os
 import signal
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
 
 from opic.embedded import EmbeddedServer, disk_full
-from opic.errors import NotBuiltYet, OpicError
+from opic.errors import OpicError, StoreError, StoreUnavailable
+from opic.health import Health, HealthPort
 from opic.log import EventLog
+from opic.logs import log_to_stderr
 from opic.settings import Settings
-from opic.store import Shard, Store, connect
-from opic.worker import StepTimes, work
+from opic.store import connect
+from opic.store.crawl import Crawl
+from opic.store.durability import Durability, durability_problem
+from opic.store.writer import Writer
+from opic.tally import Tally
+from opic.worker import Backoff, LogSource, Source, work
 
 log = logging.getLogger("opic.worker")
+
+Opened = TypeVar("Opened")
+
+
+class Stopped(Exception):
+    """It is time to end, and what we wait for is not there yet."""
+
+
+class Worker:
+    """One worker: told to stop by a signal, or when its parent is gone."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Listen to signals."""
+        self.settings, self.health = settings, Health()
+        self._done = threading.Event()
+        self._parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._done.set())
+
+    def stopped(self) -> bool:
+        """Tell whether to end."""
+        return self._done.is_set() or (self._parent is not None and os.getppid() != self._parent)
+
+    def run(self) -> None:
+        """Work until stopped."""
+        settings = self.settings
+        with ExitStack() as stack:
+            if settings.worker_port:
+                stack.enter_context(HealthPort(self.health, settings.host, settings.worker_port))
+            durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+            crawl = self._patiently(lambda: Crawl.open(
+                connect(self._store_url()), settings.crawl, settings.rules_given(), shards=settings.shards_made,
+                durability=durability,
+            ))  # fmt: skip
+            if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
+                log.warning("durability: %s", problem.text)
+            writer = Writer(crawl, settings.limits(), settings.retry_seconds)
+            tally = Tally(crawl.shards[0])
+            on_our_disk = settings.embedded or self._parent is not None
+            source, between = self._source(crawl, writer, stack)
+            work(
+                writer,
+                source,
+                tally=tally,
+                stopped=self.stopped,
+                full=lambda: disk_full(settings.data_dir()) if on_our_disk else None,
+                watch=self.health,
+                between=between,
+            )
+            try:
+                tally.tell(now=True)
+            except StoreUnavailable as error:
+                log.info("what the last steps took is not counted: %s", error)
+
+    def _store_url(self) -> str:
+        if not self.settings.embedded:
+            return self.settings.store
+        running = EmbeddedServer.running(self.settings.data_dir())
+        if running is None:
+            raise StoreError(
+                f"no embedded service runs on {self.settings.data_dir()}: `opic serve --embedded` starts one, with a "
+                "worker of its own; for a store that runs elsewhere set OPIC_STORE=redis://…"
+            )
+        return running
+
+    def _source(self, crawl: Crawl, writer: Writer, stack: ExitStack) -> tuple[Source, Callable[[], object]]:
+        """Open where records come from; and say what is to be done between batches."""
+        settings = self.settings
+        if settings.kafka_bootstrap is None:
+            source = EventLog(connect(self._store_url()), crawl.shards[0].keys)
+            log.info(
+                "ready, from offset %d of %s", self._patiently(lambda: crawl.resume(source.partition)), source.partition
+            )
+            return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
+        from opic.kafka import Cluster, KafkaSource, quiet_client
+        from opic.kafka.dead import Forwarder
+
+        quiet_client()
+        cluster = Cluster(settings)
+        topic = self._patiently(lambda: KafkaSource(cluster, writer.resume, self.stopped, len(crawl)))
+        stack.callback(topic.close)
+        forwarder = self._patiently(lambda: Forwarder(cluster, crawl))
+        stack.callback(forwarder.close)
+
+        def forward() -> None:
+            ours, partitions = topic.partitions
+            forwarder.forward({shard for one in ours for shard in writer.responsible(one, partitions)})
+
+        return topic, forward
+
+    def _patiently(self, open_it: Callable[[], Opened]) -> Opened:
+        backoff = Backoff()
+        while not self.stopped():
+            try:
+                return open_it()
+            except StoreUnavailable as error:
+                wait = backoff.seconds()
+                log.warning("%s; asking again in %.1f s", error, wait)
+                self.health.away(str(error))
+                self._done.wait(wait)
+        raise Stopped
 
 
 def main() -> int:
     """Run until told to stop; return the exit status."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    done = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: done.set())
-    parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
     try:
         settings = Settings.load()
-        url = settings.store
-        if settings.embedded:
-            running = EmbeddedServer.running(settings.data_dir())
-            if running is None:
-                raise NotBuiltYet(
-                    "`opic worker` without `opic serve --embedded` waits for Kafka, which is not built yet: "
-                    "the embedded service runs its own worker"
-                )
-            url = running
-        shard = Shard.open(connect(url), settings.crawl, settings.rules_given())
-        source = EventLog(connect(url), shard.keys)
-        store = Store(shard, settings.limits(), settings.retry_seconds)
-        times = StepTimes(shard)
-        on_our_disk = settings.embedded or parent is not None
-        log.info("ready, from offset %d of %s", store.next_offset(source.partition), source.partition)
-        work(
-            store,
-            source,
-            times=times,
-            stopped=lambda: done.is_set() or (parent is not None and os.getppid() != parent),
-            pause=done.wait,
-            full=lambda: disk_full(settings.data_dir()) if on_our_disk else None,
-        )
-        times.tell(now=True)
+        log_to_stderr(logging.INFO, settings.log_format)
+        Worker(settings).run()
+    except Stopped:
+        return 0
     except OpicError as error:
         print(f"opic worker: {error}", file=sys.stderr)
         return 2

@@ -157,7 +157,8 @@ class Books:
     taken_back: int = 0  # Grains that reads of pages that owed took back of it.
     rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
     time_us: int = 0  # Of the last record that took effect; it may run backwards.
-    pool: int = 0  # The virtual page.
+    pool: int = 0  # The virtual page; of many shards, this one's account with it.
+    net: int = 0  # Sent to other shards, less what came from them.
     credit: int = 0  # All that was granted, or paid, so far to a page of class 0.
     live: int = 0  # Known pages, not gone.
     gone: int = 0
@@ -176,6 +177,7 @@ class Books:
     links: int = 0
     bad_links: int = 0
     dead_letters: int = 0
+    repeats: int = 0  # Records of calls with an Idempotency-Key that had taken effect before.
     cuts: int = 0  # Times that a page's or a class's weight fell. From the first on, a page may owe.
     # By class; of class 0 all are 0: it has weight 1, and the pages that the others don't have.
     extra: tuple[int, ...] = NONE_BY_CLASS  # By how much its weight differs from 1, in parts of a million.
@@ -184,9 +186,31 @@ class Books:
     open_by: tuple[int, ...] = NONE_BY_CLASS
 
     @classmethod
-    def genesis(cls, rules: Rules) -> "Books":
-        """Return the books before the first record: all grains on the virtual page, one grant promised to each page."""
-        return cls(pool=rules.minted, credit=0 if rules.continuous else rules.grant)
+    def genesis(cls, rules: Rules, shard: int = 0) -> "Books":
+        """Return the books before the first record: all grains on the virtual page, one grant promised to each page.
+
+        Of many shards the first one has the grains; the accounts of the others with the virtual page may owe.
+        """
+        return cls(pool=0 if shard else rules.minted, credit=0 if rules.continuous else rules.grant)
+
+    @classmethod
+    def merged(cls, parts: Sequence["Books"], rules: Rules) -> "Books":
+        """Return the books of a crawl from those of its shards; of one shard they are its own.
+
+        Counts and amounts are sums. The credit is the largest: a grant reaches shards one after the other. The time is
+        the latest. Each shard counts rounds of its own pages: under grants they are averaged by live pages, under the
+        continuous payout, where each counts its share of all cash, summed. Weights of classes are those of the first
+        shard, since a crawl of many shards has none.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        books = cls(**{name: sum(getattr(part, name) for part in parts) for name in SCALARS}, extra=parts[0].extra)
+        for name in ("known_by", "live_by", "open_by"):
+            setattr(books, name, tuple(map(sum, zip(*(getattr(part, name) for part in parts), strict=True))))
+        books.credit, books.time_us = (max(getattr(part, name) for part in parts) for name in ("credit", "time_us"))
+        if not rules.continuous:
+            books.rounds = sum(part.rounds * part.live for part in parts) // max(books.live, 1)
+        return books
 
     # Classes of pages. What a page of a class was granted in all follows from `credit` and the weight, so that no grant
     # and no change of a weight touches a page: its cash moves by the difference, and the pool pays or receives that.
@@ -261,7 +285,7 @@ class Books:
 
     def settled(self, minted: int) -> int:
         """S: all history of live pages, and the cash of live pages whose links are not known."""
-        pages = minted - self.pool  # Cash on all pages, gone ones among them.
+        pages = minted - self.pool - self.net  # Cash on all pages, gone ones among them.
         return (self.clock - self.taken_back - self.h_gone) + (pages - self.v_gone - self.open_cash)
 
     def importance_total(self, minted: int) -> int:
@@ -269,13 +293,19 @@ class Books:
         return self.settled(minted) + self.open_cash
 
     def pay(self, rules: Rules) -> None:
-        """Let the virtual page pay what is due after a record: all it has, or a further grant once the last drained."""
+        """Let the virtual page pay what is due after a record."""
+        if amount := self.due(rules):
+            self.grant_all(amount)
+
+    def due(self, rules: Rules) -> int:
+        """Return what every live page is to be paid now: all there is, or a further grant once the last drained."""
         if rules.continuous:
-            amount = self.pool // self.live if self.live else 0
-        else:
-            amount = self.grant_due(rules.regrant_ppm, rules.grant)
-        if not amount:
-            return
+            # Of many shards it may owe for a while: pages that became known while a payout was under way had it too.
+            return max(self.pool, 0) // self.live if self.live else 0
+        return self.grant_due(rules.regrant_ppm, rules.grant)
+
+    def grant_all(self, amount: int) -> None:
+        """Let the virtual page pay so much to every live page."""
         before = self.credits() if self.weighted else []
         self.credit += amount
         more, more_open = self._difference(before) if before else (amount * self.live, amount * self.open)
@@ -302,31 +332,35 @@ class Books:
             cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
         return amount if cost <= self.pool else 0
 
-    def error_bound(self, minted: int, q: int, debt: int = 0) -> float:
+    def error_bound(self, minted: int, q: int, debt: int = 0, late: int = 0) -> float:
         """Bound on the L1 distance of the normalised static estimate from exact PageRank of the known graph.
 
         The exact vector is the estimate's grains, plus at most A, less at most B: what is still to come from cash on
-        open pages, from the grains that rounding moved, from links that are no more or were not yet, and from all
-        that links ever sent to pages that are gone (were those links left out, the others would have received it);
-        each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the distance is never more.
-        Under grants only: a continuous payout gives pages known late less teleport, which nothing here counts.
+        open pages or on its way between shards, from the grains that rounding moved, from links that are no more or
+        were not yet, and from all that links ever sent to pages that are gone (were those links left out, the others
+        would have received it); each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the
+        distance is never more. Under grants only: a continuous payout gives pages known late less teleport, which
+        nothing here counts.
 
         Args:
             minted: at genesis.
             q: 1 - damping in parts of a million.
             debt: what open pages owe in all, where any does; it is no total of the books.
+            late: of many shards, what pages lack of grants that other shards' pages have.
         """
         if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
             return 2.0  # They stopped counting.
         damping = 1 - q / MILLION
         parked = self.v_gone + self.h_gone
-        more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked) / (1 - damping)
+        coming = abs(self.net) + late  # It has left a page, or the virtual page, and will reach one whole.
+        more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked + coming) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
         if self.weighted:
             more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
         if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
             wrong = self.drift_plus + self.drift_minus
-            less = (damping * (debt + 2 * wrong) + self.rounding + self.reads + abs(parked) + self.live) / (1 - damping)
+            either = self.rounding + self.reads + abs(parked) + self.live + coming
+            less = (damping * (debt + 2 * wrong) + either) / (1 - damping)
             more = less + damping * self.open_cash / (1 - damping)
         total = self.importance_total(minted)
         return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
@@ -364,11 +398,17 @@ class Books:
         for name, sum_ in {**sums, "credit": max(self.credits())}.items():
             if sum_ >= CLOCK_LIMIT:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
-        for name in ("pool", "open_cash", "v_gone"):
+        for name in ("pool", "net", "open_cash", "v_gone"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
                 raise StoreFull(
                     f"{name}, {getattr(self, name)}, left the range of 2^53: a shard takes 2 * 10^9 pages, use more"
                 )
+
+
+def grants_due_of(parts: Sequence[Books]) -> int:
+    """Return the grains that live pages lack of a grant that reached other shards before theirs."""
+    credit = max(part.credit for part in parts)
+    return sum((credit - part.credit) * part.live for part in parts)
 
 
 def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:

@@ -134,11 +134,7 @@ def read_classes(path: Path) -> tuple[PageClass, ...]:
     Raises:
         BadInput: it can't be read, or something in it can't be taken.
     """
-    try:
-        text = path.read_text()
-        whole = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
-    except (OSError, ValueError) as error:
-        raise BadInput(f"{path}: {error}") from None
+    whole = read_table(path)
     given = whole.get("classes", ()) if isinstance(whole, dict) else whole
     counts = ("known_pages", "read_pages", "grant_share")
     if isinstance(given, list):
@@ -146,6 +142,19 @@ def read_classes(path: Path) -> tuple[PageClass, ...]:
     try:
         return check_classes(given)
     except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def read_table(path: Path) -> object:
+    """Read a file that a person wrote, TOML or JSON, as its name says.
+
+    Raises:
+        BadInput: it can't be read.
+    """
+    try:
+        text = path.read_text()
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
         raise BadInput(f"{path}: {error}") from None
 
 

@@ -17,8 +17,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 
+from opic.cli_kafka import letters_app, publish, topics_app
+from opic.cli_rules import rules_app
+from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
+from opic.cli_store import backup, restore
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
-from opic.options import AsJson, Config, Crawl, Data, Kafka, Store
+from opic.options import FOUND_A_PROBLEM, AsJson, Config, Crawl, Data, Kafka, Store
 from opic.options import asking as _asking
 from opic.options import ending_in_order as _ending_in_order
 from opic.options import log_at as _log_at
@@ -28,10 +32,7 @@ from opic.output import print_answer, print_fields, print_json, print_list
 
 if TYPE_CHECKING:
     from opic.replay import Progress, Summary
-    from opic.service import Backend
-    from opic.settings import Settings
 
-FOUND_A_PROBLEM: Final = 1
 WRONG_USAGE: Final = 2
 PROGRESS_LINE_SECONDS: Final = 5.0
 
@@ -89,12 +90,6 @@ class Strategy(StrEnum):
     CYCLE = "cycle"
 
 
-Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
-Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
-Window = Annotated[
-    str | None,
-    typer.Option(metavar="WINDOW", help="Of the policy: rounds, or a time like 30d or 12h. [OPIC_WINDOW_ROUNDS]"),
-]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
 
 
@@ -120,7 +115,8 @@ def serve(
 ) -> None:
     """Serve the HTTP API.
 
-    With the bundled store and a worker: one process tree is the whole service. Ctrl-C or SIGTERM ends all of it.
+    With the bundled store and a worker: one process tree is the whole service. With a store of its own, workers run
+    beside it (`opic worker`), and events go to Kafka, or without it to the store's log. Ctrl-C or SIGTERM ends it.
     """
     own = {"host": host, "port": port}
     settings = _settings(config, store, data, kafka, crawl, **own)
@@ -128,22 +124,18 @@ def serve(
         if store is not None:
             raise SettingsError("--embedded and --store contradict each other: leave one out")
         settings = _settings(config, "embedded", data, kafka, crawl, **own)
-    if not settings.embedded:
-        raise NotBuiltYet(
-            "a service on a store of its own waits for Kafka, which is not built yet: "
-            "use `opic serve --embedded`, which runs the bundled store"
-        )
-    from opic.api import bind, create_app
+    from opic.api import Limits, bind, create_app
     from opic.api import serve as serve_app
     from opic.api.server import url_of
-    from opic.service import EmbeddedService
+    from opic.service import EmbeddedService, StandingService
 
-    _log_at(logging.INFO)
+    _log_at(logging.INFO, settings.log_format)
+    opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
-    with listener, _ending_in_order(), EmbeddedService(settings) as service:
+    with listener, _ending_in_order(), opened as service:
         url = url_of(listener)
         print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C ends it", flush=True)
-        serve_app(create_app(service), sockets=[listener])
+        serve_app(create_app(service), sockets=[listener], limits=Limits(connections=settings.max_connections))
 
 
 @app.command()
@@ -307,7 +299,7 @@ def top(
 ) -> None:
     """Print the most important pages, descending."""
     settings = _settings(config, store, data, kafka, crawl)
-    _check_n(n, settings)
+    check_n(n, settings)
     with _asking(settings) as backend:
         as_of = backend.query.as_of(policy)
         pages = backend.query.top(n, domain, policy, window)
@@ -338,7 +330,7 @@ def next_pages(
     or the lease ends, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
     """
     settings = _settings(config, store, data, kafka, crawl)
-    _check_n(n, settings)
+    check_n(n, settings)
     with _asking(settings) as backend:
         as_of = backend.query.as_of()
         answer: dict[str, Any] = backend.frontier.next(
@@ -370,7 +362,7 @@ def importance(
     """Print what is known of a page; exit 1 if it was never seen."""
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
         as_of = backend.query.as_of(policy)
-        page = _seen(backend, url, *backend.query.importance([url], policy, window))
+        page = seen(backend, url, *backend.query.importance([url], policy, window))
     print_answer({"as_of": as_of, **page}, as_json)
 
 
@@ -388,15 +380,8 @@ def history(
     """Print the last measures of a page, oldest first; exit 1 if it was never seen."""
     with _asking(_settings(config, store, data, kafka, crawl)) as backend:
         as_of = time.time()
-        answer = _seen(backend, url, backend.query.history(url))
+        answer = seen(backend, url, backend.query.history(url))
     print_list(("clock", "cash", "fetched_at"), {"as_of": as_of, **answer}, "measures", as_json)
-
-
-def _seen(backend: "Backend", url: str, answer: dict[str, Any] | None) -> dict[str, Any]:
-    if answer is not None:
-        return answer
-    print(f"opic: {backend.query.never_seen(url)}", file=sys.stderr)
-    raise typer.Exit(FOUND_A_PROBLEM)
 
 
 @app.command()
@@ -526,12 +511,18 @@ def doctor(
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
+app.command()(hosts)
+app.command()(explain)
+app.add_typer(rules_app, name="rules")
+app.add_typer(topics_app, name="topics")
+app.command()(publish)
+app.add_typer(letters_app, name="dead-letters")
+app.command()(backup)
+app.command()(restore)
+
 # What the contract names and this version does not have.
 
 NOT_BUILT_YET: Final = {
-    "hosts": "importance of sites",
-    "backup": "a consistent copy of all shards",
-    "restore": "a store from such a copy",
     "local-rank": "the local-domain estimator",
     "reproduce": "an experiment of the papers, with its table and plot",
 }
@@ -547,14 +538,6 @@ def _add_not_built_yet(name: str, what: str) -> None:
 
 for _name, _what in NOT_BUILT_YET.items():
     _add_not_built_yet(_name, _what)
-
-
-# What the commands share.
-
-
-def _check_n(n: int, settings: "Settings") -> None:
-    if n > settings.max_n:
-        raise BadInput(f"--n {n:,} is over OPIC_MAX_N {settings.max_n:,}")
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What `opic doctor` looks at: the settings, the data directory, and the store; and what to do about each.
+"""What `opic doctor` looks at: the settings, Kafka, the data directory, the store; and what to do about each.
 
 Nothing is changed but that the store gets the function library, as by every question. No store is started: where the
 embedded service does not run, its store is not looked into.
@@ -6,7 +6,8 @@ embedded service does not run, its store is not looked into.
 
 import os
 import shutil
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +18,16 @@ from opic.errors import OpicError, StoreMismatch
 from opic.service import Backend
 from opic.settings import Settings
 from opic.store import connect
-from opic.store.connection import LIBRARY, VERSION_MIN, store_errors, without_secret
+from opic.store.cluster import Cluster
+from opic.store.connection import store_errors, without_secret
+from opic.store.durability import Durability, durability_problem
 from opic.store.keys import FORMAT, Keys
+from opic.store.library import LIBRARY, primaries
+from opic.store.server import cluster_problem, server_problem
 
 DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten once it has grown by 1 GB, beside the old one.
 DISK_BYTES_MIN = 256 << 20
+SKEW_SECONDS_WARN = 5.0
 LAG_WARN = 10_000  # Some seconds of a worker's time.
 
 Verdict = Literal["ok", "warn", "FAIL"]
@@ -47,6 +53,11 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
     yield Finding("settings", "ok", f"given: {given}" if settings.model_fields_set else given)
     if settings.api_token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: set one")
+    if settings.kafka_bootstrap is not None:
+        try:
+            yield from _kafka(settings)
+        except OpicError as error:
+            yield Finding("kafka", "FAIL", str(error))
     url = settings.store
     if settings.embedded:
         yield from _directory(settings.data_dir())
@@ -59,6 +70,41 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
         yield from _store(settings, url)
     except OpicError as error:
         yield Finding("store", "FAIL", str(error))
+
+
+def _kafka(settings: Settings) -> Iterator[Finding]:
+    """Look at the topics. The shards are those of the settings: the crawl need not be there yet."""
+    from opic.kafka import Cluster, topics
+
+    cluster = Cluster(settings)
+    admin = cluster.admin()
+    try:
+        there = topics.brokers(cluster, admin)
+        yield Finding("kafka", "ok", f"{cluster.where} answers, {there} broker{'s' if there > 1 else ''}")
+        found = topics.find(cluster, admin, [cluster.topic, cluster.dlq])
+    finally:
+        admin.close()
+    for name in (cluster.topic, cluster.dlq):
+        if name not in found:
+            yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` makes it")
+    if (topic := found.get(cluster.topic)) is None:
+        return
+    many = f"{topic.name} has {topic.partitions} partitions, {topic.replication} replicas of each"
+    if there > 1 and topic.replication == 1:
+        yield Finding("topic", "warn", f"{many}: a broker that is lost takes accepted events with it")
+    else:
+        yield Finding("topic", "ok", many)
+    if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
+        yield Finding("partitions", "warn", advice)
+    kind = topic.config.get("message.timestamp.type")
+    if kind == "LogAppendTime":
+        yield Finding("record time", "ok", f"{topic.name} keeps the broker's clock")
+    else:
+        text = "a producer's wrong clock decides what is now; set message.timestamp.type=LogAppendTime"
+        yield Finding("record time", "warn", f"{topic.name} keeps {kind}: {text}")
+    if (size := int(topic.config.get("max.message.bytes", 0))) < settings.max_body_bytes:
+        text = f"an event of OPIC_MAX_BODY_BYTES {settings.max_body_bytes:,} would be refused"
+        yield Finding("record size", "warn", f"{topic.name} takes records of up to {size:,} bytes: {text}")
 
 
 def _directory(data: Path) -> Iterator[Finding]:
@@ -86,47 +132,63 @@ def _directory(data: Path) -> Iterator[Finding]:
 
 def _store(settings: Settings, url: str) -> Iterator[Finding]:
     client = connect(url, retries=0)
-    with client, store_errors():
-        info: dict[str, Any] = client.info()
-    name, known = info.get("server_name", "redis"), str(info["redis_version"])
-    version = str(info.get("valkey_version", known))
     where = without_secret(url)
-    if tuple(int(part) for part in known.split(".")[:2]) < VERSION_MIN:
-        yield Finding("store", "FAIL", f"{where} is {name} {version}: functions need Redis 7.0 or any Valkey")
-        return
-    yield Finding("store", "ok", f"{where} is {name} {version}")
-    policy = info.get("maxmemory_policy", "noeviction")
-    told = f"maxmemory-policy is {policy}"
-    if policy != "noeviction":
-        yield Finding("eviction", "FAIL", f"{told}, which would evict cash: set it to noeviction")
-        return
-    yield Finding("eviction", "ok", told)
-    yield from _durability(client, info)
-    yield from _crawl(settings, url, client)
+    with client, store_errors():
+        servers = primaries(client)
+        infos: list[dict[str, Any]] = [server.info() for server in servers]
+        versions = {
+            f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}" for info in infos
+        }
+        clustered = isinstance(client, Cluster)
+        problems = [found for info in infos if (found := server_problem(info, clustered)) is not None]
+        if problems:
+            yield Finding("eviction" if "maxmemory-policy" in problems[0] else "store", "FAIL", problems[0])
+            return
+        kind = f"a cluster, {len(servers)} primaries of " if clustered else ""
+        yield Finding("store", "ok", f"{where} is {kind}{', '.join(sorted(versions))}")
+        if clustered:
+            down = cluster_problem(servers[0].execute_command("CLUSTER INFO"))
+            if down is not None:
+                yield Finding("slots", "FAIL", str(down))
+                return
+            yield Finding("slots", "ok", "each has a node")
+        yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
+        yield from _clocks(servers)
+        yield from _durability(settings, client, infos)
+        yield from _crawl(settings, url, client)
 
 
-def _durability(client: Any, info: dict[str, Any]) -> Iterator[Finding]:
-    if not int(info.get("aof_enabled", 0)):
-        yield Finding("durability", "FAIL", "appendonly is no: a restart loses what was accepted; set it to yes")
-        return
-    try:
-        with store_errors():
-            sync = client.config_get("appendfsync")["appendfsync"]
-    except (OpicError, KeyError):
-        yield Finding("durability", "warn", "appendonly is yes; CONFIG is not allowed: see that appendfsync is always")
-        return
-    if sync != "always":
-        yield Finding("durability", "warn", f"appendfsync is {sync}: a crash may lose a second; set it to always")
-    elif info.get("aof_last_write_status", "ok") != "ok":
-        yield Finding("durability", "FAIL", "the last write to the append-only file failed: is the disk full?")
+def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
+    """Leases end by the server's clock, records have the time of whoever appends them."""
+    skews = []
+    for server in servers:
+        before = time.time()
+        seconds, micros = server.time()
+        skews.append(seconds + micros / 1e6 - (before + time.time()) / 2)
+    worst = max(skews, key=abs)
+    told = f"the store's clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} ours"
+    if abs(worst) > SKEW_SECONDS_WARN:
+        yield Finding("clock", "warn", f"{told}: run NTP on both machines, or leases end early or late")
     else:
+        yield Finding("clock", "ok", told)
+
+
+def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    if any(info.get("aof_last_write_status", "ok") != "ok" for info in infos):
+        yield Finding("durability", "FAIL", "the last write to the append-only file failed: is the disk full?")
+        return
+    found = durability_problem(client, Durability(settings.durability, settings.wait_replicas, settings.wait_seconds))
+    if found is None:
         yield Finding("durability", "ok", "appendonly is yes, appendfsync always")
+    else:
+        yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
 
 
 def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
     keys = Keys(settings.crawl, 0)
     with store_errors():
-        made, loaded = client.hget(keys.meta, "format"), client.function_list(LIBRARY)
+        made = client.hget(keys.meta, "format")
+        loaded = all(server.function_list(LIBRARY) for server in primaries(client))
     if made is None:
         yield Finding("crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` makes it")
         return
@@ -146,14 +208,14 @@ def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
             yield Finding("crawl", "FAIL", str(error))
             return
         stack.callback(backend.close)
-        lag, books = backend.lag(), backend.shard.books()
+        lag, books = backend.lag(), backend.crawl.totals()
         yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
         if lag >= LAG_WARN:
             text = f"{lag:,} accepted events wait: does the worker run, and keep up? OPIC_MAX_LAG {settings.max_lag:,}"
             yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
         else:
             yield Finding("lag", "ok", f"{lag:,} accepted events wait")
-        audit = backend.shard.audit()
+        audit, _ = backend.crawl.audit()
         if audit.conserved:
             yield Finding("audit", "ok", f"all {audit.minted:,} grains are there")
         else:

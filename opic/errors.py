@@ -36,6 +36,10 @@ class Refused(BadInput):
     """The log took it, and by then the store could not: another time, or something smaller, it may."""
 
 
+class NotKept(BadInput):
+    """The store was made without what this asks for."""
+
+
 class NotBuiltYet(OpicError):
     """The public contract names it, this version does not have it."""
 
@@ -46,6 +50,26 @@ class StoreError(OpicError):
 
 class StoreUnavailable(StoreError):
     """The store does not answer; trying again later may help."""
+
+
+class KafkaUnavailable(StoreUnavailable):
+    """Kafka does not answer; trying again later may help."""
+
+
+class KafkaRefused(StoreError):
+    """Kafka can't be used as it is: a topic is missing, a right, or events that were still to be read."""
+
+
+class TailLost(StoreUnavailable):
+    """A server came back without the last of what it had confirmed: read on from where the store says."""
+
+    def __init__(self, shard: int, partition: str, offset: int, known: int) -> None:
+        """Say where the partition goes on for this shard, and where it would have."""
+        super().__init__(
+            f"shard {shard} goes on from {partition}@{offset}, and had confirmed all below {known}: its server lost "
+            "the last of what it wrote; reading that again"
+        )
+        self.partition, self.offset = partition, offset
 
 
 class KeysFull(StoreUnavailable):
@@ -71,6 +95,10 @@ class StoreFull(StoreError):
 
 class FenceMoved(StoreError):
     """Someone else moved the shard since it was read; recompute and try again. Never seen outside the store."""
+
+
+class OutboxFull(StoreUnavailable):
+    """Too much waits for another shard, which has to take it first."""
 
 
 class DataDirBusy(StoreError):

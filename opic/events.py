@@ -15,7 +15,8 @@ import msgspec
 from opic.cash import DAY_US, MILLION
 from opic.classes import PageClass, decode_classes
 from opic.errors import BadEvent, BadInput, BadUrl
-from opic.urls import URL_BYTES_MAX, canonical_url
+from opic.transfer import Transfer, is_own
+from opic.urls import URL_BYTES_MAX, canonical_url, shown
 
 SCHEMA_VERSION: Final = 1
 LINKS_MAX: Final = 10_000
@@ -23,6 +24,7 @@ STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
+RECORD_KINDS: Final = ("event", "seeds", "classes", "classify")
 CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
 
 
@@ -36,6 +38,8 @@ class Outcome(StrEnum):
     SEEDS = "seeds"
     CLASSES = "classes"
     CLASSIFY = "classify"
+    TRANSFER = "transfer"
+    GRANT = "grant"
     DEAD = "dead"
 
 
@@ -49,12 +53,17 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One entry of a log partition. `time_us` is the log's: the only 'now' that its event may see."""
+    """One entry of a log partition. `time_us` is the log's: the only 'now' that its event may see.
+
+    `call` names the event of a call with an Idempotency-Key: the key's digest and the event's number in the call, four
+    bytes; b"" is none.
+    """
 
     offset: int
     time_us: int
     value: bytes
     kind: str = "event"
+    call: bytes = b""  # Of a call with an Idempotency-Key: its digest, and the record's number in it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +82,8 @@ class Event:
     tags: Sequence[str] = ()
     classes: Sequence[PageClass] = ()
     ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
+    transfer: Transfer | None = None
+    grant: int = 0
 
     @property
     def concerns_classes(self) -> bool:
@@ -97,7 +108,7 @@ class CrawlEvent(msgspec.Struct, omit_defaults=True):
 _from_json = msgspec.json.Decoder(CrawlEvent).decode
 _from_msgpack = msgspec.msgpack.Decoder(CrawlEvent).decode
 _ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
-_seeds_from_msgpack = msgspec.msgpack.Decoder(list[str]).decode
+decode_seeds = msgspec.msgpack.Decoder(list[str]).decode
 encode_crawl_event = msgspec.msgpack.Encoder().encode
 encode_seeds = msgspec.msgpack.Encoder().encode
 encode_ids = msgspec.msgpack.Encoder().encode
@@ -185,11 +196,21 @@ def check_event(event: CrawlEvent, now_us: int, limits: Limits) -> Event:
     return Event(outcome, url, links, at_us, tags=event.tags or ())
 
 
-def decode_record(record: Record, limits: Limits) -> Event:
-    """Decode and check a record; one that can't be taken becomes a dead letter, never an exception."""
+def decode_record(partition: str, record: Record, limits: Limits) -> Event:
+    """Decode and check a record; one that can't be taken becomes a dead letter, never an exception.
+
+    Raises:
+        StoreError: an entry of our own is damaged. It holds cash, which no dead letter may.
+    """
+    if is_own(partition):
+        if record.kind == "grant":
+            return Event(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
+        return Event(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)
     try:
+        if record.kind not in RECORD_KINDS:
+            raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
         if record.kind == "seeds":
-            urls = [canonical_url(url, limits.url_bytes_max) for url in _seeds_from_msgpack(record.value)]
+            urls = [canonical_url(url, limits.url_bytes_max) for url in decode_seeds(record.value)]
             return Event(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
         if record.kind == "classes":
             return Event(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)

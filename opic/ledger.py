@@ -11,6 +11,9 @@ goes away gives its grants back. Nothing ever mints or burns again.
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. Where a page's weight
 falls after it spent its grants it owes, and its next read takes back what it gave too much.
 
+Of many shards each has its own ledger. What a read pays to a page elsewhere is put into an outbox, and is a record of
+the other shard's log. The shards' accounts with the virtual page add up to it; grants are decided in shard 0.
+
 Under the continuous payout (the paper's) the virtual page pays all it has to all live pages, after every record. A page
 that becomes known starts with nothing, and one that goes away gives all it has to the virtual page.
 """
@@ -20,12 +23,25 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from opic.cash import CLASS_BITS, CLASSES_MAX, ROUND_BITS, Anchor, Books, Flag, Rules, gone_until_us, roll, split
+from opic.cash import (
+    CLASS_BITS,
+    CLASSES_MAX,
+    DAY_US,
+    ROUND_BITS,
+    Anchor,
+    Books,
+    Flag,
+    Rules,
+    gone_until_us,
+    roll,
+    split,
+)
 from opic.classes import NO_ROOM, NO_WEIGHTS, Classes
 from opic.errors import BadInput, BadUrl
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.series import ENTRIES_MAX, Entry, entry_due
-from opic.urls import canonical_url, host_of, registered_domain
+from opic.transfer import Deposit, Transfer, far_number
+from opic.urls import canonical_url, host_of, registered_domain, shard_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +113,19 @@ def links_digest(ids: Iterable[int]) -> int:
 class Ledger:
     """One shard in memory, with the store's interface."""
 
-    def __init__(self, rules: Rules | None = None, limits: Limits | None = None) -> None:
-        """Start with genesis."""
+    def __init__(
+        self, rules: Rules | None = None, limits: Limits | None = None, shard: int = 0, shards: int = 1
+    ) -> None:
+        """Start with genesis, which is in shard 0."""
         self.rules = rules or Rules()
         self.limits = limits or Limits()
-        self.books = Books.genesis(self.rules)
+        self.books = Books.genesis(self.rules, shard)
         self.pages: dict[str, Page] = {}
         self.classes = Classes()
+        self.shard, self.shards = shard, shards
+        self.grants: dict[int, int] = dict.fromkeys(set(range(shards)) - {shard}, 0)  # On their way to other shards,
+        self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
+        self._seen: dict[bytes, int] = {}
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
 
@@ -118,12 +140,29 @@ class Ledger:
                 continue
             if not self.series:
                 self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
-            self._decide(decode_record(record, self.limits))
+            if self._repeats(record):
+                self.books.repeats += 1
+            else:
+                self._decide(decode_record(partition, record, self.limits))
             self.books.time_us = record.time_us
             self.books.check()
             if entry_due(self.series[-1], self.books):
                 self.series.append(Entry.of(self.books))
             self._next_offset[partition] = record.offset + 1
+
+    def _repeats(self, record: Record) -> bool:
+        """Tell whether a record of a call took effect before, within a day of record time; remember it."""
+        last = self._seen.get(record.call)
+        if not record.call or (last is not None and record.time_us - last < DAY_US):
+            return last is not None
+        self._seen[record.call] = record.time_us
+        return False
+
+    def take(self, to: int) -> Transfer:
+        """Return what waits for another shard, and let it go: the next record of its partition for us."""
+        found, self.outbox[to] = Transfer.of(self.books.time_us, self.grants[to], self.outbox[to]), {}
+        self.grants[to] = 0
+        return found
 
     def cash(self, page: Page) -> int:
         """Return what the page holds, in grains; negative where its weight was cut, or it is gone, if it owes."""
@@ -148,7 +187,8 @@ class Ledger:
             "extra": self.classes.extra(),
         }
         wrong = tuple(f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n)
-        return Audit(self.rules.minted, sum(self.cash(p) for p in pages), books.pool, 0, wrong)
+        minted = 0 if self.shard else self.rules.minted
+        return Audit(minted, sum(self.cash(p) for p in pages), books.pool, books.net, wrong)
 
     # One record.
 
@@ -168,6 +208,12 @@ class Ledger:
                     self._classify(page)
         elif event.outcome is Outcome.DEAD:
             books.dead_letters += 1
+        elif event.transfer is not None:
+            self._receive(event.transfer)
+        elif event.outcome is Outcome.GRANT:
+            books.grant_all(event.grant)
+            for to in self.grants:
+                self.grants[to] += event.grant
         else:
             page = self._know(event.url)
             if event.tags and self.classes:
@@ -181,17 +227,20 @@ class Ledger:
                 books.exclusions += 1
             else:
                 books.failures += 1
-        books.pay(self.rules)
+        if self.shards == 1:
+            books.pay(self.rules)
 
     def _read(self, page: Page, event: Event) -> None:
         books = self.books
         self._come_back(page)
-        children = self._children(page, event)
+        children, far = self._children(page, event)
+        count = len(children) + len(far)
 
-        cash, digest = self.cash(page), links_digest(child.id for child in children)
+        cash = self.cash(page)
+        digest = links_digest([*(child.id for child in children), *map(far_number, far)])
         # What a page owes it takes back from those whom it gave; with other links than before, from the virtual page.
         gives = cash >= 0 or (page.has(Flag.OPEN) and digest == page.digest)
-        share = split(cash, len(children) if gives else 0, self.rules.q)
+        share = split(cash, count if gives else 0, self.rules.q)
         if page.has(Flag.OPEN):
             if digest != page.digest:
                 books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
@@ -209,7 +258,7 @@ class Ledger:
         books.rounding += share.rounding
         books.pool += share.virtual
         books.reads += 1
-        books.links += len(children)
+        books.links += count
         page.v -= cash
         page.spent += cash
         page.reads += 1
@@ -219,11 +268,20 @@ class Ledger:
         page.anchors = roll(page.anchors, books.clock, page.spent, self.rules)
         domain = registered_domain(host_of(page.url))
         for child in children:
-            self._deposit(child, share.share, self.rules.inflow and registered_domain(host_of(child.url)) != domain)
+            self._deposit(child, share.share, share.share * self._counts_as_inflow(domain, child.url))
+        for url in far:
+            self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us)
 
-    def _children(self, page: Page, event: Event) -> list[Page]:
-        """Return the distinct pages linked to, in order; a link makes a page known, or brings it back in time."""
+    def _counts_as_inflow(self, domain: str, url: str) -> bool:
+        return self.rules.inflow and registered_domain(host_of(url)) != domain
+
+    def _children(self, page: Page, event: Event) -> tuple[list[Page], list[str]]:
+        """Return the distinct pages linked to, in order, and the URLs of those in other shards.
+
+        A link makes a page known, or brings it back in time.
+        """
         children: dict[str, Page] = {}
+        far: dict[str, None] = {}
         for link in event.links:
             try:
                 url = canonical_url(link, self.limits.url_bytes_max)
@@ -232,20 +290,37 @@ class Ledger:
                 continue
             if url == page.url or url in children:
                 continue
+            if shard_of(host_of(url), self.shards) != self.shard:
+                far[url] = None
+                continue
             child = children[url] = self._know(url)
             if child.has(Flag.GONE) and event.at_us >= child.gone_until_us:
                 self._come_back(child)
-        return list(children.values())
+        return list(children.values()), list(far)
 
-    def _deposit(self, page: Page, grains: int, from_other_domain: bool) -> None:
+    def _send(self, url: str, grains: int, inflow: int, at_us: int) -> None:
+        self.books.net += grains
+        self.outbox[shard_of(host_of(url), self.shards)].setdefault(url, Deposit()).add(grains, inflow, at_us)
+
+    def _receive(self, transfer: Transfer) -> None:
+        """Let what another shard sent arrive: first its grants, then its deposits, which make pages known."""
+        self.books.grant_all(transfer.grant)
+        columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist())
+        for url, grains, inflow, at_us in zip(transfer.urls, *columns, strict=True):
+            page = self._know(url)
+            if page.has(Flag.GONE) and at_us >= page.gone_until_us:
+                self._come_back(page)
+            self.books.net -= grains
+            self._deposit(page, grains, inflow)
+
+    def _deposit(self, page: Page, grains: int, inflow: int) -> None:
         """Let cash arrive. A page that is gone keeps what links send it, and has it when it comes back."""
         page.v += grains
         if page.has(Flag.OPEN):
             self.books.open_cash += grains
         elif page.has(Flag.GONE):
             self.books.v_gone += grains
-        if from_other_domain:
-            page.inflow += grains
+        page.inflow += inflow
 
     # Pages: known, gone, back. Under grants `v` is left alone; the class changes, and with it the credit.
 

@@ -9,15 +9,15 @@ between any two of them: how far it came is written in the same call as the reco
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgpack
 
 from opic.errors import BadInput, KeyReused, KeysFull
-from opic.events import Limits, Record
+from opic.events import RECORD_KINDS, Limits, Record
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 
@@ -25,8 +25,8 @@ VALUES_A_CALL = 1_000  # About 3 ms of server time.
 BYTES_A_CALL = 8 << 20
 RECORDS_A_READ = 100
 BYTES_A_READ = 16 << 20
-RECORD_KINDS = ("event", "seeds", "classes", "classify")
 DIGEST_BYTES: Final = 16
+Positions = Mapping[str, int]  # By partition, an offset: how far something is.
 KEYS_MAX: Final = 1_000_000  # Remembered at once; about 300 bytes each.
 
 
@@ -72,16 +72,40 @@ class Begun:
     done: int
 
 
+class Log(Protocol):
+    """Where events are accepted into: the log in the store, or a Kafka topic."""
+
+    @property
+    def single(self) -> bool:
+        """Whether all records take effect in the order in which they were accepted."""
+
+    def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
+        """Put records at the end, durably; return the ends of the partitions that got some."""
+
+    def begun(self, call: Call) -> Begun | None:
+        """Return how far a call with an Idempotency-Key came, if it came before."""
+
+    def append_once(self, call: Call, values: Sequence[bytes], begun: Begun | None, terms: Terms) -> bool:
+        """Put those events of a call at the end that did not take effect yet; False: by other terms than these."""
+
+    def ends(self) -> Positions:
+        """Return the end of each partition."""
+
+    def close(self) -> None:
+        """Let go of all connections."""
+
+
 class EventLog:
     """One partition."""
 
     partition = "log/0"
+    single = True
 
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
         """Use a client that does not retry: nobody knows whether a lost append took effect."""
         self.client, self.keys, self.keys_max = client, keys, keys_max
 
-    def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> int:
+    def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
         """Put records at the end, durably, in order.
 
         Args:
@@ -90,7 +114,7 @@ class EventLog:
             kind: one of RECORD_KINDS.
 
         Returns:
-            The offset after the last one.
+            The partition's offset after the last one.
 
         Raises:
             StoreUnavailable: the store is away; some of the values may have been taken.
@@ -102,7 +126,7 @@ class EventLog:
             stop = _stop(values, at)
             _, first = self._append(values[at:stop], time_us, kind)
             end, at = int(first) + stop - at, stop
-        return end
+        return {self.partition: end}
 
     def begun(self, call: Call) -> Begun | None:
         """Return how far a call came, if it came before, within a day.
@@ -181,6 +205,14 @@ class EventLog:
         """Return the offset that the next record will get."""
         with store_errors():
             return int(self.client.get(self.keys.end) or 0)
+
+    def ends(self) -> Positions:
+        """Return it by partition."""
+        return {self.partition: self.end()}
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.client.close()
 
     def read(self, offset: int, count: int, wait_seconds: float = 0.0) -> list[Record]:
         """Return records from `offset` on, up to `count`; wait for the first one up to `wait_seconds`.

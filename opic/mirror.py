@@ -1,12 +1,18 @@
-"""The mirror: a shard's columns in numpy, for what needs all pages.
+"""The mirror: the columns of a crawl in numpy, for what needs all pages.
 
-Exact on a quiet or small store, at most a second old on a large busy one. Each state is of one instant, and says which.
+Exact on a quiet or small store, at most a second old on a large busy one, and it says how old. There a thread keeps it
+fresh for as long as somebody asks, so that who asks waits for nothing. A page has a position: the pages of shard 0 by
+id, then those of shard 1, and so on. What is shown of a shard is of one instant; of many shards, each is of an instant
+of its own, none older than is said.
 """
 
+import logging
+import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -14,29 +20,34 @@ from numpy.typing import NDArray
 
 from opic import windows
 from opic.cash import Books, Flag
+from opic.clocks import Clocks
+from opic.errors import StoreError
+from opic.hosts import READ_AT_ONCE, Floats, Hosts, Int32s, Sites, frozen, joined
+from opic.past import Past
 from opic.series import Window
-from opic.store import Shard
-from opic.store.columns import Bytes, Int64s, Measures
-from opic.store.connection import store_errors
-from opic.store.keys import ROWS_MEASURES, ROWS_URLS
+from opic.store import Crawl
+from opic.store.columns import Bytes, Int64s
+from opic.store.crawl import Place
 from opic.store.shard import Columns, held
-from opic.urls import host_of
 
-Int32s = NDArray[np.int32]
 Bools = NDArray[np.bool_]
-Floats = NDArray[np.float64]
 T = TypeVar("T")
+
+__all__ = ["Bools", "Floats", "Hosts", "Int32s", "Mirror", "Snapshot", "View", "largest"]
+
+log = logging.getLogger("opic.mirror")
 
 PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
 REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
 AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
+REST_SECONDS_MIN = 0.02
+QUIET_LOOKS = 2  # In a row that found nothing moved: the store is quiet, and answers are exact again.
+IDLE_SECONDS = 5.0  # Nobody asked for so long: the mirror is left as it is.
 VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
 REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
-URL_BLOCKS_A_CALL = 64
 COUNTED_MAX = 50  # Ranks of one state that are counted; past it all scores are sorted.
 VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
-DOMAINS_KEPT_MAX = 64  # Domains whose hosts are remembered.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
@@ -63,179 +74,17 @@ def weighed(cash: Int64s, discovery: float) -> Floats:
     return counts
 
 
-class Hosts:
-    """The host of every page as a number, read from the URLs as pages become known. It only grows."""
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read until a host is asked for: a million URLs take about a second, once."""
-        self.shard = shard
-        self.names: list[str] = []
-        self._number: dict[str, int] = {}
-        self._by_authority: dict[str, int] = {}
-        self._of_page = np.zeros(0, np.int32)
-        self._pages = 0
-        self._domains: dict[str, tuple[int, list[int]]] = {}
-        self._lock = threading.Lock()
-
-    def of_pages(self, pages: int) -> Int32s:
-        """Return the host numbers of the pages with ids below `pages`."""
-        with self._lock:
-            if pages > len(self._of_page):
-                # A new array: whoever holds a view of the old one keeps what he saw.
-                grown = np.zeros(max(pages, 2 * len(self._of_page)), np.int32)
-                grown[: self._pages] = self._of_page[: self._pages]
-                self._of_page = grown
-            step = URL_BLOCKS_A_CALL * ROWS_URLS
-            while self._pages < pages:
-                ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
-                urls = self.shard.urls_of(ids)
-                self._of_page[ids.start : ids.stop] = [self._number_of(urls[i]) for i in ids]
-                self._pages = ids.stop
-            view = self._of_page[:pages]
-        view.flags.writeable = False
-        return view
-
-    def _number_of(self, url: str) -> int:
-        authority = url.split("/", 3)[2]
-        number = self._by_authority.get(authority)
-        if number is None:
-            host = host_of(url)
-            number = self._number.setdefault(host, len(self.names))
-            if number == len(self.names):
-                self.names.append(host)
-            if "@" not in authority:  # A site may make up any number of users.
-                self._by_authority[authority] = number
-        return number
-
-    def number(self, host: str) -> int | None:
-        """Return a host's number, or None if no page seen so far is there."""
-        return self._number.get(host)
-
-    def below(self, domain: str) -> list[int]:
-        """Return the numbers of a host or domain and of all hosts below it."""
-        with self._lock:
-            seen, numbers = self._domains.pop(domain, (0, []))
-            suffix = "." + domain
-            new = [i for i, h in enumerate(self.names[seen:], seen) if h == domain or h.endswith(suffix)]
-            found = (len(self.names), numbers + new)
-            self._domains[domain] = found  # Last in, so that the first one is the longest unused.
-            if len(self._domains) > DOMAINS_KEPT_MAX:
-                del self._domains[next(iter(self._domains))]
-        return found[1]
-
-
-class Past:
-    """The measures of all pages, kept from one look to the next: what was read since is read again, and no more.
-
-    The step counts the reads of each bucket of 128 pages (the column `r`), so a bucket whose count stands still has the
-    measures that are kept. Where it moved, the pages that spent something since are read again, and with them, of the
-    same instant, the bucket's count. A page's record says how often it was read: if those numbers add up to the count,
-    no other page was read, since none is ever read less often. If not, a page was read that had no cash, which moves no
-    column that the mirror has; or another one in the moment in between. Then the whole bucket is read.
-
-    So what is kept of a bucket is as new as its count was, or newer. Takes 24 bytes a page and 16 a measure, 45 for
-    a page where a third were read four times, and 16 more for anchors under the continuous payout; twice that for the
-    moment in which new ones take their places. A first look costs a second for a million pages.
-    """
-
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is read until a window is asked for."""
-        self.shard = shard
-        self._counts = np.zeros(0, np.int64)  # Reads of each bucket that what is kept has at least; -1 if nothing is.
-        self._spent = np.zeros(0, np.int64)  # Of the last look. It says where to look first, no more.
-        self._reads, self._starts = np.zeros(0, np.int64), np.zeros(1, np.int64)
-        self._clock = self._cash = np.zeros(0, np.int64)
-        self._anchors: tuple[Int64s, Int64s] | None = None  # Clock and total history; none under grants.
-        if shard.rules.continuous:
-            self._anchors = np.zeros(0, np.int64), np.zeros(0, np.int64)
-        self._lock = threading.Lock()
-
-    def measures(self, counts: Int64s, spent: Int64s) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
-        """Return the measures of pages, at least as new as the columns.
-
-        Where each page's start, the clocks and the cash of all; and of each page its anchor.
-
-        Args:
-            counts: reads of each bucket.
-            spent: total history of each page, of the same instant.
-        """
-        with self._lock:
-            self._lengthen(len(counts))
-            behind = self._behind(counts)
-            if len(behind):
-                self._look_at_some(behind, spent)
-                behind = self._behind(counts)
-                if len(behind):
-                    pages = (behind[:, np.newaxis] * ROWS_MEASURES + np.arange(ROWS_MEASURES)).ravel()
-                    self._replace(pages, self.shard.measures(behind))
-                    self._counts[behind] = counts[behind]
-                self._spent = spent
-            starts, anchors = self._starts[: len(spent) + 1], self._anchors
-            anchors = anchors and (anchors[0][: len(spent)], anchors[1][: len(spent)])
-            return starts, self._clock[: starts[-1]], self._cash[: starts[-1]], anchors
-
-    def _behind(self, counts: Int64s) -> Int64s:
-        return np.flatnonzero(self._counts[: len(counts)] < counts)
-
-    def _look_at_some(self, behind: Int64s, spent: Int64s) -> None:
-        """Read the pages of these buckets that spent something; where that explains all reads, that was all."""
-        before = np.zeros(len(spent), np.int64)
-        before[: len(self._spent)] = self._spent[: len(spent)]
-        pages = np.flatnonzero(spent != before)
-        known = np.zeros(len(self._counts), np.bool_)
-        known[behind] = self._counts[behind] >= 0
-        pages = pages[known[pages // ROWS_MEASURES]]
-        if not len(pages):
-            return
-        counts, new = self.shard.measures_of(pages)
-        self._replace(pages, new)
-        buckets = np.unique(pages // ROWS_MEASURES)
-        explained = self._reads.reshape(-1, ROWS_MEASURES)[buckets].sum(axis=1) == counts
-        self._counts[buckets[explained]] = counts[explained]
-
-    def _lengthen(self, buckets: int) -> None:
-        more = buckets - len(self._counts)
-        if more > 0:
-            rows = more * ROWS_MEASURES
-            self._counts = np.concatenate((self._counts, np.full(more, -1)))
-            self._reads = np.concatenate((self._reads, np.zeros(rows, np.int64)))
-            self._starts = np.concatenate((self._starts, np.full(rows, self._starts[-1])))
-            if self._anchors:
-                clock, spent = (np.concatenate((column, np.zeros(rows, np.int64))) for column in self._anchors)
-                self._anchors = clock, spent
-
-    def _replace(self, pages: Int64s, new: Measures) -> None:
-        """Put new measures in the place of the old ones, in new arrays: somebody may hold the old."""
-        chosen = np.zeros(len(self._reads), np.bool_)
-        chosen[pages] = True
-        before = np.diff(self._starts)
-        after = before.copy()
-        after[pages] = np.diff(new.starts)
-        self._reads[pages] = new.reads
-        stay, come = np.repeat(~chosen, before), np.repeat(chosen, after)
-        self._starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(after)))
-        self._clock = _merged(come, self._clock[stay], new.clock)
-        self._cash = _merged(come, self._cash[stay], new.cash)
-        if self._anchors:
-            clock, spent = (column.copy() for column in self._anchors)
-            clock[pages], spent[pages] = new.anchor_clock, new.anchor_spent
-            self._anchors = clock, spent
-
-
-def _merged(come: Bools, old: Int64s, new: Int64s) -> Int64s:
-    column = np.empty(len(come), np.int64)
-    column[~come], column[come] = old, new
-    return column
-
-
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a window policy makes of a snapshot: estimates of pages by id, and what they rest on."""
+    """What a window policy makes of a snapshot: estimates of pages by position, and what they rest on."""
 
     estimates: Floats  # 0 for pages that are not live; sums to 1.
     scores: Floats  # The same, but -1 for pages that are not live.
     ascending: Floats  # The scores, sorted.
     warm: bool  # The policy speaks for itself; else its estimates are the static ones as yet.
+    past: windows.Past  # What the estimates were worked out from,
+    grains: float  # with a window of so much,
+    rates_total: float  # and what the rates were divided by.
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger estimate, for each."""
@@ -245,24 +94,53 @@ class View:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The columns of one instant. It never changes; what is worked out of them is kept beside them.
+    """The columns of a crawl. It never changes; what is worked out of them is kept beside them.
 
-    Arrays are (n,), by id, ids without the KNOWN bit among them.
+    Arrays are (n,), by position, ids without the KNOWN bit among them.
     """
 
-    as_of: float  # Unix seconds; this is the state of then.
-    books: Books
-    v: Int64s
+    as_of: float  # Unix seconds; this is the state of then, or a later one.
+    crawl: Crawl
+    parts: tuple[Columns, ...]  # Of each shard, each of one instant.
+    table: Hosts
+    pasts: Sequence[Past]  # Of each shard.
+    books: Books  # Of the whole crawl.
+    starts: Int64s  # (shards + 1,), where each shard's positions begin, and the end.
     spent: Int64s
     state: Bytes
-    reads: Int64s  # Not by id: of each bucket of ROWS_MEASURES pages.
-    table: Hosts
-    past: Past
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, as_of: float, crawl: Crawl, parts: Sequence[Columns], table: Hosts, pasts: Sequence[Past]
+    ) -> "Snapshot":
+        """Put the shards' columns one after the other. Those of one shard are not copied."""
+        spent, state = (frozen(joined([getattr(part, name) for part in parts])) for name in ("spent", "state"))
+        starts = np.cumsum([0, *(len(part.state) for part in parts)])
+        # What is whole and in parts is held once.
+        cuts = zip(parts, pairwise(starts.tolist()), strict=True)
+        parts = [replace(part, spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
+        for part in parts:
+            frozen(part.v)
+            frozen(part.reads)
+        books = Books.merged([part.books for part in parts], crawl.rules)
+        return cls(as_of, crawl, tuple(parts), table, pasts, books, starts, spent, state)
 
     def __len__(self) -> int:
         """Count the ids."""
         return len(self.state)
+
+    def places(self, positions: Int64s) -> list[Place]:
+        """Return the shard and the id of pages."""
+        if len(self.parts) == 1:
+            return [(0, i) for i in positions.tolist()]
+        shards = np.searchsorted(self.starts, positions, side="right") - 1
+        return list(zip(shards.tolist(), (positions - self.starts[shards]).tolist(), strict=True))
+
+    def positions(self, shards: Int64s, ids: Int64s) -> Int64s:
+        """Return the positions of pages, len(self) for those that came later."""
+        found: Int64s = self.starts[shards] + ids
+        return np.where(found < self.starts[shards + 1], found, len(self))
 
     def _keep(self, name: str, work_out: Callable[[], T]) -> T:
         """Work something out once. Two threads at once may both do so, to the same result."""
@@ -271,10 +149,31 @@ class Snapshot:
         kept: T = self.kept[name]
         return kept
 
+    def _again(self, name: str, work_out: "Callable[[Snapshot], object]") -> None:
+        """Remember that this was asked for: it is worked out for the next state before anybody asks."""
+        again: dict[str, Callable[[Snapshot], object]] = self._keep("again", dict)
+        again[name] = work_out
+
+    def prepare(self, before: "Snapshot | None") -> None:
+        """Work out what was asked of the state before."""
+        for work_out in list(before.kept.get("again", {}).values()) if before is not None else ():
+            work_out(self)
+
     @property
     def host(self) -> Int32s:
         """The number of each page's host in `hosts`."""
-        return self._keep("host", lambda: self.table.of_pages(len(self)))
+        self._again("host", lambda later: later.host if later.named else None)
+        return self._keep("host", lambda: self.table.of_pages(self.counts))
+
+    @property
+    def named(self) -> bool:
+        """Tell whether nearly all URLs were read: to read the rest takes no time worth a thought."""
+        return self.table.behind(self.counts) < READ_AT_ONCE
+
+    @property
+    def counts(self) -> Sequence[int]:
+        """How many pages each shard has."""
+        return [len(part.state) for part in self.parts]
 
     @property
     def hosts(self) -> Sequence[str]:
@@ -284,7 +183,10 @@ class Snapshot:
     @property
     def cash(self) -> Int64s:
         """What live pages hold; of others it means nothing."""
-        return self._keep("cash", lambda: held(self.books, self.v, self.state))
+        return self._keep("cash", self._held)
+
+    def _held(self) -> Int64s:
+        return frozen(joined([held(part.books, part.v, part.state) for part in self.parts]))
 
     @property
     def debt(self) -> int:
@@ -299,6 +201,15 @@ class Snapshot:
         if not self.books.cuts:
             return 0
         return self._keep("overdrawn", lambda: -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum()))
+
+    @property
+    def total(self) -> int:
+        """Sum of the scores of live pages: what a static estimate is a share of."""
+        return self.total_of(self.books)
+
+    def total_of(self, books: Books) -> int:
+        """Return the same sum by the crawl's books of another instant, at least 1."""
+        return max(books.importance_total(self.crawl.rules.minted) + self.overdrawn, 1)
 
     @property
     def scores(self) -> Int64s:
@@ -319,37 +230,57 @@ class Snapshot:
         views: dict[tuple[str, Window], View] = self._keep("views", dict)
         found = views.get((policy, window))
         if found is None:
-            shard, past = self.past.shard, self._keep("past", self._past)
-            today = shard.rules.round_grains(self.books.live)
-            grains = window.grains(self._keep("series", shard.series), self.books, today)
-            estimates = windows.estimate(policy, past, grains, shard.rules.measures_max)
+            rules, past = self.crawl.rules, self._keep("past", self._past)
+            grains = window.grains(self._clocks().series, self.books, rules.round_grains(self.books.live))
+            rates = windows.rates(policy, past, grains, rules.measures_max)
+            estimates = windows.shares(rates, past.live)
             scores = np.where(past.live, estimates, -1.0)
-            found = View(estimates, scores, np.sort(scores), windows.warm(policy, past, grains))
+            warm, total = windows.warm(policy, past, grains), float(rates.sum())
+            found = View(estimates, scores, np.sort(scores), warm, past, grains, total)
             while len(views) >= VIEWS_KEPT_MAX:
                 views.pop(next(iter(views), (policy, window)), None)
             views[policy, window] = found
         return found
 
+    def _clocks(self) -> Clocks:
+        books = [part.books for part in self.parts]
+        return self._keep("clocks", lambda: Clocks(self.crawl.series(), books, self.crawl.rules))
+
     def _past(self) -> windows.Past:
-        starts, clock, spent, anchors = self.past.measures(self.reads, self.spent)
-        then = clock <= self.books.clock
-        if not then.all():
-            counts = np.zeros(len(then) + 1, np.int64)
-            np.cumsum(then, out=counts[1:])
-            starts, clock, spent = counts[starts], clock[then], spent[then]
-        if anchors:
-            then = (anchors[0] > 0) & (anchors[0] <= self.books.clock)
-            anchors = np.where(then, anchors[0], 0), np.where(then, anchors[1], 0)
+        found = [_until(part, *past.measures(part.reads, part.spent)) for part, past in self._each()]
+        clocks, anchors = [part[1] for part in found], [part[3] for part in found]
+        if len(found) > 1:
+            axis = self._clocks()
+            clocks = [axis.translate(shard, clock) for shard, clock in enumerate(clocks)]
+            # 0 is no anchor.
+            anchors = [
+                a and (np.where(a[0] > 0, np.maximum(axis.translate(shard, a[0]), 1), 0), a[1])
+                for shard, a in enumerate(anchors)
+            ]
+        ends = np.cumsum([0, *(part[0][-1] for part in found)])
+        starts = [part[0][1:] + ends[shard] if shard else part[0] for shard, part in enumerate(found)]
+        some = [a for a in anchors if a is not None]
         return windows.Past(
-            starts=starts,
-            clock=clock,
-            spent=spent,
+            starts=joined(starts),
+            clock=joined(clocks),
+            spent=joined([part[2] for part in found]),
             cash=self.cash,
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
-            anchors=anchors,
+            anchors=(joined([a[0] for a in some]), joined([a[1] for a in some])) if some else None,
+            shards=self.starts,
         )
+
+    @property
+    def dangling(self) -> Bools:
+        """Which pages were without links when they were last read."""
+        return self._keep(
+            "dangling", lambda: joined([past.dangling(part.reads, part.spent) for part, past in self._each()])
+        )
+
+    def _each(self) -> Iterable[tuple[Columns, Past]]:
+        return zip(self.parts, self.pasts, strict=True)
 
     def _live(self) -> Bools:
         live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
@@ -357,16 +288,28 @@ class Snapshot:
 
     def ranks(self, scores: Sequence[int]) -> list[int]:
         """Return 1 + the number of live pages with a larger H + C, for each score."""
-        # Counting takes 1 ms for a million pages, sorting 80: worth it for many, or on a store that rests.
+        # Counting takes 1 ms for a million pages, sorting 40: worth it for many, or on a store that rests.
         self.kept["counted"] = counted = self.kept.get("counted", 0) + len(scores)
-        if counted <= COUNTED_MAX:
+        if counted <= COUNTED_MAX and "ascending" not in self.kept:
             return [1 + int(np.count_nonzero(self.scores > score)) for score in scores]
-        ascending = self._keep("ascending", lambda: np.sort(self.scores))
-        larger = len(ascending) - np.searchsorted(ascending, np.array(scores, np.int64), side="right")
+        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores, np.int64), side="right")
         return [1 + n for n in larger.tolist()]
 
+    @property
+    def ascending(self) -> Int64s:
+        """The scores, sorted."""
+        self._again("ascending", lambda later: later.ascending)
+        return self._keep("ascending", lambda: np.sort(self.scores))
+
+    @property
+    def sites(self) -> "Sites":
+        """What belongs to each host."""
+        self._again("sites", lambda later: later.sites if later.named else None)
+        return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
+
     def top(self, count: int) -> Int64s:
-        """Return the ids of the live pages with most H + C, descending, ties by id."""
+        """Return the positions of the live pages with most H + C, descending, ties by position."""
+        self._again("top", lambda later: later.top(HEAD_PAGES))
         return self._head("top", lambda: self.scores, count)
 
     def offers(self, discovery: float = 1.0) -> Int64s | Floats:
@@ -387,7 +330,8 @@ class Snapshot:
         return self._keep(f"offers {discovery}", work_out)
 
     def greedy(self, count: int, discovery: float = 1.0) -> Int64s:
-        """Return the ids of the pages that may be offered, most cash first, ties by id, up to `count` or some more."""
+        """Return the positions of the pages that may be offered, most cash first, up to `count` or some more."""
+        self._again(f"greedy {discovery}", lambda later: later.greedy(HEAD_PAGES, discovery))
         return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
 
     def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
@@ -399,38 +343,115 @@ class Snapshot:
 
 
 class Mirror:
-    """A copy of a shard's columns that keeps itself fresh. Any thread may ask."""
+    """A copy of a crawl's columns that keeps itself fresh. Any thread may ask."""
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, crawl: Crawl) -> None:
         """Nothing is read yet."""
-        self.shard = shard
-        self.hosts, self.past = Hosts(shard), Past(shard)
+        self.crawl = crawl
+        self.hosts, self.pasts = Hosts(crawl), [Past(shard) for shard in crawl.shards]
         self._lock, self._view_lock, self._pick_lock = threading.Lock(), threading.Lock(), threading.Lock()
-        self._snapshot: Snapshot | None = None
+        self._shown: tuple[Snapshot, float] | None = None  # The last state, and since when (monotonic) it may be old.
         self._viewed: Snapshot | None = None  # The state that window policies answer from.
         self._view_seconds = 0.0  # What it took to work out a view of a new state.
-        self._read_at = self._took_seconds = 0.0  # Of the last refresh: when it began (monotonic), how long it took.
+        self._took_seconds = 0.0  # By the last refresh.
+        self._asked_at = -math.inf
+        self._keeper: threading.Thread | None = None  # While a large store moves.
+        self._closed = threading.Event()
+        self._names_wanted = False
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
-        """Return the state of now, or of up to AGE_SECONDS_MAX (or less) ago when the store is large and busy.
+        """Return the state of now, or of up to AGE_SECONDS_MAX (or less, 0 for none) ago on a large busy store.
 
-        One small read when nothing moved. When something did, the columns are read again, unless there are more than
-        PAGES_EXACT pages and the last refresh is younger than REFRESH_REST times what it took: so that a busy store
-        of 10^7 pages spends a sixth of its reader's time on it at most.
+        One small read when nothing moved. When something did, the columns of the shards that moved are read again.
+        Where there are more than PAGES_EXACT pages, a thread then goes on doing so, resting for REFRESH_REST times what
+        it took in between, where the age allows that; until it finds nothing moved, or nobody asked for a while,
+        questions cost no read at all.
         """
-        with self._lock:
-            now, kept = time.time(), self._snapshot
-            if kept is not None:
-                with store_errors():
-                    version = int(self.shard.client.hget(self.shard.keys.books, "version") or 0)
-                if version == kept.books.version:
-                    self._snapshot = kept = replace(kept, as_of=now)
-                    return kept
-                rest = min(REFRESH_REST * self._took_seconds, age_seconds_max)
-                if len(kept) > PAGES_EXACT and time.monotonic() - self._read_at < rest:
-                    return kept
-            self._snapshot = fresh = self._read()
-            return fresh
+        self._asked_at = time.monotonic()
+        kept = self._kept(age_seconds_max)
+        if kept is None:
+            with self._lock:
+                # Whoever had the lock may have read it meanwhile.
+                kept = self._kept(age_seconds_max) or self._look()
+        return kept
+
+    def of_rows(self, states: Sequence[tuple[bytes, int]], asked_at: float) -> Snapshot:
+        """Return what to show beside rows that were read: the very state that they are of, where `fresh` would.
+
+        Args:
+            states: the era and the version of each shard, of the instant of the rows.
+            asked_at: Unix seconds before they were read.
+        """
+        self._asked_at = time.monotonic()
+        kept, shown = self._kept(AGE_SECONDS_MAX), self._shown
+        if shown is not None and list(states) == _states_of(shown[0]):
+            return replace(shown[0], as_of=max(asked_at, shown[0].as_of))
+        return kept or self.fresh()
+
+    def want_names(self) -> None:
+        """Let URLs be read in the background, where this keeps itself fresh: looking up pages is quicker then."""
+        self._names_wanted = True
+
+    def _kept(self, age_seconds_max: float) -> Snapshot | None:
+        """Return the last state if it is kept fresh and young enough."""
+        shown = self._shown
+        if self._keeper is None or shown is None or not 0 < age_seconds_max >= time.monotonic() - shown[1]:
+            return None
+        return shown[0]
+
+    def _look(self, *, ahead: bool = False) -> Snapshot:
+        """Read what moved; by whoever has the lock. `ahead` of questions: it is shown once it is prepared for them."""
+        now, began = time.time(), time.monotonic()
+        kept, moved = self._shown and self._shown[0], list(range(len(self.crawl)))
+        versions = self.crawl.versions()
+        eras = tuple(era for era, _ in versions)
+        if self.hosts.eras != eras:
+            for shard in self.crawl.shards:
+                shard.renew(create=False)
+            self.hosts, self.pasts = Hosts(self.crawl, eras), [Past(shard) for shard in self.crawl.shards]
+            self._viewed = kept = None
+        if kept is not None:
+            both = zip(versions, kept.parts, strict=True)
+            moved = [shard for shard, ((_, version), part) in enumerate(both) if version != part.books.version]
+            if not moved:
+                kept = replace(kept, as_of=now)
+                self._shown = kept, began
+                return kept
+        parts = {} if kept is None else dict(enumerate(kept.parts))
+        parts |= {shard: self._read(shard) for shard in moved}
+        columns = [parts[shard] for shard in range(len(parts))]
+        fresh = Snapshot.of(now, self.crawl, columns, self.hosts, self.pasts)
+        if ahead:
+            fresh.prepare(kept)
+        self._shown, self._took_seconds = (fresh, began), time.monotonic() - began
+        if len(fresh) > PAGES_EXACT and kept is not None and self._keeper is None and not self._closed.is_set():
+            self._keeper = threading.Thread(target=self._keep_fresh, name="opic-mirror", daemon=True)
+            self._keeper.start()
+        return fresh
+
+    def _keep_fresh(self) -> None:
+        """Read what moved again and again, while something moves and somebody asks."""
+        quiet = 0
+        try:
+            while quiet < QUIET_LOOKS and time.monotonic() - self._asked_at < IDLE_SECONDS:
+                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX - 2 * self._took_seconds)
+                end, shown = time.monotonic() + max(rest, REST_SECONDS_MIN), self._shown
+                while self._names_wanted and shown is not None and time.monotonic() < end:
+                    if not self.hosts.read_some(shown[0].counts):
+                        break
+                if self._closed.wait(max(end - time.monotonic(), 0.0)):
+                    break
+                with self._lock:
+                    before = self._shown and self._shown[0].parts
+                    quiet = quiet + 1 if self._look(ahead=True).parts is before else 0
+        except StoreError as error:
+            log.info("the mirror is not kept fresh; whoever asks next looks again: %s", error)
+        finally:
+            self._keeper = None
+
+    def close(self) -> None:
+        """Keep nothing fresh any longer; what is asked later is read then."""
+        self._closed.set()
 
     def picked(self) -> Snapshot:
         """Return the state that window policies answer from, from now on that or a later one.
@@ -456,19 +477,31 @@ class Mirror:
                 self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
             return snapshot, view
 
-    def _read(self) -> Snapshot:
+    def _read(self, shard: int) -> Columns:
         for _ in range(REFRESH_TRIES):
-            as_of, self._read_at = time.time(), time.monotonic()
-            columns = self.shard.columns()
-            self._took_seconds = time.monotonic() - self._read_at
-            snapshot = Snapshot(as_of, *_frozen(columns), self.hosts, self.past)
+            columns = self.crawl.shards[shard].columns()
             # Pages that became known while we asked how many there are would be missing until the next step.
             if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
                 break
-        return snapshot
+        return columns
 
 
-def _frozen(columns: Columns) -> tuple[Books, Int64s, Int64s, Bytes, Int64s]:
-    for column in (columns.v, columns.spent, columns.state, columns.reads):
-        column.flags.writeable = False
-    return columns.books, columns.v, columns.spent, columns.state, columns.reads
+def _states_of(snapshot: Snapshot) -> list[tuple[bytes, int]]:
+    """Return the era and the version of each shard."""
+    versions = [part.books.version for part in snapshot.parts]
+    return list(zip(snapshot.table.eras or (), versions, strict=False))
+
+
+def _until(
+    part: Columns, starts: Int64s, clock: Int64s, spent: Int64s, anchors: tuple[Int64s, Int64s] | None
+) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
+    """Leave out the measures and anchors of a shard that were made after its columns were read."""
+    then = clock <= part.books.clock
+    if not then.all():
+        counts = np.zeros(len(then) + 1, np.int64)
+        np.cumsum(then, out=counts[1:])
+        starts, clock, spent = counts[starts], clock[then], spent[then]
+    if anchors:
+        then = (anchors[0] > 0) & (anchors[0] <= part.books.clock)
+        anchors = np.where(then, anchors[0], 0), np.where(then, anchors[1], 0)
+    return starts, clock, spent, anchors

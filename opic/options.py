@@ -2,7 +2,6 @@
 
 import logging
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,17 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 
 from opic.errors import SettingsError
+from opic.logs import LogFormat, log_to_stderr
 
 if TYPE_CHECKING:
     from opic.service import Backend
     from opic.settings import Settings
 
+FOUND_A_PROBLEM: Final = 1  # Of a command that worked, and has nothing good to say.
 SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
 
 Store = Annotated[
     str | None, typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://… or rediss://… [OPIC_STORE]")
 ]
-Kafka = Annotated[str | None, typer.Option(metavar="BOOTSTRAP", help="Not built yet. [OPIC_KAFKA_BOOTSTRAP]")]
+Kafka = Annotated[
+    str | None, typer.Option(metavar="BOOTSTRAP", help="Brokers of Kafka, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
+]
 Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as TOML. [OPIC_CONFIG]")]
 Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Which crawl of the store. [OPIC_CRAWL]")]
 Data = Annotated[
@@ -51,7 +54,7 @@ def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool
     if not settings.embedded:
         backend = Backend(settings, settings.store)
         stack.callback(backend.close)
-        return backend, True
+        return backend, settings.kafka_bootstrap is None
     running = EmbeddedServer.running(settings.data_dir())
     if running is not None:
         backend = Backend(settings, running)
@@ -70,9 +73,9 @@ def asking(settings: "Settings") -> Iterator["Backend"]:
         yield open_backend(settings, stack)
 
 
-def log_at(level: int) -> None:
+def log_at(level: int, form: LogFormat = "text") -> None:
     """Log to stderr, from a level on."""
-    logging.basicConfig(level=level, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    log_to_stderr(level, form)
 
 
 @contextmanager

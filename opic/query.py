@@ -1,51 +1,85 @@
 """Answers: how important a page is, which pages are at the top, how the books stand.
 
 A single page is read from the store, so that its numbers are of this instant. What needs all pages (the top, a rank)
-comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one.
+comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one. Of many shards, each
+is of an instant of its own: what moves between them in the moment of an answer may be missing in it, or there twice.
 """
 
+import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from opic import windows
-from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag
+from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag, grants_due_of
 from opic.classes import OTHERS
-from opic.errors import BadInput, SettingsError
-from opic.mirror import Floats, Mirror, Snapshot, View, largest
+from opic.errors import BadInput, SettingsError, StoreUnavailable
+from opic.hosts import Floats
+from opic.ledger import Audit
+from opic.mirror import Mirror, Snapshot, View, largest
 from opic.series import Window
-from opic.store import Shard
-from opic.store.columns import Int64s, Record
+from opic.store import Crawl
+from opic.store.columns import Int64s, Record, unpack_measures
+from opic.store.crawl import Found, Place
 from opic.store.shard import ROWS_READ_MAX
 from opic.urls import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
+LOOKS_MAX = 5  # In a row that met a store made anew.
+TOPS_KEPT_MAX = 32  # Answers about one state that are kept, 1,000 pages each at most.
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one caller wants to know of some pages; see `Query.importance`."""
+
+    urls: Sequence[str]
+    policy: str | None = None
+    window: float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Importances:
+    """What a caller is told."""
+
+    pages: list[dict[str, object] | None]
+    as_of: float  # Unix seconds: none of it is older.
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a caller wants to know, checked; the URLs in their canonical form."""
+
+    urls: list[str]
+    policy: str
+    span: Window | None
 
 
 class Query:
-    """What can be asked of a shard."""
+    """What can be asked of a crawl."""
 
     def __init__(
         self,
-        shard: Shard,
+        crawl: Crawl,
         mirror: Mirror,
         url_bytes_max: int = URL_BYTES_MAX,
         policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
     ) -> None:
-        """Answer from an open shard and its mirror; `policy` and `window_rounds` are for who names none.
+        """Answer from an open crawl and its mirror; `policy` and `window_rounds` are for who names none.
 
         Without a policy it is the one that the store's payout wants: static under grants, else interpolation.
 
         Raises:
             SettingsError: the store does not keep what the policy wants.
         """
-        self.shard, self.mirror, self.url_bytes_max = shard, mirror, url_bytes_max
-        self.policy = policy or ("interpolation" if shard.rules.continuous else "static")
+        self.crawl, self.mirror, self.url_bytes_max = crawl, mirror, url_bytes_max
+        self.policy = policy or ("interpolation" if crawl.rules.continuous else "static")
         self.window_rounds = window_rounds
         try:
-            windows.check_measures(self.policy, shard.rules.measures_max)
+            windows.check_measures(self.policy, crawl.rules.measures_max)
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
@@ -68,7 +102,7 @@ class Query:
         since all pages' measures go into each page's share. Cash and reads are of this instant either way.
 
         Args:
-            urls: any number, in any form; 2,000 at a time are of one instant.
+            urls: any number, in any form; 2,000 at a time are of one instant, in each shard.
             policy: one of POLICIES; that of OPIC_POLICY if None.
             window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
                 OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, under the
@@ -83,47 +117,97 @@ class Query:
             BadUrl: one of the URLs can't be taken.
             BadInput: the policy or the window can't, or the store keeps too few measures for it.
         """
-        policy, span = self._policy(policy, window)
-        canonical = [canonical_url(url, self.url_bytes_max) for url in urls]
-        distinct = list(dict.fromkeys(canonical))
-        ids = {url: i for url, i in zip(distinct, self.shard.ids_of(distinct), strict=True) if i is not None}
-        entries: dict[str, dict[str, object]] = {}
-        snapshot = self.mirror.fresh() if ids else None
-        found = list(ids.items())
-        for at in range(0, len(found), ROWS_READ_MAX):
-            entries |= self._entries(dict(found[at : at + ROWS_READ_MAX]), snapshot)
-        if span is not None and entries:
-            snapshot, view = self.mirror.view(policy, span)
-            self._by_window({ids[url]: entry for url, entry in entries.items()}, snapshot, view)
-            for entry in entries.values():
-                entry |= {"policy": policy, "window": span.shown()}
-        return [entries.get(url) for url in canonical]
+        (found,) = self.importances([Ask(urls, policy, window)])
+        if isinstance(found, Exception):
+            raise found
+        return found.pages
 
-    def _entries(self, ids: dict[str, int], snapshot: Snapshot | None) -> dict[str, dict[str, object]]:
-        rules, rows = self.shard.rules, self.shard.rows(list(ids.values()))
-        overdrawn = 0 if snapshot is None else snapshot.overdrawn
-        total = max(rows.books.importance_total(rules.minted) + overdrawn, 1)
-        bound = self.error_bound(rows.books)
-        credits, teleport = rows.books.credits(), "weighted" if rows.books.weighted else "uniform"
-        names = self.shard.class_names() if any(rows.books.known_by) else {}
+    def importances(self, asks: Sequence["Ask"]) -> list["Importances | Exception"]:
+        """Answer what several ask at once by `importance`, as one: of a page that is asked for twice all see the same.
+
+        Costs one round trip for all of them where their URLs were read by the mirror, else two.
+
+        Returns:
+            For each what it asked for, or the BadInput that `importance` would raise.
+        """
+        taken: list[_Taken | BadInput] = []
+        for ask in asks:
+            try:
+                policy, span = self.policy_of(ask.policy, ask.window)
+                taken.append(_Taken([canonical_url(url, self.url_bytes_max) for url in ask.urls], policy, span))
+            except BadInput as error:
+                taken.append(error)
+        good = [one for one in taken if isinstance(one, _Taken)]
+        entries, places, as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
+        found: list[Importances | Exception] = []
+        for one in taken:
+            if not isinstance(one, _Taken):
+                found.append(one)
+                continue
+            own, then = {url: entries[url] for url in one.urls if url in entries}, as_of
+            if one.span is not None:
+                own = {url: {**entry, "policy": one.policy, "window": one.span.shown()} for url, entry in own.items()}
+                snapshot, view = self.mirror.view(one.policy, one.span)
+                then = min(then, snapshot.as_of)
+                if own:
+                    self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
+            found.append(Importances([own.get(url) for url in one.urls], then))
+        return found
+
+    def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float]:
+        """Look at distinct pages by their canonical URLs.
+
+        Returns:
+            What the policy static says of those that are known; where all are that have an id; and a time that none of
+            this is older than.
+        """
+        self.mirror.want_names()
+        for _ in range(LOOKS_MAX):
+            hosts, as_of = self.mirror.hosts, time.time()
+            places = {url: at for url, at in zip(urls, hosts.places_of(urls), strict=True) if at is not None}
+            unknown = [url for url in urls if url not in places]
+            if unknown:
+                found = zip(unknown, self.crawl.ids_of(unknown), strict=True)
+                places |= {url: at for url, at in found if at is not None}
+            entries: dict[str, dict[str, object]] = {}
+            some = list(places.items())
+            for at in range(0, max(len(some), 1), ROWS_READ_MAX):
+                part, asked_at = dict(some[at : at + ROWS_READ_MAX]), time.time()
+                rows = self.crawl.rows(list(part.values()))
+                if tuple(rows.eras) != hosts.eras:
+                    break
+                states = [(era, books.version) for era, books in zip(rows.eras, rows.books, strict=True)]
+                snapshot = self.mirror.of_rows(states, asked_at)
+                entries |= self._entries(part, rows, snapshot)
+                as_of = min(as_of if at else asked_at, snapshot.as_of)
+            else:
+                return entries, places, as_of
+            self.mirror.fresh(0.0)  # The ids were of another era, be it of none yet.
+        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+
+    def _entries(self, places: dict[str, Place], rows: Found, snapshot: Snapshot) -> dict[str, dict[str, object]]:
+        rules = self.crawl.rules
+        books = Books.merged(rows.books, rules)
+        total = snapshot.total_of(books)
+        bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
+        names = self.crawl.shards[0].class_names() if any(books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
-        for url, v, spent, state, packed in zip(
-            ids, rows.v.tolist(), rows.spent.tolist(), rows.state.tolist(), rows.records, strict=True
+        measures = unpack_measures(rows.records)  # All at once: one by one they would be half of the work.
+        columns = (rows.cash, rows.spent, rows.state, measures.reads, measures.starts[:-1], measures.starts[1:])
+        for url, cash, spent, state, reads, start, end in zip(
+            places, *(column.tolist() for column in columns), strict=True
         ):
             if not state & Flag.KNOWN:
                 continue
-            gone, record = bool(state & Flag.GONE), Record.unpack(packed)
-            slot = state & CLASS_BITS
-            cash = v if gone else v + credits[slot]
-            last = record.measures[-1] if record.measures else None
+            gone, slot = bool(state & Flag.GONE), state & CLASS_BITS
             entry = entries[url] = {
                 "url": url,
                 "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
                 "cash": cash,
-                "reads": record.reads,
-                "last_read_clock": last.clock if last else None,
-                "last_fetched_at": last.fetched_at_us / MILLION if last else None,
+                "reads": reads,
+                "last_read_clock": int(measures.clock[end - 1]) if end > start else None,
+                "last_fetched_at": int(measures.fetched_at_us[end - 1]) / MILLION if end > start else None,
                 "policy": "static",
                 "window": None,
                 "teleport": teleport,
@@ -136,20 +220,22 @@ class Query:
                 entry["gone"] = True
             else:
                 scores[url] = max(spent + cash, 0)
-        if snapshot is not None and scores:
+        if scores:
             for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
-                entries[url]["rank"] = rank
+                entries[url] |= {"rank": rank, "percentile": percentile(rank, snapshot)}
         return entries
 
-    def _by_window(self, entries: dict[int, dict[str, object]], snapshot: Snapshot, view: View) -> None:
+    def _by_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
         """Put a window policy's estimates in the place of the static ones. The error bound is of those alone."""
-        for page_id, entry in entries.items():
+        shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+        for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
             entry.pop("error_bound", None)
             # A page that came after the mirror looked has its static estimate, which is what a young page has.
-            if "gone" in entry or page_id >= len(snapshot) or view.scores[page_id] < 0:
+            if "gone" in entry or at >= len(snapshot) or view.scores[at] < 0:
                 continue
-            entry["importance"] = float(view.estimates[page_id])
-            (entry["rank"],) = view.ranks([view.scores[page_id]])
+            entry["importance"] = float(view.estimates[at])
+            (rank,) = view.ranks([view.scores[at]])
+            entry |= {"rank": rank, "percentile": percentile(rank, snapshot)}
 
     def history(self, url: str) -> dict[str, object] | None:
         """Return the last measures of a page as of this instant, oldest first, or None for a page never seen.
@@ -160,8 +246,8 @@ class Query:
             BadUrl: the URL can't be taken.
         """
         canonical = canonical_url(url, self.url_bytes_max)
-        (page_id,) = self.shard.ids_of([canonical])
-        rows = None if page_id is None else self.shard.rows([page_id])
+        (place,) = self.crawl.ids_of([canonical])
+        rows = None if place is None else self.crawl.shards[place[0]].rows([place[1]])
         if rows is None or not rows.state[0] & Flag.KNOWN:
             return None
         measures = Record.unpack(rows.records[0]).measures
@@ -171,9 +257,10 @@ class Query:
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
-        """Return the most important live pages, descending, ties in order of first sight.
+        """Return the most important live pages, descending, ties by shard, there in order of first sight.
 
-        Importance, rank and cash are of one instant, which the mirror shows; the number of reads is of now.
+        Importance, rank and cash are of one state, which the mirror shows; the number of reads is of when it was first
+        asked for this state, and so is all of the answer of whoever asks the same again.
 
         Args:
             n: how many at most.
@@ -184,52 +271,113 @@ class Query:
         Raises:
             BadInput: a parameter can't be taken.
         """
-        policy, span = self._policy(policy, window)
-        if n < 1:
-            raise BadInput(f"n={n}: ask for at least one page")
+        return self.top_as_of(n, domain, policy, window)[0]
+
+    def top_as_of(
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
+    ) -> tuple[list[dict[str, object]], float]:
+        """Return the `top`, and a time (Unix seconds) that it is no older than."""
+        policy, span = self.policy_of(policy, window)
+        check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
-        if span is None:
-            snapshot, view = self.mirror.fresh(), None
-        else:
-            snapshot, view = self.mirror.view(policy, span)
+        snapshot, view = self._shown(policy, span)
+        tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
+        found = tops.get(asked := (n, within, policy, span))
+        if found is None:
+            found = self._best(n, within, snapshot, view)
+            for page in found:
+                page |= {"policy": policy, "window": span and span.shown()}
+            if len(tops) >= TOPS_KEPT_MAX:
+                tops.clear()
+            tops[asked] = found
+        return found, snapshot.as_of
+
+    def _best(self, n: int, within: str | None, snapshot: Snapshot, view: View | None) -> list[dict[str, object]]:
         scores: Int64s | Floats = snapshot.scores if view is None else view.scores
         if within is not None:
             inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
             numbers = np.array(snapshot.table.below(within), np.int64)
             inside[numbers[numbers < len(inside)]] = True
             at = np.flatnonzero(inside[snapshot.host])
-            ids = at[largest(scores[at], n)]
+            positions = at[largest(scores[at], n)]
         else:
-            ids = snapshot.top(n)[:n] if view is None else largest(scores, n)
-        if not len(ids):
+            positions = snapshot.top(n)[:n] if view is None else largest(scores, n)
+        if not len(positions):
             return []
-        found = scores[ids].tolist()
+        found = scores[positions].tolist()
         if view is None:
-            total = max(snapshot.books.importance_total(self.shard.rules.minted) + snapshot.overdrawn, 1)
+            total = snapshot.total
             shares, ranks = [min(score / total, 1.0) for score in found], snapshot.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)
-        urls, records = self.shard.urls_of(ids.tolist()), self.shard.rows(ids.tolist(), states=False).records
+        places = snapshot.places(positions)
+        urls, records = self.crawl.urls_of(places), self.crawl.rows(places, states=False).records
         return [
             {
-                "url": urls[i],
+                "url": urls[place],
                 "importance": share,
                 "rank": rank,
                 "cash": cash,
                 "reads": Record.unpack(record).reads,
-                "host": host_of(urls[i]),
+                "host": host_of(urls[place]),
+            }
+            for place, share, rank, cash, record in zip(
+                places, shares, ranks, snapshot.cash[positions].tolist(), records, strict=True
+            )
+        ]
+
+    def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
+        """Return the state that answers about all pages show, and what a window policy makes of it."""
+        return (self.mirror.fresh(), None) if span is None else self.mirror.view(policy, span)
+
+    def hosts(
+        self, n: int = 100, policy: str | None = None, window: float | str | None = None
+    ) -> list[dict[str, object]]:
+        """Return the most important hosts, descending, ties by the first page seen of each.
+
+        A host's importance is the sum of its live pages': the site importance of Abiteboul, Preda, Cobena (2003),
+        section 5. Over all hosts it sums to 1. Hosts without live pages are left out.
+
+        Args:
+            n: how many at most.
+            policy: as in `importance`.
+            window: as in `importance`.
+
+        Returns:
+            For each "host", "importance", "pages" (known, not gone) and "read_pages".
+
+        Raises:
+            BadInput: a parameter can't be taken.
+        """
+        policy, span = self.policy_of(policy, window)
+        check_count(n, "host")
+        snapshot, view = self._shown(policy, span)
+        sites = snapshot.sites
+        sums = sites.sums(snapshot.scores if view is None else view.scores)
+        found = sites.order[largest(sums[sites.order], n)]
+        total = snapshot.total if view is None else 1.0
+        return [
+            {
+                "host": snapshot.hosts[number],
+                "importance": min(score / total, 1.0),
+                "pages": pages,
+                "read_pages": read,
                 "policy": policy,
                 "window": span and span.shown(),
             }
-            for i, share, rank, cash, record in zip(
-                ids.tolist(), shares, ranks, snapshot.cash[ids].tolist(), records, strict=True
+            for number, score, pages, read in zip(
+                found.tolist(),
+                sums[found].tolist(),
+                sites.pages[found].tolist(),
+                sites.read_pages[found].tolist(),
+                strict=True,
             )
         ]
 
     def stats(self) -> dict[str, object]:
         """Return the counts of this instant. `error_bound` is left out where it says nothing."""
-        books = self.shard.books()
-        bound = self.error_bound(books)
+        parts = self.crawl.books()
+        books, bound = Books.merged(parts, self.crawl.rules), self.error_bound(parts)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -238,39 +386,44 @@ class Query:
             "rounds": books.rounds / (1 << ROUND_BITS),
             "reads": books.reads,
             "failures": books.failures,
+            "departures": books.departures,
+            "exclusions": books.exclusions,
             "links": books.links,
             "bad_links": books.bad_links,
             "dead_letters": books.dead_letters,
             **({} if bound is None else {"error_bound": bound}),
             "version": books.version,
-            "shards": 1,
+            "shards": len(self.crawl),
         }
 
-    def error_bound(self, books: Books) -> float | None:
-        """Return the bound on the static estimate's error, or None where it says nothing.
+    def error_bound(self, parts: Sequence[Books]) -> float | None:
+        """Return the bound on the static estimate's error by the shards' books, or None where it says nothing.
 
         So under the continuous payout; and once a weight was cut, on a store that moves faster than the mirror: what
         pages owe is in no total, and the mirror's sum of it is of another instant then.
         """
-        rules, debt = self.shard.rules, 0
+        rules, debt = self.crawl.rules, 0
         if rules.continuous:
             return None
+        books = Books.merged(parts, rules)
         if books.cuts:
             snapshot = self.mirror.fresh()
             if snapshot.books.version != books.version:
                 return None
             debt = snapshot.debt
-        bound = books.error_bound(rules.minted, rules.q, debt)
+        bound = books.error_bound(rules.minted, rules.q, debt, grants_due_of(parts))
         return bound if bound < 2 else None
 
     def audit(self) -> dict[str, object]:
-        """Recount the books: `minted = pages + virtual + in_flight`, in grains, all of one instant."""
-        found = self.shard.audit()
-        sums = {"pages": found.pages, "virtual": found.virtual, "in_flight": found.in_flight}
-        shard = {"shard": 0, **sums, "conserved": found.conserved, "mismatches": list(found.mismatches)}
-        return {"minted": found.minted, **sums, "conserved": found.conserved, "shards": [shard]}
+        """Recount the books: `minted = pages + virtual + in_flight`, in grains, over all and of each shard.
 
-    def _policy(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
+        A shard's are of one instant; what it sent to others, less what came from them, is `in_flight` there.
+        """
+        whole, parts = self.crawl.audit()
+        shards = [{"shard": n, **_grains(part), "mismatches": list(part.mismatches)} for n, part in enumerate(parts)]
+        return {**_grains(whole), "shards": shards}
+
+    def policy_of(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
         """Return the policy that is meant, and its window; static has none."""
         policy = self.policy if policy is None else policy
         if policy not in POLICIES:
@@ -278,5 +431,26 @@ class Query:
         span = Window.parse(self.window_rounds if window is None else window)
         if policy == "static":
             return policy, None
-        windows.check_measures(policy, self.shard.rules.measures_max)
+        windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
+
+
+def check_count(n: int, of: str) -> None:
+    """Refuse to answer with less than one of something.
+
+    Raises:
+        BadInput: so.
+    """
+    if n < 1:
+        raise BadInput(f"n={n}: ask for at least one {of}")
+
+
+def percentile(rank: int, snapshot: Snapshot) -> float:
+    """Return how many in a hundred live pages are no better than the page of a rank: 100 for the best."""
+    live = snapshot.books.live
+    return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
+
+
+def _grains(audit: Audit) -> dict[str, object]:
+    sums = {"minted": audit.minted, "pages": audit.pages, "virtual": audit.virtual, "in_flight": audit.in_flight}
+    return {**sums, "conserved": audit.conserved}

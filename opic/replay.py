@@ -26,13 +26,13 @@ import numpy.typing as npt
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull, NotBuiltYet, StoreUnavailable
 from opic.events import CrawlEvent, Limits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
-from opic.log import Call, EventLog
+from opic.log import Call, EventLog, Log, Positions
 from opic.mirror import Mirror
 from opic.packed import cut_stream, is_map
 from opic.settings import Settings
-from opic.store import Shard, Store
+from opic.store import Crawl, Shard, Writer
 from opic.urls import canonical_url, shown
-from opic.worker import work
+from opic.worker import LogSource, work
 
 log = logging.getLogger("opic.replay")
 
@@ -65,11 +65,15 @@ class Target(Protocol):
     """What a replay asks of an open store; `opic.service.Backend` is one."""
 
     settings: Settings
-    shard: Shard
-    log: EventLog
+    crawl: Crawl
+    shard: Shard  # Beside which the log is.
     mirror: Mirror
 
-    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
+    @property
+    def log(self) -> Log:
+        """What it goes into."""
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
         """Put records into the log; return the offset after the last one."""
 
     def accept_once(self, call: Call, judge: Callable[[int, Limits], "Batch"]) -> "Batch":
@@ -161,14 +165,14 @@ def replay(
     if plan.format not in BUILT:
         raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {', '.join(BUILT)}")
     feeder = _Feeder(target, works_here, on_progress)
-    links_before = target.shard.books().links
+    links_before = target.crawl.totals().links
     note = None
     if plan.format in ("jsonl", "msgpack"):
         _replay_events(feeder, paths, plan.format)
     else:
         note = _replay_graph(feeder, read_graph(paths, target.settings), plan)
     feeder.settle()
-    books, progress = target.shard.books(), feeder.progress
+    books, progress = target.crawl.totals(), feeder.progress
     return Summary(
         events=progress.events,
         accepted=progress.events - feeder.dead_letters,
@@ -186,6 +190,9 @@ class _Feeder:
 
     def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
         self.target, self.settings = target, target.settings
+        if not isinstance(target.log, EventLog):
+            raise BadInput("a replay goes into the store's own log: feed Kafka by `opic publish`, or leave --kafka out")
+        self._log = target.log
         self.dead_letters = 0
         self.progress = Progress()
         self._on_progress = on_progress
@@ -194,9 +201,9 @@ class _Feeder:
         self._values: list[bytes] = []
         self._bytes = 0
         self._name, self._number = uuid.uuid4().hex, 0  # Of this replay, and of its next batch.
-        self._end = target.log.end()  # What came before us takes effect before us.
+        self._end = self._log.end()  # What came before us takes effect before us.
         self._values_max = min(VALUES_A_CALL, self.settings.max_lag)
-        self._store: Store | None = None
+        self._writer: Writer | None = None
         if works_here:
             self._work()
 
@@ -230,22 +237,22 @@ class _Feeder:
     def settle(self) -> None:
         """Send all, and return once all of it has taken effect."""
         self.send()
-        if self._store is None:
+        if self._writer is None:
             self._await(lambda: self._applied() >= self._end)
         self.progress.lag = 0
         self._tell(now=True)
 
     def _accept(self, count: int, accept: Callable[[], object]) -> None:
-        if self._store is None:
+        if self._writer is None:
             room = self.settings.max_lag - count
             self._await(lambda: self.patiently(self.target.lag) <= room)
         self.patiently(accept)
-        self._end = self.patiently(self.target.log.end)
-        if self._store is not None:
+        self._end = self.patiently(self._log.end)
+        if self._writer is not None:
             self._work()
 
     def _applied(self) -> int:
-        return self.patiently(lambda: self.target.shard.next_offset(self.target.log.partition))
+        return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
 
     def patiently(self, ask: Callable[[], Answer]) -> Answer:
         """Ask the store until it answers: for as long as its disk is full, else up to AWAY_SECONDS_MAX."""
@@ -272,16 +279,10 @@ class _Feeder:
         return full is not None
 
     def _work(self) -> None:
-        if self._store is None:
-            self._store = Store(self.target.shard, self.settings.limits(), self.settings.retry_seconds)
-        work(
-            self._store,
-            self.target.log,
-            stopped=lambda: False,
-            pause=time.sleep,
-            until_offset=self._end,
-            full=self.target.disk_full,
-        )
+        if self._writer is None:
+            self._writer = Writer(self.target.crawl, self.settings.limits(), self.settings.retry_seconds)
+        source = LogSource(self._log, self._writer.resume, until_offset=self._end)
+        work(self._writer, source, full=self.target.disk_full)
 
     def _await(self, done: Callable[[], bool]) -> None:
         """Wait for the service's worker, as long as it gets on; else do its work.
@@ -295,7 +296,7 @@ class _Feeder:
             if offset != applied or self._disk_is_full():
                 applied, moved = offset, now
             elif now - moved > PATIENCE_SECONDS:
-                self._end = self.patiently(self.target.log.end)
+                self._end = self.patiently(self._log.end)
                 return self._work()
             self._tell()
             time.sleep(POLL_SECONDS)
@@ -497,11 +498,11 @@ def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[s
     page_of = {url: page for page, url in enumerate(graph.urls)}
     # The whole graph is often one host, and nobody is being polite to a file.
     politeness = Politeness(host_delay_seconds=0.0, retry_seconds=0.0, lease_seconds=settings.lease_seconds)
-    frontier = Frontier(target.shard, target.mirror, politeness)
+    frontier = Frontier(target.crawl, target.mirror, politeness)
     feeder.seed(seeds)
     left, filled = reads, time.monotonic()
     while left:
-        live = feeder.patiently(target.shard.books).live
+        live = feeder.patiently(target.crawl.totals).live
         n = min(max(1, live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
         batch: Any = feeder.patiently(partial(_next, target, frontier, n))
         if not batch:

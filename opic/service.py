@@ -6,32 +6,39 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, TypeVar
 
+from opic.admission import Admission
 from opic.cash import CLASSES_MAX, MILLION, Flag
 from opic.classes import NO_WEIGHTS, OTHERS, PageClass, encode_classes
+from opic.curve import Curve
 from opic.embedded import EmbeddedServer, disk_full
-from opic.errors import BadInput, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.errors import BadInput, DiskFull, NotBuiltYet, Refused, StoreError, StoreUnavailable
 from opic.events import CLASSIFIED_MAX, Limits, encode_ids, encode_seeds
+from opic.explain import explain
 from opic.frontier import Frontier, Politeness
-from opic.log import Call, EventLog, Terms
+from opic.letters import Letters, StoredLetters
+from opic.log import Call, EventLog, Log, Positions, Terms
 from opic.mirror import Mirror
 from opic.query import Query
 from opic.settings import Settings
-from opic.store import Shard, Store, connect
+from opic.store import Crawl, Writer, connect
 from opic.store.connection import store_errors
+from opic.store.durability import Durability
 from opic.urls import canonical_url
-from opic.worker import work
+from opic.worker import LogSource, work
 
 log = logging.getLogger("opic.service")
 
 ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 POLL_SECONDS = 0.005
+ROUGH_SECONDS = 0.5  # How old a lag may be that only keeps a topic from growing without end.
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
@@ -59,14 +66,51 @@ class Backend:
         """
         self.settings = settings
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
-        self.shard = Shard.open(asking, settings.crawl, settings.rules_given(), create=create)
-        self.log = EventLog(appending, self.shard.keys, settings.max_keys)
-        self.mirror = Mirror(self.shard)
-        self.query = Query(self.shard, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
-        politeness = Politeness(settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds)
-        self.frontier = Frontier(self.shard, self.mirror, politeness, settings.discovery_weight)
+        shards = settings.shards_made
+        durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+        self.crawl = Crawl.open(
+            asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability
+        )
+        self.shard = self.crawl.shards[0]  # Beside which the log is.
+        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
+        self._rough_lag = (float("-inf"), 0)
+        self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
+        self.mirror = Mirror(self.crawl)
+        self.query = Query(self.crawl, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
+        self.curve = Curve(self.crawl, self.query, self.disk_full)
+        self.admission = Admission(self.crawl)
+        politeness = Politeness(
+            settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight
+        )
+        self.frontier = Frontier(
+            self.crawl,
+            self.mirror,
+            politeness,
+            settings.discovery_weight,
+            share=settings.discovery_share,
+            admission=self.admission,
+        )
 
-    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> int:
+    @cached_property
+    def log(self) -> Log:
+        """What events are accepted into; Kafka is asked once somebody wants it, and questions about pages do not."""
+        if self.settings.kafka_bootstrap is None:
+            return self._stored_log
+        from opic.kafka import Cluster, KafkaLog
+
+        return KafkaLog(Cluster(self.settings), self.crawl, self._stored_log)
+
+    @cached_property
+    def letters(self) -> Letters:
+        """Where dead letters are: on their topic with Kafka, else in the store."""
+        if self.settings.kafka_bootstrap is None:
+            return StoredLetters(self.crawl, self._stored_log)
+        from opic.kafka import Cluster
+        from opic.kafka.dead import TopicLetters
+
+        return TopicLetters(Cluster(self.settings), self.crawl)
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
         """Put checked records into the log, durably.
 
         Args:
@@ -75,7 +119,7 @@ class Backend:
             time_us: the records' time; now if None.
 
         Returns:
-            The offset after the last one.
+            For each partition that got some, the offset after the last one.
 
         Raises:
             DiskFull: nothing was taken.
@@ -83,7 +127,17 @@ class Backend:
         """
         self.check_room()
         self._check_lag(len(values))
-        return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+        with self._durably():
+            return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+
+    @contextmanager
+    def _durably(self) -> Iterator[None]:
+        """Let what is appended inside be durable, as OPIC_WAIT_REPLICAS has it, before anybody is told; Kafka is."""
+        waits = self.log is self._stored_log and self.shard.durability.wanted
+        run_id = self.shard.run_now() if waits else b""
+        yield
+        if waits:
+            self.shard.barrier(run_id)
 
     def accept_once(self, call: Call, judge: Callable[[int, Limits], J]) -> J:
         """Put the events of a call into the log once, however often and from wherever it comes within a day.
@@ -108,7 +162,9 @@ class Backend:
                 self.check_room()
             if left:
                 self._check_lag(left)
-            if self.log.append_once(call, judged.values, begun, terms):
+            with self._durably():
+                done = self.log.append_once(call, judged.values, begun, terms)
+            if done:
                 return judged
 
     def disk_full(self) -> str | None:
@@ -125,7 +181,10 @@ class Backend:
             raise DiskFull(f"{reason}; writing then goes on by itself")
 
     def _check_lag(self, more: int) -> None:
-        if (waiting := self.lag()) + more > self.settings.max_lag:
+        at, waiting = self._rough_lag
+        if isinstance(self.log, EventLog) or time.monotonic() - at > ROUGH_SECONDS:
+            waiting = self.lag()
+        if waiting + more > self.settings.max_lag:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
     def seed(self, urls: Sequence[str]) -> dict[str, int]:
@@ -140,28 +199,36 @@ class Backend:
         distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
         if not distinct:
             return {"known": 0, "new": 0}
-        ids = [i for i in self.shard.ids_of(distinct) if i is not None]
-        known = int((self.shard.rows(ids).state & Flag.KNOWN != 0).sum()) if ids else 0
+        places = [place for place in self.crawl.ids_of(distinct) if place is not None]
+        known = int((self.crawl.rows(places).state & Flag.KNOWN != 0).sum()) if places else 0
         self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
-    def define(self, classes: Sequence[PageClass], settle: Callable[[int], None] | None = None) -> int:
+    def define(self, classes: Sequence[PageClass], settle: Callable[[Positions], None] | None = None) -> int:
         """Define the classes of pages, in the place of those before, through the log like everything that moves cash.
 
         Weights take effect at once. Pages known by then are classified anew by records that are accepted here too.
 
         Args:
             classes: all that are to be, in order.
-            settle: lets records below an offset take effect, or waits until they have; `await_effect` if None.
+            settle: lets records below a position take effect, or waits until they have; `await_effect` if None.
 
         Returns:
             How many pages will be classified anew.
 
         Raises:
             BadInput: the payout is continuous.
+            NotBuiltYet: the crawl has many shards.
             Refused: there is no place for so many, or no cash for so much weight.
         """
         settle = settle or self.await_effect
+        if len(self.crawl) > 1:
+            raise NotBuiltYet(
+                f"classes of pages are not built yet for a crawl of {len(self.crawl)} shards: their weights would have "
+                "to change in all of them at once"
+            )
+        if not self.log.single:
+            raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
         if self.shard.rules.continuous:
             raise BadInput(NO_WEIGHTS)
         last = self.shard.classes().redefined(classes, self.shard.books().known_by)
@@ -182,14 +249,17 @@ class Backend:
                 settle(end)
         return known
 
-    def settle_here(self, offset: int) -> None:
-        """Let the records below an offset take effect in this process, where no service runs."""
-        store = Store(self.shard, self.settings.limits(), self.settings.retry_seconds)
-        work(store, self.log, stopped=lambda: False, pause=time.sleep, until_offset=offset)
+    def settle_here(self, positions: Positions) -> None:
+        """Let the records of the store's log below a position take effect in this process, where no service runs."""
+        assert isinstance(self.log, EventLog)
+        writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds)
+        work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
+        while writer.deliver():
+            pass
 
     def classes(self) -> dict[str, object]:
         """Return the classes that are defined, in order, with their pages and their shares of each grant."""
-        found, books = self.shard.classes(), self.shard.books()
+        found, books = self.shard.classes(), self.crawl.totals()
         weights = [MILLION + extra for extra in books.extra]
         granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
 
@@ -205,21 +275,32 @@ class Backend:
             OTHERS: {"weight": 1.0, **counts(rest)},
         }
 
-    def await_effect(self, offset: int, seconds: float = EFFECT_SECONDS) -> None:
-        """Return once all records below `offset` have taken effect."""
+    def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
+        """Return once all records below the positions have taken effect."""
         deadline = time.monotonic() + seconds
-        while self.shard.next_offset(self.log.partition) < offset:
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
-            time.sleep(POLL_SECONDS)
+        for partition, offset in positions.items():
+            while self.crawl.resume(partition) < offset:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags"
+                    )
+                time.sleep(POLL_SECONDS)
+
+    def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
+        """Say why a page has its score, and under "frontier" why it is next or not; None for one never seen.
+
+        Raises:
+            BadInput: the URL, the policy or the window can't be taken.
+        """
+        found = explain(self.query, url, policy, window)
+        return found and {**found, "frontier": self.frontier.explain(url, self.settings.max_url_bytes)}
 
     def lag(self) -> int:
         """Return how many accepted records have not taken effect yet."""
-        with store_errors(), self.log.client.pipeline(transaction=False) as pipe:
-            pipe.hget(self.shard.keys.offsets, self.log.partition)
-            pipe.get(self.shard.keys.end)
-            applied, end = pipe.execute()
-        return max(0, int(end or 0) - int(applied or 0))
+        # The ends first: where it says 0, all that had been accepted before has taken effect.
+        lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
+        self._rough_lag = (time.monotonic(), lag)
+        return lag
 
     def stats(self) -> dict[str, object]:
         """Return the counts of the service."""
@@ -231,15 +312,55 @@ class Backend:
         if (reason := self.disk_full()) is not None:
             return reason
         try:
-            self.lag()
+            self.waits_for = "the store" if self.settings.kafka_bootstrap is None else "Kafka"
+            ends = self.log.ends()
+            self.waits_for = "the store"
+            for partition in ends:
+                self.crawl.resume(partition)
         except StoreError as error:
             return str(error)
         return None
 
     def close(self) -> None:
         """Let go of all connections."""
+        self.mirror.close()
+        self.curve.close()
         self.shard.client.close()
-        self.log.client.close()
+        self._stored_log.close()
+        if "log" in vars(self):  # Was asked for.
+            self.log.close()
+
+
+class StandingService:
+    """The endpoint's part of a service whose store, and Kafka, run elsewhere, as do its workers.
+
+    Use as a context manager; `backend` is open inside.
+    """
+
+    backend: Backend
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is opened yet."""
+        self.settings = settings
+
+    def __enter__(self) -> "StandingService":
+        """Open the store, and Kafka where it is set."""
+        self.backend = Backend(self.settings, self.settings.store)
+        try:
+            self.backend.log.ends()
+        except BaseException:
+            self.backend.close()
+            raise
+        self.backend.curve.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let go of them."""
+        self.backend.close()
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        return self.backend.not_ready()
 
 
 class EmbeddedService:
@@ -277,6 +398,7 @@ class EmbeddedService:
             stack.callback(self.backend.close)
             if self._with_worker:
                 self._start_worker()
+                self.backend.curve.start()
             self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
             self._watcher.start()
             stack.callback(self._stop_worker)

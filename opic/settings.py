@@ -8,7 +8,7 @@ they were given; given ones must agree with it.
 import os
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -17,6 +17,9 @@ from opic.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.errors import NotBuiltYet, SettingsError
 from opic.events import LINKS_MAX, Limits
 from opic.urls import URL_BYTES_MAX
+
+SHARDS: Final = 16  # Of a crawl on a server of its own.
+SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
 
 
 class Settings(BaseSettings):
@@ -28,7 +31,25 @@ class Settings(BaseSettings):
     data: Path = Path("opic-data")
     kafka_bootstrap: str | None = None
     crawl: str = "default"
-    shards: Annotated[int, Field(ge=1, le=4096)] = 1
+    shards: Annotated[int, Field(ge=1, le=4096)] | None = None  # As `shards_made` says.
+
+    kafka_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,240}$")] = "crawl.events"
+    kafka_session_seconds: Annotated[float, Field(ge=0.5, le=1_800)] = 45.0  # Silent for so long, a worker is dead.
+    kafka_group_instance_id: str | None = None  # Static membership: one for each worker, kept over restarts.
+    kafka_skip_lost: bool = False  # Go on past events that retention took away before we read them.
+    kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    kafka_sasl_username: str | None = None
+    kafka_sasl_password: SecretStr | None = None
+    kafka_ssl_cafile: Path | None = None
+    kafka_ssl_certfile: Path | None = None
+    kafka_ssl_keyfile: Path | None = None
+    kafka_ssl_password: SecretStr | None = None
+    kafka_ssl_check_hostname: bool = True
+
+    durability: Literal["server", "fsync"] = "server"
+    wait_replicas: Annotated[int, Field(ge=0, le=16)] = 0
+    wait_seconds: Annotated[float, Field(gt=0, le=600)] = 5.0
 
     damping: Annotated[float, Field(gt=0, lt=1)] = 0.85
     virtual: Literal["grants", "continuous"] = "grants"
@@ -41,13 +62,20 @@ class Settings(BaseSettings):
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
     discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    discovery_share: Annotated[float, Field(ge=0, le=1)] | None = (
+        None  # Of suggestions of mode any; by cash alone if None.
+    )
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
+    host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages of one host; 0 is any number.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Of a worker's metrics and readiness; 0 is none.
     api_token: SecretStr | None = None
+    log_format: Literal["text", "json"] = "text"
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     max_body_bytes: Annotated[int, Field(ge=1_024)] = 16 << 20
     max_links: Annotated[int, Field(ge=1, le=100_000)] = LINKS_MAX
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
@@ -98,10 +126,11 @@ class Settings(BaseSettings):
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
-        if self.shards != 1:
-            raise NotBuiltYet(f"OPIC_SHARDS={self.shards} is not built yet: use 1")
-        if self.kafka_bootstrap:
-            raise NotBuiltYet("OPIC_KAFKA_BOOTSTRAP is not built yet: events come in over HTTP or by `opic replay`")
+
+    @property
+    def shards_made(self) -> int:
+        """How many shards a crawl gets that is made now: as many as were asked for, else 1 embedded and 16 beyond."""
+        return self.shards or (1 if self.embedded else SHARDS)
 
     def data_dir(self) -> Path:
         """Return the directory of the embedded store: that of `embedded:DIR`, or OPIC_DATA."""
@@ -120,7 +149,7 @@ class Settings(BaseSettings):
             "history_measures": self.history_measures,
             "inflow": self.inflow,
             "virtual": self.virtual,
-            "shards": self.shards,
+            "shards": self.shards_made,
         }
         names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
         return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}
@@ -130,9 +159,13 @@ class Settings(BaseSettings):
         return Limits(self.max_links, self.max_url_bytes)
 
     def environment(self) -> dict[str, str]:
-        """Return what was given as environment variables, for a process of our own; without the API token."""
+        """Return what was given as environment variables, for a process of our own; without the API token.
+
+        A worker reaches Kafka itself: the passwords for it are among them.
+        """
         given = self.model_dump(include=self.model_fields_set - {"api_token"}, exclude_none=True)
-        return {f"OPIC_{name.upper()}": str(value) for name, value in given.items()}
+        plain = {k: v.get_secret_value() if isinstance(v, SecretStr) else v for k, v in given.items()}
+        return {f"OPIC_{name.upper()}": str(value) for name, value in plain.items()}
 
 
 def _with_file(path: Path | None) -> type[Settings]:
@@ -163,4 +196,4 @@ def _with_file(path: Path | None) -> type[Settings]:
 
 
 def _shown(error: Any) -> str:
-    return "…" if "token" in str(error["loc"]) else repr(error.get("input"))
+    return "…" if any(name in error["loc"] for name in SECRETS) else repr(error.get("input"))

@@ -102,3 +102,30 @@ def registered_domain(host: str) -> str:
     if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
         return host  # An address has no domain.
     return _suffixes().privatesuffix(host.rstrip(".")) or host
+
+
+@lru_cache(maxsize=262_144)
+def shard_of(host: str, shards: int) -> int:
+    """Return the shard of a host's pages: Kafka's own hash of the key, murmur2, modulo the number of shards.
+
+    So a topic keyed by host has all of a shard's events in one partition, where the number of shards is a multiple of
+    that of partitions, whichever client published them.
+
+    >>> [shard_of(host, 16) for host in ("example.org", "www.example.org", "localhost")]
+    [1, 3, 4]
+    """
+    return (_murmur2(host.encode()) & 0x7FFFFFFF) % shards
+
+
+def _murmur2(key: bytes) -> int:
+    """Return what org.apache.kafka.common.utils.Utils.murmur2 does, as an unsigned number."""
+    m, mask = 0x5BD1E995, 0xFFFFFFFF
+    h = 0x9747B28C ^ len(key)
+    end = len(key) & ~3
+    for at in range(0, end, 4):
+        k = int.from_bytes(key[at : at + 4], "little") * m & mask
+        h = (h * m & mask) ^ ((k ^ k >> 24) * m & mask)
+    if tail := key[end:]:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
+    h = (h ^ h >> 13) * m & mask
+    return h ^ h >> 15

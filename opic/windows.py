@@ -47,6 +47,7 @@ Source: Abiteboul, Preda, Cobena (2003), section 3.3.
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 import numpy as np
@@ -83,6 +84,9 @@ class Past:
     now: int  # The clock.
     # (n,), (n,): of each page the clock of its anchor, 0 if it has none, and all it had spent by then; see above.
     anchors: tuple[Int64s, Int64s] | None = None
+    unit: int | None = None  # U; None: the cash on these pages, which then are all there are.
+    # (s + 1,), where the pages of each shard begin, in order of first sight there, and the end; None if there is one.
+    shards: Int64s | None = None
 
     def __len__(self) -> int:
         """Count the pages."""
@@ -129,13 +133,103 @@ def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
     >>> estimate("static", past, window=30.0, measures=2).round(3)
     array([0.7 , 0.15, 0.15])
     """
-    rates = np.where(past.live, np.maximum(_rates(policy, past, window, measures), 0), 0.0)
+    return shares(rates(policy, past, window, measures), past.live)
+
+
+def rates(policy: str, past: Past, window: float, measures: int) -> Floats:
+    """Return the rate of each page, grains received per grain of the clock, 0 for pages that are not live.
+
+    Arguments are those of `estimate`.
+    """
+    found = np.where(past.live, np.maximum(_rates(policy, past, window, measures), 0), 0.0)
     if past.anchors is not None and policy != "static":
-        _give_defaults(past, rates)
+        _give_defaults(past, found)
+    return found
+
+
+def shares(rates: Floats, live: Bools) -> Floats:
+    """Return the share of each page in the sum of all rates; all live pages alike where nothing flowed."""
     total = float(rates.sum())
     if total > 0:
         return rates / total
-    return past.live / max(int(np.count_nonzero(past.live)), 1)
+    return live / max(int(np.count_nonzero(live)), 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a page has its rate: the rule that spoke for it, its formula, and the numbers to put in."""
+
+    rule: str
+    formula: str  # A negative result, of a page that owes, counts 0.
+    numbers: dict[str, float]
+
+
+def reason(policy: str, past: Past, window: float, measures: int, page: int) -> Reason:
+    """Say by which formula, and from which numbers, a page has its rate.
+
+    H is its total history, C its cash, G the clock, U all cash on live pages, T the window in grains, S what the reads
+    that count spent, G1 the clock at the first of these and g at the last; of interpolation h what the page received in
+    the window before its last read and W the width of that; D the default for pages never read.
+
+    Args:
+        policy: as in `estimate`, as are the others.
+        past: of all pages.
+        window: in grains.
+        measures: of `variable`.
+        page: which of them; a live one.
+
+    >>> past = Past(
+    ...     starts=np.array([0, 2, 3, 3]), clock=np.array([60, 90, 80]), spent=np.array([40, 30, 10]),
+    ...     cash=np.array([0, 5, 15]), history=np.array([70, 10, 0]), live=np.array([True, True, True]), now=100,
+    ... )
+    >>> reason("fixed", past, 30.0, 2, page=0)
+    Reason(rule='fixed', formula='S / min(T, G)', numbers={'S': 30, 'T': 30.0, 'G': 100})
+    """
+    one = _alone(past, page)
+    kept = len(one.clock)
+    inside = int(_in_window(one, window)[0])
+    asked, k = policy, measures
+    if policy == "improved":
+        k = IMPROVED_MEASURES_MIN
+        policy = "fixed" if inside >= k else "variable"
+    if policy == "interpolation" and kept and warm(policy, past, window):
+        _, average = _averages(one, window)
+        gap = one.now - int(average.clock[0])
+        if gap < min(window, max(one.now + _cash_total(one), 1)):
+            return Reason("interpolation", "h / W", {"h": float(average.history[0]), "W": float(average.width[0])})
+        return Reason("interpolation", "C / (G - g)", {"C": int(one.cash[0]), "G": one.now, "g": one.now - gap})
+    count = 0
+    if policy == "fixed" and kept:
+        spent = int(one.spent[kept - inside :].sum())
+        if inside < kept or int(one.history[0]) <= int(one.spent.sum()):
+            return Reason("fixed", "S / min(T, G)", {"S": spent, "T": window, "G": one.now})
+        count = kept  # The window reaches further back than what is kept.
+    if policy == "variable" and kept >= k:
+        count = k
+    if count >= 2 and one.now > (first := int(one.clock[kept - count])):
+        spent = int(one.spent[kept - count + 1 :].sum())
+        return Reason(policy, "(S + C) / (G - G1)", {"S": spent, "C": int(one.cash[0]), "G": one.now, "G1": first})
+    numbers: dict[str, float] = {"H": int(one.history[0]), "C": int(one.cash[0]), "G": one.now, "U": _cash_total(one)}
+    if past.anchors is None or policy == "static" or kept or one.history[0] > 0:
+        return Reason("whole life", "(H + C) / (G + U)", numbers)
+    default = float(rates(asked, past, window, measures)[page] - max(_whole_life(one)[0], 0))
+    return Reason("whole life", "(H + C) / (G + U) + D", {**numbers, "D": default})
+
+
+def _alone(past: Past, page: int) -> Past:
+    """Return what is known of one page, as if there were no other, but for U."""
+    at, some = slice(int(past.starts[page]), int(past.starts[page + 1])), slice(page, page + 1)
+    return Past(
+        starts=np.array([0, at.stop - at.start]),
+        clock=past.clock[at],
+        spent=past.spent[at],
+        cash=past.cash[some],
+        history=past.history[some],
+        live=past.live[some],
+        now=past.now,
+        anchors=past.anchors and (past.anchors[0][some], past.anchors[1][some]),
+        unit=_cash_total(past),
+    )
 
 
 def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
@@ -154,9 +248,17 @@ def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
 def _give_defaults(past: Past, rates: Floats) -> None:
     """Add to the rates of pages never read the mean of those introduced lately that were."""
     read = (np.diff(past.starts) > 0) | (past.history > 0)
-    lately = np.flatnonzero(read & past.live)
-    if len(lately):
-        rates[past.live & ~read] += rates[lately[-max(1, len(lately) // LATELY_SHARE) :]].mean()
+    parts = [part for part in _by_shard(past, read & past.live) if len(part)]
+    if parts:
+        lately = np.concatenate([part[-max(1, len(part) // LATELY_SHARE) :] for part in parts])
+        rates[past.live & ~read] += rates[lately].mean()
+
+
+def _by_shard(past: Past, chosen: Bools) -> list[Int64s]:
+    """Return the pages chosen, of each shard, in order of first sight."""
+    if past.shards is None:
+        return [np.flatnonzero(chosen)]
+    return [a + np.flatnonzero(chosen[a:b]) for a, b in pairwise(past.shards.tolist())]
 
 
 def _whole_life(past: Past) -> Floats:
@@ -193,6 +295,15 @@ def _since(past: Past, counts: Int64s) -> Floats:
 
 def _interpolation(past: Past, window: float) -> Floats:
     rates = _whole_life(past)
+    page, average = _averages(past, window)
+    gap = past.now - average.clock
+    lately = gap < min(window, max(past.now + _cash_total(past), 1))
+    rates[page] = np.where(lately, average.history / average.width, past.cash[page] / np.maximum(gap, 1))
+    return rates
+
+
+def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
+    """Return the pages that were read, and what each received in the window before its last read."""
     counts, sums, unit = np.diff(past.starts), _sums(past), _cash_total(past)
     # Most measures first, so that pages that have one more are always the head of the arrays.
     page = np.flatnonzero(counts)
@@ -212,10 +323,7 @@ def _interpolation(past: Past, window: float) -> Floats:
     for place in range(1, int(counts.max(initial=0))):
         at = first[: int(np.searchsorted(-counts, -place))] + place
         average.read(past.clock[at], past.spent[at], _ramp(window, past.clock[at], unit))
-    gap = past.now - average.clock
-    lately = gap < min(window, max(past.now + unit, 1))
-    rates[page] = np.where(lately, average.history / average.width, past.cash[page] / np.maximum(gap, 1))
-    return rates
+    return page, average
 
 
 @dataclass(slots=True)
@@ -255,4 +363,4 @@ def _sums(past: Past) -> Int64s:
 
 def _cash_total(past: Past) -> int:
     """Return U, all cash on live pages."""
-    return int(past.cash[past.live].sum())
+    return int(past.cash[past.live].sum()) if past.unit is None else past.unit

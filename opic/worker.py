@@ -7,115 +7,274 @@ same call as the effect, so a worker may be killed and started anywhere.
 import logging
 import random
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
 
 from opic.errors import DiskFull, StoreUnavailable
+from opic.events import Record
 from opic.log import EventLog
-from opic.store import Shard, Store
-from opic.store.connection import store_errors
+from opic.store import Step
+from opic.tally import Tally
 
 log = logging.getLogger("opic.worker")
 
 RECORDS_A_READ = 2_000
 IDLE_SECONDS = 0.5  # The longest wait for a record, after which we look whether to stop.
+DELIVER_SECONDS = 0.1  # Least time between two deliveries while records come.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
-TELL_SECONDS = 1.0
-STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 
 
-class StepTimes:
-    """How long steps took, added up in the store, where whoever answers /metrics finds it.
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Records of one partition that came together.
 
-    A histogram: fields of a hash hold the number of steps in each class of STEP_SECONDS (`inf` above them) and the
-    sum in microseconds. Written once a second, never in the call that takes effect; a killed worker loses a second.
+    `since` is the offset from which on they were asked for: nothing of the partition lies between it and the first.
     """
 
-    def __init__(self, shard: Shard) -> None:
-        """Nothing is written yet."""
-        self._shard = shard
-        self._new: dict[str, int] = {}
-        self._told = time.monotonic()
-
-    def add(self, seconds: float) -> None:
-        """Count a step."""
-        name = next((str(bound) for bound in STEP_SECONDS if seconds <= bound), "inf")
-        self._new[name] = self._new.get(name, 0) + 1
-        self._new["sum_us"] = self._new.get("sum_us", 0) + round(seconds * 1_000_000)
-
-    def tell(self, *, now: bool = False) -> None:
-        """Write what is new, if it is time."""
-        if not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS):
-            return
-        with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
-            for name, count in self._new.items():
-                pipe.hincrby(self._shard.keys.metrics, name, count)
-            pipe.execute()
-        self._new, self._told = {}, time.monotonic()
+    partition: str
+    records: Sequence[Record]
+    since: int
+    end: int  # The offset after the last.
 
 
-def step_times(shard: Shard) -> tuple[list[tuple[str, float]], float]:
-    """Return what workers measured, as Prometheus wants a histogram: cumulative counts by upper bound, and the sum."""
-    with store_errors():
-        found = {name.decode(): int(value) for name, value in shard.client.hgetall(shard.keys.metrics).items()}
-    buckets, total = [], 0
-    for name in (*map(str, STEP_SECONDS), "inf"):
-        total += found.get(name, 0)
-        buckets.append(("+Inf" if name == "inf" else name, float(total)))
-    return buckets, found.get("sum_us", 0) / 1_000_000
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a partition is behind: in events, and in the age of what took effect last while more waits."""
+
+    events: int
+    seconds: float
+
+
+class Source(Protocol):
+    """Where records come from: the log in the store, or a Kafka topic."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more will come that anybody wants."""
+
+    @property
+    def partitions(self) -> tuple[list[int], int]:
+        """The numbers of the partitions that are ours to read, and how many there are."""
+
+    def poll(self, wait_seconds: float) -> list[Taken]:
+        """Return records that are not done yet; if there are none, wait for some up to so long."""
+
+    def done(self, taken: Taken) -> None:
+        """Note that records took effect."""
+
+    def rewind(self, partition: str) -> None:
+        """Read a partition from where the store says."""
+
+    def wait(self, seconds: float) -> None:
+        """Live on for some seconds in which nothing can take effect."""
+
+    def lag(self) -> Mapping[str, Lag]:
+        """Return how far each of our partitions is behind."""
+
+
+class Effects(Protocol):
+    """What records take effect in: `opic.store.writer.Writer`."""
+
+    def resume(self, partition: str) -> int:
+        """Return the offset from which on a partition is to be read."""
+
+    def apply(self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int) -> None:
+        """Let records take effect, each once; those before `since` did, or the store says so."""
+
+    def forget(self) -> None:
+        """Drop all that was read of the store."""
+
+    def deliver(self, shards: Collection[int] | None = None) -> int:
+        """Carry what waits between shards; return how much."""
+
+    def responsible(self, partition: int, partitions: int) -> list[int]:
+        """Return the shards that the reader of a partition delivers to."""
+
+
+class LogSource:
+    """The log in the store, its only partition."""
+
+    partitions: tuple[list[int], int] = ([0], 1)
+
+    def __init__(
+        self,
+        source: EventLog,
+        resume: Callable[[str], int],
+        *,
+        pause: Callable[[float], object] = time.sleep,
+        until_offset: int | None = None,
+    ) -> None:
+        """Read from where the store says.
+
+        Args:
+            source: the log.
+            resume: says from which offset on the store wants it.
+            pause: waits up to so many seconds, less when it is time to stop.
+            until_offset: nobody wants records from here on.
+        """
+        self._source, self._resume, self._pause, self._until = source, resume, pause, until_offset
+        self._offset: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether all that is wanted took effect."""
+        if self._until is None:
+            return False
+        if self._offset is None:
+            self._offset = self._resume(self._source.partition)
+        return self._offset >= self._until
+
+    def poll(self, wait_seconds: float) -> list[Taken]:
+        """Read on."""
+        if self._offset is None:
+            self._offset = self._resume(self._source.partition)
+        records = self._source.read(self._offset, RECORDS_A_READ, wait_seconds=wait_seconds)
+        if not records:
+            return []
+        return [Taken(self._source.partition, records, self._offset, records[-1].offset + 1)]
+
+    def done(self, taken: Taken) -> None:
+        """Let go of the records, which nobody will ask for again."""
+        self._offset = taken.end
+        self._source.trim(taken.end)
+
+    def rewind(self, partition: str) -> None:
+        """Ask the store again."""
+        self._offset = None
+
+    def wait(self, seconds: float) -> None:
+        """Wait; afterwards ask the store again."""
+        self._pause(seconds)
+        self._offset = None
+
+    def lag(self) -> Mapping[str, Lag]:
+        """Return how many records wait; their age is not known here."""
+        at = self._offset if self._offset is not None else self._resume(self._source.partition)
+        return {self._source.partition: Lag(max(0, self._source.end() - at), 0.0)}
+
+
+class Watch:
+    """Told what a worker does; this one keeps it to itself."""
+
+    def stepped(self, step: Step) -> None:
+        """Hear of a step."""
+
+    def took(self, taken: Taken) -> None:
+        """Hear of records that took effect."""
+
+    def delivered(self, entries: int) -> None:
+        """Hear how much was carried between shards."""
+
+    def well(self, source: Source) -> None:
+        """Hear that a round went well."""
+
+    def away(self, reason: str) -> None:
+        """Hear that something is away, and will be asked again."""
+
+
+class Backoff:
+    """Waits that double, each shortened by chance so that many workers do not come back at once."""
+
+    def __init__(self) -> None:
+        """Start with the shortest."""
+        self._next = BACKOFF_FIRST_SECONDS
+
+    def seconds(self) -> float:
+        """Return how long to wait now."""
+        wait = self._next * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        self._next = min(2 * self._next, BACKOFF_MAX_SECONDS)
+        return wait
+
+    def reset(self) -> None:
+        """Start again with the shortest: it went well."""
+        self._next = BACKOFF_FIRST_SECONDS
 
 
 def work(
-    store: Store,
-    source: EventLog,
+    writer: Effects,
+    source: Source,
     *,
-    stopped: Callable[[], bool],
-    pause: Callable[[float], object],
-    until_offset: int | None = None,
-    on_progress: Callable[[int], None] = lambda _: None,
-    times: StepTimes | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    tally: Tally | None = None,
     full: Callable[[], str | None] = lambda: None,
+    watch: Watch | None = None,
+    between: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let records take effect until told to stop, or up to an offset.
+    """Let records take effect until told to stop, or until no more are wanted.
 
-    When the store is away, or its disk is full, it is asked again for ever, with a jittered wait that doubles up to
-    BACKOFF_MAX_SECONDS.
+    When the store or Kafka is away, or the disk is full, they are asked again for ever, with a jittered wait that
+    doubles up to BACKOFF_MAX_SECONDS.
 
     Args:
-        store: that the effects go to.
+        writer: to the shards.
         source: of records.
         stopped: asked between batches.
-        pause: waits up to so many seconds, less when it is time to stop.
-        until_offset: return once the records below it have taken effect.
-        on_progress: told the next offset after each batch.
-        times: told how long each step took.
+        tally: told of each step.
         full: asked before each batch why the disk has no room for it; None if it has.
+        watch: told all that happens.
+        between: done between batches, such as forwarding dead letters.
     """
-    backoff = BACKOFF_FIRST_SECONDS
-    offset: int | None = None
+    watch = watch or Watch()
+    backoff, courier = Backoff(), _Courier(writer, source, watch)
+
+    def on_step(step: Step) -> None:
+        watch.stepped(step)
+        if tally is not None:
+            tally.add(step)
+
     while not stopped():
         try:
-            if offset is None:
-                offset = store.next_offset(source.partition)
-            if until_offset is not None and offset >= until_offset:
+            if source.ended:
                 return
-            records = source.read(offset, RECORDS_A_READ, wait_seconds=IDLE_SECONDS)
-            if records:
+            courier.carry(idle=False)
+            batches = source.poll(IDLE_SECONDS)
+            for taken in batches:
                 if (reason := full()) is not None:
                     raise DiskFull(reason)
-                if times is None:
-                    store.apply(source.partition, records)
-                else:
-                    store.apply(source.partition, records, times.add)
-                offset = records[-1].offset + 1
-                source.trim(offset)
-                on_progress(offset)
-            if times is not None:
-                times.tell()
-            backoff = BACKOFF_FIRST_SECONDS
+                if writer.resume(taken.partition) < taken.since:
+                    # The store lost its end, as after a failover. What is missing comes before what is in hand.
+                    log.warning("the store wants %s again from an earlier offset", taken.partition)
+                    source.rewind(taken.partition)
+                    writer.forget()
+                    continue
+                writer.apply(taken.partition, taken.records, on_step, taken.since)
+                source.done(taken)
+                watch.took(taken)
+                if stopped():
+                    break
+            if not batches:
+                courier.carry(idle=True)
+            between()
+            if tally is not None:
+                tally.tell()
+            watch.well(source)
+            backoff.reset()
         except StoreUnavailable as error:
-            wait = backoff * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+            wait = backoff.seconds()
             log.warning("%s; asking again in %.1f s", error, wait)
-            pause(wait)
-            backoff, offset = min(2 * backoff, BACKOFF_MAX_SECONDS), None
+            watch.away(str(error))
+            source.wait(wait)
+
+
+class _Courier:
+    """Lets deliveries between shards take effect: once for all shards, then now and then for those that are ours."""
+
+    def __init__(self, writer: Effects, source: Source, watch: Watch) -> None:
+        self._writer, self._source, self._watch = writer, source, watch
+        self._swept, self._last = False, 0.0
+
+    def carry(self, *, idle: bool) -> None:
+        """Deliver, if it is time; whoever is idle may."""
+        if not self._swept:
+            self._watch.delivered(self._writer.deliver())
+            self._swept = True
+        elif idle or time.monotonic() - self._last >= DELIVER_SECONDS:
+            ours, partitions = self._source.partitions
+            shards = {shard for one in ours for shard in self._writer.responsible(one, partitions)}
+            if shards:
+                self._watch.delivered(self._writer.deliver(sorted(shards)))
+        else:
+            return
+        self._last = time.monotonic()

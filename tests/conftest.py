@@ -1,11 +1,15 @@
 """What every test may use: real servers, started once a session and emptied between tests."""
 
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 
 import pytest
 import servers as real_servers
+from chromium import find_chromium
+from kafka_server import Kafka, find_kafka
+from redis_cluster import Cluster
 from servers import Binary, Missing, Server
 
 IN_CI = bool(os.environ.get("CI"))
@@ -16,7 +20,10 @@ for number in (signal.SIGINT, signal.SIGHUP):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
 
-FOUND = {name: real_servers.find_server(name) for name in real_servers.NAMES}
+FOUND = {name: real_servers.find_server(name) for name in real_servers.NAMES} | {
+    "kafka": find_kafka(),
+    "chromium": find_chromium(),
+}
 
 
 def pytest_report_header() -> str:
@@ -50,6 +57,17 @@ def want_server(name: str) -> Binary:
     return found
 
 
+def want_tool(name: str, package: str) -> str:
+    """The path of a tool; without it the test is skipped, or fails where CI is set."""
+    tool = shutil.which(name)
+    if tool is None:
+        said = f"no {name} on the PATH; Debian, Ubuntu: apt-get install --no-install-recommends {package}"
+        if IN_CI:
+            pytest.fail(f"{SKIP_PREFIX}{said} (a skip, were this not CI)")
+        pytest.skip(f"{SKIP_PREFIX}{said}")
+    return tool
+
+
 @pytest.fixture(scope="session")
 def running_servers() -> Iterator[dict[str, Server]]:
     """Servers that run already, by name: started by the first test that wants one, stopped with the session."""
@@ -78,3 +96,53 @@ def servers(request: pytest.FixtureRequest, running_servers: dict[str, Server]) 
 def valkey(running_servers: dict[str, Server]) -> Iterator[Server]:
     """An empty bundled Valkey, for what needs one real server but not each."""
     yield from lend_server("valkey", running_servers)
+
+
+@pytest.fixture(scope="session")
+def running_kafka() -> Iterator[Kafka]:
+    """A Kafka that was started by the first test that wants one, stopped with the session."""
+    with Kafka(want_server("kafka")) as kafka:
+        yield kafka
+
+
+@pytest.fixture
+def kafka(running_kafka: Kafka) -> Kafka:
+    """A Kafka that runs, with whatever other tests left in it; the test may kill it."""
+    if not running_kafka.alive:
+        running_kafka.start()
+    return running_kafka
+
+
+@pytest.fixture(scope="session")
+def running_clusters() -> Iterator[dict[tuple[str, int], Cluster]]:
+    """Clusters that run already, by server and number of replicas; stopped with the session."""
+    running: dict[tuple[str, int], Cluster] = {}
+    yield running
+    for cluster in running.values():
+        cluster.close()
+
+
+def lend_cluster(name: str, replicas: int, running: dict[tuple[str, int], Cluster]) -> Iterator[Cluster]:
+    """Hand an empty cluster of three primaries to one test; the test may do to it what it likes."""
+    binary = want_server(name)
+    cluster = running.get((name, replicas))
+    if cluster is None:
+        cluster = running[name, replicas] = Cluster(binary, 3, replicas)
+        cluster.start()
+    cluster.reset()
+    yield cluster
+    cluster.close_clients()
+
+
+@pytest.fixture(params=real_servers.NAMES)
+def cluster(request: pytest.FixtureRequest, running_clusters: dict[tuple[str, int], Cluster]) -> Iterator[Cluster]:
+    """An empty real cluster of three primaries; once of the bundled Valkey, once of Redis."""
+    yield from lend_cluster(request.param, 0, running_clusters)
+
+
+@pytest.fixture(params=real_servers.NAMES)
+def cluster_of_six(
+    request: pytest.FixtureRequest, running_clusters: dict[tuple[str, int], Cluster]
+) -> Iterator[Cluster]:
+    """An empty real cluster of three primaries and a replica of each."""
+    yield from lend_cluster(request.param, 1, running_clusters)

@@ -21,9 +21,12 @@ from logs import PARTITION
 
 from opic import worker
 from opic.log import EventLog
-from opic.store import Shard, Store, connect
+from opic.store import Shard, connect
+from opic.store.crawl import Crawl
+from opic.store.writer import Writer
 
 TRACED = ("worker.py", "log.py", "step.py", "batch.py", "ids.py", "shard.py", "connection.py")
+TRACED += ("server.py", "library.py")
 
 
 class Tracer:
@@ -70,12 +73,12 @@ def main() -> None:
     source = EventLog(connect(url, retries=0), shard.keys)
     # A server that died ends this worker too: the next one must find its way alone.
     died: list[float] = []
+    writer = Writer(Crawl([shard]))
+    until = plan.get("until", source.end())
     worker.work(
-        Store(shard),
-        source,
+        writer,
+        worker.LogSource(source, writer.resume, pause=died.append, until_offset=until),
         stopped=lambda: bool(died),
-        pause=died.append,
-        until_offset=plan.get("until", source.end()),
     )
     sys.settrace(None)
     if "record" in plan:

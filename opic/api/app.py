@@ -16,11 +16,18 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Route
 from starlette.staticfiles import StaticFiles
+from starlette_compress import CompressMiddleware
 
 from opic import __version__
-from opic.api import models
+from opic.api import models, models_console
+from opic.api import models_politeness as manners
+from opic.api import models_rules as rules
+from opic.api import models_sites as sites
 from opic.api.bodies import JSON, LINES, MSGPACK
 from opic.api.calls import Calls, Service
+from opic.api.console import PAGE_PATHS, page
+from opic.api.direct import Direct, OnError, Routes
+from opic.api.fresh import KEPT, Fresh
 from opic.api.gate import OPEN_PATHS, Gate
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
@@ -28,11 +35,9 @@ from opic.errors import DiskFull, OpicError, StoreUnavailable
 
 log = logging.getLogger("opic.api")
 
-NOT_BUILT_YET: Final = {
-    "/v1/explain": "Why a page has its score, and is next or not",
-    "/v1/inflow": "Importance that comes to the pages of a domain from outside",
-    "/v1/hosts": "Importance of sites",
-}
+COMPRESSED_BYTES_MIN: Final = 1_024  # Less is one packet either way.
+LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
+_NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
 ABOUT = (
     "Crawl events in, page importance and the next pages to fetch out. "
     "Every error is an RFC 9457 problem (`application/problem+json`); every answer from a view that may lag says "
@@ -47,6 +52,12 @@ def create_app(service: Service) -> FastAPI:
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
     """
     token = service.backend.settings.api_token
+    on_error: dict[int | type[Exception], OnError] = {
+        Problem: _on_problem,
+        OpicError: _on_error,
+        RequestValidationError: _on_validation,
+        HTTPException: _on_http,
+    }
     app = _App(
         title="OPIC",
         version=__version__,
@@ -55,19 +66,21 @@ def create_app(service: Service) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
         generate_unique_id_function=lambda route: route.name,
-        exception_handlers={
-            Problem: _on_problem,
-            OpicError: _on_error,
-            RequestValidationError: _on_validation,
-            HTTPException: _on_http,
-        },
+        exception_handlers=on_error,
     )
     app.state.secured = token is not None
     app.state.backend = service.backend
     metrics = Metrics(service.backend)
     secret = token.get_secret_value() if token is not None else None
+    app.state.direct = Routes()
+    # The one that is added last is the first to see a request.
+    app.add_middleware(Direct, routes=app.state.direct, on_error=on_error)
+    app.add_middleware(Fresh)
+    app.add_middleware(
+        CompressMiddleware, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
+    )
     app.add_middleware(Gate, token=secret, observe=metrics.observe)
-    _add_calls(app, Calls(service))
+    _add_calls(app, Calls(service, metrics.handed))
     _add_metrics(app, metrics)
     _add_pages(app)
     return app
@@ -85,8 +98,11 @@ class _App(FastAPI):
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
             schemas |= {"Problem": ProblemDetails.model_json_schema(), **models.event_schemas()}
-            for name, examples in models.EXAMPLES.items():
+            for name, examples in (models.EXAMPLES | manners.EXAMPLES | sites.EXAMPLES).items():
                 schemas[name]["examples"] = examples
+            for path in KEPT:
+                if path in document["paths"]:
+                    document["paths"][path]["get"]["responses"]["304"] = {"description": _NOT_MOVED}
             if self.state.secured:
                 parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
@@ -128,6 +144,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
                 **({"parameters": list(headers)} if headers else {}),
             },
         )
+        app.state.direct.add(method, path, app.routes[-1], call)
 
     posted = (400, 403, 413, 415, 422, 501, 503)
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
@@ -136,30 +153,29 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     put = (400, 403, 409, 413, 415, 422, 503)
     add("PUT", "/v1/classes", calls.put_classes, models.Reclassified, put, body=_json_body(models.Classes))
     add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
+    add("PUT", "/v1/rules", calls.put_rules, rules.RulesFound, put, body=_json_body(rules.Rules))
+    add("GET", "/v1/rules", calls.get_rules, rules.RulesFound, (422, 503))
     add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
+    add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (422, 503))
+    add(
+        "PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, put, body=_json_body(manners.Politeness)
+    )
+    add("GET", "/v1/politeness", calls.get_politeness, manners.PolitenessFound, (422, 503))
     add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
     add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 503))
     many = _json_body(models.ManyPages)
     add("POST", "/v1/importance", calls.post_importance, models.ManyImportances, posted, body=many)
     add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
     add("GET", "/v1/top", calls.get_top, models.Top, (422, 503))
+    add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
+    add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
+    add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))
     add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
     add("GET", "/v1/stats", calls.get_stats, models.Stats, (422, 503))
+    add("GET", "/v1/series", calls.get_series, models_console.Series, (422, 503))
+    add("GET", "/v1/dead-letters", calls.get_dead_letters, models_console.DeadLetters, (422, 503))
     add("GET", "/healthz", calls.get_healthz, models.Healthy, ())
     add("GET", "/readyz", calls.get_readyz, models.Ready, (503,))
-    for path, summary in NOT_BUILT_YET.items():
-        app.add_api_route(
-            path,
-            calls.not_built_yet,
-            methods=["GET"],
-            status_code=501,
-            response_class=Response,
-            response_model=None,
-            responses=described(501),
-            name="not_built_yet" + path.replace("/", "_"),
-            summary=summary,
-            description="Not built yet.",
-        )
 
 
 def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
@@ -214,7 +230,7 @@ def _json_body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Serve Swagger UI from files of our own: a service without internet has readable pages too."""
+    """Serve the console; and Swagger UI from files of our own: without internet there are readable pages too."""
 
     async def docs() -> Response:
         return get_swagger_ui_html(
@@ -226,6 +242,8 @@ def _add_pages(app: FastAPI) -> None:
             swagger_ui_parameters={"validatorUrl": None},
         )
 
+    for path in sorted(PAGE_PATHS):
+        app.add_api_route(path, page(path), methods=["GET"], include_in_schema=False)
     app.add_api_route("/docs", docs, methods=["GET"], include_in_schema=False)
     app.mount("/docs/files", StaticFiles(packages=[("fastapi_offline", "static")]))
 

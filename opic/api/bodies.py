@@ -1,9 +1,12 @@
 """Request bodies: read once, never past the limit, and of the types that are taken."""
 
 import re
-from typing import Final, TypeVar
+import zlib
+from typing import Any, Final, TypeVar
 
+import zstandard
 from pydantic import BaseModel, ValidationError
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
 from opic.api.problems import Problem, from_validation
@@ -12,6 +15,9 @@ from opic.urls import shown
 JSON: Final = "application/json"
 LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
+CODINGS: Final = ("identity", "gzip", "zstd")
+STEP_BYTES: Final = 256  # Of a compressed body at a time: of zstd, some 8 MB may come of them.
+WINDOW_BYTES_MAX: Final = 1 << 24
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
 BOM: Final = b"\xef\xbb\xbf"
 
@@ -31,15 +37,8 @@ def media_type(request: Request, *, events: bool = False) -> str:
         JSON, LINES[0] or MSGPACK[0].
 
     Raises:
-        Problem: another type, a character set that is not UTF-8, or a compressed body.
+        Problem: another type, or a character set that is not UTF-8.
     """
-    coding = request.headers.get("content-encoding", "identity").strip().lower()
-    if coding != "identity":
-        raise Problem(
-            "wrong-media-type",
-            f"Content-Encoding {shown(coding)} is not taken: send the body as it is",
-            headers={"Accept-Encoding": "identity"},
-        )
     header = request.headers.get("content-type", "")
     if not header.strip():
         return JSON
@@ -77,8 +76,15 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     """Read the body, or refuse it as soon as it is known to be too large.
 
     Raises:
-        Problem: larger than `bytes_max`, or empty.
+        Problem: larger than `bytes_max`, as it comes or decoded; empty; or its coding is none that is taken.
     """
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in CODINGS:
+        raise Problem(
+            "wrong-media-type",
+            f"Content-Encoding {shown(coding)} is not taken: send {', '.join(CODINGS)}",
+            headers={"Accept-Encoding": ", ".join(CODINGS)},
+        )
     too_large = Problem("too-large", f"the body is over OPIC_MAX_BODY_BYTES {bytes_max:,}: send it in several calls")
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared[:20]) > bytes_max:
@@ -90,6 +96,11 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
             raise too_large
         parts.append(part)
     body = b"".join(parts)
+    if coding != "identity":
+        try:
+            body = await run_in_threadpool(decoded, body, coding, bytes_max)
+        except OverflowError:
+            raise too_large from None
     if form == MSGPACK[0]:
         if not body:
             raise Problem("not-msgpack", "the body is empty: send MessagePack")
@@ -98,6 +109,40 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     if not body.strip():
         raise Problem("not-json", "the body is empty: send JSON")
     return body
+
+
+def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
+    """Decode a body, in steps that are small: a few bytes may stand for very many.
+
+    Raises:
+        Problem: it is not of that coding, or it breaks off.
+        OverflowError: it is more than `bytes_max`; only one step more was decoded.
+    """
+    parts, size, rest = [], 0, memoryview(body)
+    try:
+        while rest:  # Several compressed texts one after the other are one text.
+            decoder = _gunzip() if coding == "gzip" else _unzstd()
+            while not decoder.eof:
+                if not rest:
+                    raise Problem("not-decoded", f"the body is not {coding}: it breaks off")
+                step, rest = rest[:STEP_BYTES], rest[STEP_BYTES:]
+                parts.append(decoder.decompress(step))
+                size += len(parts[-1])
+                if size > bytes_max:
+                    raise OverflowError
+            left = len(decoder.unused_data)
+            rest = memoryview(body)[len(body) - len(rest) - left :]
+    except (zlib.error, zstandard.ZstdError) as error:
+        raise Problem("not-decoded", f"the body is not {coding}: {error}") from None
+    return b"".join(parts)
+
+
+def _gunzip() -> Any:
+    return zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
+
+
+def _unzstd() -> Any:
+    return zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
 
 
 def read_asked(body: bytes, model: type[Asked]) -> Asked:

@@ -12,6 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from opic.api.console import PAGE_PATHS
 from opic.api.problems import Problem, internal
 
 log = logging.getLogger("opic.api")
@@ -60,6 +61,7 @@ class Gate:
 
         # A GET route answers HEAD too; the server leaves the body out.
         inner = {**scope, "method": "GET" if scope["method"] == "HEAD" else scope["method"], "opic.id": request_id}
+        inner["opic.method"] = scope["method"]
         try:
             problem = self._refusal(inner, headers)
             answer: ASGIApp = self._app if problem is None else problem.response(request_id)
@@ -73,22 +75,36 @@ class Gate:
         finally:
             seconds = time.perf_counter() - started
             self._observe(inner, status, seconds)
-            log.log(
-                logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO,
-                "%s %s %s %.1f ms id=%s%s",
-                _fit_for_log(scope["method"]),
-                _fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"]),
-                status or "aborted",
-                1000 * seconds,
-                request_id,
-                f" ({_fit_for_log(inner['opic.why'])})" if "opic.why" in inner else "",
-            )
+            level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+            if log.isEnabledFor(level):
+                self._log(level, inner, status, 1000 * seconds)
+
+    def _log(self, level: int, scope: Scope, status: int, ms: float) -> None:
+        """Write the line of a request."""
+        method, request_id = _fit_for_log(scope["opic.method"]), scope["opic.id"]
+        log.log(
+            level,
+            "%s %s %s %.1f ms id=%s%s",
+            method,
+            _fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"]),
+            status or "aborted",
+            ms,
+            request_id,
+            f" ({_fit_for_log(scope['opic.why'])})" if "opic.why" in scope else "",
+            extra={
+                "request_id": request_id,
+                "method": method,
+                "route": getattr(scope.get("route"), "path", "other"),
+                "status": status,
+                "ms": round(ms, 1),
+            },
+        )
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         """Return why the request goes no further, or None."""
         if self._token is None:
             return _foreign(scope, headers)
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS or scope["path"] in PAGE_PATHS:  # The page holds no data.
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):

@@ -1,33 +1,47 @@
 """What `GET /metrics` tells Prometheus.
 
-All but the times of HTTP requests comes from the store, so that any endpoint tells the same and a restart forgets
-nothing. No label holds a URL or a host: labels are few, and known beforehand.
+Nearly all of it comes from the store, so that any endpoint tells the same and a restart forgets nothing. What a process
+knows of itself alone are the times of HTTP requests, what it handed out, how old its mirror is, and what it costs. No
+label holds a URL or a host: labels are few, and known beforehand. docs/operations.md lists all of it.
+
+What is asked of the store, of Kafka and of the columns is asked beside the scrape: a backend that stands still costs it
+some seconds, and the rest is told all the same.
 """
 
-import threading
 import time
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
 
-from prometheus_client import CollectorRegistry, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from opic import __version__
-from opic.cash import ROUND_BITS
+from opic.api.beside import Beside
+from opic.api.census import Census, count
+from opic.cash import MILLION, ROUND_BITS, Books
 from opic.errors import StoreError, StoreUnavailable
 from opic.events import Outcome
+from opic.log import Positions
 from opic.service import Backend
-from opic.worker import step_times
+from opic.store.connection import store_errors
+from opic.store.library import primaries
+from opic.store.shard import books_of
+from opic.tally import Tallied
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
+STORE_SECONDS: Final = 5.0  # A store that says nothing for so long is away: Prometheus itself waits for 10.
+KAFKA_SECONDS: Final = 2.0
+FIRST_SECONDS: Final = 1.0  # The first scrape gives the first audit, and the first census, this long.
 AUDIT_SECONDS: Final = 60.0  # Least time between two audits: one reads whole columns, 16 bytes a page.
-AUDIT_WAIT_SECONDS: Final = 1.0  # The first scrape gives the first audit this long.
+CENSUS_SECONDS: Final = 10.0  # And between two censuses, which refresh the mirror.
+SHARE_MAX: Final = 0.05  # Of the time that audits, and that censuses, may take.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-METHODS: Final = ("GET", "POST")  # A HEAD is a GET here. A route is matched before its methods are looked at.
+METHODS: Final = ("GET", "POST", "PUT")  # A HEAD is a GET here. A route is matched before its methods are looked at.
 OUTCOMES: Final = {
     Outcome.READ: "reads",
     Outcome.FAILED: "failures",
@@ -50,7 +64,14 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=self._registry,
         )
-        self._registry.register(_FromStore(backend))
+        self._suggestions = Counter(
+            "opic_suggestions", "Pages handed out to crawlers by this endpoint.", registry=self._registry
+        )
+        about = "Calls of crawlers for pages, by whether they got any."
+        calls = Counter("opic_suggestion_calls", about, ("answer",), registry=self._registry)
+        self._calls = {name: calls.labels(name) for name in ("pages", "none")}
+        ProcessCollector(registry=self._registry)
+        self._registry.register(_Collector(backend))
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request. A path or a method that no route has gets no label of its own."""
@@ -58,104 +79,232 @@ class Metrics:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._requests.labels(method, path or "other", f"{status // 100}xx" if status else "aborted").observe(seconds)
 
+    def handed(self, found: Mapping[str, Any]) -> None:
+        """Count what a crawler got."""
+        self._suggestions.inc(len(found["pages"]))
+        self._calls["pages" if found["pages"] else "none"].inc()
+
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics, and their content type, in the form that the header `Accept` asks for."""
         encode, kind = choose_encoder(accept)
         return encode(self._registry), kind
 
 
-class _FromStore(Collector):
+class _Collector(Collector):
+    """Looks at the store, at Kafka, at the mirror and at the books, and tells what it sees."""
+
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._audit = _BackgroundAudit(backend)
+        self._kafka = Beside("opic-kafka-look", self._ends)
+        self._store = Beside("opic-store-look", self._look)
+        self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
+        self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
     def describe(self) -> Iterator[Metric]:
         """Say nothing, so that registering asks nothing of the store."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the store knows; without it only that it is away."""
-        build = GaugeMetricFamily("opic_build_info", "1, with the version of the endpoint.", labels=["version"])
+        """Yield what is seen; of what is away only that it is."""
+        build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        seen = self._store.now(STORE_SECONDS)
+        yield _gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
+        if self._backend.settings.kafka_bootstrap is not None:
+            ends = seen.ends if seen is not None else self._kafka.now(KAFKA_SECONDS)
+            yield _gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None))
+        if seen is None:
+            return
+        yield from _of_books(seen.books)
+        yield from _of_cash(self._backend, seen)
+        yield from _of_work(seen)
+        yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
+        yield from _of_servers(seen.servers)
+        about = "When the last backup was done, in Unix time; 0 without any."
+        yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
+        if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
+            conserved, age = audited
+            yield _gauge("opic_cash_conserved", "1 if the last audit found every grain, 0 if not.", int(conserved))
+            yield _gauge("opic_audit_age_seconds", "Time since that audit.", age)
+
+    def _ends(self) -> Positions:
+        return self._backend.log.ends()
+
+    def _look(self) -> "_Seen":
+        # The ends first: where there is no lag then, all that had been accepted before has taken effect.
+        kafka = self._backend.settings.kafka_bootstrap is not None
+        return _Seen.of(self._backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
+
+    def _is_conserved(self) -> bool:
         try:
-            found = [*self._books(), self._batches(), *self._audit.metrics()]
-        except StoreError:
-            found = []
-        yield GaugeMetricFamily("opic_store_up", "1 if the store answers.", int(bool(found)))
-        yield from found
-
-    def _books(self) -> Iterator[Metric]:
-        shard = self._backend.shard
-        lag, books, rules = self._backend.lag(), shard.books(), shard.rules
-        events = CounterMetricFamily("opic_events", "Crawl events that took effect.", labels=["outcome"])
-        for outcome, name in OUTCOMES.items():
-            events.add_metric([outcome.value], getattr(books, name))
-        yield events
-        for name, about, count in (
-            ("opic_links", "Links of pages read: distinct, to other pages.", books.links),
-            ("opic_bad_links", "Links that were no absolute http(s) URLs, dropped.", books.bad_links),
-            ("opic_dead_letters", "Events that can't be taken.", books.dead_letters),
-            ("opic_seeds", "Pages asked to be made known by seeds.", books.seeds),
-            ("opic_clock_grains", "Grains ever spent by reads: the time axis of importance.", books.clock),
-            (
-                "opic_rounds",
-                "The clock in grants for every known page, or in all cash.",
-                books.rounds / (1 << ROUND_BITS),
-            ),
-        ):
-            yield CounterMetricFamily(name, about, count)
-        for name, about, value in (
-            ("opic_lag_events", "Events accepted that have not taken effect yet.", lag),
-            ("opic_known_pages", "Pages known and not gone.", books.live),
-            ("opic_read_pages", "Known pages read since they became known or came back.", books.open),
-            ("opic_gone_pages", "Pages gone.", books.gone),
-            ("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool),
-        ):
-            yield GaugeMetricFamily(name, about, value)
-        if not rules.continuous:
-            about = "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing."
-            bound = self._backend.query.error_bound(books)
-            yield GaugeMetricFamily("opic_error_bound", about, 2.0 if bound is None else bound)
-
-    def _batches(self) -> Metric:
-        buckets, seconds = step_times(self._backend.shard)
-        about = "Time that a step took, a batch of up to 4,000 links: from the answer to the one before to its own."
-        return HistogramMetricFamily("opic_step_seconds", about, buckets=buckets, sum_value=seconds)
-
-
-class _BackgroundAudit:
-    """The last audit, done again beside a scrape when it is old; a scrape waits for the first one only, and shortly."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._began = float("-inf")
-        self._last: tuple[bool, float] | None = None
-
-    def metrics(self) -> Iterator[Metric]:
-        """Yield the last result and its age."""
-        with self._lock:
-            alive = self._thread is not None and self._thread.is_alive()
-            if not alive and time.monotonic() - self._began >= AUDIT_SECONDS:
-                self._began = time.monotonic()
-                self._thread = threading.Thread(target=self._run, name="opic-audit", daemon=True)
-                self._thread.start()
-            thread = self._thread
-        if self._last is None and thread is not None:
-            thread.join(AUDIT_WAIT_SECONDS)
-        if self._last is not None:
-            conserved, at = self._last
-            about = "1 if the last audit found every grain, 0 if not."
-            yield GaugeMetricFamily("opic_cash_conserved", about, int(conserved))
-            yield GaugeMetricFamily("opic_audit_age_seconds", "Time since that audit.", time.monotonic() - at)
-
-    def _run(self) -> None:
-        at = time.monotonic()
-        try:
-            self._last = bool(self._backend.query.audit()["conserved"]), at
+            return bool(self._backend.query.audit()["conserved"])
         except StoreUnavailable:
-            pass  # Its age goes on growing.
+            raise
         except StoreError:
-            self._last = False, at  # A block is missing: those grains are.
+            return False  # A block is missing: those grains are.
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What the store said."""
+
+    parts: list[Books]
+    books: Books  # Of the whole crawl.
+    ends: Positions | None  # Of the log; None if Kafka is away.
+    lag: int  # Nothing if Kafka is away.
+    outbox: int
+    tallied: Tallied
+    leases: int
+    page_waits: int
+    host_waits: int
+    backup_at: float  # Unix seconds; 0 without any.
+    error_bound: float | None  # None where there is none: under the continuous payout.
+    servers: list[Mapping[str, Any]]  # As they say by INFO, in order of their names.
+
+    @classmethod
+    def of(cls, backend: Backend, ends: Positions | None) -> "_Seen":
+        """Ask it. All shards are asked at once, in a few round trips."""
+        crawl, now = backend.crawl, time.time()
+        lag = sum(max(0, end - crawl.resume(partition)) for partition, end in (ends or {}).items())
+        books = [["HGETALL", shard.keys.books] for shard in crawl.shards]
+        counts = [
+            ["ZCOUNT", name, f"({least:.6f}", "+inf"]
+            for shard in crawl.shards
+            for name, least in (
+                (shard.keys.leases, now * MILLION),
+                (shard.keys.waits, now),
+                (shard.keys.hosts, now),
+            )
+        ]
+        last = [["HGET", crawl.shards[0].keys.meta, "backup_at"]]
+        answers = crawl.ask([*books, *Tallied.commands(crawl), *counts, *last])
+        shards = len(crawl)
+        parts = [books_of(stored) for stored in answers[:shards]]
+        bound = backend.query.error_bound(parts)
+        held = answers[2 * shards : -1]
+        return cls(
+            parts,
+            Books.merged(parts, crawl.rules),
+            ends,
+            lag,
+            crawl.waiting(),
+            Tallied.of(answers[shards : 2 * shards]),
+            sum(map(int, held[::3])),
+            sum(map(int, held[1::3])),
+            sum(map(int, held[2::3])),
+            float(answers[-1] or 0),
+            None if crawl.rules.continuous else 2.0 if bound is None else bound,
+            _servers(crawl.client),
+        )
+
+
+def _of_books(books: Books) -> Iterator[Metric]:
+    events = CounterMetricFamily("opic_events", "Crawl events that took effect.", labels=["outcome"])
+    for outcome, name in OUTCOMES.items():
+        events.add_metric([outcome.value], getattr(books, name))
+    yield events
+    for name, about, value in (
+        ("opic_links", "Links of pages read: distinct, to other pages.", books.links),
+        ("opic_bad_links", "Links that were no absolute http(s) URLs, dropped.", books.bad_links),
+        ("opic_dead_letters", "Events that can't be taken.", books.dead_letters),
+        ("opic_seeds", "Pages asked to be made known by seeds.", books.seeds),
+        ("opic_clock_grains", "Grains ever moved by reads of pages: the time axis of importance.", books.clock),
+        ("opic_rounds", "The clock in grants for every known page, or in all cash.", books.rounds / (1 << ROUND_BITS)),
+    ):
+        yield CounterMetricFamily(name, about, value)
+    yield _gauge("opic_known_pages", "Pages known and not gone.", books.live)
+    yield _gauge("opic_read_pages", "Known pages read since they became known or came back.", books.open)
+    yield _gauge("opic_gone_pages", "Pages gone.", books.gone)
+
+
+def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
+    books, rules = seen.books, backend.crawl.rules
+    pages = rules.minted - books.pool - books.net
+    yield _gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
+    yield _gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
+    yield _gauge("opic_in_flight_grains", "Cash on its way from one shard to another.", books.net)
+    cash = GaugeMetricFamily("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
+    # Under the continuous payout pages that went away gave what they had; under grants they may owe.
+    for name, grains in (
+        ("read", books.open_cash),
+        ("never_read", pages - books.open_cash - books.v_gone),
+        ("gone", books.v_gone),
+    ):
+        cash.add_metric([name], grains)
+    yield cash
+    about = "Cash on pages against all that was ever spent: OPIC's own measure of its error, no bound on it."
+    yield _gauge("opic_error_factor", about, max(pages - books.v_gone, 0) / max(books.clock, 1))
+    if seen.error_bound is not None:
+        about = "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing."
+        yield _gauge("opic_error_bound", about, seen.error_bound)
+    yield _gauge("opic_outbox_entries", "Transfers that shards sent and others have not taken yet.", seen.outbox)
+
+
+def _of_work(seen: _Seen) -> Iterator[Metric]:
+    if seen.ends is not None:
+        yield _gauge("opic_lag_events", "Events accepted that have not taken effect yet.", seen.lag)
+        age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
+        yield _gauge("opic_lag_seconds", "Age of the event that took effect last, while more wait; else 0.", age)
+    tallied = seen.tallied
+    about = "Time that a step took, a batch of up to 4,000 links: from the answer to the one before to its own."
+    yield HistogramMetricFamily("opic_step_seconds", about, buckets=tallied.seconds, sum_value=tallied.seconds_sum)
+    about = "Events of a step."
+    yield HistogramMetricFamily("opic_step_events", about, buckets=tallied.events, sum_value=tallied.events_sum)
+    about = "Round trips to the store that steps took."
+    yield CounterMetricFamily("opic_step_round_trips", about, tallied.round_trips)
+    about = "Links looked up, by whether the worker had them in its cache."
+    lookups = CounterMetricFamily("opic_link_lookups", about, labels=["cache"])
+    lookups.add_metric(["hit"], tallied.cached)
+    lookups.add_metric(["miss"], tallied.links - tallied.cached)
+    yield lookups
+
+
+def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[Metric]:
+    yield _gauge("opic_leases", "Pages that crawlers have.", seen.leases)
+    yield _gauge("opic_page_waits", "Pages that wait after a failed fetch or a lease that ran out.", seen.page_waits)
+    yield _gauge("opic_host_waits", "Hosts that rest between two of their pages.", seen.host_waits)
+    if census is None:
+        return
+    counted, age = census
+    pages = GaugeMetricFamily("opic_frontier_pages", "All pages, by class and kind.", labels=["class", "kind"])
+    for labels, number in counted.pages.items():
+        pages.add_metric(list(labels), number)
+    yield pages
+    yield _gauge("opic_frontier_age_seconds", "Time since the pages of the frontier were counted.", age)
+    about = "Age of the state that answers over all pages were made from then."
+    yield _gauge("opic_estimate_age_seconds", about, counted.age_seconds)
+
+
+def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:
+    """Tell how the store's servers are; each by its place among them, for its address may be anybody's."""
+    yield _gauge("opic_store_servers", "Servers of the store, replicas apart.", len(servers))
+    for kind, name, about, entry in (
+        (GaugeMetricFamily, "opic_store_memory_bytes", "Memory that a server of the store uses.", "used_memory"),
+        (GaugeMetricFamily, "opic_store_memory_limit_bytes", "Its maxmemory; 0 is none.", "maxmemory"),
+        (GaugeMetricFamily, "opic_store_file_bytes", "Its append-only file; 0 without one.", "aof_current_size"),
+        (GaugeMetricFamily, "opic_store_replicas", "Replicas that are connected to it.", "connected_slaves"),
+        (CounterMetricFamily, "opic_store_commands", "Commands that it did.", "total_commands_processed"),
+    ):
+        family = kind(name, about, labels=["server"])
+        for place, info in enumerate(servers):
+            family.add_metric([str(place)], float(info.get(entry, 0)))
+        yield family
+    cpu = CounterMetricFamily("opic_store_cpu_seconds", "Processor time that it took.", labels=["server"])
+    for place, info in enumerate(servers):
+        cpu.add_metric([str(place)], float(info["used_cpu_sys"]) + float(info["used_cpu_user"]))
+    yield cpu
+
+
+def _servers(client: Any) -> list[Mapping[str, Any]]:
+    with store_errors():
+        return [server.info() for server in sorted(primaries(client), key=_address)]
+
+
+def _address(client: Any) -> str:
+    options = client.connection_pool.connection_kwargs
+    return f"{options.get('host', options.get('path'))}:{options.get('port')}"
+
+
+def _gauge(name: str, about: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, about, value)

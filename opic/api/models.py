@@ -107,6 +107,12 @@ class NextPages(_Body):
     )
     mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
     busy_hosts: list[str] = Field([], description="Hosts to pass over, at most OPIC_MAX_URLS.")
+    crawl_delays: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
+        {},
+        description="Seconds that hosts' robots.txt asks for between two fetches: kept, and held where longer than "
+        "OPIC_HOST_DELAY_SECONDS, up to 300; 0 takes it back. At most OPIC_MAX_URLS.",
+        examples=[{"a.example": 5}],
+    )
 
 
 class PageClass(_Body):
@@ -166,6 +172,19 @@ class TopPages(_Parameters):
     window: WindowParameter | None = Field(None, description=WINDOW)
 
 
+class FrontierHead(_Parameters):
+    """The head of the frontier asked for."""
+
+    n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.")
+    domain: str | None = Field(
+        None,
+        min_length=1,
+        max_length=DOMAIN_CHARS_MAX,
+        description="Only pages of this host or registered domain, with all below it.",
+    )
+    mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
+
+
 class PageHistory(_Parameters):
     """A page whose measures are asked for."""
 
@@ -219,6 +238,23 @@ class Next(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class FrontierPage(_Answer):
+    """A page that would be handed out."""
+
+    url: str
+    host: str
+    cash: int = Field(description="Grains it holds: what it would be chosen for.")
+    importance: float = Field(description=IMPORTANCE)
+    fetched_before: bool
+
+
+class FrontierShown(_Answer):
+    """The pages that would be handed out next, the best first."""
+
+    pages: list[FrontierPage]
+    as_of: float = Field(description=AS_OF)
+
+
 class Released(_Answer):
     """What became of the leases."""
 
@@ -231,6 +267,7 @@ class PageImportance(_Answer):
     url: str = Field(description="The canonical form of the URL asked for.")
     importance: float | None = Field(description=IMPORTANCE)
     rank: int | None = Field(None, description="1 is the best.")
+    percentile: float | None = Field(None, description="How many in a hundred pages are no better; 100 for the best.")
     cash: int | None = Field(None, description="Grains received since the last read; negative where the page owes.")
     reads: int | None = Field(None, description="Reads so far: answers 2xx and 3xx.")
     last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
@@ -298,9 +335,11 @@ class Audited(_Answer):
     minted: int
     pages: int
     virtual: int
-    in_flight: int
+    in_flight: int = Field(description="Grains on their way between shards.")
     conserved: bool = Field(description="Nothing was made or lost, and every total equals its recount.")
-    shards: list[dict[str, Any]] = Field(description="The same for each shard.")
+    shards: list[dict[str, Any]] = Field(
+        description="The same for each shard, and the totals that differ from their recount."
+    )
 
 
 class Stats(_Answer):
@@ -389,6 +428,7 @@ _PAGE: dict[str, Any] = {
     "url": "https://a.example/",
     "importance": 0.25,
     "rank": 1,
+    "percentile": 100.0,
     "cash": 524_288,
     "reads": 3,
     "last_read_clock": 9_437_184,
@@ -406,8 +446,15 @@ _NEXT: dict[str, Any] = {
     "lease": "0-1-1764000300000000",
     "lease_until": 1_764_000_300.0,
 }
+_SHOWN: dict[str, Any] = {k: _NEXT[k] for k in ("url", "cash", "importance", "fetched_before")}
 _TOP: dict[str, Any] = {k: _PAGE[k] for k in ("url", "importance", "rank", "cash", "policy", "window")}
-_BOOKS: dict[str, Any] = {"pages": 8_388_608, "virtual": 4_503_599_618_981_888, "in_flight": 0, "conserved": True}
+_BOOKS: dict[str, Any] = {
+    "minted": 1 << 52,
+    "pages": 8_388_608,
+    "virtual": 4_503_599_618_981_888,
+    "in_flight": 0,
+    "conserved": True,
+}
 _CLASSES: dict[str, Any] = {
     "classes": [
         {
@@ -430,6 +477,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "ClassesFound": [{**_CLASSES, "as_of": _NOW}],
     "Reclassified": [{**_CLASSES, "reclassified": 6, "as_of": _NOW}],
     "Next": [{"pages": [_NEXT], "retry_after": 0, "as_of": _NOW}],
+    "FrontierShown": [{"pages": [{**_SHOWN, "host": "b.example"}], "as_of": _NOW}],
     "Released": [{"released": 1}],
     "OneImportance": [{**_PAGE, "as_of": _NOW}],
     "ManyImportances": [{"pages": [_PAGE, {"url": "https://b.example/", "importance": None}], "as_of": _NOW}],
@@ -444,7 +492,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "as_of": _NOW,
         }
     ],
-    "Audited": [{"minted": 1 << 52, **_BOOKS, "shards": [{"shard": 0, **_BOOKS, "mismatches": []}]}],
+    "Audited": [{**_BOOKS, "shards": [{"shard": 0, **_BOOKS, "mismatches": []}]}],
     "Stats": [
         {
             "known_pages": 4,

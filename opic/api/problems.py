@@ -6,6 +6,7 @@ kind, and `detail` is for whoever reads it: it names the thing, the value, the l
 
 import json
 from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -20,6 +21,7 @@ from opic.errors import (
     KeyReused,
     KeysFull,
     NotBuiltYet,
+    NotKept,
     OpicError,
     Refused,
     StoreUnavailable,
@@ -33,25 +35,32 @@ ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
 
 KINDS: Final[dict[str, tuple[int, str]]] = {
+    "not-http": (400, "The request is not HTTP"),
     "not-json": (400, "The body is not JSON"),
     "not-msgpack": (400, "The body is not MessagePack"),
+    "not-decoded": (400, "The body is not what its Content-Encoding says"),
     "no-token": (401, "A bearer token is needed"),
     "foreign-origin": (403, "A web page of another origin may not send this"),
     "no-such-path": (404, "No such path"),
     "unknown-page": (404, "A page never seen"),
     "wrong-method": (405, "The path does not take this method"),
+    "slow": (408, "The request came too slowly"),
     "refused": (409, "The store can't take this as it is now"),
+    "not-kept": (409, "The store does not keep this"),
     "too-large": (413, "The body is too large"),
+    "target-too-long": (414, "The path with its query is too long"),
     "wrong-media-type": (415, "The body is of a type that is not taken"),
     "bad-input": (422, "A value can't be taken"),
     "bad-url": (422, "A URL can't be taken"),
     "bad-event": (422, "The event can't be taken"),
     "key-reused": (422, "The Idempotency-Key came with another body"),
+    "head-too-large": (431, "The head of the request is too large"),
     "internal": (500, "The service failed"),
     "not-built-yet": (501, "Not built yet"),
     "not-ready": (503, "Not ready"),
     "disk-full": (503, "The disk of the store is full"),
     "keys-full": (503, "Too many Idempotency-Keys are remembered"),
+    "too-many-connections": (503, "Too many connections"),
     "store-away": (503, "The store can't take this now"),
 }
 
@@ -97,6 +106,11 @@ class Problem(Exception):
         if self.status == 503:
             self.headers.setdefault("Retry-After", str(RETRY_SECONDS))
 
+    @property
+    def phrase(self) -> str:
+        """The status in the words of HTTP."""
+        return HTTPStatus(self.status).phrase
+
     def response(self, request_id: str | None = None) -> "Json":
         """Turn it into an answer."""
         content: dict[str, object] = {
@@ -130,6 +144,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem("disk-full", str(error), headers={"Retry-After": str(FULL_SECONDS)})
     if isinstance(error, Refused):
         return Problem("refused", str(error))
+    if isinstance(error, NotKept):
+        return Problem("not-kept", str(error))
     if isinstance(error, BadInput):
         kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
         return Problem(kind, str(error))

@@ -3,21 +3,25 @@
 import contextlib
 import errno
 import ipaddress
+import math
+import resource
 import signal
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
 
+from opic.api.wire import LOOK_SECONDS, Config, Limits, Watch, Wire
 from opic.errors import SettingsError
 
 BACKLOG: Final = 2_048
-KEEP_ALIVE_SECONDS: Final = 75  # Longer than crawlers think, so that they rarely meet a connection just closed.
 GRACE_SECONDS: Final = 5  # For the requests in hand when told to end.
-HEAD_BYTES_MAX: Final = 256 << 10  # Of a request's line and headers: a URL of 100 kB gets our 422, not a bare 400.
+FILES_OF_OURS: Final = 256  # Open files beside the connections: the store's, Kafka's, what is read.
 
 
 def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = False) -> socket.socket:
@@ -87,6 +91,18 @@ def url_of(listener: socket.socket) -> str:
 class Server(uvicorn.Server):
     """Uvicorn that ends when told to, and leaves it to its caller what to do then."""
 
+    _looked = 0.0
+
+    async def on_tick(self, counter: int) -> bool:
+        """Look at the connections now and then, and end those whose time is over."""
+        now = time.monotonic()
+        if now - self._looked >= LOOK_SECONDS:
+            self._looked = now
+            for connection in list(self.server_state.connections):
+                assert isinstance(connection, Wire)
+                connection.look(now)
+        return await super().on_tick(counter)
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         """Take SIGINT and SIGTERM while serving.
@@ -106,11 +122,17 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(app: FastAPI) -> Server:
-    """Configure a server: our own log lines, HTTP/1.1 only, limits on what is waited for."""
-    config = uvicorn.Config(
+def make_server(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B008 - frozen
+    """Configure a server: our own log lines, HTTP/1.1 only, limits on what is waited for.
+
+    Args:
+        app: from `create_app`.
+        limits: of its connections.
+    """
+    config = Config(
         app,
-        http="h11",
+        http=Wire,
+        loop="uvloop",
         ws="none",
         lifespan="off",
         log_config=None,
@@ -119,14 +141,34 @@ def make_server(app: FastAPI) -> Server:
         server_header=False,
         proxy_headers=False,
         backlog=BACKLOG,
-        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
-        h11_max_incomplete_event_size=HEAD_BYTES_MAX,
     )
+    config.watch = Watch(limits)
+    config.timeout_keep_alive = math.ceil(config.watch.limits.idle_seconds)
     return Server(config)
 
 
-def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8080, sockets: list[socket.socket] | None = None) -> None:
+def make_room(connections: int) -> int:
+    """Let this process have as many open files as so many connections want, where its hard limit allows it.
+
+    Returns:
+        How many connections there may be.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = connections + FILES_OF_OURS
+    if soft < wanted:
+        soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(1, min(connections, soft - FILES_OF_OURS))
+
+
+def serve(
+    app: FastAPI,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    sockets: list[socket.socket] | None = None,
+    limits: Limits = Limits(),  # noqa: B008 - frozen
+) -> None:
     """Serve until SIGINT or SIGTERM; return once the requests in hand are answered, after GRACE_SECONDS at most.
 
     Args:
@@ -134,10 +176,11 @@ def serve(app: FastAPI, host: str = "127.0.0.1", port: int = 8080, sockets: list
         host: to listen on, if there are no sockets.
         port: likewise.
         sockets: from `bind`; they are closed at the end.
+        limits: of connections; fewer of them where this process may not open so many files.
 
     Raises:
         SettingsError: see `bind`.
     """
     if sockets is None:
         sockets = [bind(host, port, token_set=app.state.secured)]
-    make_server(app).run(sockets)
+    make_server(app, replace(limits, connections=make_room(limits.connections))).run(sockets)

@@ -123,6 +123,7 @@ class Measures:
     fetched_at_us: Int64s
     anchor_clock: Int64s  # (n,), 0 where there is none; as below.
     anchor_spent: Int64s
+    dangling: NDArray[np.bool_]  # (n,), read, and without links when it was last.
 
 
 def unpack_measures(records: Sequence[bytes]) -> Measures:
@@ -149,7 +150,9 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
             part_of, where[has] = _take(packed, where[has])
             if nth == 1:
                 anchor[part, some[has]] = part_of
-    at[some] = where + np.where(numbers > 0, DIGEST_BYTES, 0)
+    dangling, read = np.zeros(len(records), np.bool_), numbers > 0
+    dangling[some[read]] = ~packed[where[read, np.newaxis] + np.arange(DIGEST_BYTES)].any(axis=1)
+    at[some] = where + np.where(read, DIGEST_BYTES, 0)
     # What is left of each is numbers only, so that one pass over the bytes finds them all.
     edges = np.zeros(len(packed) + 1, np.int64)
     np.add.at(edges, at, 1)
@@ -160,7 +163,8 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     stops = np.flatnonzero(last)
     if not len(stops):
         nothing = np.empty(0, np.int64)
-        return Measures(reads, np.zeros(len(records) + 1, np.int64), nothing, nothing, nothing, *anchor)
+        starts = np.zeros(len(records) + 1, np.int64)
+        return Measures(reads, starts, nothing, nothing, nothing, anchor[0], anchor[1], dangling)
     firsts = np.concatenate(([0], stops[:-1] + 1))
     shifts = 7 * (np.arange(len(inside)) - np.repeat(firsts, stops - firsts + 1))
     numbers = np.add.reduceat((inside & 0x7F).astype(np.int64) << shifts, firsts).reshape(-1, 3)
@@ -169,7 +173,7 @@ def unpack_measures(records: Sequence[bytes]) -> Measures:
     steps = numbers[:, 2]
     times = (steps >> 1) ^ -(steps & 1)  # Zigzag.
     clock, cash, times = _summed(numbers[:, 0], starts), numbers[:, 1].copy(), _summed(times, starts)
-    return Measures(reads, starts, clock, cash, times, *anchor)
+    return Measures(reads, starts, clock, cash, times, anchor[0], anchor[1], dangling)
 
 
 def join_measures(parts: Sequence[Measures]) -> Measures:
@@ -180,8 +184,11 @@ def join_measures(parts: Sequence[Measures]) -> Measures:
         so_far += len(part.clock)
     nothing = np.empty(0, np.int64)
     names = ("reads", "clock", "cash", "fetched_at_us", "anchor_clock", "anchor_spent")
-    reads, *columns = (np.concatenate([nothing, *(getattr(p, name) for p in parts)]) for name in names)
-    return Measures(reads, np.concatenate(starts), *columns)
+    reads, clock, cash, fetched, anchor_clock, anchor_spent = (
+        np.concatenate([nothing, *(getattr(p, name) for p in parts)]) for name in names
+    )
+    dangling = np.concatenate([np.empty(0, np.bool_), *(part.dangling for part in parts)])
+    return Measures(reads, np.concatenate(starts), clock, cash, fetched, anchor_clock, anchor_spent, dangling)
 
 
 def _take(packed: Bytes, at: Int64s) -> tuple[Int64s, Int64s]:

@@ -1,24 +1,28 @@
 """Connections to the store, and the words for what can go wrong with one."""
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import redis
 from redis.backoff import AbstractBackoff, ExponentialBackoff, NoBackoff
+from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
-from opic.errors import NotBuiltYet, SettingsError, StoreError, StoreFull, StoreUnavailable
+from opic.errors import SettingsError, StoreError, StoreFull, StoreUnavailable
+from opic.store.cluster import ELSEWHERE, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
+from opic.store.library import LoadsLibrary, is_missing
+from opic.store.library import load_functions as _load
 
 # redis-py types each answer as bytes or str or None; we never decode answers, and check what may be missing.
 Client = Any
 TIMEOUT_SECONDS = 30.0
-SILENT_SECONDS = 1.0  # After somebody waited for so long in vain, others need not.
-LIBRARY = "opic_1"
-VERSION_MIN = (7, 0)
+CONNECT_SECONDS = 5.0
+RUN_ID = re.compile(rb"run_id:(\w+)")
+RUN = "opic_run_id"  # What a connection of ours remembers of its server; "" on a new one.
 
 
 def without_secret(url: str) -> str:
@@ -57,11 +61,27 @@ class _Patience(Retry):
             raise
 
 
+class _Server(LoadsLibrary, redis.Redis):
+    """A client of one server."""
+
+
+def _mark(connection: Any) -> None:
+    """Tell a new connection: the client makes them silently, maybe to a server that was started again."""
+    setattr(connection, RUN, b"")
+
+
+def _mark_connected(connection: Any) -> None:
+    connection.on_connect()
+    _mark(connection)
+
+
 def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
-    """Connect to redis://, rediss:// or unix://. Nothing is sent yet.
+    """Connect to redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
+
+    Nothing is sent yet, but to a cluster: one of its nodes is asked for the others.
 
     Args:
-        url: of the store.
+        url: of the store; of a cluster, of some of its nodes: redis+cluster://user:password@host:port,host:port.
         retries: how often a command is sent again after a lost connection. Reads and the fenced step may be repeated;
             an append may not, since nobody knows whether the lost one took effect. A server that says nothing is not
             asked again: it was given its time.
@@ -69,16 +89,21 @@ def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECO
 
     Raises:
         SettingsError: no such scheme.
-        NotBuiltYet: a cluster.
+        StoreError: none of the cluster's nodes answers, or none is part of a cluster.
     """
     scheme = urlsplit(url).scheme
-    if scheme == "redis+cluster":
-        raise NotBuiltYet("redis+cluster:// is not built yet: use one redis:// server, or the embedded store")
+    options = {"socket_timeout": timeout_seconds, "socket_connect_timeout": CONNECT_SECONDS}
+    if scheme in SCHEMES:
+        with store_errors():
+            return connect_cluster(url, retries=retries, on_connect=_mark, **options)
     if scheme not in ("redis", "rediss", "unix"):
-        raise SettingsError(f"OPIC_STORE={without_secret(url)}: use redis://, rediss://, unix:// or embedded:DIR")
+        raise SettingsError(
+            f"OPIC_STORE={without_secret(url)}: use redis://, rediss://, redis+cluster://, rediss+cluster://, unix:// "
+            "or embedded:DIR"
+        )
     backoff = ExponentialBackoff(cap=0.5, base=0.02) if retries else NoBackoff()
     retry = _Patience(backoff, retries)
-    return redis.Redis.from_url(url, socket_timeout=timeout_seconds, socket_connect_timeout=5.0, retry=retry)
+    return _Server.from_url(url, redis_connect_func=_mark_connected, retry=retry, **options)
 
 
 @contextmanager
@@ -86,33 +111,84 @@ def store_errors() -> Iterator[None]:
     """Turn the client's exceptions into ours."""
     try:
         yield
-    except (redis.ConnectionError, redis.TimeoutError) as error:
-        raise StoreUnavailable(f"the store does not answer: {error}") from error
-    except redis.ResponseError as error:
-        text = str(error)
-        if "OPICFULL" in text:
-            raise StoreFull(text) from error
-        if text.startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")):
-            raise StoreUnavailable(f"the store is not ready: {text}") from error
-        if text.startswith("MISCONF") or "OOM command not allowed" in text:
-            raise StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}") from error
-        raise StoreError(f"the store refused a command: {text}") from error
+    except (redis.RedisError, RedisClusterException) as error:
+        raise _ours(error) from error
+
+
+def _ours(error: Exception) -> StoreError:
+    """Say what went wrong and, where somebody can do something, what. No text of the client holds a secret."""
+    if isinstance(error, RedisClusterException) and error.__cause__ is not None:
+        return _ours(error.__cause__) if isinstance(error.__cause__, Exception) else StoreUnavailable(str(error))
+    text = str(error)
+    if isinstance(error, redis.AuthenticationError) or "WRONGPASS" in text or "NOAUTH" in text:
+        return StoreError(f"the store says: wrong user or password ({text}): see those in OPIC_STORE")
+    if isinstance(error, redis.exceptions.NoPermissionError):
+        return StoreError(f"the store's user lacks a right ({text}): see docs/operations.md for what it needs")
+    if "Cluster mode is not enabled" in text:
+        return StoreError("the store is no cluster: use redis:// in the place of redis+cluster://")
+    if "SSL" in text or "CERTIFICATE" in text:
+        return StoreUnavailable(
+            f"TLS with the store failed ({text}): does that port speak TLS, and does ?ssl_ca_certs=FILE in OPIC_STORE "
+            "name who signed its certificate?"
+        )
+    if isinstance(error, redis.exceptions.ReadOnlyError):
+        return StoreUnavailable(f"the store is a replica, which takes no writes: {text}")
+    if isinstance(error, (*ELSEWHERE, ClusterError)):
+        return StoreUnavailable(f"a slot of the cluster is moving or down: {text}")
+    if is_missing(error):
+        return StoreUnavailable(f"the store lost the function library: {text}")
+    if not isinstance(error, redis.ResponseError):
+        return StoreUnavailable(f"the store does not answer: {text}")
+    if "OPICFULL" in text:
+        return StoreFull(text)
+    if text.startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")):
+        return StoreUnavailable(f"the store is not ready: {text}")
+    if text.startswith("MISCONF") or "OOM command not allowed" in text:
+        return StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}")
+    return StoreError(f"the store refused a command: {text}")
 
 
 class Line:
-    """One connection, for whoever sends ahead: answers come in the order of the commands."""
+    """One connection to the server of a shard, for whoever sends ahead: answers come in the order of the commands.
 
-    def __init__(self, client: Client) -> None:
-        """Take a connection of the client's pool; give it back by `close`."""
-        self._pool = client.connection_pool
-        with store_errors():
-            self._connection = self._pool.get_connection()
+    `run_id` names the run of that server: another one may have lost the last of what it was told.
+    """
+
+    def __init__(self, client: Client, key: str) -> None:
+        """Take a connection of the client's pool, to the server that has the key; give it back by `close`.
+
+        Raises:
+            StoreUnavailable: it can't be reached.
+        """
+        self._client, self._cluster = client, client if isinstance(client, Cluster) else None
         self._open = 0  # Answers still to come.
+        self.sent = 0  # Messages, each a round trip.
+        with store_errors(), self._sent_elsewhere():
+            self._pool = self._cluster.pool_of(key) if self._cluster is not None else client.connection_pool
+            self._connection = self._pool.get_connection()
+        try:
+            self.run_id = self._run_id()
+        except BaseException:
+            self.close()
+            raise
+
+    def _run_id(self) -> bytes:
+        known: bytes | None = getattr(self._connection, RUN, None)
+        if known:
+            return known
+        self.send(["INFO", "server"])
+        found = RUN_ID.search(self.answer())
+        if found is None:
+            raise StoreError("the store's INFO names no run_id: is something between us and it?")
+        if known is not None:  # Not one of ours is marked when it is new: it is asked each time.
+            setattr(self._connection, RUN, found[1])
+        return found[1]
 
     def send(self, *commands: Sequence[Any]) -> None:
         """Send commands, in one piece."""
         self._open += len(commands)
-        with store_errors():
+        self.sent += bool(commands)
+        with store_errors(), self._sent_elsewhere():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def answer(self) -> Any:
@@ -121,49 +197,40 @@ class Line:
             return self._read()
 
     def answers(self, count: int) -> list[Any]:
-        """Wait for the next answers; a refusal is one of them, not raised."""
+        """Wait for the next answers; a refusal is one of them, not raised, unless it says to ask elsewhere."""
         found: list[Any] = []
         with store_errors():
             for _ in range(count):
                 try:
                     found.append(self._read())
+                except ELSEWHERE:
+                    raise
                 except redis.ResponseError as error:
                     found.append(error)
         return found
 
     def _read(self) -> Any:
         self._open -= 1
-        return self._connection.read_response()
+        with self._sent_elsewhere():
+            try:
+                return self._connection.read_response()
+            except redis.ResponseError as error:
+                if is_missing(error):  # Nothing was written: whoever tries again will find it.
+                    _load(self._client)
+                raise
+
+    @contextmanager
+    def _sent_elsewhere(self) -> Iterator[None]:
+        """Let the next line ask who has which slot, if this one's server has it no more."""
+        try:
+            yield
+        except (redis.ConnectionError, redis.TimeoutError, *ELSEWHERE):
+            if self._cluster is not None:
+                self._cluster.outdated = True
+            raise
 
     def close(self) -> None:
         """Give the connection back, or end it if answers are under way: nobody else may take them for his."""
         if self._open:
             self._connection.disconnect()
         self._pool.release(self._connection)
-
-
-def check_server(client: Client) -> None:
-    """Refuse a server that could not keep the books: too old, or one that evicts keys.
-
-    Raises:
-        StoreError: with what to change.
-    """
-    with store_errors():
-        info = client.info("server")
-        version = tuple(int(part) for part in str(info["redis_version"]).split(".")[:2])
-        if version < VERSION_MIN:
-            raise StoreError(f"the store is Redis {info['redis_version']}: functions need Redis 7.0 or any Valkey")
-        policy = client.info("memory").get("maxmemory_policy", "noeviction")
-        if policy != "noeviction":
-            raise StoreError(f"the store's maxmemory-policy is {policy}, which would evict cash: set it to noeviction")
-
-
-def load_functions(client: Client) -> None:
-    """Load the function library, unless the server has this very text already."""
-    code = (Path(__file__).parent / "opic.lua").read_text()
-    with store_errors():
-        for library in client.function_list(LIBRARY, withcode=True):
-            flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library
-            if flat.get(b"library_code", b"").decode() == code:
-                return
-        client.function_load(code, replace=True)

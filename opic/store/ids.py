@@ -13,13 +13,14 @@ import numpy as np
 import redis
 import zstandard
 
-from opic.errors import StoreError
+from opic.errors import FenceMoved, StoreError, StoreUnavailable
 from opic.store.connection import Client, store_errors
 from opic.store.keys import BLOCK_BYTES, BUCKET_LOAD, ROWS_I64, ROWS_U8, ROWS_URLS, Keys
 
 FINGERPRINT_BYTES = 8
 URLS_A_CALL = 4_000  # About 10 ms of server time when all are new.
-UPKEEP_A_CALL = 64  # Buckets to split, and lists of 256 URLs to seal: about 1 MB.
+SPLITS_A_CALL = 128  # A few more than new URLs of a call fill buckets, else these would be fuller with each.
+SEALS_A_CALL = 64  # Lists of 256 URLs: about 1 MB.
 ZSTD_LEVEL = 3
 URLS_BYTES_MAX = 16 << 20  # What a sealed block may unpack to; 256 URLs of 2 KiB are far less.
 
@@ -41,6 +42,12 @@ class Directory:
             counters = self.client.hmget(self.keys.ids, "next", "buckets", "sealed")
         self.next_id, self.buckets, self.sealed = (int(n) for n in counters)
 
+    def forget(self) -> None:
+        """Forget what a server that lost its tail may have lost too: counters, and lists that were to be sealed."""
+        self.next_id, self.buckets, self.sealed = 0, 0, 0
+        self._full.clear()
+        self._asked.clear()
+
     def fingerprint(self, url: str) -> bytes:
         """Return 64 bits of the keyed hash of a canonical URL: one false match in 10^5 shards of 10^7 pages."""
         hashed = self._hash.copy()
@@ -56,20 +63,32 @@ class Directory:
 
     def find(self, urls: Sequence[str]) -> list[int | None]:
         """Return the ids of canonical URLs, None for one that has none."""
-        fingerprints = [self.fingerprint(url) for url in urls]
+        while True:
+            commands, buckets = self.find_commands(urls)
+            with store_errors(), self.client.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                found = self.found(pipe.execute(), buckets)
+            if found is not None:
+                return found
+
+    def find_commands(self, urls: Sequence[str]) -> tuple[list[list[Any]], int]:
+        """Return the commands that look for ids, for whoever sends them himself, and how many buckets they count on."""
         if not self.buckets:
             self.reload()
-        while True:
-            buckets = self.buckets
-            with store_errors(), self.client.pipeline(transaction=False) as pipe:
-                for fp, bucket in zip(fingerprints, self.buckets_of(fingerprints).tolist(), strict=True):
-                    pipe.hget(self.keys.block("p", bucket), fp)
-                pipe.hget(self.keys.ids, "buckets")
-                *found, now = pipe.execute()
-            # A bucket that was split meanwhile would have hidden a page.
-            if int(now) == buckets:
-                return [None if i is None else int(i) for i in found]
-            self.buckets = int(now)
+        buckets, fingerprints = self.buckets, [self.fingerprint(url) for url in urls]
+        places = self.buckets_of(fingerprints).tolist()
+        look = [["HGET", self.keys.block("p", place), fp] for fp, place in zip(fingerprints, places, strict=True)]
+        return [*look, ["HGET", self.keys.ids, "buckets"]], buckets
+
+    def found(self, replies: Sequence[Any], buckets: int) -> list[int | None] | None:
+        """Take the replies to `find_commands`; return the ids, or None: ask again, there are more buckets now."""
+        *ids, now = replies
+        # A bucket that was split meanwhile would have hidden a page.
+        if int(now) == buckets:
+            return [None if i is None else int(i) for i in ids]
+        self.buckets = int(now)
+        return None
 
     def assign(self, urls: Sequence[str], inflow: bool) -> list[int]:
         """Return the ids of distinct canonical URLs; those never seen get the next ones, in the order given."""
@@ -97,7 +116,7 @@ class Directory:
         if not self.buckets:
             self.reload()
         commands: list[list[Any]] = []
-        for new in range(self.buckets, min(-(-self.next_id // BUCKET_LOAD), self.buckets + UPKEEP_A_CALL)):
+        for new in range(self.buckets, min(-(-self.next_id // BUCKET_LOAD), self.buckets + SPLITS_A_CALL)):
             span = 1 << new.bit_length()
             names = (keys.ids, keys.block("p", new - span // 2), keys.block("p", new))
             commands.append(["FCALL", "opic_1_split", 3, *names, new, span])
@@ -107,7 +126,7 @@ class Directory:
             commands.append(["FCALL", "opic_1_seal", 2, keys.ids, keys.block("u", number), number, packed])
             self.sealed = max(self.sealed, number + 1)
         self._full.clear()
-        self._asked = list(range(self.sealed, min(self.next_id // ROWS_URLS, self.sealed + UPKEEP_A_CALL)))
+        self._asked = list(range(self.sealed, min(self.next_id // ROWS_URLS, self.sealed + SEALS_A_CALL)))
         commands += [["LRANGE", keys.block("u", number), 0, -1] for number in self._asked]
         return [*commands, self._ids_command(urls, inflow)]
 
@@ -144,43 +163,58 @@ class Directory:
                 raise urls
         if isinstance(found, Exception):
             raise found
+        if found and found[0] == b"PAUSED":
+            raise paused()
         if found and found[0] == b"MOVED":
+            if found[1] is None:
+                raise FenceMoved("the shard is not there any more")
             self.next_id, self.buckets = int(found[1]), int(found[2])
             return None
         self.next_id = max(self.next_id, max(found, default=-1) + 1)
         return list(found)
 
 
-def read_urls(client: Client, keys: Keys, ids: Iterable[int]) -> dict[int, str]:
-    """Return URLs by id, from sealed blocks and from lists that still fill."""
-    wanted: dict[int, list[int]] = {}
-    for i in ids:
-        wanted.setdefault(i // ROWS_URLS, []).append(i)
-    urls: dict[int, str] = {}
+def paused() -> StoreUnavailable:
+    """Say why nothing is written for a moment."""
+    return StoreUnavailable("a backup is being made, which holds all steps for as long")
+
+
+def read_urls(client: Client, asked: Sequence[tuple[Keys, Iterable[int]]]) -> list[dict[int, str]]:
+    """Return URLs by id, of each shard asked, from sealed blocks and from lists that still fill."""
+    wanted: dict[tuple[int, int], list[int]] = {}  # By place in `asked`, and block.
+    for nth, (_, ids) in enumerate(asked):
+        for i in ids:
+            wanted.setdefault((nth, i // ROWS_URLS), []).append(i)
+    urls: list[dict[int, str]] = [{} for _ in asked]
     todo = list(wanted)
     with store_errors():
-        sealed = int(client.hget(keys.ids, "sealed") or 0)
+        with client.pipeline(transaction=False) as pipe:
+            for keys, _ in asked:
+                pipe.hget(keys.ids, "sealed")
+            sealed = [int(n or 0) for n in pipe.execute()]
         for _ in range(2):  # A list may be sealed between two looks, never unsealed.
             with client.pipeline(transaction=False) as pipe:
-                for b in todo:
-                    if b < sealed:
-                        pipe.get(keys.block("u", b))
+                for nth, b in todo:
+                    key = asked[nth][0].block("u", b)
+                    if b < sealed[nth]:
+                        pipe.get(key)
                     else:
-                        pipe.lrange(keys.block("u", b), 0, -1)
+                        pipe.lrange(key, 0, -1)
                 answers = pipe.execute(raise_on_error=False)
             late = []
-            for b, answer in zip(todo, answers, strict=True):
+            for (nth, b), answer in zip(todo, answers, strict=True):
                 if isinstance(answer, redis.ResponseError) and "WRONGTYPE" in str(answer):
-                    late.append(b)
+                    late.append((nth, b))
+                    sealed[nth] = max(sealed[nth], b + 1)
                     continue
                 if isinstance(answer, Exception):
                     raise answer
                 block = unpack_urls(answer) if isinstance(answer, bytes) else [url.decode() for url in answer]
-                urls |= {i: block[i % ROWS_URLS] for i in wanted[b] if i % ROWS_URLS < len(block)}
+                urls[nth] |= {i: block[i % ROWS_URLS] for i in wanted[nth, b] if i % ROWS_URLS < len(block)}
             if not late:
                 break
-            todo, sealed = late, max(late) + 1
-    missing = [i for b in wanted for i in wanted[b] if i not in urls]
+            todo = late
+    missing = [i for (nth, _), ids in wanted.items() for i in ids if i not in urls[nth]]
     if missing:
         raise StoreError(f"the URL of page {missing[0]} is missing: the store is damaged, restore a backup")
     return urls
@@ -189,3 +223,8 @@ def read_urls(client: Client, keys: Keys, ids: Iterable[int]) -> dict[int, str]:
 def unpack_urls(packed: bytes) -> list[str]:
     """Unpack a sealed block."""
     return zstandard.ZstdDecompressor().decompress(packed, max_output_size=URLS_BYTES_MAX).decode().split("\n")
+
+
+def url_in(packed: bytes, place: int, unpacker: zstandard.ZstdDecompressor) -> str:
+    """Return one URL of a sealed block; an unpacker, of the caller's thread, is dear to make."""
+    return unpacker.decompress(packed, max_output_size=URLS_BYTES_MAX).split(b"\n", place + 1)[place].decode()

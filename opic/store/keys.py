@@ -8,7 +8,7 @@ from typing import Final
 
 from opic.errors import SettingsError
 
-FORMAT: Final = "2"  # Of keys, columns and records. Another one is refused.
+FORMAT: Final = "3"  # Of keys, columns and records. Another one is refused.
 # 4,094 int64 with the string's header fill the allocator's 32 KiB class; a power of two would waste a fifth.
 ROWS_I64: Final = 4_094
 ROWS_U8: Final = 32_752
@@ -30,6 +30,7 @@ class Keys:
         """
         if not CRAWL_NAME.fullmatch(crawl):
             raise SettingsError(f"OPIC_CRAWL={crawl!r}: a crawl's name is 1 to 64 letters, digits, '_', '.' or '-'")
+        self.crawl, self.shard = crawl, shard
         self.prefix = f"opic:{{{crawl}:{shard}}}:"
         self.meta = self.prefix + "meta"
         self.books = self.prefix + "books"
@@ -38,16 +39,32 @@ class Keys:
         self.log = self.prefix + "log"
         self.end = self.prefix + "end"
         self.dead = self.prefix + "dead"
+        self.replayed = self.prefix + "replayed"
         self.classes = self.prefix + "classes"
+        self.rules = self.prefix + "rules"
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
         self.metrics = self.prefix + "metrics"
         self.series = self.prefix + "series"
+        self.curve = self.prefix + "curve"
+        self.sent = self.prefix + "sent"
+        self.seen = self.prefix + "seen"
+        self.resume = self.prefix + "resume"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"
         self.hosts = self.prefix + "hosts"
+        self.freed = self.prefix + "freed"
+        self.polite = self.prefix + "polite"
+        self.crawl_delays = self.prefix + "crawldelays"
+        self.flights = self.prefix + "flights"
+        self.flight_ends = self.prefix + "flightends"
+        self.barrier = self.prefix + "barrier"
 
     def block(self, column: str, number: int) -> str:
         """Return the key of a block: column v, h, f, r (int64), s (state), m (measures), u (URLs), p (fingerprints)."""
         return f"{self.prefix}{column}:{number}"
+
+    def outbox(self, to: int) -> str:
+        """Return the key of the stream of what was sent to another shard."""
+        return f"{self.prefix}out:{to}"

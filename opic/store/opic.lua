@@ -9,6 +9,8 @@
 --   u:<b>                 256 URLs in order of ids: a list while it fills, then one zstd string
 --   p:<b>                 hash: fingerprint -> id, about 32 a bucket; buckets split one by one as pages come
 --   ids, books, offsets   hashes: counters of ids; the totals of the columns; source/partition -> next offset
+--   out:<to>, sent        streams: what was sent to another shard, 1-0, 1-1 ..; hash: shard -> how many so far
+--   seen                  sorted set: records of calls with an Idempotency-Key that took effect -> their time
 --   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   metrics               hash: what workers measured
@@ -31,6 +33,12 @@ for at = 0, 4093 do PLACE[at] = '#' .. at end
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
+end
+
+-- A backup holds a shard until a time, in the field `gate`: of `ids` against new ids, of `offsets` against steps.
+local function held(until_us)
+  local time = until_us and redis.call('TIME')
+  return time and tonumber(until_us) > time[1] * 1000000 + time[2]
 end
 
 -- opic_1_init: make a shard, once.  KEYS meta books ids   ARGV meta-blob books-blob ids-blob (flat field, value lists)
@@ -89,13 +97,14 @@ end
 --   ARGV expected-next expected-buckets blob
 --   blob = {fingerprints, bucket of each (1-based), urls, number of buckets, bytes of each column block, first URL list}
 -- The caller foresees which blocks new ids will need; if someone else gave ids meanwhile it gets {'MOVED', next,
--- buckets} and asks again. An id alone makes no page known: the step does.
+-- buckets} and asks again; {'PAUSED', until} while a backup holds the shard. An id alone makes no page known: the step does.
 local function ids(keys, args)
   local blob = cmsgpack.unpack(args[3])
   local fingerprints, bucket_of, urls, buckets, sizes, first_list =
     blob[1], blob[2], blob[3], blob[4], blob[5], blob[6]
-  local counters = redis.call('HMGET', keys[1], 'next', 'buckets')
+  local counters = redis.call('HMGET', keys[1], 'next', 'buckets', 'gate')
   local next_id, lists = tonumber(counters[1]), 1 + buckets + #sizes
+  if held(counters[3]) then return {'PAUSED', counters[3]} end
   if counters[1] ~= args[1] or counters[2] ~= args[2] then return {'MOVED', counters[1], counters[2]} end
   for i = 1, #fingerprints do
     if not (type(fingerprints[i]) == 'string' and type(urls[i]) == 'string' and keys[1 + bucket_of[i]]) then
@@ -139,7 +148,7 @@ end
 -- An entry whose first four bytes, as a number modulo `modulus`, name the new bucket moves there.
 local function split(keys, args)
   local buckets, modulus = tonumber(args[1]), tonumber(args[2])
-  if redis.call('HGET', keys[1], 'buckets') ~= args[1] then return 0 end
+  if redis.call('HGET', keys[1], 'buckets') ~= args[1] or held(redis.call('HGET', keys[1], 'gate')) then return 0 end
   local entries, moved, gone = redis.call('HGETALL', keys[2]), {}, {}
   for i = 1, #entries, 2 do
     local a, b, c, d = string.byte(entries[i], 1, 4)
@@ -157,7 +166,8 @@ end
 -- opic_1_seal: put one compressed string in the place of a full URL list.  KEYS ids list   ARGV block string
 local function seal(keys, args)
   local block = tonumber(args[1])
-  if redis.call('HGET', keys[1], 'sealed') ~= args[1] or redis.call('LLEN', keys[2]) ~= 256 then return 0 end
+  if redis.call('HGET', keys[1], 'sealed') ~= args[1] or held(redis.call('HGET', keys[1], 'gate')) then return 0 end
+  if redis.call('LLEN', keys[2]) ~= 256 then return 0 end
   redis.call('SET', keys[2], args[2])
   redis.call('HSET', keys[1], 'sealed', string.format('%.0f', block + 1))
   return 1
@@ -189,31 +199,53 @@ local function read(keys, args)
 end
 
 -- opic_1_step: let a batch of records take effect, once, whole.
---   KEYS books offsets dead leases waits fails series, int64 blocks .., state blocks .., measure buckets ..
---   ARGV expected-version source/partition expected-offset next-offset retry-seconds blob
---   blob = {totals: field, difference (text), ..;
+--   KEYS books offsets dead leases waits fails series sent seen,
+--        int64 blocks .., state blocks .., measure buckets .., outboxes ..
+--   ARGV expected-version retry-seconds blob
+--   blob = {source/partition, expected offset, next offset, ..;
+--           totals: field, difference (text), ..;
 --           for each int64 block: offset, amount, ..;   for each state block: offset, bytes from there on, ..;
---           for each measure bucket: field, record, ..;
---           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, offset, value, ..;
---           new entries of the series}
--- Returns {'OK'}, or what refused it: {'OFFSET', next} {'VERSION', v}. Two fences, since two things may have moved:
--- the same records may have been applied already (by whom does not matter), and another reader may have moved cash.
+--           for each measure bucket: field, record, ..;   for each outbox: shard, entry, ..;
+--           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
+--           new entries of the series;   calls' records: time, name, ..;   time before which these are forgotten}
+-- Returns {'OK'}, or what refused it: {'OFFSET', partition, next} {'VERSION', v} {'FULL', shard}, {'PAUSED', until}
+-- while a backup holds the shard; in the field `pause`, it holds all but what shards send to each other. Two fences, since two
+-- things may have moved: the same records may have been applied already (by whom does not matter), and another reader
+-- may have moved cash. FULL: too many entries wait for another shard, which has to take them first.
 local ENTRIES_MAX = 8760  -- As opic/series.py has it.
+local OUTBOX_MAX = 20000  -- Entries; at some kilobytes each, a shard that is away for an hour.
+local FIXED = 9
 
 local function step(keys, args)
-  local books, offsets, dead, leases, waits, fails = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6]
-  local blob = cmsgpack.unpack(args[6])
-  local totals, amounts, states, measures, fetches, letters, entries = unpack(blob)
-  local retry = tonumber(args[5])
-  local next_offset = redis.call('HGET', offsets, args[2]) or '0'
-  if next_offset ~= args[3] then return {'OFFSET', next_offset} end
+  local books, offsets, dead, leases, waits, fails, sent = keys[1], keys[2], keys[3], keys[4], keys[5], keys[6], keys[8]
+  local blob = cmsgpack.unpack(args[3])
+  local advances, totals, amounts, states, measures, outboxes, fetches, letters, entries, calls, forget = unpack(blob)
+  local retry = tonumber(args[2])
+  local gates = redis.call('HMGET', offsets, 'gate', 'pause')
+  if held(gates[1]) then return {'PAUSED', gates[1]} end
+  local paused = held(gates[2])
+  for i = 1, #advances, 3 do
+    -- What we wrote ourselves has a colon in its partition's name, and no topic has.
+    if paused and not string.find(advances[i], ':', 1, true) then return {'PAUSED', gates[2]} end
+    local next_offset = redis.call('HGET', offsets, advances[i]) or '0'
+    if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
+  end
   local version = redis.call('HGET', books, 'version')
   if version ~= args[1] then return {'VERSION', version} end
-  if #keys ~= 7 + #amounts + #states + #measures then return redis.error_reply('OPICARGS keys do not match blob') end
+  if #keys ~= FIXED + #amounts + #states + #measures + #outboxes / 2 then
+    return redis.error_reply('OPICARGS keys do not match blob')
+  end
+  local first_outbox = #keys - #outboxes / 2
+  for i = 1, #outboxes, 2 do
+    if type(outboxes[i]) ~= 'string' or type(outboxes[i + 1]) ~= 'string' then
+      return redis.error_reply('OPICARGS bad outbox')
+    end
+    if redis.call('XLEN', keys[first_outbox + (i + 1) / 2]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
+  end
   -- Each increment is checked and written out in one pass: this loop is most of what a step costs.
-  local calls, n_calls = {}, 0
+  local adds, n_adds = {}, 0
   for b, block in ipairs(amounts) do
-    local key, ops, n = keys[7 + b], {}, 0
+    local key, ops, n = keys[FIXED + b], {}, 0
     for i = 1, #block, 2 do
       local place, amount = PLACE[block[i]], block[i + 1]
       if not (place and amount > -BALANCE and amount < BALANCE and amount % 1 == 0) then
@@ -222,12 +254,12 @@ local function step(keys, args)
       ops[n + 1], ops[n + 2], ops[n + 3], ops[n + 4] = 'INCRBY', 'i64', place, amount
       n = n + 4
       if n >= VALUES_MAX then
-        n_calls = n_calls + 1
-        calls[n_calls], ops, n = {key, ops}, {}, 0
+        n_adds = n_adds + 1
+        adds[n_adds], ops, n = {key, ops}, {}, 0
       end
     end
-    n_calls = n_calls + 1
-    calls[n_calls] = {key, ops}
+    n_adds = n_adds + 1
+    adds[n_adds] = {key, ops}
   end
   for _, block in ipairs(states) do
     for i = 1, #block, 2 do
@@ -257,15 +289,18 @@ local function step(keys, args)
   for i = 1, #entries do
     if type(entries[i]) ~= 'string' or #entries[i] ~= 24 then return redis.error_reply('OPICARGS bad entry') end
   end
-  if not retry or #letters % 3 ~= 0 or #entries > VALUES_MAX then
-    return redis.error_reply('OPICARGS bad retry, letters or entries')
+  for i = 1, #calls, 2 do
+    if type(calls[i]) ~= 'number' or type(calls[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad call') end
+  end
+  if not retry or #letters % 4 ~= 0 or #entries > VALUES_MAX or type(forget) ~= 'number' then
+    return redis.error_reply('OPICARGS bad retry, letters, entries or time')
   end
 
-  redis.call('HSET', offsets, args[2], args[4])
+  for i = 1, #advances, 3 do redis.call('HSET', offsets, advances[i], advances[i + 2]) end
   for i = 1, #totals, 2 do redis.call('HINCRBY', books, totals[i], totals[i + 1]) end
   redis.call('HINCRBY', books, 'version', 1)
-  for i = 1, n_calls do redis.call('BITFIELD', calls[i][1], unpack(calls[i][2])) end
-  local key = 7 + #amounts
+  for i = 1, n_adds do redis.call('BITFIELD', adds[i][1], unpack(adds[i][2])) end
+  local key = FIXED + #amounts
   for _, block in ipairs(states) do
     key = key + 1
     for i = 1, #block, 2 do redis.call('SETRANGE', keys[key], block[i], block[i + 1]) end
@@ -291,10 +326,16 @@ local function step(keys, args)
       redis.call('HDEL', fails, id)
     end
   end
-  for i = 1, #letters, 3 do
+  for i = 1, #letters, 4 do
     redis.call('XADD', dead, 'MAXLEN', '~', 100000, '*', 'opic-error', letters[i], 'opic-topic', 'log',
-      'opic-partition', args[2], 'opic-offset', letters[i + 1], 'value', letters[i + 2])
+      'opic-partition', letters[i + 1], 'opic-offset', letters[i + 2], 'value', letters[i + 3])
   end
+  for i = 1, #outboxes, 2 do
+    local number = redis.call('HINCRBY', sent, outboxes[i], 1) - 1
+    redis.call('XADD', keys[first_outbox + (i + 1) / 2], string.format('1-%.0f', number), 'v', outboxes[i + 1])
+  end
+  for i = 1, #calls, 2 do redis.call('ZADD', keys[9], string.format('%.0f', calls[i]), calls[i + 1]) end
+  if #calls > 0 then redis.call('ZREMRANGEBYSCORE', keys[9], '-inf', string.format('%.0f', forget)) end
   if #entries > 0 then
     redis.call('RPUSH', keys[7], unpack(entries))
     redis.call('LTRIM', keys[7], -ENTRIES_MAX, -1)
@@ -302,80 +343,21 @@ local function step(keys, args)
   return {'OK'}
 end
 
--- opic_1_sweep: end the leases that ran out, up to 1,000 of them; each counts as a failed fetch.
---   KEYS leases waits fails hosts   ARGV retry-seconds
--- Time is the server's, so that several endpoints agree. Returns {now in microseconds, leases that run}, as text.
-local function sweep(keys, args)
-  local leases, waits, fails, hosts = keys[1], keys[2], keys[3], keys[4]
-  local retry = tonumber(args[1])
-  if not retry then return redis.error_reply('OPICARGS a number wanted') end
-  local time = redis.call('TIME')
-  local now_us = string.format('%.0f', time[1] * 1000000 + time[2])
-  local over = redis.call('ZRANGE', leases, '-inf', now_us, 'BYSCORE', 'LIMIT', 0, 1000, 'WITHSCORES')
-  for i = 1, #over, 2 do
-    local times = redis.call('HINCRBY', fails, over[i], 1)
-    if retry > 0 then
-      local wait = math.min(retry * 2 ^ math.min(times - 1, 30), 86400)
-      redis.call('ZADD', waits, string.format('%.6f', over[i + 1] / 1000000 + wait), over[i])
-    end
-    redis.call('ZREM', leases, over[i])
-  end
-  redis.call('ZREMRANGEBYSCORE', hosts, '-inf', string.format('%.6f', now_us / 1000000))
-  return {now_us, string.format('%.0f', redis.call('ZCOUNT', leases, '(' .. now_us, '+inf'))}
-end
-
--- opic_1_lease: hand pages out, in the order given, to one crawler each. Sweep first: a lease that ran out still binds.
---   KEYS leases waits hosts   ARGV n lease-seconds delay-seconds blob = {id, host, id, host, ..}
--- Returns {now, until, indices of the pages granted (1-based)}; times as text, in microseconds.
-local function lease(keys, args)
-  local leases, waits, hosts = keys[1], keys[2], keys[3]
-  local n, seconds, delay = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
-  local pages = cmsgpack.unpack(args[4])
-  if not (n and seconds and delay) then return redis.error_reply('OPICARGS numbers wanted') end
-  for i = 1, #pages, 2 do
-    if not whole(pages[i], 0, BALANCE) or type(pages[i + 1]) ~= 'string' then
-      return redis.error_reply('OPICARGS pages wanted')
-    end
-  end
-  local time = redis.call('TIME')
-  local now_us = time[1] * 1000000 + time[2]
-  local now, until_us = now_us / 1000000, string.format('%.0f', math.floor(now_us + seconds * 1000000))
-
-  local granted = {}
-  for i = 1, #pages, 2 do
-    if #granted == n then break end
-    local id, host = string.format('%.0f', pages[i]), pages[i + 1]
-    local free = delay == 0 or (tonumber(redis.call('ZSCORE', hosts, host)) or 0) <= now
-    if free and (tonumber(redis.call('ZSCORE', waits, id)) or 0) <= now and not redis.call('ZSCORE', leases, id) then
-      redis.call('ZADD', leases, until_us, id)
-      if delay > 0 then redis.call('ZADD', hosts, string.format('%.6f', now + delay), host) end
-      granted[#granted + 1] = (i + 1) / 2
-    end
-  end
-  return {string.format('%.0f', now_us), until_us, granted}
-end
-
--- opic_1_release: take leases back unread.  KEYS leases   ARGV id until-us id until-us ..
--- Only a lease that still runs as it was given is taken back. Returns how many were.
-local function release(keys, args)
-  local released = 0
-  for i = 1, #args, 2 do
-    local score = redis.call('ZSCORE', keys[1], args[i])
-    if score and tonumber(score) == tonumber(args[i + 1]) then
-      redis.call('ZREM', keys[1], args[i])
-      released = released + 1
-    end
-  end
-  return released
+-- opic_1_resume: move a partition's resume point on, unless it is before `least`.  KEYS resume
+--   ARGV source/partition next-offset least; a `least` of -1 moves it back as well
+-- Returns what it was: before `least` a server lost its tail, and what lies between was not read again yet.
+local function resume(keys, args)
+  local now = redis.call('HGET', keys[1], args[1]) or '0'
+  local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])
+  if least == -1 or (at >= least and to > at) then redis.call('HSET', keys[1], args[1], args[2]) end
+  return now
 end
 
 redis.register_function('opic_1_init', init)
+redis.register_function('opic_1_resume', resume)
 redis.register_function('opic_1_append', append)
 redis.register_function('opic_1_ids', ids)
 redis.register_function('opic_1_split', split)
 redis.register_function('opic_1_seal', seal)
 redis.register_function{function_name='opic_1_read', callback=read, flags={'no-writes'}}
 redis.register_function('opic_1_step', step)
-redis.register_function('opic_1_sweep', sweep)
-redis.register_function('opic_1_lease', lease)
-redis.register_function('opic_1_release', release)

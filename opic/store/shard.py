@@ -1,5 +1,6 @@
 """One shard of a store: its settings, and everything that can be read of it."""
 
+import logging
 import secrets
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -11,18 +12,23 @@ import numpy as np
 
 from opic.cash import CLASS_BITS, CLASSES_MAX, CONTINUOUS, NONE_BY_CLASS, Books, Flag, Rules
 from opic.classes import Classes
-from opic.errors import StoreError, StoreMismatch
+from opic.errors import StoreError, StoreMismatch, StoreUnavailable
 from opic.ledger import Audit, Page
 from opic.series import Entry, unpack
 from opic.store.columns import I64, Bytes, Int64s, Measures, Record, by_block, join_measures, unpack_measures
-from opic.store.connection import Client, check_server, load_functions, store_errors
+from opic.store.connection import Client, Line, store_errors
+from opic.store.durability import Durability, await_durable
 from opic.store.ids import Directory, read_urls
 from opic.store.keys import BLOCK_BYTES, FORMAT, ROWS_I64, ROWS_MEASURES, ROWS_U8, Keys
+from opic.store.server import check_server, make_ready
+
+log = logging.getLogger("opic.store")
 
 ROWS_READ_MAX = 2_000  # Pages a call: under 5 ms in which the server answers nobody else.
 BUCKETS_A_CALL = 64  # Of records: 8,192 pages, each bucket a command of its own, so that nobody waits long.
 AUDIT_TRIES = 5  # Unpaused looks before the server is held for one look.
 SECRET_BYTES = 16
+VERSION_BITS = 40  # Of the number from which the steps of a shard are counted.
 # Each rule that a store keeps, and the setting that a user knows it by.
 SETTING_OF = {
     "q": "OPIC_DAMPING (as 1 - damping, in parts of a million)",
@@ -46,6 +52,7 @@ class Rows:
     inflow: Int64s  # Empty where in-flow is off.
     state: Bytes
     records: list[bytes]
+    era: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,10 +70,23 @@ class Columns:
 class Shard:
     """A shard that is open: its keys, its rules, its secret. Reads only; `opic.store.step` writes."""
 
-    def __init__(self, client: Client, keys: Keys, rules: Rules, secret: bytes) -> None:
-        """Use `open`, which checks that the store fits."""
-        self.client, self.keys, self.rules, self.secret = client, keys, rules, secret
-        self.directory = Directory(client, keys, secret)
+    def __init__(self, client: Client, keys: Keys, rules: Rules, secret: bytes, shards: int = 1) -> None:
+        """Use `open`, which checks that the store fits; `shards` is how many the crawl has."""
+        self.client, self.keys, self.rules, self.shards = client, keys, rules, shards
+        self.secret, self.directory = secret, Directory(client, keys, secret)
+        self.run_id: bytes | None = None  # Of the server, when its writer looked at it last.
+        self.durability = Durability()
+        self.restored = ""  # The backup that it came from, if any.
+
+    @property
+    def number(self) -> int:
+        """Which of the crawl's shards this is."""
+        return self.keys.shard
+
+    @property
+    def minted(self) -> int:
+        """Grains minted here: all of them in shard 0."""
+        return 0 if self.number else self.rules.minted
 
     @classmethod
     def open(
@@ -76,14 +96,16 @@ class Shard:
         given: Mapping[str, int | bool | str] | None = None,
         *,
         create: bool = True,
+        shards: int = 1,
     ) -> "Shard":
-        """Open a crawl's shard, making it if it is not there.
+        """Open a crawl's first shard, making it if it is not there. `opic.store.crawl` opens all that a crawl has.
 
         Args:
             client: of a server of Redis 7 or later, or Valkey.
             crawl: its name.
             given: rules that the user asked for by name, as in SETTING_OF; others are taken from the store.
-            create: make a crawl that is not there; else that is an error.
+            create: make it if it is not there; else that is an error.
+            shards: how many the crawl gets if it is made now and `given` does not say.
 
         Raises:
             StoreMismatch: the store was made by another format version or with other rules.
@@ -91,15 +113,72 @@ class Shard:
         """
         keys, given = Keys(crawl, 0), dict(given or {})
         check_server(client)
-        load_functions(client)
+        make_ready(client)
         with store_errors():
             stored = client.hgetall(keys.meta)
             if not stored and not create:
                 raise StoreError(f"no crawl named {crawl!r} in this store: feed it with `opic replay` or `opic serve`")
             if not stored:
-                cls._make(client, keys, given)
+                cls._make(client, keys, {"shards": shards, **given})
                 stored = client.hgetall(keys.meta)
+        return cls._opened(client, keys, stored, given)
+
+    @classmethod
+    def beside(cls, first: "Shard", number: int) -> "Shard":
+        """Open another shard of the same crawl, making it as the first one was made if the crawl is being made.
+
+        Raises:
+            StoreMismatch: it is missing, or not of the same make.
+        """
+        keys = Keys(first.keys.crawl, number)
+        with store_errors():
+            stored = first.client.hgetall(keys.meta)
+            if not stored:
+                if first.client.hexists(first.keys.meta, "whole"):
+                    raise StoreMismatch(
+                        f"shard {number} of {first.shards} is missing: this store lost it; restore all from a backup"
+                    )
+                cls._make(first.client, keys, first.given(), first.secret)
+                stored = first.client.hgetall(keys.meta)
+        return cls._opened(first.client, keys, stored, first.given())
+
+    def renew(self, *, create: bool = True) -> None:
+        """Look again at what the shard was made with, if it may have been made anew.
+
+        Args:
+            create: make it if all of it was lost, as a writer does; else that is an error.
+
+        Raises:
+            StoreMismatch: it was made anew with other rules, or is missing where others are left.
+        """
+        with store_errors():
+            secret = self.client.hget(self.keys.meta, "secret")
+        if secret == self.secret.hex().encode():
+            return
+        if secret is None and not create:
+            raise self._lost()
+        log.warning("shard %d of crawl %r was lost as a whole; looking at it anew", self.number, self.keys.crawl)
+        first = Shard.open(self.client, self.keys.crawl, self.given())
+        made = Shard.beside(first, self.number) if self.number else first
+        self.secret, self.directory, self.restored = made.secret, made.directory, made.restored
+
+    def _lost(self) -> StoreUnavailable:
+        return StoreUnavailable(f"shard {self.number} is not there any more: its server lost it")
+
+    def given(self) -> dict[str, int | bool | str]:
+        """Return the rules of this shard, which all shards of a crawl share."""
+        return {**asdict(self.rules), "shards": self.shards}
+
+    @classmethod
+    def _opened(
+        cls, client: Client, keys: Keys, stored: Mapping[bytes, bytes], given: Mapping[str, int | bool | str]
+    ) -> "Shard":
         meta = {k.decode(): v.decode() for k, v in stored.items()}
+        if "restoring" in meta:
+            raise StoreMismatch(
+                f"a backup is being restored into crawl {keys.crawl!r}, or a restore broke off: wait, or run "
+                "`opic restore --replace` again"
+            )
         if meta.get("format") != FORMAT:
             raise StoreMismatch(
                 f"this store has format version {meta.get('format')}, this program reads version {FORMAT}: "
@@ -112,22 +191,55 @@ class Shard:
                     f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
                     "leave the setting out, or start a new store"
                 )
-        return cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]))
+        found = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
+        found.restored = meta.get("restored", "")
+        return found
 
     @staticmethod
-    def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str]) -> None:
+    def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str], secret: bytes = b"") -> None:
         default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else Rules()
         meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
-        books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}))
-        meta |= {"format": FORMAT, "secret": secrets.token_hex(SECRET_BYTES)}
+        books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
+        meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
         counters = {"next": 0, "buckets": 16, "sealed": 0}
-        blobs = [_flat(part) for part in (meta, books.flat(), counters)]
+        # What was read of one that was lost must not pass for this one's.
+        since: dict[str, int | str] = {"version": secrets.randbits(VERSION_BITS), "era": ":" + _token().decode()}
+        blobs = [_flat(part) for part in (meta, {**books.flat(), **since}, counters)]
         client.fcall("opic_1_init", 3, keys.meta, keys.books, keys.ids, *blobs)
+
+    def line(self) -> Line:
+        """Take a connection to the server of this shard, to send ahead on."""
+        return Line(self.client, self.keys.books)
+
+    def run_now(self) -> bytes:
+        """Return which run of its server serves this shard."""
+        line = self.line()
+        line.close()
+        return line.run_id
+
+    def barrier(self, run_id: bytes | None = None) -> None:
+        """Return once all that was written to this shard, by whoever, is durable as `durability` asks.
+
+        Args:
+            run_id: of the server that it was written to; the one that the shard's writer knows, if None.
+
+        Raises:
+            StoreUnavailable: it is not, or the server is another run than the writer knows: that one may lack some.
+        """
+        if not self.durability.wanted:
+            return
+        line = self.line()
+        try:
+            if line.run_id != (self.run_id if run_id is None else run_id):
+                raise StoreUnavailable(f"shard {self.number} is served by another run of the store than a moment ago")
+            await_durable(line, self.keys, self.durability)
+        finally:
+            line.close()
 
     def books(self) -> Books:
         """Return the totals of this instant."""
         with store_errors():
-            return _books(self.client.hgetall(self.keys.books))
+            return books_of(self.client.hgetall(self.keys.books))
 
     def series(self, newest: int = 0) -> list[Entry]:
         """Return the entries of the series, oldest first: all, some milliseconds for ENTRIES_MAX, or the newest."""
@@ -172,6 +284,7 @@ class Shard:
             np.concatenate([p.inflow for p in parts])[back] if inflow else np.empty(0, np.int64),
             np.concatenate([p.state for p in parts])[back] if states else np.empty(0, np.uint8),
             [records[i] for i in back.tolist()],
+            parts[-1].era,
         )
 
     def _rows(self, ids: Int64s, inflow: bool, states: bool) -> Rows:
@@ -197,11 +310,10 @@ class Shard:
         """Return the rows that `rows_command` was answered with."""
         flat, raw, state, records = answer
         numbers = np.frombuffer(raw, I64).astype(np.int64).reshape(3 if inflow else 2, -1)
-        books = _books(dict(zip(flat[::2], flat[1::2], strict=True)))
-        nothing = np.empty(0, np.int64)
-        return Rows(
-            books, numbers[0], numbers[1], numbers[2] if inflow else nothing, np.frombuffer(state, np.uint8), records
-        )
+        stored = dict(zip(flat[::2], flat[1::2], strict=True))
+        third = numbers[2] if inflow else np.empty(0, np.int64)
+        states, era = np.frombuffer(state, np.uint8), stored.get(b"era", b"")
+        return Rows(books_of(stored), numbers[0], numbers[1], third, states, records, era)
 
     def columns(self, *, inflow: bool = False) -> Columns:
         """Read whole columns, all of one instant.
@@ -235,7 +347,9 @@ class Shard:
                 pipe.get(keys.block("r", b))
             pipe.hget(keys.books, "version")
             books, count, *rest, version = pipe.execute()
-        before, n = _books(books), int(count)
+        if count is None:  # Whoever looks again finds another era, and has it made anew.
+            raise self._lost()
+        before, n = books_of(books), int(count)
         if before.version != int(version) or n > blocks * ROWS_I64:
             return None
         i64 = [self._column(rest[i * blocks : (i + 1) * blocks], I64, n) for i in range(len(names))]
@@ -252,6 +366,32 @@ class Shard:
                 raise StoreError("a block of a column is missing or short: the store is damaged, restore a backup")
         whole = np.frombuffer(b"".join(b for b in filled if b is not None), dtype)
         return whole[:n].astype(np.int64 if dtype == I64 else np.uint8)
+
+    def begin_era(self, run_id: bytes, *, anew: bool = False) -> None:
+        """Tell whoever keeps copies that versions may repeat, and ids be other pages', from now on.
+
+        An era is a run of the server, or what begins `anew` within it: a backup that was restored.
+        """
+        with store_errors():
+            now = self.client.hget(self.keys.books, "era") or b""
+            if anew or now.partition(b":")[0] != run_id:
+                self.client.hset(self.keys.books, "era", run_id + b":" + _token())
+
+    def states(self) -> tuple[bytes, Books, Bytes]:
+        """Read the era, the books and all state bytes, of one instant: a million pages are a megabyte."""
+        with store_errors():
+            n = int(self.client.hget(self.keys.ids, "next") or 0)
+            with self.client.pipeline(transaction=True) as pipe:
+                pipe.hget(self.keys.meta, "secret")
+                pipe.hgetall(self.keys.books)
+                pipe.hget(self.keys.ids, "next")
+                for b in range(n // ROWS_U8 + 2):
+                    pipe.get(self.keys.block("s", b))
+                secret, books, count, *blocks = pipe.execute()
+        if secret != self.secret.hex().encode():
+            self.renew()
+            return self.states()
+        return books.get(b"era", b""), books_of(books), self._column(blocks, "u1", int(count))
 
     def measures(self, buckets: Int64s) -> Measures:
         """Read the measures of all pages of buckets, ROWS_MEASURES ids each: bucket by bucket, not of one instant.
@@ -334,7 +474,7 @@ class Shard:
         if unknown := _total(v[~known]):
             wrong.append(f"{unknown} grains lie on pages that are not known")
         pages = _total(cash[live]) + _total(v[gone])
-        return Audit(self.rules.minted, pages, books.pool, 0, tuple(wrong))
+        return Audit(self.minted, pages, books.pool, books.net, tuple(wrong))
 
     def ids_of(self, urls: Sequence[str]) -> list[int | None]:
         """Return the ids of canonical URLs; None for one never seen. An id alone makes no page known."""
@@ -342,7 +482,7 @@ class Shard:
 
     def urls_of(self, ids: Iterable[int]) -> dict[int, str]:
         """Return URLs by id."""
-        return read_urls(self.client, self.keys, ids)
+        return read_urls(self.client, [(self.keys, ids)])[0]
 
     def page(self, url: str) -> Page | None:
         """Return a page as the ledger shows it, or None if it is not known."""
@@ -382,8 +522,9 @@ def _rows_by_block(ids: Int64s, rows: int) -> tuple[list[int], list[list[int]]]:
     return blocks, [flat[a:b] for a, b in pairwise(edges)]
 
 
-def _books(stored: Mapping[bytes, bytes]) -> Books:
-    return Books.unflat({name.decode(): int(number) for name, number in stored.items()})
+def books_of(stored: Mapping[bytes, bytes]) -> Books:
+    """Read books as they are stored: beside the totals only the era is."""
+    return Books.unflat({name.decode(): int(number) for name, number in stored.items() if name != b"era"})
 
 
 def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
@@ -401,6 +542,10 @@ def _count_by(slots: Bytes) -> tuple[int, ...]:
 def _flat(part: Mapping[str, int | bool | str]) -> bytes:
     blob: bytes = msgpack.packb([text for k, v in part.items() for text in (k, _text(v))])
     return blob
+
+
+def _token() -> bytes:
+    return secrets.token_hex(8).encode()
 
 
 def _text(value: int | bool | str) -> str:

@@ -22,7 +22,7 @@ from opic.frontier import Frontier, Politeness
 from opic.query import Mirror
 from opic.service import EmbeddedService
 from opic.settings import Settings
-from opic.store import Shard, Store
+from opic.store import Crawl, Shard, Store
 
 TRUSTED = {"name": "trusted", "weight": 5, "hosts": ["a.example"]}
 SPAM = {"name": "spam", "weight": 0.1, "tags": ["spam"]}
@@ -187,6 +187,7 @@ def test_a_definition_that_can_not_be_taken_is_refused_with_its_reason(
     assert WEIGHT_MAX == 1_000
 
 
+@pytest.mark.slow
 def test_classes_are_set_from_a_file_with_and_without_a_service(tmp_path: Path) -> None:
     data, file = tmp_path / "data", tmp_path / "classes.toml"
     file.write_text('[[classes]]\nname = "trusted"\nweight = 5\nhosts = ["a.example"]\nurls = ["http://B.example"]\n')
@@ -219,9 +220,9 @@ def test_pages_never_read_may_count_more_or_less_in_the_order_of_suggestions(val
     a, b, c, d = (f"http://{name}.example/" for name in "abcd")
     store = Store(Shard.open(valkey.client(), given={"regrant_ppm": 0}))
     store.apply(PARTITION, [record(0, a, [b]), record(1, b, [c]), record(2, d, [a])])
-    orders = {}
+    crawl, orders = Crawl([store.shard]), {}
     for weight in (1.0, 3.0, 0.001, 1e-12):
-        frontier = Frontier(store.shard, Mirror(store.shard), Politeness(host_delay_seconds=0.0), weight)
+        frontier = Frontier(crawl, Mirror(crawl), Politeness(host_delay_seconds=0.0), weight)
         found = []
         while pages := frontier.next(1)["pages"]:
             found += pages  # type: ignore[arg-type]

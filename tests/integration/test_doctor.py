@@ -133,7 +133,7 @@ def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
         key = {"idempotency-key": "one"}
         one = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, headers=key)
         assert one.status_code == 202
-        service.backend.await_effect(1)
+        service.backend.await_effect({"log/0": 1})
         fed = opic("replay", events, "--data", tmp_path / "d", "--crawl", "b", "--json")
         assert fed.returncode == 0, fed.stderr
         seen = {

@@ -5,80 +5,22 @@ import random
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
 import pytest
+from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from logs import PARTITION, pep_history
 from servers import Server
+from stale import stand_still
 
 from opic.cash import Flag, Rules
 from opic.errors import BadInput
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
 from opic.ledger import Ledger
-from opic.mirror import Mirror
-from opic.store import Shard, Store
 from opic.urls import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
-
-AT_ONCE = Politeness(host_delay_seconds=0.0)
-WAIT_SECONDS_MAX = 20.0
-CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.
-
-
-class Crawl:
-    """A store with its frontier, fed event by event, at the times that the events take effect."""
-
-    def __init__(self, server: Server, politeness: Politeness = AT_ONCE, regrant_ppm: int = 0) -> None:
-        """Without further grants, so that a page has nothing but what its first grant and its links gave it."""
-        self.server = server
-        shard = Shard.open(server.client(), given={"regrant_ppm": regrant_ppm})
-        self.store = Store(shard, retry_seconds=politeness.retry_seconds)
-        self.frontier = self.endpoint(politeness)
-        self.offset = 0
-
-    def endpoint(self, politeness: Politeness = AT_ONCE) -> Frontier:
-        """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
-        shard = Shard.open(self.server.client())
-        return Frontier(shard, Mirror(shard), politeness)
-
-    def seed(self, urls: Iterable[str]) -> None:
-        self._apply(encode_seeds(list(urls)), "seeds")
-
-    def event(self, url: str, links: Iterable[str] = (), **more: Any) -> None:
-        self._apply(encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)), "event")
-
-    def _apply(self, value: bytes, kind: str) -> None:
-        self.store.apply(PARTITION, [Record(self.offset, time.time_ns() // 1000, value, kind)])
-        self.offset += 1
-
-    def next(self, n: int = 10, **more: Any) -> list[dict[str, Any]]:
-        return self.frontier.next(n, **more)["pages"]  # type: ignore[return-value]
-
-    def urls(self, n: int = 10, **more: Any) -> list[str]:
-        return [page["url"] for page in self.next(n, **more)]
-
-    def fails(self) -> int:
-        """How often fetches of all pages failed, each page since its last success."""
-        keys = self.store.shard.keys
-        return sum(map(int, self.store.shard.client.hvals(keys.fails)))
-
-
-def until(found: Callable[[], Any]) -> Any:
-    """Ask until the answer is not empty."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not (answer := found()):
-        assert time.monotonic() < deadline, "it never came"
-        time.sleep(0.005)
-    return answer
-
-
-def pages_of(hosts: int, each: int) -> list[str]:
-    return [f"http://h{h}.org/{i}" for i in range(each) for h in range(hosts)]
-
 
 # The order.
 
@@ -116,16 +58,14 @@ def test_pages_of_equal_cash_come_as_they_became_known(valkey: Server) -> None:
     assert crawl.urls(20) + crawl.urls(7) == urls[:27]
 
 
-def test_page_just_read_is_not_offered_from_an_old_mirror(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_just_read_is_not_offered_from_an_old_mirror(valkey: Server) -> None:
     """The mirror may be a second old; the cash that decides is of now."""
     crawl, urls = Crawl(valkey), pages_of(200, 1)
     crawl.seed(urls)
     for i, url in enumerate(urls[:20]):
         crawl.event(f"http://hub{i}.org/", [url])
     assert crawl.urls(1) == [urls[0]]
-    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
-    crawl.frontier.mirror._took_seconds = math.inf  # A refresh that took so long is not repeated soon.
-    crawl.frontier.mirror._read_at = math.inf
+    stand_still(crawl.frontier.mirror)
     version = crawl.frontier.mirror.fresh().books.version
     for i, url in enumerate(urls[1:10]):
         crawl.event(url, [urls[199]])
@@ -170,9 +110,9 @@ def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
-    monkeypatch.setattr("opic.frontier.HELD_EXACT", -1)
-    monkeypatch.setattr("opic.frontier.HELD_REST", math.inf)
-    monkeypatch.setattr("opic.frontier.HELD_SECONDS_MAX", 1e9)
+    monkeypatch.setattr("opic.frontier.hand.HELD_EXACT", -1)
+    monkeypatch.setattr("opic.frontier.hand.REST", math.inf)
+    monkeypatch.setattr("opic.frontier.hand.VIEW_SECONDS_MAX", 1e9)
     crawl, urls = Crawl(valkey), pages_of(100, 10)
     crawl.seed(urls)
     other, found = crawl.endpoint(), []
@@ -382,7 +322,6 @@ def test_failed_page_waits_twice_as_long_each_time(servers: Server) -> None:
     for times in range(1, 4):
         before = time.time()
         crawl.event(a, status=500)
-        assert crawl.urls() == []
         (page,) = until(lambda: crawl.next(lease_seconds=10.0))
         assert page["lease_until"] - 10.0 >= before + 0.1 * 2 ** (times - 1) - CLOCK_SECONDS
     crawl.event(a, [])
@@ -461,6 +400,65 @@ def test_domain_is_a_host_with_all_below_it(valkey: Server) -> None:
 def test_bad_parameter_is_refused_by_name(valkey: Server, bad: dict[str, Any], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         Crawl(valkey).frontier.next(**bad)
+
+
+# What is shown without a lease.
+
+
+def test_what_is_shown_to_be_next_is_what_is_handed_out(servers: Server) -> None:
+    crawl, urls = Crawl(servers, Politeness(host_delay_seconds=30.0)), pages_of(20, 3)
+    crawl.seed(urls)
+    for i in range(3):
+        crawl.event(f"http://hub{i}.org/", urls[7:9] + urls[30:31])
+    for n in (1, 4, 6):
+        shown: Any = crawl.frontier.peek(n)["pages"]
+        assert crawl.frontier.peek(n)["pages"] == shown
+        found = crawl.next(n)
+        for page in found:
+            page["host"] = host_of(page["url"])
+            assert page.pop("lease")
+            assert page.pop("lease_until")
+        assert found == shown
+    assert len(crawl.frontier.peek(100)["pages"]) == 20 - 11  # type: ignore[arg-type]
+    with pytest.raises(BadInput, match="at least one page"):
+        crawl.frontier.peek(0)
+    with pytest.raises(BadInput, match="none of any"):
+        crawl.frontier.peek(1, mode="new")
+
+
+def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
+    crawl = Crawl(servers, Politeness(host_delay_seconds=30.0, retry_seconds=60.0))
+    a, b, c, d, e, f = (f"http://{name}.org/" for name in "abcdef")
+    crawl.seed([a, b, c, d, e, f"{a}2"])
+    crawl.event("http://hub.org/", [b])
+    crawl.event(c, status=404)
+    crawl.event(d, status=403)
+    crawl.event(e, status=500)
+    crawl.event(e, status=500)
+
+    def told(url: str) -> Any:
+        return crawl.frontier.explain(url)
+
+    assert told(f) is None
+    first = told(b)
+    assert (first["next"], first["why_not"], first["place"], first["state"]) == (True, [], 1, "owed")
+    assert (first["lease_until"], first["waits_until"], first["host_free_at"]) == (None, None, None)
+    assert told(a)["place"] == 2
+    assert [page["url"] for page in crawl.next(2)] == [b, a]
+    for url, state, word in (
+        (b, "owed", "leased to a crawler"),
+        (f"{a}2", "owed", "its host a.org rests"),
+        (c, "gone", "is gone"),
+        (d, "excluded", "does not let crawlers"),
+        (e, "owed", "failed 2 times; it waits for another 1"),
+        ("http://hub.org/", "read", "no cash"),
+    ):
+        found = told(url)
+        assert (found["next"], found["state"]) == (False, state)
+        assert any(word in text for text in found["why_not"]), (url, found)
+    assert told(b)["lease_until"] > time.time() + 200
+    assert (told(b)["host_in_flight"], told(c)["host_in_flight"]) == (1, 0)
+    assert (told(e)["failures"], told(c)["place"], told(d)["place"]) == (2, None, None)
 
 
 # When to come back.

@@ -1,7 +1,6 @@
 """/metrics tells what the store knows, in the words of Prometheus, and nothing that a stranger wrote."""
 
 import os
-import shutil
 import signal
 import subprocess
 import time
@@ -10,10 +9,12 @@ from pathlib import Path
 
 import httpx
 import pytest
+from conftest import want_tool
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from serving import serving
 
+from opic import __version__
 from opic.service import EmbeddedService
 from opic.settings import Settings
 
@@ -67,7 +68,7 @@ def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, Embedded
         {"url": "http://d.example/", "status": 403},
     ]
     assert client.post("/v1/events", json=events).json()["accepted"] == 4
-    service.backend.await_effect(4)
+    service.backend.await_effect({"log/0": 4})
     found = wait_for(client, opic_step_seconds_count=1)
     for outcome in ("read", "gone", "failed", "excluded"):
         assert found[f"opic_events_total,outcome={outcome}"] == 1
@@ -84,6 +85,66 @@ def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, Embedded
     assert 0 < found["opic_step_seconds_sum"] < 10
     assert found["opic_step_seconds_bucket,le=+Inf"] == 1
     assert found["opic_http_request_duration_seconds_count,method=POST,route=/v1/events,status=2xx"] == 1
+    # All four in one step: the pages and their links are looked up before any of them is known.
+    assert (found["opic_step_events_sum"], found["opic_step_events_bucket,le=5.0"]) == (4, 1)
+    assert found["opic_link_lookups_total,cache=hit"] == 0
+    assert found["opic_link_lookups_total,cache=miss"] == 7
+    assert 2 <= found["opic_step_round_trips_total"] <= 5
+    assert (found["opic_lag_seconds"], found["opic_backup_timestamp_seconds"]) == (0, 0)
+    pages = service.backend.crawl.rules.minted - found["opic_virtual_pool_grains"]
+    assert sum(found[f"opic_page_cash_grains,pages={kind}"] for kind in ("read", "never_read", "gone")) == pages
+    unspent = pages - found["opic_page_cash_grains,pages=gone"]
+    assert found["opic_error_factor"] == pytest.approx(unspent / found["opic_clock_grains_total"])
+    assert found["opic_store_servers"] == 1
+    assert found["opic_store_memory_bytes,server=0"] > 1e6
+    assert found["opic_store_cpu_seconds_total,server=0"] > 0
+
+
+def test_every_page_of_the_frontier_is_of_one_kind(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    links = [f"http://h{n}.example/" for n in range(10)]
+    events = [
+        {"url": "http://hub.example/", "links": links},
+        {"url": links[0], "status": 404},
+        {"url": links[1], "status": 500},
+        {"url": links[2], "status": 403},
+        {"url": links[3], "links": links[4:6]},
+    ]
+    client.post("/v1/events", json=events)
+    service.backend.await_effect({"log/0": 5})
+    assert len(client.post("/v1/next", json={"n": 2, "mode": "discover"}).json()["pages"]) == 2
+    wanted = {"never_read": 4, "read": 2, "leased": 2, "waiting": 1, "barred": 0, "spent": 0, "excluded": 1, "gone": 1}
+    # The hub and links[3] were read; what they held then is spent, and a further grant is due at once or not at all.
+    found = scraped(client)
+    counted = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in wanted}
+    counted["read"] += counted.pop("spent")
+    assert counted == {kind: pages for kind, pages in wanted.items() if kind != "spent"}
+    assert sum(wanted.values()) == found["opic_known_pages"] + found["opic_gone_pages"]
+    assert (found["opic_leases"], found["opic_page_waits"], found["opic_host_waits"]) == (2, 1, 0)
+    assert found["opic_suggestions_total"] == 2
+    assert found["opic_suggestion_calls_total,answer=pages"] == 1
+    assert 0 <= found["opic_estimate_age_seconds"] < 1
+    assert 0 <= found["opic_frontier_age_seconds"] < 10
+
+
+def test_pages_that_rules_hold_back_are_counted_apart(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    service.backend.frontier.admission = service.backend.admission
+    client.put("/v1/rules", json={"rules": [{"effect": "deny", "path": "/private/"}]}).raise_for_status()
+    urls = ["http://a.example/private/1", "http://a.example/private/2", "http://a.example/"]
+    client.post("/v1/seeds", json={"urls": urls}).raise_for_status()
+    found = scraped(client)
+    kinds = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in ("barred", "never_read")}
+    assert kinds == {"barred": 2, "never_read": 1}
+
+
+def test_pages_of_classes_are_counted_apart(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, _ = served
+    client.put("/v1/classes", json={"classes": [{"name": "trusted", "hosts": ["a.example"], "weight": 2.0}]})
+    client.post("/v1/seeds", json={"urls": ["http://a.example/1", "http://a.example/2", "http://b.example/"]})
+    found = scraped(client)
+    assert found["opic_frontier_pages,class=trusted,kind=never_read"] == 2
+    assert found["opic_frontier_pages,class=other,kind=never_read"] == 1
 
 
 def test_labels_are_few_whatever_is_asked_for(served: tuple[httpx.Client, EmbeddedService]) -> None:
@@ -104,15 +165,31 @@ def test_labels_are_few_whatever_is_asked_for(served: tuple[httpx.Client, Embedd
 def test_both_formats_parse_and_promtool_has_no_complaint(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
     client.post("/v1/events", json={"url": "http://a.example/"})
-    service.backend.await_effect(1)
+    service.backend.await_effect({"log/0": 1})
     plain, strict = client.get("/metrics"), client.get("/metrics", headers=OPENMETRICS)
     assert strict.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     names = {family.name for family in parse_text(plain.text) if not family.name.endswith("_created")}
     assert names == {family.name for family in parse_openmetrics(strict.text)}
-    if promtool := shutil.which("promtool"):
-        command = [promtool, "check", "metrics"]
-        checked = subprocess.run(command, input=plain.text, text=True, capture_output=True, check=False)
-        assert (checked.returncode, checked.stderr) == (0, "")
+    command = [want_tool("promtool", "prometheus"), "check", "metrics"]
+    checked = subprocess.run(command, input=plain.text, text=True, capture_output=True, check=False)
+    assert (checked.returncode, checked.stderr) == (0, "")
+
+
+def test_store_that_stands_still_costs_a_scrape_some_seconds(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    assert scraped(client)["opic_store_up"] == 1
+    assert service.server.process is not None
+    os.kill(service.server.process.pid, signal.SIGSTOP)
+    try:
+        began = time.monotonic()
+        found = scraped(client)
+        assert time.monotonic() - began < 9  # Prometheus would wait for 10 s.
+        assert found["opic_store_up"] == 0
+        assert found["opic_build_info,version=" + __version__] == 1
+        assert not any(name.startswith("opic_events") for name in found)
+    finally:
+        os.kill(service.server.process.pid, signal.SIGCONT)
+    wait_for(client, opic_store_up=1)
 
 
 def test_store_that_is_away_is_said_to_be(served: tuple[httpx.Client, EmbeddedService]) -> None:

@@ -13,13 +13,13 @@ from servers import Server
 
 from opic import windows
 from opic.cash import MILLION, Flag, Rules
-from opic.errors import BadInput, BadUrl, SettingsError
+from opic.errors import BadInput, BadUrl, SettingsError, StoreUnavailable
 from opic.events import Record
 from opic.ledger import Ledger, Page
-from opic.mirror import AGE_SECONDS_MAX, COUNTED_MAX, VIEWS_KEPT_MAX, Mirror
-from opic.query import Query
+from opic.mirror import AGE_SECONDS_MAX, COUNTED_MAX, HEAD_PAGES, VIEWS_KEPT_MAX, Mirror
+from opic.query import Ask, Importances, Query
 from opic.series import Window
-from opic.store import Shard, Store
+from opic.store import Crawl, Shard, Store
 from opic.store.keys import ROWS_MEASURES
 from opic.urls import host_of
 
@@ -31,7 +31,13 @@ def open_query(server: Server, *records: Record, rules: Rules | None = None) -> 
     given = {"regrant_ppm": rules.regrant_ppm} if rules else {}
     store = Store(Shard.open(server.client(), "default", given))
     store.apply(PARTITION, records)
-    return store, Query(store.shard, Mirror(store.shard))
+    return store, asking(store)
+
+
+def asking(store: Store) -> Query:
+    """What one may ask of a store, as if in another process: its mirror is its own."""
+    crawl = Crawl([store.shard])
+    return Query(crawl, Mirror(crawl))
 
 
 def calls(server: Server, command: str) -> int:
@@ -87,7 +93,9 @@ def test_real_history_is_answered_as_by_the_model(servers: Server, until: int | 
     answers = query.importance(list(ledger.pages))
     for answer, page in zip(answers, pages, strict=True):
         assert answer is not None
-        assert answer.pop("rank", None) == ranks.get(page.url)
+        rank = answer.pop("rank", None)
+        assert rank == ranks.get(page.url)
+        assert answer.pop("percentile", None) == (rank and 100 * (len(ranks) + 1 - rank) / len(ranks))
         assert answer == expected_entry(ledger, page)
     assert sum(float(str(answer["importance"])) for answer in answers if answer) == pytest.approx(1.0, abs=1e-12)
 
@@ -99,7 +107,11 @@ def test_real_history_is_answered_as_by_the_model(servers: Server, until: int | 
         assert shown == {"host": host_of(str(shown["url"])), **{name: answer[name] for name in shown if name != "host"}}
 
     grains = {"pages": sum(map(ledger.cash, pages)), "virtual": books.pool, "in_flight": 0, "conserved": True}
-    assert query.audit() == {"minted": 1 << 52, **grains, "shards": [{"shard": 0, **grains, "mismatches": []}]}
+    assert query.audit() == {
+        "minted": 1 << 52,
+        **grains,
+        "shards": [{"shard": 0, "minted": 1 << 52, **grains, "mismatches": []}],
+    }
 
     stats = query.stats()
     assert (stats["known_pages"], stats["gone_pages"], stats["read_pages"]) == (books.live, books.gone, books.open)
@@ -119,7 +131,9 @@ def test_every_answer_after_a_step_is_exact_on_a_small_store(servers: Server) ->
         ranks = expected_ranks(ledger)
         assert {str(page["url"]): page["rank"] for page in query.top(10)} == ranks
         for answer, page in zip(query.importance(list(ledger.pages)), ledger.pages.values(), strict=True):
-            assert answer == {**expected_entry(ledger, page), "rank": ranks[page.url]}
+            rank = ranks[page.url]
+            percentile = 100 * (len(ranks) + 1 - rank) / len(ranks)
+            assert answer == {**expected_entry(ledger, page), "rank": rank, "percentile": percentile}
 
 
 def test_page_never_seen_has_no_answer(valkey: Server) -> None:
@@ -144,7 +158,7 @@ def test_url_may_be_as_long_as_its_setting_says(valkey: Server) -> None:
     store, query = open_query(valkey)
     with pytest.raises(BadUrl, match="OPIC_MAX_URL_BYTES 2,048"):
         query.importance([long])
-    assert Query(store.shard, query.mirror, url_bytes_max=4_096).importance([long]) == [None]
+    assert Query(Crawl([store.shard]), query.mirror, url_bytes_max=4_096).importance([long]) == [None]
 
 
 def test_gone_page_has_no_importance_and_no_rank(valkey: Server) -> None:
@@ -270,7 +284,7 @@ def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: 
 
 def test_policy_and_window_of_the_settings_are_for_who_names_none(valkey: Server) -> None:
     store, plain = open_query(valkey, *pep_history()[:3_000])
-    query = Query(store.shard, plain.mirror, policy="fixed", window_rounds=0.5)
+    query = Query(Crawl([store.shard]), plain.mirror, policy="fixed", window_rounds=0.5)
     assert query.top(9) == plain.top(9, policy="fixed", window=0.5)
     assert query.top(9, window=0.1) == plain.top(9, policy="fixed", window=0.1)
     assert query.top(9, policy="static") == plain.top(9)
@@ -280,13 +294,13 @@ def test_policy_and_window_of_the_settings_are_for_who_names_none(valkey: Server
 def test_policy_whose_measures_are_not_kept_names_the_setting(valkey: Server) -> None:
     store = Store(Shard.open(valkey.client(), "default", {"measures_max": 1}))
     store.apply(PARTITION, [record(0, A, [B])])
-    query = Query(store.shard, Mirror(store.shard))
+    query = asking(store)
     for policy in ("fixed", "variable", "improved"):
         for ask in (lambda name: query.importance([A], name), lambda name: query.top(1, policy=name)):
             with pytest.raises(BadInput, match=f"policy={policy} wants . measures.*OPIC_HISTORY_MEASURES=1"):
                 ask(policy)
         with pytest.raises(SettingsError, match=r"OPIC_POLICY: .*OPIC_HISTORY_MEASURES=1"):
-            Query(store.shard, query.mirror, policy=policy)
+            Query(Crawl([store.shard]), query.mirror, policy=policy)
     (answer,) = query.importance([A], "interpolation")
     assert answer is not None
 
@@ -325,17 +339,17 @@ def test_only_what_was_read_since_is_read_again(servers: Server, monkeypatch: py
             clocks.append(ledger.books.clock)
             ledger.apply(PARTITION, [event])
         of_no_cash = sum(a == b for a, b in pairwise([*clocks, ledger.books.clock]))
-        _, clock, spent, _ = query.mirror.past.measures(*_counts(query))
+        _, clock, spent, _ = query.mirror.pasts[0].measures(*_counts(query))
         assert list(zip(clock.tolist(), spent.tolist(), strict=True)) == measures_of(ledger)
         assert sum(some) <= 20
         assert sum(whole) <= of_no_cash
         seen = query.top(50, policy="fixed")
-        assert seen == Query(store.shard, Mirror(store.shard)).top(50, policy="fixed")
+        assert seen == asking(store).top(50, policy="fixed")
 
 
 def _counts(query: Query) -> tuple[np.ndarray, np.ndarray]:
     snapshot = query.mirror.fresh()
-    return snapshot.reads, snapshot.spent
+    return snapshot.parts[0].reads, snapshot.spent
 
 
 def test_read_of_no_cash_is_seen_by_the_count_of_its_bucket(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -559,16 +573,22 @@ def test_nothing_is_read_again_while_nothing_moves(valkey: Server) -> None:
     assert calls(valkey, "get") > before
 
 
-def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any store counts as a large one."""
     monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+
+
+@pytest.mark.usefixtures("large")
+def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
     mirror = query.mirror
     mirror.fresh()
     offset, kept, deadline = 0, 0, time.monotonic() + 20
     versions: set[int] = set()
-    while len(versions) < 3:
+    while len(versions) < 4 or not kept:
         assert time.monotonic() < deadline
-        mirror._took_seconds = 10.0  # As if a refresh took this long.
+        mirror._took_seconds = 0.3  # As if a refresh took this long.
         offset += 1
         store.apply(PARTITION, [record(offset, A, [B])])
         asked = time.time()
@@ -577,16 +597,108 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server, monkeypa
         kept += shown.books.version < store.shard.books().version
         versions.add(shown.books.version)
         # A single page is exact all the same.
-        (answer,) = query.importance([A])
-        assert answer is not None
-        assert answer["reads"] == offset + 1
-    assert kept > 0
+        (answer,) = query.importances([Ask([A])])
+        assert isinstance(answer, Importances)
+        assert answer.pages[0] is not None
+        assert answer.pages[0]["reads"] == offset + 1
+        assert asked - answer.as_of <= AGE_SECONDS_MAX + 0.05
+    mirror.close()
 
 
+@pytest.mark.usefixtures("large")
+def test_large_store_is_kept_fresh_by_a_thread_until_it_is_quiet(valkey: Server) -> None:
+    """Then answers are exact at once again."""
+    store, query = open_query(valkey, record(0, A, [B]))
+    mirror = query.mirror
+    mirror.fresh()
+    store.apply(PARTITION, [record(1, B, [A])])
+    assert mirror.fresh().books.version == store.shard.books().version
+    before = calls(valkey, "hmget")
+    assert mirror._keeper is not None
+    for _ in range(1_000):
+        mirror.fresh()
+    assert calls(valkey, "hmget") - before < 100  # Who asks reads nothing.
+    deadline = time.monotonic() + 20
+    while mirror._keeper is not None:
+        assert time.monotonic() < deadline
+        mirror.fresh()
+    store.apply(PARTITION, [record(2, A, [B])])
+    assert mirror.fresh().books.version == store.shard.books().version
+    mirror.close()
+
+
+@pytest.mark.usefixtures("large")
+def test_what_was_asked_of_the_last_state_is_ready_in_the_next(valkey: Server) -> None:
+    log = pep_history()[:600]
+    store, query = open_query(valkey, *log[:300])
+    mirror = query.mirror
+    query.top(10)
+    mirror.fresh().greedy(10)
+    query.hosts(3)
+    assert mirror.fresh().ascending is not None
+    store.apply(PARTITION, log[300:])
+    mirror.want_names()
+    with mirror._lock:
+        later = mirror._look(ahead=True)
+    assert {"host", "ascending", "sites", f"top {HEAD_PAGES}", f"greedy 1.0 {HEAD_PAGES}"} <= later.kept.keys()
+    plain = Mirror(Crawl([store.shard])).fresh()
+    assert later.ascending.tolist() == sorted(plain.scores.tolist())
+    assert later.greedy(10).tolist() == plain.greedy(10).tolist()
+    mirror.close()
+
+
+def test_thread_that_can_not_reach_the_store_leaves_the_error_to_who_asks_next(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    store, query = open_query(valkey, record(0, A, [B]))
+    mirror = query.mirror
+    mirror.fresh()
+    store.apply(PARTITION, [record(1, B, [A])])
+    mirror.fresh()
+    valkey.kill()
+    deadline = time.monotonic() + 20
+    while mirror._keeper is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    with pytest.raises(StoreUnavailable):
+        mirror.fresh()
+    valkey.start()
+    assert mirror.fresh().books.version == store.shard.books().version
+
+
+def test_what_many_ask_at_once_is_what_each_would_be_told(servers: Server) -> None:
+    log = pep_history()[:2_000]
+    store, query = open_query(servers, *log)
+    urls = [page.url for page in store.shard.pages()][:60]
+    asks = [Ask(urls[i : i + i % 4]) for i in range(40)]
+    asks += [Ask([urls[0], "http://never.example/"]), Ask(urls[:5], "fixed", 0.5), Ask([]), Ask(urls[::-1], "variable")]
+    plain = [query.importance(ask.urls, ask.policy, ask.window) for ask in asks]
+    bad = [Ask([urls[0], "mailto:a@b.org"]), Ask([urls[0]], "pagerank"), Ask([urls[0]], window=-1.0)]
+    found = query.importances([*bad, *asks])
+    assert [type(one).__name__ for one in found[:3]] == ["BadUrl", "BadInput", "BadInput"]
+    assert [one.pages for one in found[3:] if isinstance(one, Importances)] == plain
+
+
+def test_many_that_ask_at_once_cost_one_round_trip_where_urls_were_read(valkey: Server) -> None:
+    store, query = open_query(valkey, *pep_history()[:2_000])
+    urls = [page.url for page in store.shard.pages()][:500]
+    asks = [Ask([url]) for url in urls]
+    cold = query.importances(asks)
+    assert len(query.mirror.fresh().host) >= len(urls)  # Reads all URLs.
+    before = calls(valkey, "fcall_ro"), calls(valkey, "hget"), calls(valkey, "get")
+    assert [one.pages for one in query.importances(asks) if isinstance(one, Importances)] == [
+        one.pages for one in cold if isinstance(one, Importances)
+    ]
+    assert (calls(valkey, "fcall_ro"), calls(valkey, "hget"), calls(valkey, "get")) == (before[0] + 1, *before[1:])
+
+
+@pytest.mark.slow
 def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_so(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.mirror.REST_SECONDS_MIN", 0.2)
     store, query = open_query(valkey, record(0, A, [B]))
     mirror, offset, kept, deadline = query.mirror, 0, 0, time.monotonic() + 20
     versions: set[int] = set()
@@ -612,7 +724,7 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
 def test_snapshot_can_not_be_changed(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     snapshot = query.mirror.fresh()
-    for column in (snapshot.v, snapshot.spent, snapshot.state, snapshot.host):
+    for column in (snapshot.parts[0].v, snapshot.spent, snapshot.state, snapshot.cash, snapshot.host):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
     with pytest.raises(AttributeError):

@@ -46,7 +46,7 @@ class Crawls:
         self.service, self.stack = service, stack
 
     def open(self, **settings: object) -> Backend:
-        given = {"store": self.service.server.url, "crawl": f"crawl-{next(numbers)}", **settings}
+        given = {"shards": 1, "store": self.service.server.url, "crawl": f"crawl-{next(numbers)}", **settings}
         backend = Backend(Settings(**given), self.service.server.url)  # type: ignore[arg-type]
         self.stack.callback(backend.close)
         return backend
@@ -221,7 +221,7 @@ def test_format_that_is_not_built_yet_says_so(crawls: Crawls, tmp_path: Path) ->
 
 def test_back_pressure_keeps_the_lag_below_its_limit(service: EmbeddedService, tmp_path: Path) -> None:
     file = lines(tmp_path / "crawl.jsonl", *({"url": f"http://h.example/{i}"} for i in range(1_000)))
-    backend = Backend(Settings(store=service.server.url, max_lag=10), service.server.url)
+    backend = Backend(Settings(store=service.server.url, shards=1, max_lag=10), service.server.url)
     before = backend.shard.books().reads
     assert feed(backend, file, Plan("jsonl"), works_here=False).events == 1_000
     assert backend.shard.books().reads == before + 1_000

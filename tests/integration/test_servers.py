@@ -4,7 +4,8 @@ import os
 
 import pytest
 import redis
-from servers import LIVE_OPTIONS, Server, ServerFailed
+from server_process import ServerFailed
+from servers import LIVE_OPTIONS, Server
 
 
 def test_server_starts_empty_with_the_options_we_promise_durability_for(servers: Server) -> None:

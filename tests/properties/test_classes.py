@@ -24,6 +24,7 @@ from opic.classes import check_classes, encode_classes
 from opic.events import CrawlEvent, Record, encode_ids
 from opic.ledger import Ledger
 from opic.query import Mirror, Query
+from opic.store import Crawl as Shards
 from opic.store import Shard, Store
 
 numbers = count()
@@ -412,7 +413,7 @@ def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(va
     log = [classes_record(0, heavy), logged_seeds(1, a, b, c, d), logged(2, a, [b]), logged(3, a, [c])]
     log += [classes_record(4, []), logged(5, a, [c])]
     store.apply(PARTITION, log)
-    query = Query(store.shard, Mirror(store.shard))
+    query = Query(Shards([store.shard]), Mirror(Shards([store.shard])))
     found = [page for page in query.importance([a, b, c, d]) if page]
     assert [page["importance"] == 0 for page in found] == [False, False, True, False]
     assert sum(float(str(page["importance"])) for page in found) == pytest.approx(1)

@@ -15,7 +15,7 @@ from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.events import Record
 from opic.ledger import Ledger
 from opic.mirror import Mirror
-from opic.store import Shard, Store
+from opic.store import Crawl, Shard, Store
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
@@ -124,7 +124,7 @@ def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
 ) -> None:
     """Whatever was read between two looks, with cash or without; and whatever comes while it looks."""
     store = open_store(valkey, rules)
-    mirror = Mirror(store.shard)
+    mirror = Mirror(Crawl([store.shard]))
     for at in [*sorted(cut), len(log)]:
         store.apply(PARTITION, log[:at])
         snapshot = mirror.fresh()
@@ -132,7 +132,7 @@ def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
             store.apply(PARTITION, log[: at + 2])
         seen = snapshot._past()
         if not later or at == len(log):
-            expected = Mirror(store.shard).fresh()._past()
+            expected = Mirror(Crawl([store.shard])).fresh()._past()
             for column in ("starts", "clock", "spent", "cash", "history", "live"):
                 assert getattr(seen, column).tolist() == getattr(expected, column).tolist()
             assert seen.now == expected.now

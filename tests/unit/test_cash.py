@@ -4,6 +4,7 @@ import math
 from dataclasses import fields, replace
 from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -21,6 +22,7 @@ from opic.cash import (
     Rules,
     damping_ppm,
     gone_until_us,
+    grants_due_of,
     split,
 )
 from opic.errors import SettingsError, StoreFull
@@ -265,6 +267,131 @@ def test_settled_and_residual_make_up_the_importance_of_all_live_pages() -> None
     assert books.open_cash == 10**10
     assert books.importance_total(MINTED_GRAINS) == cash_of_live_pages + history_of_live_pages
     assert books.settled(MINTED_GRAINS) == books.importance_total(MINTED_GRAINS) - books.open_cash
+
+
+# Many shards.
+
+
+class Shards:
+    """Pages in shards, all known from the start, and cash on its way between them: the smallest model there is."""
+
+    def __init__(self, links: list[list[int]], shards: int) -> None:
+        self.links, self.shard_of = links, [page % shards for page in range(len(links))]
+        self.v, self.history, self.read = ([0] * len(links) for _ in range(3))
+        live = [self.shard_of.count(shard) for shard in range(shards)]
+        self.parts = [Books(pool=0 if s else MINTED_GRAINS, live=n) for s, n in enumerate(live)]
+        self.flying: list[tuple[int, int]] = []  # Page and grains.
+        self.grants: list[list[int]] = [[] for _ in range(shards)]  # Those that a shard did not hear of yet.
+        self.grant(GRANT_GRAINS)
+        for shard in range(shards):
+            self.hear(shard)
+
+    def cash(self, page: int) -> int:
+        return self.v[page] + self.parts[self.shard_of[page]].credit
+
+    def grant(self, grains: int) -> None:
+        for waiting in self.grants:
+            waiting.append(grains)
+        self.hear(0)
+
+    def hear(self, shard: int) -> None:
+        books = self.parts[shard]
+        for grains in self.grants[shard]:
+            books.credit += grains
+            books.pool -= grains * books.live
+            books.open_cash += grains * books.open
+        self.grants[shard].clear()
+
+    def fetch(self, page: int) -> None:
+        books, cash = self.parts[self.shard_of[page]], self.cash(page)
+        out = split(cash, len(self.links[page]), RULES.q)
+        books.open_cash -= cash if self.read[page] else 0
+        books.open += not self.read[page]
+        books.clock, books.pool, books.reads = books.clock + cash, books.pool + out.virtual, books.reads + 1
+        books.rounding += out.rounding
+        self.v[page], self.history[page], self.read[page] = self.v[page] - cash, self.history[page] + cash, 1
+        for link in self.links[page]:
+            if self.shard_of[link] == self.shard_of[page]:
+                self.take(link, out.share)
+            else:
+                books.net += out.share
+                self.flying.append((link, out.share))
+
+    def land(self) -> None:
+        page, grains = self.flying.pop(0)
+        self.parts[self.shard_of[page]].net -= grains
+        self.take(page, grains)
+
+    def take(self, page: int, grains: int) -> None:
+        self.v[page] += grains
+        self.parts[self.shard_of[page]].open_cash += grains * self.read[page]
+
+    def error(self) -> float:
+        """L1 distance of the estimate from exact PageRank, where pages never read have no links."""
+        n, damping = len(self.links), 1 - RULES.q / MILLION
+        moves = np.zeros((n, n))
+        for page, links in enumerate(self.links):
+            if self.read[page]:
+                moves[links, page] = damping / len(links) if links else 0
+        exact = np.linalg.solve(np.eye(n) - moves, np.ones(n))
+        score = np.array([self.history[page] + self.cash(page) for page in range(n)], float)
+        return float(np.abs(score / score.sum() - exact / exact.sum()).sum())
+
+
+@given(
+    links=st.lists(st.sets(st.integers(0, 7), max_size=4), min_size=8, max_size=8),
+    shards=st.integers(1, 4),
+    acts=st.lists(st.one_of(st.integers(0, 7), st.sampled_from(["land", "grant", "hear 1", "hear 2"])), max_size=60),
+)
+def test_the_bound_holds_whatever_is_on_its_way_between_shards(
+    links: list[set[int]], shards: int, acts: list[int | str]
+) -> None:
+    crawl = Shards([sorted(some - {page}) for page, some in enumerate(links)], shards)
+    for act in acts:
+        if isinstance(act, int):
+            crawl.fetch(act)
+        elif act == "land":
+            crawl.land() if crawl.flying else None
+        elif act == "grant":
+            crawl.grant(GRANT_GRAINS // 10)
+        else:
+            crawl.hear(int(act[-1]) % shards)
+        whole = Books.merged(crawl.parts, RULES)
+        on_pages = sum(map(crawl.cash, range(8)))
+        assert whole.net == sum(grains for _, grains in crawl.flying)
+        assert on_pages + whole.pool + whole.net == MINTED_GRAINS
+        assert whole.importance_total(MINTED_GRAINS) == on_pages + sum(crawl.history)
+        late = grants_due_of(crawl.parts)
+        assert late == sum(sum(some) * crawl.parts[shard].live for shard, some in enumerate(crawl.grants))
+        assert crawl.error() <= whole.error_bound(MINTED_GRAINS, RULES.q, late=late) + 1e-12
+
+
+def test_cash_in_flight_and_grants_under_way_count_as_what_is_still_to_come() -> None:
+    books = books_after_a_crawl()
+    bound = books.error_bound(MINTED_GRAINS, RULES.q)
+    # A grain in flight was spent already, so it counts more than one that a page may spend.
+    flying = replace(books, net=10**10, open_cash=0)
+    assert flying.error_bound(MINTED_GRAINS, RULES.q) > replace(books, open_cash=10**10).error_bound(
+        MINTED_GRAINS, RULES.q
+    )
+    assert replace(books, net=-(10**9)).error_bound(MINTED_GRAINS, RULES.q) > bound
+    assert books.error_bound(MINTED_GRAINS, RULES.q, late=10**9) > bound
+
+
+def test_books_of_one_shard_are_merged_into_themselves() -> None:
+    books = books_after_a_crawl()
+    assert Books.merged([books], RULES) is books
+
+
+def test_merged_books_add_up_but_for_credit_time_and_rounds() -> None:
+    one = Books(version=3, clock=10, rounds=6 << 32, time_us=5, pool=7, net=2, credit=90, live=1, reads=4)
+    two = Books(version=4, clock=20, rounds=2 << 32, time_us=3, pool=-9, net=-1, credit=80, live=3, reads=5)
+    whole = Books.merged([one, two], RULES)
+    assert (whole.version, whole.clock, whole.pool, whole.net, whole.live, whole.reads) == (7, 30, -2, 1, 4, 9)
+    assert (whole.credit, whole.time_us) == (90, 5)
+    assert whole.rounds == 3 << 32  # Each counts rounds of its own pages.
+    assert Books.merged([one, two], CONTINUOUS).rounds == 8 << 32  # Each counts its part of all cash.
+    assert Books.merged([Books(), Books()], RULES) == Books()
 
 
 # By class.

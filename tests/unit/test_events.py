@@ -24,6 +24,7 @@ from opic.events import (
     encode_seeds,
 )
 from opic.ledger import Ledger
+from opic.transfer import GRANTS, Transfer
 
 NOW_S = 1_700_000_000
 NOW_US = NOW_S * MILLION
@@ -32,7 +33,7 @@ LONG_URL = "http://example.org/" + "a" * 100_000
 
 
 def decoded(value: bytes, kind: str = "event", limits: Limits | None = None) -> Event:
-    return decode_record(Record(0, NOW_US, value, kind), limits or Limits())
+    return decode_record("log/0", Record(0, NOW_US, value, kind), limits or Limits())
 
 
 def of_json(fields: Mapping[str, object]) -> Event:
@@ -264,7 +265,7 @@ def test_too_many_tags_refuse_the_event() -> None:
     "value", [*BAD_PACKED.values(), *UNENDING_PACKED.values()], ids=[*BAD_PACKED, *UNENDING_PACKED]
 )
 def test_a_packed_record_that_is_no_event_is_a_dead_letter_with_a_short_reason(value: bytes) -> None:
-    found = decode_record(Record(0, NOW_US, value), Limits())
+    found = decode_record("log/0", Record(0, NOW_US, value), Limits())
     assert found.outcome is Outcome.DEAD
     assert 0 < len(found.reason) < 200
 
@@ -442,3 +443,10 @@ def test_a_dead_letter_is_counted_and_processing_goes_on() -> None:
     ledger.apply("p", [Record(0, NOW_US, b"nonsense"), Record(1, NOW_US, encode_crawl_event(CrawlEvent(URL)))])
     assert (ledger.books.dead_letters, ledger.books.reads) == (1, 1)
     assert ledger.next_offset("p") == 2
+
+
+def test_only_our_own_partitions_move_cash_as_they_please() -> None:
+    """Whoever may write to the topic may name any kind in a header."""
+    for kind, value in (("transfer", Transfer(grant=7).pack()), ("grant", b"7")):
+        assert decode_record("crawl.events/0", Record(0, NOW_US, value, kind), Limits()).outcome is Outcome.DEAD
+        assert decode_record(GRANTS, Record(0, NOW_US, value, kind), Limits()).outcome.value == kind

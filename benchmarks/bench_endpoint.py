@@ -1,0 +1,312 @@
+"""How fast does the endpoint answer a crawl's crawlers while events come in, and does it keep what it promises?
+
+A store of 1,000,000 pages on 100,000 hosts; server, worker and endpoint are processes of their own, and the worker has
+more events than it can take. wrk asks on 32 connections of the loopback, one kind of request after the other. It is
+closed-loop: its latencies are those of 32 callers who wait for each other's answers; so a mix of requests is asked by
+the clock as well (benchmarks/http_load.py says why). Then callers at once take 100,000 pages from two endpoints, and
+what they were told is looked through: no page leased twice, no host before its delay (benchmarks/lease_check.py).
+At last the call for next pages beside that of other frontiers, with the same pages (benchmarks/peer_frontiers.py).
+
+    python benchmarks/bench_endpoint.py                       some five minutes, 2 GB
+    python benchmarks/bench_endpoint.py --quick               50,000 pages, a minute
+    python benchmarks/bench_endpoint.py --only load,top       of load, top, check, peers
+"""
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import shutil
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from endpoint_world import Running, Stretch, World, kept_world, running
+from harness import write_result
+from http_load import CONNECTIONS, Line, Request, by_the_clock, percentiles, wrk
+from lease_check import Suggestion, judge, take
+from peer_frontiers import beside_peers
+from workloads import SEED
+
+PARTS = ("load", "top", "check", "peers")
+NEXT, BATCH, TOP = 10, 100, 100
+PAGES_A_HOST = 10
+SAMPLE = 20_000  # URLs asked for, at random.
+BODIES = 200
+HOST_DELAY_SECONDS = 0.2  # Of the check: so many suggestions have to come in time.
+CHECK_N = 50
+WIDTH = 34 + 6 * 9
+CLOCK_RATES = {"importance": 60, "next": 20, "batch": 5, "top": 2}  # Requests a second, of all callers.
+TARGETS = {  # Milliseconds.
+    "next p99": 50.0,
+    "importance p99": 20.0,
+    "top cold": 200.0,
+    "top warm": 10.0,
+}
+
+
+def requests(world: World) -> dict[str, list[Request]]:
+    """Return requests of each kind, for pages at random."""
+    pick = random.Random(SEED)
+    sample = pick.sample(world.urls, min(SAMPLE, len(world.urls)))
+    bodies = [json.dumps({"urls": pick.sample(sample, BATCH)}, separators=(",", ":")) for _ in range(BODIES)]
+    return {
+        "next": [Request("POST", "/v1/next", json.dumps({"n": NEXT, "crawler": f"wrk-{i}"})) for i in range(8)],
+        "importance": [Request("GET", "/v1/importance?url=" + quote(url, safe="")) for url in sample],
+        "batch": [Request("POST", "/v1/importance", body) for body in bodies],
+        "top": [Request("GET", f"/v1/top?n={TOP}")],
+    }
+
+
+async def ask_once(url: str, asked: dict[str, list[Request]]) -> dict[str, Any]:
+    """Ask one request of each kind, and see that the answers can be right; they load the mirror, too."""
+    line, answers = Line(url), {}
+    for kind, some in asked.items():
+        answers[kind] = json.loads(await line.ask(some[0]))
+    line.close()
+    assert 0 < answers["importance"]["importance"] <= 1
+    assert len(answers["batch"]["pages"]) == BATCH
+    assert all(0 < page["importance"] <= 1 for page in answers["batch"]["pages"])
+    shares = [page["importance"] for page in answers["top"]["pages"]]
+    assert len(shares) == TOP
+    assert shares == sorted(shares, reverse=True)
+    cash = [page["cash"] for page in answers["next"]["pages"]]
+    assert 1 <= len(cash) <= NEXT
+    assert cash == sorted(cash, reverse=True)
+    return answers
+
+
+def load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
+    """Measure each kind of request, with and without ingest, then all of them by the clock."""
+    asked, found = requests(world), {"quiet": {}, "busy": {}}
+    with running(world, directory) as one:
+        url = one.endpoint()
+        page_bytes = len(json.dumps(asyncio.run(ask_once(url, asked))["next"]))
+        for kind, some in asked.items():
+            found["quiet"][kind] = by_wrk(one, url, some, seconds / 2)
+            print_row(f"{kind}, nothing to ingest", found["quiet"][kind])
+        one.worker()
+        one.prepare(seconds / 2)
+        with Stretch(one):  # A worker that just began knows no links yet,
+            time.sleep(seconds / 2)
+        one.prepare(seconds)
+        asyncio.run(ask_once(url, asked))  # and its first step makes an endpoint read all hosts anew.
+        with Stretch(one) as alone:
+            time.sleep(seconds)
+        found["ingest_alone"] = alone.events_per_s
+        print(f"{'ingest alone':<34} {alone.events_per_s:>{WIDTH - 35},.0f}", flush=True)
+        for kind, some in asked.items():
+            one.prepare(seconds + 1)
+            found["busy"][kind] = by_wrk(one, url, some, seconds)
+            print_row(f"{kind}, while events come in", found["busy"][kind])
+        for row in (found["quiet"]["next"], found["busy"]["next"]):
+            # A small store runs out of hosts that need not rest, and of pages: then this is another question.
+            row["full"] = bool(row["requests"]) and row["answer_bytes"] > page_bytes / 2
+            if row["requests"] and not row["full"]:
+                print(f"answers to next had {row['answer_bytes']:,.0f} bytes, {page_bytes:,} is one of {NEXT} pages")
+        one.prepare(2 * seconds + 2)
+        with Stretch(one) as beside:
+            rows = asyncio.run(by_the_clock(url, schedule(asked, seconds), 2 * seconds))
+        for kind, row in rows.items():
+            row |= {"requests_per_s": CLOCK_RATES[kind], "events_per_s": beside.events_per_s}
+            print_row(f"{kind}, by the clock", row)
+        found["by_the_clock"] = {"cpu_share": beside.cpu_share, **rows}
+        one.check()
+    return found
+
+
+def by_wrk(one: Running, url: str, some: Sequence[Request], seconds: float) -> dict[str, Any]:
+    """Let wrk ask; return what it measured, the events that took effect meanwhile, and who had the CPU.
+
+    CPU time of the endpoint a request depends least on who else is at work on the machine.
+    """
+    with Stretch(one) as beside:
+        row = wrk(url, some, seconds, one.server.data)
+    endpoint_ms = 1000 * beside.cpu_share["endpoint 1"] / max(row["requests_per_s"], 1 / seconds)
+    return row | {
+        "events_per_s": beside.events_per_s,
+        "endpoint_cpu_ms": endpoint_ms,
+        "cpu_share": {name: round(share, 2) for name, share in beside.cpu_share.items()},
+    }
+
+
+def schedule(asked: dict[str, list[Request]], seconds: float) -> list[tuple[float, str, Request]]:
+    """Return requests with their times: each kind at its rate, evenly, all kinds begun at odds."""
+    pick, due = random.Random(SEED), []
+    for kind, rate in CLOCK_RATES.items():
+        begun = pick.random() / rate
+        due += [(begun + i / rate, kind, pick.choice(asked[kind])) for i in range(round(seconds * rate))]
+    return sorted(due, key=lambda one: one[0])
+
+
+def print_row(label: str, row: dict[str, Any]) -> None:
+    """Print what was measured; by the clock nobody tells whose CPU time it was."""
+    cpu = f"{row['endpoint_cpu_ms']:>8.2f}" if "endpoint_cpu_ms" in row else " " * 8
+    print(
+        f"{label:<34} {row['requests_per_s']:>8,.0f} {row['p50_ms']:>8.1f} {row['p99_ms']:>8.1f} "
+        f"{row['max_ms']:>8.1f} {cpu} {row['events_per_s']:>8,.0f}",
+        flush=True,
+    )
+
+
+def top(world: World, directory: Path) -> dict[str, Any]:
+    """Time the top by one caller: after a start, after a change, and when nothing changed since the last time."""
+    asked = Request("GET", f"/v1/top?n={TOP}")
+
+    async def timed(line: Line) -> float:
+        started = time.perf_counter()
+        await line.ask(asked)
+        return 1000 * (time.perf_counter() - started)
+
+    async def change(one: Running, line: Line) -> float:
+        """Let events take effect, until no answer from before them may be given, and ask."""
+        one.backend.settle_here(one.backend.accept(world.events[:50]))
+        await asyncio.sleep(1.1)
+        return await timed(line)
+
+    async def ask(one: Running) -> dict[str, Any]:
+        started, first_next = [], []
+        for _ in range(3):
+            line = Line(one.endpoint())
+            await line.ask(Request("GET", "/readyz"))
+            started.append(await timed(line))
+            began = time.perf_counter()
+            await line.ask(Request("POST", "/v1/next", json.dumps({"n": NEXT})))
+            first_next.append(1000 * (time.perf_counter() - began))
+        return {
+            "cold, first after a start": percentiles(started),
+            "cold, first after a change": percentiles([await change(one, line) for _ in range(7)]),
+            "first next after a start": percentiles(first_next),  # Reads the host of every page.
+            "warm": percentiles([await timed(line) for _ in range(50)]),
+        }
+
+    with running(world, directory) as one:
+        rows = asyncio.run(ask(one))
+        one.check()
+    for name, row in rows.items():
+        print(f"top {TOP}: {name:<28} {row['p50_ms']:>9.1f} ms, p99 {row['p99_ms']:.1f}, of {row['of']}", flush=True)
+    return rows
+
+
+def check(world: World, directory: Path, suggestions: int) -> dict[str, Any]:
+    """Take pages by callers at once, from two endpoints while events come in, and look through what they were told."""
+    with running(world, directory, host_delay_seconds=HOST_DELAY_SECONDS, retry_seconds=0.5) as one:
+        urls = [one.endpoint(), one.endpoint()]
+        one.worker()
+        started = time.perf_counter()
+        found, given_back = asyncio.run(_take_while_fed(one, urls, suggestions))
+        took = time.perf_counter() - started
+        one.check()
+    verdict = judge(found, HOST_DELAY_SECONDS, world.read)
+    verdict.given_back = given_back
+    print(
+        f"checked: {verdict.suggestions:,} suggestions of {verdict.distinct_pages:,} pages on {verdict.hosts:,} hosts "
+        f"to {CONNECTIONS} callers of 2 endpoints in {took:.0f} s; {given_back:,} given back;\n"
+        f"  {verdict.pages_again:,} times a page came again, {verdict.hosts_again:,} times a host did, at the least "
+        f"{verdict.host_gap_min_s:.6f} s after the last time, {HOST_DELAY_SECONDS:g} s wanted; "
+        f"{len(verdict.violations)} violations",
+        flush=True,
+    )
+    for violation in verdict.violations[:10]:
+        print(f"  {violation}")
+    row = asdict(verdict) | {"seconds": took, "violations": len(verdict.violations), "told": verdict.violations[:10]}
+    return row | {"host_delay_seconds": HOST_DELAY_SECONDS, "callers": CONNECTIONS, "endpoints": 2}
+
+
+async def _take_while_fed(one: Running, urls: Sequence[str], suggestions: int) -> tuple[list[Suggestion], int]:
+    async def feed() -> None:
+        while True:
+            await asyncio.to_thread(one.prepare, 1.0)
+            await asyncio.sleep(0.2)
+
+    feeding = asyncio.create_task(feed())
+    found = await take(urls, CONNECTIONS, suggestions, CHECK_N)
+    feeding.cancel()
+    return found
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print, write the JSON; exit 1 on a broken promise."""
+    parser = argparse.ArgumentParser(description="The endpoint under load.")
+    parser.add_argument("--quick", action="store_true", help="a small store and short stretches: does it all still run")
+    parser.add_argument("--pages", type=int)
+    parser.add_argument("--shards", type=int, default=1)
+    parser.add_argument("--seconds", type=float, help="a stretch")
+    parser.add_argument("--suggestions", type=int, help="that are checked")
+    parser.add_argument("--only", default=",".join(PARTS), help="comma-separated; writes a result only if told where")
+    parser.add_argument("--directory", type=Path, help="where stores are made; on /dev/shm the disk costs nothing")
+    parser.add_argument("--world", type=Path, help="a directory in which the filled store is kept for the next time")
+    parser.add_argument("--result", type=Path, help="where the JSON goes")
+    args = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # Our processes are ended too, then.
+    pages = args.pages or (50_000 if args.quick else 1_000_000)
+    seconds = args.seconds or (2.0 if args.quick else 8.0)
+    suggestions = args.suggestions or (5_000 if args.quick else 100_000)
+    parts = args.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
+    if "load" in parts and shutil.which("wrk") is None:
+        print("no wrk on the PATH, so no load: Debian, Ubuntu: apt-get install wrk")
+        parts.remove("load")
+    waiting = 5_000 if args.quick else 20_000
+    with tempfile.TemporaryDirectory(prefix="opic-bench-", dir=args.directory) as name:
+        directory = Path(name)
+        kept = args.world or directory / "world"
+        world = kept_world(kept, pages, pages // PAGES_A_HOST, args.shards, waiting // 2, waiting)
+        neighbours = {"sync_ms": sync_ms(directory), "load_average": os.getloadavg()[0]}
+        print(", ".join(f"{key} {value:,}" for key, value in (world.about | neighbours).items()), flush=True)
+        found = {"world": world.about, "before": neighbours, "connections": CONNECTIONS, "targets_ms": TARGETS}
+        if "load" in parts:
+            columns = ("asked/s", "p50 ms", "p99 ms", "max ms", "CPU ms", "events/s")
+            print(f"{CONNECTIONS} connections".ljust(34), *(f"{column:>8}" for column in columns))
+            found["load"] = load(world, directory, seconds)
+        if "top" in parts:
+            found["top"] = top(world, directory)
+        if "check" in parts:
+            found["check"] = check(world, directory, suggestions)
+        if "peers" in parts:
+            found["peers"] = beside_peers(world, directory, calls=60 if args.quick else 300)
+    if args.result or (set(parts) == set(PARTS) and not args.quick):
+        write_result("endpoint", found, args.result)
+    missed = [text for text in (told(found)) if text]
+    print(*missed, sep="\n")
+    return 1 if found.get("check", {}).get("violations") else 0
+
+
+def sync_ms(directory: Path, times: int = 50) -> float:
+    """Return the median time in which the disk has what was written: the server waits for it after each step."""
+    took = []
+    with (directory / "probe").open("wb") as file:
+        for _ in range(times):
+            file.write(bytes(4096))
+            file.flush()
+            started = time.perf_counter()
+            os.fdatasync(file.fileno())
+            took.append(1000 * (time.perf_counter() - started))
+    return round(statistics.median(took), 3)
+
+
+def told(found: dict[str, Any]) -> list[str]:
+    """Return a sentence for each target, met or not."""
+    figures = {}
+    if "load" in found:
+        figures |= {f"{kind} p99": found["load"]["busy"][kind]["p99_ms"] for kind in ("next", "importance")}
+    if "top" in found:
+        cold = [row["p50_ms"] for name, row in found["top"].items() if name.startswith("cold")]
+        figures |= {"top cold": max(cold), "top warm": found["top"]["warm"]["p50_ms"]}
+    return [
+        f"{name}: {figure:,.1f} ms, {TARGETS[name]:g} ms wanted: {'met' if figure <= TARGETS[name] else 'not met'}"
+        for name, figure in figures.items()
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

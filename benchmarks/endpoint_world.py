@@ -1,0 +1,295 @@
+"""A store of many pages made once, and the real processes on copies of it: server, worker, endpoints.
+
+Pages become known and get their cash by the worker's own code: all as seeds, then events that read some of them. The
+server then rewrites its file, and whoever wants this store starts a server on a copy: a second, not a minute.
+"""
+
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgpack
+from harness import RECORD_TIME_US, SEEDS_A_RECORD
+from workloads import SEED, Crawl
+
+from opic.embedded import EmbeddedServer
+from opic.events import encode_seeds
+from opic.service import Backend
+from opic.settings import Settings
+
+ROOT = Path(__file__).parent.parent
+NEW_SHARE = 0.1  # Of an event's links.
+READ_STRIDE = 20  # Events read one page in twenty; the others keep their leases, which a read would end.
+SEEDS_A_TURN = 100_000  # The log keeps what did not take effect yet.
+EVENTS_A_TURN = 5_000
+EVENTS_A_SECOND = 6_000  # More than the worker takes, so that it never waits; at first.
+PACE_SPARE, PACE_MIN = 3, 500  # Then so many times what it took last.
+PATIENCE_SECONDS = 120.0
+START = "import sys; from opic.cli import main; sys.exit(main())"
+
+
+@dataclass(slots=True)
+class World:
+    """A filled store, closed, and what is in it."""
+
+    data: Path
+    urls: list[str]  # All that were known at the start.
+    read: frozenset[str]  # Those that events may read, now or later.
+    events: list[bytes]  # For the worker while we measure; they come again when they are through.
+    about: dict[str, Any]
+
+
+def make_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int) -> World:
+    """Fill a store and close it.
+
+    Args:
+        data: a directory of its own.
+        pages: known at first.
+        hosts: they are on, as many on each.
+        shards: of the crawl.
+        read: events that take effect before anything is measured: they give pages cash and history.
+        waiting: events made for the worker to take while we measure.
+    """
+    started = time.perf_counter()
+    crawl = Crawl(pages, pages // hosts)
+    urls = crawl.urls()
+    choice = random.Random(SEED)
+    read_ones = range(READ_STRIDE // 2, pages, READ_STRIDE)
+    made = [crawl.event(choice.choice(read_ones), NEW_SHARE) for _ in range(read + waiting)]
+    generated, started = time.perf_counter() - started, time.perf_counter()
+    with server_on(data) as server, backend_of(server, shards=shards) as backend:
+        for at in range(0, pages, SEEDS_A_TURN):
+            some = urls[at : at + SEEDS_A_TURN]
+            seeds = [encode_seeds(some[i : i + SEEDS_A_RECORD]) for i in range(0, len(some), SEEDS_A_RECORD)]
+            backend.settle_here(backend.accept(seeds, "seeds", RECORD_TIME_US))
+        seeded, started = time.perf_counter() - started, time.perf_counter()
+        for at in range(0, read, EVENTS_A_TURN):
+            some_events = made[at : min(at + EVENTS_A_TURN, read)]
+            backend.settle_here(backend.accept(some_events, "event", RECORD_TIME_US))
+        fed, started = time.perf_counter() - started, time.perf_counter()
+        known = backend.crawl.totals().live
+        assert backend.crawl.audit()[0].conserved
+        client = backend.crawl.client
+        client.bgrewriteaof()
+        wait_for("the server rewrites its file", lambda: not _rewrites(client))
+        rewritten = time.perf_counter() - started
+    about = {
+        "pages": pages,
+        "hosts": hosts,
+        "shards": shards,
+        "known_pages": known,
+        "events_generated_s": round(generated, 1),
+        "seeded_s": round(seeded, 1),
+        "fed_s": round(fed, 1),
+        "fed_events": read,
+        "rewritten_s": round(rewritten, 1),
+    }
+    return World(data, urls, readable(urls), made[read:], about)
+
+
+def kept_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int) -> World:
+    """Return a world as `make_world` does, or the one that was kept in this directory."""
+    asked = [pages, hosts, shards, read, waiting, SEED]
+    kept = data / "world.msgpack"
+    if kept.exists():
+        found = msgpack.unpackb(kept.read_bytes())
+        if found["asked"] != asked:
+            raise SystemExit(f"{data} keeps another world: {found['asked']}, not {asked}")
+        urls = Crawl(pages, pages // hosts).urls()
+        return World(data, urls, readable(urls), found["events"], found["about"])
+    world = make_world(data, pages, hosts, shards, read, waiting)
+    kept.write_bytes(msgpack.packb({"asked": asked, "events": world.events, "about": world.about}))
+    return world
+
+
+def readable(urls: Sequence[str]) -> frozenset[str]:
+    """Return the pages that events may read."""
+    return frozenset(urls[READ_STRIDE // 2 :: READ_STRIDE])
+
+
+def _rewrites(client: Any) -> bool:
+    found = client.info("persistence")
+    return bool(found["aof_rewrite_in_progress"] or found["aof_rewrite_scheduled"])
+
+
+def wait_for(what: str, done: Any, seconds: float = PATIENCE_SECONDS) -> None:
+    """Return once something is so."""
+    deadline = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > deadline:
+            raise SystemExit(f"waited for {seconds:g} s in vain: {what}")
+        time.sleep(0.02)
+
+
+@contextmanager
+def server_on(data: Path) -> Iterator[EmbeddedServer]:
+    """Lend a server with the settings of the embedded store, on a directory."""
+    server = EmbeddedServer(data)
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def backend_of(server: EmbeddedServer, **settings: Any) -> Iterator[Backend]:
+    """Lend a service's backend in this process."""
+    backend = Backend(Settings(store=server.url, max_lag=1_000_000_000, **settings), server.url)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+class Running:
+    """A copy of a world, on a server of its own, with processes that are ended at the end."""
+
+    def __init__(self, world: World, server: EmbeddedServer, backend: Backend, settings: dict[str, Any]) -> None:
+        """Nothing but the server runs yet."""
+        self.world, self.server, self.backend = world, server, backend
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}
+        self._environment |= {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
+        self._environment |= {"OPIC_STORE": server.url, "PYTHONPATH": str(ROOT)}
+        self._partition = next(iter(backend.log.ends()))
+        self._next_event, self.pace = 0, float(EVENTS_A_SECOND)
+        self.processes: dict[str, subprocess.Popen[str]] = {}
+
+    def endpoint(self) -> str:
+        """Start an endpoint process; return its URL once it listens."""
+        name = f"endpoint {sum(one.startswith('endpoint') for one in self.processes) + 1}"
+        process = self._start(name, "-c", START, "serve", "--port", "0")
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        if "http" not in line:
+            raise SystemExit(f"the endpoint did not start: {self.said()}")
+        return line[line.index("http") :].split(",")[0].strip()
+
+    def worker(self) -> None:
+        """Start the worker's process; return once it took something."""
+        self.prepare(1.0)
+        before = self.applied()
+        self._start("worker", "-m", "consumers.crawl_events")
+        wait_for("the worker takes events", lambda: self.applied() > before)
+
+    def _start(self, name: str, *arguments: str) -> "subprocess.Popen[str]":
+        # -P: not what lies in the working directory.
+        with (self.server.data / "errors.txt").open("a") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-P", *arguments],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env=self._environment,
+                cwd=ROOT,
+            )
+        self.processes[name] = process
+        return process
+
+    def said(self) -> str:
+        """Return the last words of the processes."""
+        return (self.server.data / "errors.txt").read_text()[-2000:]
+
+    def applied(self) -> int:
+        """Return how many records have taken effect."""
+        return self.backend.crawl.resume(self._partition)
+
+    def lag(self) -> int:
+        """Return how many wait."""
+        return self.backend.log.ends()[self._partition] - self.applied()
+
+    def prepare(self, seconds: float) -> None:
+        """Let so many events wait that the worker is busy for so long."""
+        lack, events = round(seconds * self.pace) - self.lag(), self.world.events
+        while lack > 0:
+            some = events[self._next_event : self._next_event + min(lack, EVENTS_A_TURN)]
+            self.backend.accept(some, "event", RECORD_TIME_US)
+            self._next_event = (self._next_event + len(some)) % len(events)
+            lack -= len(some)
+
+    def cpu_seconds(self) -> dict[str, float]:
+        """Return the CPU time so far of the processes, by name, and of the server's."""
+        pids = {name: process.pid for name, process in self.processes.items()}
+        assert self.server.process is not None
+        found = {}
+        for name, pid in (pids | {"store": self.server.process.pid}).items():
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        return found
+
+    def check(self) -> None:
+        """See that the books balance, and that no process ended by itself."""
+        ended = [name for name, process in self.processes.items() if process.poll() is not None]
+        if ended:
+            raise SystemExit(f"ended by itself: {ended}: {self.said()}")
+        audit = self.backend.crawl.audit()[0]
+        if not audit.conserved:
+            raise SystemExit(f"not conserved: {audit}")
+
+    def close(self) -> None:
+        """End the processes."""
+        for process in self.processes.values():
+            process.terminate()
+        for process in self.processes.values():
+            process.wait()
+
+
+@contextmanager
+def running(world: World, directory: Path, **settings: Any) -> Iterator[Running]:
+    """Lend a copy of a world; settings by name, for the processes."""
+    data = directory / "copy"
+    shutil.rmtree(data, ignore_errors=True)
+    data.mkdir()
+    shutil.copytree(world.data / "store", data / "store")
+    with server_on(data) as server, backend_of(server) as backend:
+        one = Running(world, server, backend, settings)
+        try:
+            yield one
+        finally:
+            one.close()
+
+
+class Stretch:
+    """What happens in a stretch of time: events that take effect, CPU time that is used.
+
+    >>> with Stretch(running) as stretch:  # doctest: +SKIP
+    ...     ask_something()
+    >>> stretch.events_per_s  # doctest: +SKIP
+    """
+
+    def __init__(self, one: Running) -> None:
+        """Nothing is counted yet."""
+        self._one, self.events_per_s = one, 0.0
+        self.cpu_share: dict[str, float] = {}  # Of one core, by process.
+
+    def __enter__(self) -> "Stretch":
+        """Begin."""
+        self._cpu, self._before, self._started = self._one.cpu_seconds(), self._one.applied(), time.perf_counter()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End; a worker that ran out of events would make the endpoint look fast."""
+        took, done = time.perf_counter() - self._started, self._one.applied() - self._before
+        self.events_per_s = done / took
+        self.cpu_share = {name: (cpu - self._cpu[name]) / took for name, cpu in self._one.cpu_seconds().items()}
+        if done:
+            self._one.pace = min(max(PACE_SPARE * self.events_per_s, PACE_MIN), EVENTS_A_SECOND)
+            if not self._one.lag():
+                raise SystemExit("the worker ran out of events: raise EVENTS_A_SECOND or PACE_SPARE")
+
+
+def greedy_pages(backend: Backend) -> Sequence[tuple[str, int]]:
+    """Return all pages with cash, most first, as the mirror has them."""
+    snapshot = backend.mirror.fresh()
+    order = snapshot.greedy(len(snapshot))
+    places = snapshot.places(order)
+    urls = backend.crawl.urls_of(places)
+    return [(urls[place], cash) for place, cash in zip(places, snapshot.cash[order].tolist(), strict=True)]

@@ -1,0 +1,137 @@
+"""A small polite crawler: asks the service what is next, fetches it, and reports what it found.
+
+    python examples/crawler.py https://a.example/ --pages 100
+
+It stays on the host of the URL, keeps to robots.txt, says who it is, follows no redirect by itself (their targets are
+links, and get their own turn), and leaves the pace to the service. Without a service it ends at once; one that goes
+away later is waited for.
+"""
+
+import argparse
+import time
+from contextlib import suppress
+from html.parser import HTMLParser
+from urllib.parse import urljoin, urlsplit
+from urllib.robotparser import RobotFileParser
+
+import httpx
+
+from opic.client import Client, Event
+
+AGENT = "opic-example/1"
+BATCH = 10
+BODY_BYTES_MAX = 2 << 20
+LINKS_MAX = 10_000  # OPIC_MAX_LINKS.
+IDLE_SECONDS_MAX = 5.0
+
+
+class Links(HTMLParser):
+    """Collects where a page's links lead."""
+
+    def __init__(self, base: str) -> None:
+        """Resolve links against `base`."""
+        super().__init__()
+        self.base, self.found = base, dict[str, None]()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a link; what is no URL is dropped here, what is none for the service is dropped there."""
+        href = dict(attrs).get("href")
+        if tag != "a" or href is None or len(self.found) >= LINKS_MAX:
+            return
+        with suppress(ValueError):
+            self.found[urljoin(self.base, href.strip())] = None
+
+
+class Robots:
+    """What the hosts' robots.txt allow; each is asked once."""
+
+    def __init__(self, web: httpx.Client) -> None:
+        """Fetch by `web`."""
+        self._web, self._rules = web, dict[str, RobotFileParser]()
+
+    def allow(self, url: str) -> bool:
+        """Tell whether a page may be fetched. A host that does not answer is not asked for more."""
+        site = "://".join(urlsplit(url)[:2])
+        if site not in self._rules:
+            rules = self._rules[site] = RobotFileParser()
+            try:
+                answer = self._web.get(f"{site}/robots.txt", follow_redirects=True)
+                rules.parse(answer.text.splitlines() if answer.is_success else [])
+                rules.disallow_all = answer.status_code in (401, 403) or answer.is_server_error
+            except httpx.HTTPError:
+                rules.disallow_all = True
+        return self._rules[site].can_fetch(AGENT, url)
+
+
+def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
+    """Fetch a page and say what was found, as an event."""
+    if not robots.allow(url):
+        return Event(url=url, excluded=True, status=0)
+    try:
+        with web.stream("GET", url) as answer:
+            event = Event(url=url, status=answer.status_code, fetched_at=time.time())
+            if answer.has_redirect_location:
+                event.redirect = urljoin(url, answer.headers["location"])
+            elif "html" in answer.headers.get("content-type", ""):
+                event.links = links_of(url, body_of(answer))
+            return event
+    except httpx.HTTPError:
+        return Event(url=url, status=0)
+
+
+def body_of(answer: httpx.Response) -> str:
+    """Read the beginning of a page."""
+    body = bytearray()
+    for part in answer.iter_bytes():
+        body += part
+        if len(body) > BODY_BYTES_MAX:
+            break
+    return body[:BODY_BYTES_MAX].decode(answer.encoding or "utf-8", "replace")
+
+
+def links_of(url: str, html: str) -> list[str]:
+    """Return where a page links to, absolute."""
+    parser = Links(url)
+    parser.feed(html)
+    return list(parser.found)
+
+
+def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 10.0) -> int:
+    """Crawl a site until so many pages were fetched, or nothing was left to fetch for some seconds.
+
+    Returns:
+        How many pages were fetched.
+    """
+    service.seed([seed])
+    site = urlsplit(seed).hostname
+    fetched, idle_since = 0, time.monotonic()
+    with httpx.Client(headers={"user-agent": AGENT}, timeout=timeout_seconds) as web:
+        robots = Robots(web)
+        while fetched < pages_max and time.monotonic() - idle_since < IDLE_SECONDS_MAX:
+            found = service.next(min(BATCH, pages_max - fetched), domain=site)
+            if not found.pages:
+                time.sleep(min(found.retry_after, 1.0))
+                continue
+            service.events([fetch(web, robots, page.url) for page in found.pages])
+            fetched, idle_since = fetched + len(found.pages), time.monotonic()
+    return fetched
+
+
+def main() -> None:
+    """Crawl as the command line says."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument("url", help="where to begin")
+    options.add_argument("--pages", type=int, default=100, help="fetch so many at most")
+    options.add_argument("--service", default="http://127.0.0.1:8080", help="where opic answers")
+    options.add_argument("--token", help="its OPIC_API_TOKEN")
+    given = options.parse_args()
+    with Client(given.service, token=given.token, crawler="example") as service:
+        if not (ready := service.ready()).ready:
+            raise SystemExit(f"no service at {given.service}: {ready.reason}")
+        print(f"fetched {crawl(service, given.url, given.pages)} pages; the most important ones:")
+        for page in service.top(10).pages:
+            print(f"{page.importance or 0:.4f}  {page.url}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""The console: one page at `/` that shows what the service knows, with a stylesheet and scripts of its own.
+
+The page holds no data, so nobody needs the token to load it: its scripts ask the same calls as any other client, and
+send the token that whoever looks has typed. What they show was written by strangers, on the web: it is put into the
+page as text only. The policy below holds the browser to that. Nothing inline runs, nothing comes from elsewhere, and no
+text becomes markup (`require-trusted-types-for`, where the browser knows it).
+"""
+
+from collections.abc import Callable, Coroutine
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+FILES: Final = {
+    "/": ("index.html", "text/html"),
+    "/console/console.css": ("console.css", "text/css"),
+    "/console/console.js": ("console.js", "text/javascript"),
+    "/console/ask.js": ("ask.js", "text/javascript"),
+    "/console/draw.js": ("draw.js", "text/javascript"),
+    "/console/show.js": ("show.js", "text/javascript"),
+    "/console/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+PAGE_PATHS: Final = frozenset(FILES)
+HEADERS: Final = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-cache",  # Asked for anew each time, sent only if another version runs.
+}
+
+_FOLDER: Final = Path(__file__).parent
+
+
+def page(path: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+    """Return what answers a path of the page, one of PAGE_PATHS; its file is read once."""
+    name, kind = FILES[path]
+    body = (_FOLDER / name).read_bytes()
+    etag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
+
+    async def console(request: Request) -> Response:
+        headers = {**HEADERS, "ETag": etag}
+        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        if etag in known or "*" in known:
+            return Response(status_code=304, headers=headers)
+        return Response(body, media_type=kind, headers=headers)
+
+    return console

@@ -1,0 +1,421 @@
+// The console: asks in turns, shows what came and how old it is, and says so when nothing comes.
+
+import { ask, token, Trouble } from "./ask.js";
+import { bars, lines, spark } from "./draw.js";
+import { byId, dayOf, fill, html, linkOut, momentOf, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole } from "./show.js";
+
+const ROWS = 12;
+const LETTERS = 10;
+const RATE_SECONDS = 10; // The rate is that of so long.
+const SPARK_POINTS = 60;
+const BEAT_MS = 500;
+const RETRY_SECONDS = [2, 4, 8, 15];
+const MISSING = "Not available: this service does not have it.";
+const MISSING_SECONDS = 60;
+const AUDIT_COSTLY_SECONDS = 3; // A recount reads all columns: one that takes longer is done when asked for only.
+
+let paused = false;
+let away = null; // { at, tries, retryAt }
+let tokenWanted = false;
+let beating = null;
+const clock = () => performance.now() / 1000;
+
+// --- What is asked, how often, and how it is shown -------------------------------------------------------------------
+
+const samples = []; // [as_of, reads], of the last seconds.
+const rates = [];
+
+function showStats(stats) {
+  const n = (name) => Number(stats[name] ?? 0);
+  const events = n("reads") + n("failures") + n("departures") + n("exclusions") + n("dead_letters");
+  setText(byId("known"), whole(stats.known_pages));
+  setText(byId("known-sub"), n("gone_pages") ? `${whole(stats.gone_pages)} gone since` : "none gone");
+  setText(byId("read"), whole(stats.read_pages));
+  setText(byId("read-sub"), n("known_pages") ? `${percent(n("read_pages") / n("known_pages"))} of known` : "\u00a0");
+  setText(byId("events"), whole(events));
+  setText(byId("events-sub"), `${whole(stats.failures)} failed, ${whole(stats.dead_letters)} dead letters`);
+  setText(byId("rounds"), n("rounds") < 1000 ? n("rounds").toFixed(2) : whole(Math.round(n("rounds"))));
+  setText(byId("rounds-sub"), `clock ${three(n("clock"))} grains`);
+  setText(byId("lag"), whole(stats.lag));
+  setText(byId("lag-sub"), n("lag") ? "events wait" : "all took effect");
+  setText(byId("links"), whole(stats.links));
+  setText(byId("links-sub"), n("reads") ? `${(n("links") / n("reads")).toFixed(1)} a read, ${whole(stats.bad_links)} bad` : "\u00a0");
+  setText(byId("bound"), stats.error_bound === undefined ? "–" : three(stats.error_bound));
+  setText(byId("bound-sub"), stats.error_bound === undefined ? "none can be told now" : "L1 distance to PageRank");
+  const last = samples.at(-1);
+  if (last && stats.as_of <= last[0]) return;
+  samples.push([stats.as_of, n("reads")]);
+  while (samples.length > 2 && samples[1][0] <= stats.as_of - RATE_SECONDS) samples.shift();
+  if (!last) return;
+  const [since, reads] = samples[0];
+  setText(byId("rate"), three(Math.max(0, n("reads") - reads) / (stats.as_of - since)));
+  rates.push(Math.max(0, n("reads") - last[1]) / (stats.as_of - last[0]));
+  if (rates.length > SPARK_POINTS) rates.shift();
+  spark(byId("spark"), rates, SPARK_POINTS);
+}
+
+function showAudit(audit) {
+  byId("audit").dataset.conserved = audit.conserved ? "yes" : "no";
+  const sum = BigInt(audit.pages) + BigInt(audit.virtual) + BigInt(audit.in_flight);
+  const less = BigInt(audit.minted) - sum;
+  const bad = audit.shards.filter((shard) => !shard.conserved).map((shard) => shard.shard);
+  setText(byId("verdict"), audit.conserved ? "Every grain is accounted for."
+    : less ? `${whole(less < 0n ? -less : less)} grains ${less > 0n ? "are missing" : "too many"}: see OpicCashNotConserved in docs/operations.md.`
+      : `Totals differ from their recount in ${bad.length === 1 ? "shard" : "shards"} ${bad.join(", ")}: see OpicCashNotConserved in docs/operations.md.`);
+  for (const part of ["pages", "virtual", "in_flight", "minted"]) setText(byId(`sum-${part}`), whole(audit[part]));
+  byId("shards").hidden = audit.shards.length < 2 && audit.conserved;
+  fill(byId("shard-rows"), audit.shards, () => {
+    const cells = ["n", "n", "n", "n", "n", ""].map((kind) => html("td", { class: kind }));
+    return [html("tr", {}, ...cells), (shard) => {
+      const texts = [shard.shard, shard.pages, shard.virtual, shard.in_flight, shard.minted].map(whole);
+      const wrong = (shard.mismatches ?? []).map(plain).join(", ");
+      [...texts, shard.conserved ? "add up" : wrong || "don’t add up"].forEach((text, at) => setText(cells[at], text));
+    }];
+  });
+}
+
+// Rows of pages, or of what has an importance: a name, and numbers behind it.
+function showRows(id, values, cellsOf, none) {
+  fill(byId(`${id}-rows`), values, () => {
+    const cells = cellsOf();
+    return [html("tr", {}, ...cells.map(([cell]) => cell)), (value, at) => cells.forEach(([, show]) => show(value, at))];
+  });
+  setText(byId(`${id}-none`), values.length ? "" : none);
+}
+
+const cell = (kind, textOf) => {
+  const made = html("td", { class: kind });
+  return [made, (value, at) => setText(made, textOf(value, at))];
+};
+const pageOf = () => {
+  const [made, show] = pageCell(lookUp);
+  return [made, ({ url }) => show(url)];
+};
+const share = (best) => {
+  const meter = html("span", { class: "meter", "aria-hidden": "true" });
+  const text = html("span");
+  return [html("td", { class: "n share" }, text, meter), ({ importance }) => {
+    setText(text, three(importance));
+    meter.style.setProperty("--share", Math.min(1, importance / best()).toFixed(3));
+  }];
+};
+
+let bestPage = 1, bestHost = 1;
+function showTop({ pages }) {
+  bestPage = pages[0]?.importance || 1;
+  showRows("top", pages, () => [cell("n rank", (_, at) => String(at + 1)), pageOf(), share(() => bestPage)], "No page is known yet.");
+}
+
+function showHosts({ hosts }) {
+  bestHost = hosts[0]?.importance || 1;
+  showRows("hosts", hosts, () => [
+    cell("host", ({ host }) => plain(host)),
+    cell("n", (host) => `${whole(host.read_pages)} / ${whole(host.pages)}`),
+    share(() => bestHost)], "No host is known yet.");
+}
+
+function showNext({ pages }) {
+  showRows("next", pages, () => [
+    pageOf(),
+    cell("read", (page) => (page.fetched_before ? "before" : "never")),
+    cell("n", ({ cash }) => short(cash))], "No page could be handed out now.");
+}
+
+function showCurve({ series, convergence }) {
+  const bounds = convergence.filter((point) => point.error_bound !== null);
+  const unspent = convergence.filter((point) => Number(point.clock) > 0);
+  const of = (point) => Number(point.unspent) / Number(point.clock);
+  const [first, last] = [bounds[0], bounds.at(-1)];
+  lines(byId("curve"), {
+    lines: [
+      { name: "error bound", kind: "first", points: bounds.map((point) => [point.rounds, point.error_bound]), now: last && three(last.error_bound) },
+      { name: "unspent cash / clock", kind: "second", points: unspent.map((point) => [point.rounds, of(point)]), now: unspent.length ? three(of(unspent.at(-1))) : undefined },
+    ],
+    x: { name: "rounds", show: (x) => String(Number(x.toPrecision(3))) },
+    y: { log: true, show: (y) => String(Number(y.toPrecision(2))) },
+    about: last ? `The error bound over rounds: ${three(first.error_bound)} at ${three(first.rounds)}, ${three(last.error_bound)} at ${three(last.rounds)} rounds.` : "Unspent cash against the clock, over rounds.",
+  });
+  const [from, to] = [series[0].time, series.at(-1).time];
+  const long = to - from > 2 * 86400;
+  lines(byId("way"), {
+    lines: from < to ? [{ name: "rounds over time", kind: "first", points: series.map((entry) => [entry.time, entry.rounds]) }] : [],
+    x: { name: "time of the last event", loose: true, show: long ? dayOf : timeOf, ticks: (a, b, width) => Array.from({ length: width < 420 ? 3 : 5 }, (_, at, n = width < 420 ? 2 : 4) => a + ((b - a) * at) / n) },
+    y: { show: (y) => String(Number(y.toPrecision(3))) },
+    about: `Rounds over time: ${three(series[0].rounds)} at ${momentOf(from)}, ${three(series.at(-1).rounds)} at ${momentOf(to)}.`,
+    height: 150,
+  });
+  setText(byId("curve-none"), convergence.length < 2 && from >= to ? "Drawn once pages are read." : "");
+}
+
+function showDead({ dead_letters: letters }) {
+  fill(byId("dead-rows"), letters, () => {
+    const [why, where, value] = [html("p", { class: "why" }), html("p", { class: "where" }), html("code")];
+    return [html("li", {}, why, where, value), (letter) => {
+      setText(why, plain(letter.error));
+      const cut = letter.value_bytes > 500 ? `, the first 500 of ${whole(letter.value_bytes)} bytes` : "";
+      setText(where, `${momentOf(letter.at)}, ${plain(letter.topic)}/${plain(letter.partition)} at ${whole(letter.offset)}${letter.replayed ? ", published again" : ""}${cut}`);
+      setText(value, plain(letter.value));
+    }];
+  });
+  setText(byId("dead-none"), letters.length ? "" : "None.");
+}
+
+const PANELS = [
+  { id: "stats", path: "v1/stats", every: 2, show: showStats },
+  { id: "top", path: "v1/top", with: { n: ROWS }, every: 5, show: showTop },
+  { id: "next", path: "v1/frontier", with: { n: ROWS }, every: 5, show: showNext },
+  { id: "hosts", path: "v1/hosts", with: { n: ROWS }, every: 10, show: showHosts },
+  { id: "curve", path: "v1/series", every: 5, show: showCurve },
+  { id: "dead", path: "v1/dead-letters", with: { n: LETTERS }, every: 10, show: showDead },
+  { id: "audit", path: "v1/audit", every: 30, show: showAudit },
+].map((panel) => ({ ...panel, due: 0, busy: false, came: null, age: 0 }));
+const STATS = PANELS[0];
+const AUDIT = PANELS.at(-1);
+
+async function refresh(panel) {
+  panel.busy = true;
+  const began = clock();
+  try {
+    const answer = await ask(panel.path, panel.with);
+    panel.came = clock();
+    panel.age = answer.age;
+    panel.due = panel.came + panel.every;
+    if (panel === AUDIT && panel.came - began > AUDIT_COSTLY_SECONDS) panel.due = Infinity;
+    back();
+    panel.show(answer);
+  } catch (error) {
+    if (!(error instanceof Trouble)) throw error;
+    panel.due = clock() + Math.max(panel.every, error.retrySeconds);
+    if (error.kind === "token") wantToken();
+    else if (error.kind === "away" && panel === STATS) lost(error);
+    else {
+      if (error.kind === "missing") panel.due = clock() + MISSING_SECONDS;
+      // One call that fails is that part's trouble; whether the service is away the counters tell.
+      STATS.due = 0;
+      byId("audit").dataset.conserved = panel === AUDIT ? "wait" : byId("audit").dataset.conserved;
+      setText(byId(`${panel.id}-none`) ?? byId("verdict"), error.kind === "missing" ? MISSING : plain(error.message));
+    }
+  } finally {
+    panel.busy = false;
+    tell();
+  }
+}
+
+// --- When there is no answer -----------------------------------------------------------------------------------------
+
+function lost(trouble) {
+  const tries = away ? away.tries + 1 : 0;
+  const wait = Math.max(trouble.retrySeconds, RETRY_SECONDS[Math.min(tries, RETRY_SECONDS.length - 1)]);
+  away = { at: away?.at ?? Date.now() / 1000, tries, retryAt: clock() + wait };
+  setText(byId("trouble-text"), plain(trouble.message));
+  byId("trouble").hidden = false;
+}
+
+function back() {
+  if (tokenWanted) {
+    tokenWanted = false;
+    byId("token-form").hidden = true;
+  }
+  if (!away) return;
+  away = null;
+  byId("trouble").hidden = true;
+  setText(byId("trouble-text"), "");
+  for (const panel of PANELS) if (panel.due !== Infinity) panel.due = 0;
+}
+
+function wantToken() {
+  byId("forget").hidden = true;
+  if (!tokenWanted) {
+    tokenWanted = true;
+    const wrong = token.get() !== null;
+    token.forget();
+    byId("token-form").hidden = false;
+    setText(byId("token-why"), wrong ? "The service did not take that token." : "This service wants a token.");
+    if (wrong || document.activeElement === document.body) byId("token").focus();
+  }
+}
+
+byId("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const given = byId("token").value.trim();
+  if (!/^[\x21-\x7e]+$/.test(given)) {
+    setText(byId("token-why"), "A token has no spaces and only ASCII characters.");
+    return;
+  }
+  token.set(given);
+  byId("token").value = "";
+  byId("forget").hidden = false;
+  setText(byId("token-why"), "");
+  tokenWanted = false;
+  for (const panel of PANELS) panel.due = 0;
+  refresh(STATS).then(() => {
+    byId("token-form").hidden = !tokenWanted;
+    if (!tokenWanted) byId("main").focus();
+    beat();
+  });
+});
+
+byId("forget").addEventListener("click", () => {
+  token.forget();
+  location.reload(); // So that nothing that it brought stays.
+});
+
+byId("retry").addEventListener("click", () => {
+  if (away) away.retryAt = 0;
+  beat();
+});
+
+byId("pause").addEventListener("click", () => {
+  paused = !paused;
+  byId("pause").setAttribute("aria-pressed", String(paused));
+  tell();
+  beat();
+});
+
+byId("recount").addEventListener("click", () => {
+  AUDIT.due = 0;
+  if (!AUDIT.busy) refresh(AUDIT);
+});
+
+// --- One beat --------------------------------------------------------------------------------------------------------
+
+function beat() {
+  tell();
+  if (document.hidden || paused || tokenWanted) return;
+  const now = clock();
+  if (away) {
+    if (now >= away.retryAt && !STATS.busy) refresh(STATS);
+    return;
+  }
+  if (STATS.came === null) {
+    if (!STATS.busy && now >= STATS.due) refresh(STATS); // The first alone: it may say that a token is wanted.
+    return;
+  }
+  for (const panel of PANELS) if (!panel.busy && now >= panel.due) refresh(panel);
+}
+
+// Says how old what is shown is, and how things stand.
+function tell() {
+  const now = clock();
+  const ageOf = (panel) => panel.age + now - panel.came;
+  for (const panel of PANELS) {
+    const place = byId(`${panel.id}-age`);
+    if (place && panel.came !== null) {
+      setText(place, `${span(ageOf(panel))} old`);
+      place.dataset.old = String(panel.due !== Infinity && ageOf(panel) > 3 * panel.every + 5);
+    }
+  }
+  if (found.came !== null) setText(byId("page-age"), `${span(found.age + now - found.came)} old`);
+  const state = tokenWanted ? "token" : away ? "away" : paused ? "paused" : STATS.came === null ? "wait" : "live";
+  const said = { token: "Token wanted", away: "No answer", paused: "Paused", wait: "Connecting", live: "Live" }[state];
+  byId("state").dataset.state = state;
+  setText(byId("state-text"), STATS.came === null || state === "live" && ageOf(STATS) < 5 ? said : `${said}, numbers are ${span(ageOf(STATS))} old`);
+  if (away) {
+    const left = Math.ceil(away.retryAt - now);
+    setText(byId("trouble-next"), `Since ${timeOf(away.at)}. ${paused ? "Paused." : left > 0 ? `Asking again in ${left} s.` : "Asking again."}`);
+  }
+}
+
+document.addEventListener("visibilitychange", () => {
+  clearInterval(beating);
+  if (document.hidden) return;
+  samples.length = 0; // The rate is that of time watched.
+  beating = setInterval(beat, BEAT_MS);
+  beat();
+});
+
+// --- One page --------------------------------------------------------------------------------------------------------
+
+const found = { came: null, age: 0, turn: 0 };
+
+async function lookUp(url) {
+  const turn = ++found.turn;
+  byId("url").value = url;
+  const said = byId("page-said");
+  setText(said, "Looking …");
+  try {
+    const [page, history, why] = await Promise.all([
+      ask("v1/importance", { url }),
+      ask("v1/history", { url }),
+      ask("v1/explain", { url }).catch((error) => {
+        if (error.kind === "missing" || error.kind === "refused") return error;
+        throw error;
+      }),
+    ]);
+    if (turn !== found.turn) return;
+    [found.came, found.age] = [clock(), page.age];
+    back();
+    byId("page-found").hidden = false;
+    showPage(page, history, why);
+    setText(said, "");
+    byId("page-title").focus({ preventScroll: true });
+    byId("page").scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
+  } catch (error) {
+    if (!(error instanceof Trouble)) throw error;
+    if (turn !== found.turn) return;
+    found.came = null;
+    setText(byId("page-age"), "");
+    byId("page-found").hidden = true;
+    setText(said, plain(error.message));
+    if (error.kind === "away") STATS.due = 0;
+    if (error.kind === "token") wantToken();
+  }
+  tell();
+}
+
+function showPage(page, { measures }, why) {
+  byId("page-url").replaceChildren(html("bdi", {}, plain(page.url)), " ", linkOut(page.url) ?? "");
+  const facts = [
+    ["importance", page.gone ? "0, the page is gone" : three(page.importance)],
+    ["rank", page.rank ? whole(page.rank) : "–"],
+    ["reads", whole(page.reads)],
+    ["cash, grains", whole(page.cash)],
+    ["last fetched", page.last_fetched_at ? momentOf(page.last_fetched_at) : "never"],
+    ...(page.class ? [["class", plain(page.class)]] : []),
+    ["policy", page.window === null ? page.policy : `${page.policy}, window ${page.window}`],
+  ];
+  byId("page-facts").replaceChildren(...facts.map(([name, value]) => html("div", {}, html("dt", {}, name), html("dd", {}, value))));
+  const values = measures.map(({ cash, fetched_at: at }) => ({ value: Number(cash), label: short(cash), under: [dayOf(at), timeOf(at)] }));
+  bars(byId("history"), {
+    values: [...values, { value: Number(page.cash), label: short(page.cash), under: ["now", "unspent"], kind: "open" }],
+    about: `Grains that each of the last ${values.length} reads found: ${values.map(({ label, under }) => `${label} on ${under.join(" ")}`).join("; ") || "none"}. Unspent now: ${short(page.cash)}.`,
+  });
+  if (why instanceof Trouble) {
+    byId("why").replaceChildren(html("p", { class: "none" }, why.kind === "missing" ? MISSING : plain(why.message)));
+  } else {
+    byId("why").replaceChildren(reasons(why));
+  }
+}
+
+// What an explanation says, a row each: how the score comes about, then what is between the page and its next fetch.
+function reasons({ estimate, cash, cash_parts: parts, history, known_pages: known, rank, percentile, weight, state, frontier, ...more }) {
+  const rows = [];
+  const row = (name, ...lines) => rows.push(html("div", {}, html("dt", {}, name), html("dd", {}, ...lines.map((line) => (line instanceof Node ? line : html("p", {}, line))))));
+  const amount = (n) => (typeof n === "bigint" || Number.isInteger(n) ? whole(n) : three(n));
+  if (estimate) {
+    const numbers = Object.entries(estimate.numbers ?? {}).map(([name, n]) => `${plain(name)} = ${amount(n)}`).join(", ");
+    row("score", `${amount(estimate.value)} of ${amount(estimate.of)} in all`, `${plain(estimate.formula)}${numbers ? ` with ${numbers}` : ""}`);
+    if (estimate.warm === false) row("window", "Not filled yet: by whole life until then.");
+  }
+  if (parts) row("cash", `${whole(cash)}: links and reads ${whole(parts.deposits)}, grants ${whole(parts.credit)}`);
+  if (history) row("history", `${whole(history.total)} spent by ${whole(history.reads)} ${Number(history.reads) === 1 ? "read" : "reads"}`);
+  if (rank && known) row("rank", `${whole(rank)} of ${whole(known)} known pages${percentile === undefined ? "" : `, percentile ${Number(percentile.toFixed(2))}`}`);
+  if (weight !== undefined) row("class", `${plain(more.class ?? "other")}, weight ${weight}`);
+  if (frontier) {
+    const { next, place, why_not: hindrances = [], rules = [] } = frontier;
+    const list = [...hindrances.map(plain), ...rules.map((rule) => (rule.rule ? `rule ${plain(rule.rule)}: ${plain(rule.effect)}` : plain(rule)))];
+    const turn = place ? `place ${whole(place)} in the order by cash` : "in no order now";
+    row("next fetch", `${turn}${next ? "; nothing stands against it" : "; held back"}`, ...(list.length ? [html("ul", {}, ...list.map((each) => html("li", {}, each)))] : []));
+  }
+  return rows.length ? html("dl", { class: "tree" }, ...rows) : tree(more);
+}
+
+byId("page-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const url = byId("url").value.trim();
+  if (url) lookUp(url);
+});
+
+byId("forget").hidden = token.get() === null;
+if (!document.hidden) beating = setInterval(beat, BEAT_MS);
+beat();

@@ -1,0 +1,83 @@
+"""The short way to a call: its path looked up, its parameters checked, the call made.
+
+FastAPI describes the calls and would serve them as well, at three times the work a request (its own dependency
+injection, exit stacks, and a search through all routes). Each path here is a plain text, so a dictionary finds it.
+What is not found goes on to FastAPI: unknown paths, wrong methods, pages and files.
+"""
+
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Annotated, Any, get_args, get_origin
+
+from fastapi.params import Query
+from pydantic import BaseModel, ValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from opic.api.problems import from_validation
+
+Call = Callable[..., Awaitable[Response]]
+Handler = Callable[[Request], Awaitable[Response]]
+OnError = Callable[[Request, Any], Coroutine[Any, Any, Response]]
+
+
+class Routes(dict[tuple[str, str], tuple[BaseRoute, Handler]]):
+    """The calls by method and path."""
+
+    def add(self, method: str, path: str, route: BaseRoute, call: Call) -> None:
+        """Note a call, if its parameters are of a kind that is understood here."""
+        if (handler := _handler(call)) is not None:
+            self[method, path] = route, handler
+
+
+class Direct:
+    """ASGI middleware: answers what it has a route for, leaves the rest to the application."""
+
+    def __init__(self, app: ASGIApp, routes: Routes, on_error: Mapping[int | type[Exception], OnError]) -> None:
+        """Answer by `routes`; an exception of a kind in `on_error` is an answer too."""
+        self._app, self._routes, self._on_error = app, routes, on_error
+        self._kinds = tuple(kind for kind in on_error if isinstance(kind, type))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        found = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
+        if found is None:
+            await self._app(scope, receive, send)
+            return
+        scope["route"], call = found
+        request = Request(scope, receive, send)
+        try:
+            response = await call(request)
+        except self._kinds as error:
+            answer = next(self._on_error[kind] for kind in type(error).__mro__ if kind in self._on_error)
+            response = await answer(request, error)
+        await response(scope, receive, send)
+
+
+def _handler(call: Call) -> Handler | None:
+    parameters = list(inspect.signature(call).parameters.values())
+    if not parameters:
+        return lambda _: call()
+    if len(parameters) > 1:
+        return None
+    asked = parameters[0].annotation
+    if asked is Request:
+        return call
+    if get_origin(asked) is not Annotated or not isinstance(get_args(asked)[1], Query):
+        return None
+    model: Any = get_args(asked)[0]
+    assert issubclass(model, BaseModel)
+    if any(get_origin(field.annotation) is list for field in model.model_fields.values()):
+        return None
+    return lambda request: call(_checked(model, request))
+
+
+def _checked(model: type[BaseModel], request: Request) -> BaseModel:
+    """Check the query's parameters; of one that comes twice the last counts."""
+    try:
+        return model.model_validate(dict(request.query_params))
+    except ValidationError as error:
+        errors = error.errors(include_url=False, include_input=False)
+        raise from_validation([{**one, "loc": ("query", *one["loc"])} for one in errors]) from None

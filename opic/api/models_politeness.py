@@ -1,0 +1,58 @@
+"""What is asked and answered about sparing hosts."""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from opic.api.models import AS_OF, _Answer, _Body
+
+DELAY_SECONDS_MAX: Final = 86_400
+
+
+class HostManners(_Body):
+    """How a host is to be spared; what is left out is as the settings say."""
+
+    delay_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=DELAY_SECONDS_MAX,
+        allow_inf_nan=False,
+        description="Least time between two of its pages; 0 = none.",
+    )
+    in_flight: int | None = Field(None, ge=0, le=1_000_000, description="Its pages out at once; 0 = any number.")
+
+
+class Politeness(_Body):
+    """How hosts are to be spared, in the place of what was set before."""
+
+    hosts: dict[str, HostManners] = Field(
+        description="By host, at most OPIC_MAX_URLS.", examples=[{"a.example": {"delay_seconds": 10, "in_flight": 1}}]
+    )
+
+
+class HostMannersFound(_Answer):
+    """What was set for a host; null is as the settings say."""
+
+    delay_seconds: float | None
+    in_flight: int | None
+
+
+class PolitenessFound(_Answer):
+    """How hosts are spared."""
+
+    host_delay_seconds: float = Field(description="Of hosts that nothing was set for: OPIC_HOST_DELAY_SECONDS.")
+    host_in_flight: int | None = Field(description="The same: OPIC_HOST_IN_FLIGHT; null is any number.")
+    hosts: dict[str, HostMannersFound] = Field(description="What was set, by host.")
+    as_of: float = Field(description=AS_OF)
+
+
+EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
+    "PolitenessFound": [
+        {
+            "host_delay_seconds": 1.0,
+            "host_in_flight": None,
+            "hosts": {"a.example": {"delay_seconds": 10.0, "in_flight": 1}},
+            "as_of": 1_764_000_000.0,
+        }
+    ],
+}

@@ -1,0 +1,250 @@
+"""The part of the command line that is about Kafka: topics, publishing, dead letters."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from opic.errors import BadEvent
+from opic.options import FOUND_A_PROBLEM, Config, Crawl, Data, Kafka, Store, ending_in_order, log_at, settings
+from opic.output import print_fields, print_json, print_list
+
+if TYPE_CHECKING:
+    from opic.kafka import Cluster
+    from opic.letters import Letters
+    from opic.settings import Settings
+
+PROGRESS_SECONDS: Final = 5.0
+BAD_SHOWN_MAX: Final = 5
+
+topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+
+
+class Format(StrEnum):
+    """What `publish` may be given."""
+
+    JSONL = "jsonl"
+    MSGPACK = "msgpack"
+
+
+def _cluster(settings: "Settings") -> "Cluster":
+    import logging
+
+    from opic.kafka import Cluster, quiet_client
+
+    log_at(logging.WARNING)
+    quiet_client()
+    return Cluster(settings)
+
+
+@topics_app.callback()
+def topics() -> None:
+    """Make the Kafka topics, or show them."""
+
+
+@topics_app.command(name="create")
+def create_topics(
+    *,
+    partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic of events; default 16.")] = None,
+    replication: Annotated[
+        int | None, typer.Option(min=1, help="Copies of each partition; default 3, or as many as there are brokers.")
+    ] = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Make the topics of crawl events and of dead letters, where they are not there.
+
+    One that is there is not changed; where its settings differ from those that are meant, that is said, and the exit
+    status is 1.
+    """
+    from opic.kafka.topics import PARTITIONS, create, differences, partition_advice
+
+    found = settings(config, store, data, kafka, crawl)
+    count = partitions or PARTITIONS
+    rows = []
+    for plan, before in create(_cluster(found), count, replication):
+        differs = list(differences(plan, before)) if before is not None else []
+        verdict = "made" if before is None else "differs" if differs else "there"
+        there = before or plan
+        rows.append({
+            "topic": plan.name,
+            "verdict": verdict,
+            "partitions": there.partitions,
+            "replication": there.replication,
+            "differs": differs,
+        })  # fmt: skip
+    if (advice := partition_advice(int(str(rows[0]["partitions"])), found.shards_made)) is not None:
+        print(f"opic: {advice}", file=sys.stderr)
+    _print_topics(rows, as_json)
+    if any(row["differs"] for row in rows):
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+@topics_app.command(name="list")
+def list_topics(
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show the topics of crawl events and of dead letters; exit 1 if one is not there."""
+    from opic.kafka.topics import find
+
+    cluster = _cluster(settings(config, store, data, kafka, crawl))
+    admin = cluster.admin()
+    try:
+        found = find(cluster, admin, [cluster.topic, cluster.dlq])
+    finally:
+        admin.close()
+    rows: list[dict[str, object]] = []
+    for name in (cluster.topic, cluster.dlq):
+        there = found.get(name)
+        verdict, differs = "there" if there else "missing", [] if there else ["`opic topics create` makes it"]
+        partitions, replication = (there.partitions, there.replication) if there else (0, 0)
+        row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
+        rows.append({**row, "differs": differs})
+    _print_topics(rows, as_json)
+    if len(found) < len(rows):
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _print_topics(rows: list[dict[str, object]], as_json: bool) -> None:
+    names = ("topic", "verdict", "partitions", "replication", "differs")
+    shown = rows if as_json else [{**row, "differs": "; ".join(map(str, row["differs"]))} for row in rows]  # type: ignore[call-overload]
+    print_list(names, {"topics": shown}, "topics", as_json)
+
+
+def publish(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
+    ],
+    *,
+    format: Annotated[Format | None, typer.Option(help="Guessed from the name if left out; else jsonl.")] = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish recorded crawl events to the Kafka topic.
+
+    Files of JSON Lines, or of MessagePack maps one after another; plain or gzip. Each event is checked first; those
+    that can't be taken are counted, not sent, and the exit status is 1.
+    """
+    from opic.publish import Publisher
+    from opic.replay import format_of, lines_of, values_of
+
+    found = settings(config, store, data, kafka, crawl)
+    _cluster(found)
+    bad: list[str] = []
+    sent = 0
+    began = told = time.monotonic()
+    with ending_in_order(), Publisher(settings=found) as publisher:
+        for path in files:
+            kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
+            values = (
+                enumerate(values_of(path, found.max_body_bytes), 1)
+                if kind == "msgpack"
+                else lines_of(path, found.max_body_bytes)
+            )
+            for number, value in values:
+                try:
+                    publisher.send_encoded(value)
+                    sent += 1
+                except BadEvent as error:
+                    bad.append(f"{path}:{number}: {error}")
+                if (now := time.monotonic()) - told >= PROGRESS_SECONDS:
+                    told = now
+                    text = f"{sent:,} events sent, {publisher.delivered:,} delivered, {len(bad):,} bad"
+                    print(text, file=sys.stderr, flush=True)
+        delivered = publisher.flush()
+    seconds = time.monotonic() - began
+    for sentence in bad[:BAD_SHOWN_MAX]:
+        print(f"opic: {sentence}", file=sys.stderr)
+    if len(bad) > BAD_SHOWN_MAX:
+        print(f"opic: and {len(bad) - BAD_SHOWN_MAX:,} more", file=sys.stderr)
+    summary: dict[str, object] = {"delivered": delivered, "bad": len(bad), "topic": found.kafka_topic}
+    summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
+    if as_json:
+        print_json(summary)
+    else:
+        print_fields(summary)
+    if bad:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+@letters_app.callback()
+def dead_letters() -> None:
+    """Events that can't be taken: show them with their reasons, or publish them again."""
+
+
+@contextmanager
+def _letters(settings: "Settings") -> Iterator["Letters"]:
+    import logging
+
+    from opic.service import open_backend
+
+    log_at(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack).letters
+
+
+Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason has this text.")]
+
+
+@letters_app.command(name="list")
+def list_letters(
+    *,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="How many, the newest last.")] = 100,
+    error: Error = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show dead letters: of the topic with Kafka, else of the store."""
+    with _letters(settings(config, store, data, kafka, crawl)) as letters:
+        rows = [letter.shown() for letter in letters.newest(n, error or "")]
+    print_list(("topic", "partition", "offset", "replayed", "error"), {"dead_letters": rows}, "dead_letters", as_json)
+
+
+@letters_app.command(name="replay")
+def replay_letters(
+    *,
+    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="How many at most, the oldest first.")] = None,
+    error: Error = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Publish dead letters again, as they are, each once: after a limit was raised, or a fault was mended.
+
+    With Kafka the store remembers which were, for as long as the topic of dead letters has them; else they are taken
+    out of the store. What still can't be taken becomes a dead letter anew.
+    """
+    with _letters(settings(config, store, data, kafka, crawl)) as letters:
+        count = letters.replay(error or "", n)
+    if as_json:
+        print_json({"replayed": count})
+    else:
+        print(f"{count:,} dead letters were published again")

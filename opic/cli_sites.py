@@ -1,0 +1,90 @@
+"""Commands about sites, and about why a page has its score; and what commands about pages share."""
+
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opic.errors import BadInput
+from opic.options import FOUND_A_PROBLEM, AsJson, Config, Crawl, Data, Kafka, Store, asking, settings
+from opic.output import print_fields, print_json, print_list
+
+if TYPE_CHECKING:
+    from opic.service import Backend
+    from opic.settings import Settings
+
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
+Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
+Window = Annotated[
+    str | None,
+    typer.Option(metavar="WINDOW", help="Of the policy: rounds, or a time like 30d or 12h. [OPIC_WINDOW_ROUNDS]"),
+]
+
+
+def hosts(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="How many hosts.")] = 100,
+    policy: Policy = None,
+    window: Window = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print the most important hosts, descending: the importance of a host is the sum of its pages'."""
+    found = settings(config, store, data, kafka, crawl)
+    check_n(n, found)
+    with asking(found) as backend:
+        as_of = backend.query.as_of(policy)
+        answer = {"as_of": as_of, "hosts": backend.query.hosts(n, policy, window)}
+    print_list(("importance", "pages", "read_pages", "host"), answer, "hosts", as_json)
+
+
+def explain(
+    url: Url,
+    *,
+    policy: Policy = None,
+    window: Window = None,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Print why a page has its score, and is next or not; exit 1 if it was never seen."""
+    with asking(settings(config, store, data, kafka, crawl)) as backend:
+        as_of = backend.query.as_of(policy)
+        answer = {"as_of": as_of, **seen(backend, url, backend.explain(url, policy, window))}
+    if as_json:
+        print_json(answer)
+    else:
+        print_fields(_flat(answer))
+
+
+def _flat(answer: Mapping[str, object], above: str = "") -> dict[str, object]:
+    """Name what is inside by its way there: estimate.numbers.H."""
+    found: dict[str, object] = {}
+    for name, value in answer.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{name}.")
+        else:
+            found[above + name] = value
+    return found
+
+
+def seen(backend: "Backend", url: str, answer: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what is known of a page, or end: it was never seen."""
+    if answer is not None:
+        return answer
+    print(f"opic: {backend.query.never_seen(url)}", file=sys.stderr)
+    raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def check_n(n: int, settings: "Settings") -> None:
+    """Refuse more than may be asked for at once."""
+    if n > settings.max_n:
+        raise BadInput(f"--n {n:,} is over OPIC_MAX_N {settings.max_n:,}")

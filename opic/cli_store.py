@@ -1,0 +1,133 @@
+"""Commands that take a whole store: a copy of it, and back."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from opic.errors import SettingsError, StoreError
+from opic.options import AsJson, Config, Crawl, Data, Kafka, Store, ending_in_order, log_at, settings
+from opic.output import print_fields, print_json
+
+if TYPE_CHECKING:
+    from opic.settings import Settings
+
+PROGRESS_SECONDS: Final = 0.2
+PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+
+
+def backup(
+    directory: Directory,
+    *,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Copy a crawl, all its shards as of one state, into a new directory.
+
+    Workers and endpoints may run; records wait while it is made, and take effect afterwards.
+    """
+    from opic import backup as backups
+    from opic.store import Crawl as OpenCrawl
+
+    chosen = settings(config, store, data, kafka, crawl)
+    log_at(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack, _progress("copied") as told:
+        client = _connected(chosen, stack, make=False)
+        found = OpenCrawl.open(client, chosen.crawl, chosen.rules_given(), create=False)
+        manifest = backups.backup(found, directory, told)
+    _print_manifest(manifest, directory, as_json)
+
+
+def restore(
+    directory: Directory,
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Remove the crawl of that name that is there.")] = False,
+    store: Store = None,
+    kafka: Kafka = None,
+    config: Config = None,
+    crawl: Crawl = None,
+    data: Data = None,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup into a store, whole or not at all. End the crawl's workers and endpoints first.
+
+    Workers that are started then read on from where the copy stands.
+    """
+    from opic import backup as backups
+
+    chosen = settings(config, store, data, kafka, crawl)
+    log_at(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack, _progress("written") as told:
+        client = _connected(chosen, stack, make=True)
+        manifest = backups.restore(client, directory, chosen.crawl, replace=replace, on_progress=told)
+    _print_manifest(manifest, directory, as_json)
+
+
+def _connected(chosen: "Settings", stack: ExitStack, *, make: bool) -> Any:
+    """Connect to the store; an embedded one that does not run is started for as long."""
+    from opic.embedded import EmbeddedServer
+    from opic.store import connect
+
+    url = chosen.store
+    if chosen.embedded:
+        running = EmbeddedServer.running(chosen.data_dir())
+        if running is not None and make:
+            raise SettingsError(f"a service runs on {chosen.data_dir()}: end it first")
+        if running is None:
+            if not make and not (chosen.data_dir() / "store").is_dir():
+                raise StoreError(f"no embedded store in {chosen.data_dir()}: there is nothing to copy")
+            server = EmbeddedServer(chosen.data_dir())
+            stack.callback(server.stop)
+            server.start()
+            running = server.url
+        url = running
+    client = connect(url)
+    stack.callback(client.close)
+    return client
+
+
+@contextmanager
+def _progress(done: str) -> Iterator[Callable[[int, int], None]]:
+    """Say on stderr how far it is."""
+    terminal, last = sys.stderr.isatty(), 0.0
+
+    def tell(keys: int, total: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= (PROGRESS_SECONDS if terminal else PROGRESS_LINE_SECONDS):
+            start, end = ("\r", "") if terminal else ("", "\n")
+            print(f"{start}{keys:,} of {total:,} keys {done}", end=end, file=sys.stderr, flush=True)
+            last = now
+
+    yield tell
+    if terminal and last:
+        print("\r", end="\x1b[K", file=sys.stderr, flush=True)
+
+
+def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(manifest)
+        return
+    files = manifest["files"]
+    print_fields(
+        {
+            "backup": manifest["id"],
+            "directory": str(directory),
+            "crawl": manifest["crawl"],
+            "shards": manifest["shards"],
+            "keys": sum(file["keys"] for file in files),
+            "bytes": sum(file["bytes"] for file in files),
+            "conserved": manifest["audit"]["conserved"],
+        }
+    )

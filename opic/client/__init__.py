@@ -1,0 +1,45 @@
+"""For crawlers in Python: everything that the endpoint answers, typed, with retries where they are safe.
+
+`Client` blocks, `AsyncClient` is the same with `await`; both are context managers. What a call returns is in
+`opic.client.answers`, what it may raise in `opic.client.errors`.
+
+>>> with Client("http://127.0.0.1:8080", crawler="crawler-7") as client:  # doctest: +SKIP
+...     for page in client.next(10).pages:
+...         client.event(page.url, links=fetch(page.url))
+"""
+
+from opic.client.aio import AsyncClient
+from opic.client.answers import Event, Page, PageClass
+from opic.client.errors import (
+    BadAnswer,
+    BadRequest,
+    CallFailed,
+    ClientError,
+    Conflict,
+    NotBuilt,
+    NotFound,
+    ServiceFailed,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+from opic.client.sync import Client
+
+__all__ = [
+    "AsyncClient",
+    "BadAnswer",
+    "BadRequest",
+    "CallFailed",
+    "Client",
+    "ClientError",
+    "Conflict",
+    "Event",
+    "NotBuilt",
+    "NotFound",
+    "Page",
+    "PageClass",
+    "ServiceFailed",
+    "Unauthorized",
+    "Unavailable",
+    "Unreachable",
+]

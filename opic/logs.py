@@ -1,0 +1,41 @@
+"""How a process logs: lines for people, or JSON for what collects logs (OPIC_LOG_FORMAT)."""
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+LogFormat = Literal["text", "json"]
+
+TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+REQUEST_FIELDS: Final = ("request_id", "method", "route", "status", "ms")  # Of the line that a request has.
+
+
+class JsonLines(logging.Formatter):
+    """A record as a JSON object on one line: time (RFC 3339, UTC), level, logger, message, and what else is known.
+
+    >>> JsonLines().format(logging.LogRecord("opic", logging.INFO, "", 0, "read %d", (3,), None))[-34:]
+    '"logger":"opic","message":"read 3"}'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line; whatever a text holds, it stays one line of ASCII."""
+        time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line: dict[str, object] = {
+            "time": time.replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        line |= {name: value for name in REQUEST_FIELDS if (value := getattr(record, name, None)) is not None}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, separators=(",", ":"))
+
+
+def log_to_stderr(level: int, form: LogFormat = "text") -> None:
+    """Log to stderr, from a level on, unless this process logs somewhere already."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT))
+    logging.basicConfig(level=level, handlers=[handler])

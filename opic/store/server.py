@@ -1,0 +1,122 @@
+"""What a server has to be, and what has to be done to it each time it was started, before it is written to."""
+
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+import redis
+
+from opic.errors import StoreError, StoreUnavailable
+from opic.store.cluster import Cluster
+from opic.store.connection import Client, store_errors
+from opic.store.library import load_functions, primaries
+
+VERSION_MIN = (7, 0)
+SLOTS: Final = 16_384
+# The oldest that was seen to end a half transaction, which a power loss leaves in its file, before it goes on writing.
+VALKEY_MENDS: Final = (9, 1)
+REWRITE_SECONDS_MAX: Final = 600.0
+POLL_SECONDS: Final = 0.02
+
+
+def check_server(client: Client) -> None:
+    """Refuse a server, or a cluster, that could not keep the books.
+
+    Raises:
+        StoreError: with what to change.
+        StoreUnavailable: a cluster is down for the moment.
+    """
+    with store_errors():
+        clustered = isinstance(client, Cluster)
+        for server in primaries(client):
+            if (problem := server_problem(server.info(), clustered)) is not None:
+                raise StoreError(problem)
+        if clustered:
+            found = cluster_problem(primaries(client)[0].execute_command("CLUSTER INFO"))
+            if found is not None:
+                raise found
+
+
+def server_problem(info: Mapping[str, Any], clustered: bool = False) -> str | None:
+    """Return why a server can't keep the books and what to do, or None.
+
+    Args:
+        info: as it says by INFO.
+        clustered: it was reached as a node of a cluster.
+    """
+    version = str(info["redis_version"])
+    if _version(version) < VERSION_MIN:
+        return f"the store is Redis {version}: functions need Redis 7.0 or any Valkey: use one of those"
+    if int(info.get("cluster_enabled", 0)) and not clustered:
+        return "the store is a node of a cluster: use redis+cluster:// in the place of redis://"
+    if info.get("role") == "slave":
+        primary = f"{info.get('master_host')}:{info.get('master_port')}"
+        return f"the store is a replica, which takes no writes: use its primary, {primary}"
+    policy = info.get("maxmemory_policy", "noeviction")
+    if policy != "noeviction":
+        where = f" of {info['tcp_port']}" if clustered and "tcp_port" in info else ""
+        return f"the store's maxmemory-policy{where} is {policy}, which would evict cash: set it to noeviction"
+    return None
+
+
+def cluster_problem(info: Mapping[str, Any]) -> StoreError | None:
+    """Return why a cluster can't be used now and what to do, or None; `info` as by CLUSTER INFO."""
+    assigned = int(info["cluster_slots_assigned"])
+    if assigned < SLOTS:
+        return StoreError(
+            f"the cluster has nodes for {assigned:,} of {SLOTS:,} slots: give the others to nodes, as by "
+            "`redis-cli --cluster fix`"
+        )
+    if info["cluster_state"] != "ok":
+        failed = int(info["cluster_slots_fail"]) + int(info["cluster_slots_pfail"])
+        return StoreUnavailable(
+            f"the cluster is down (cluster_state:{info['cluster_state']}, {failed:,} slots without a node that "
+            "answers): start the nodes that are missing, or wait for their replicas"
+        )
+    return None
+
+
+def make_ready(client: Client) -> None:
+    """Do what has to be done after each start of a server, before anything is written to it.
+
+    It gets the function library, unless it has it. And its append-only file is written anew: after a power loss it
+    may end in half a transaction, which Redis leaves there and applies at the *next* start, with all that was written
+    since. A server whose file was written anew since its start has no such thing, so this is done once a start,
+    whoever comes first.
+
+    Raises:
+        StoreUnavailable: a file can't be written anew.
+    """
+    with store_errors():
+        load_functions(client)
+        waiting = [server for server in primaries(client) if _may_hold_half(server.info())]
+        for server in waiting:
+            try:
+                server.execute_command("BGREWRITEAOF")
+            except redis.ResponseError as error:
+                if "in progress" not in str(error):  # Somebody else came first.
+                    raise
+        deadline = time.monotonic() + REWRITE_SECONDS_MAX
+        for server in waiting:
+            while _rewriting(server.info("persistence")) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+            if _may_hold_half(server.info()):
+                raise StoreUnavailable(
+                    "the store can't write its append-only file anew, which has to be done once after each start: see "
+                    "its log, and whether its disk is full"
+                )
+
+
+def _rewriting(info: Mapping[str, Any]) -> bool:
+    return bool(int(info["aof_rewrite_in_progress"]) or int(info["aof_rewrite_scheduled"]))
+
+
+def _may_hold_half(info: Mapping[str, Any]) -> bool:
+    if not int(info.get("aof_enabled", 0)) or _version(str(info.get("valkey_version", "0.0"))) >= VALKEY_MENDS:
+        return False
+    written_anew = int(info["aof_last_rewrite_time_sec"]) >= 0 and info["aof_last_bgrewrite_status"] == "ok"
+    return not written_anew
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(".")[:2])

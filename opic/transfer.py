@@ -1,0 +1,97 @@
+"""What one shard sends to another: grants for all pages, and deposits for some, named by URL.
+
+A read in one shard pays pages in others. Its step writes what it sends into an outbox beside its own columns, and the
+other shard takes that as a record of its log (docs/decisions/0009). Deposits of a step to the same page are one.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from typing import Final
+
+import msgpack
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from opic.errors import StoreError
+
+Int64s = NDArray[np.int64]
+
+ZSTD_LEVEL: Final = 1
+UNPACKED_BYTES_MAX: Final = 256 << 20  # 10,000 links an event and 4,000 a step, of at most 64 KiB each.
+NUMBER_BYTES: Final = 8
+NO_NUMBERS: Final = np.empty(0, np.int64)
+
+
+@dataclass(slots=True)
+class Deposit:
+    """What a page in another shard is to receive."""
+
+    grains: int = 0
+    inflow: int = 0  # How much of it came by links from another registered domain.
+    at_us: int = 0  # When the page that links to it was fetched; the latest, if several do.
+
+    def add(self, grains: int, inflow: int, at_us: int) -> None:
+        """Add what another link brings."""
+        self.grains += grains
+        self.inflow += inflow
+        self.at_us = max(self.at_us, at_us)
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """One entry of an outbox. Arrays are (n,), one element for each of the URLs, which are distinct and canonical."""
+
+    time_us: int = 0  # Of the last record that took effect where it comes from.
+    grant: int = 0  # To every live page of the shard.
+    urls: Sequence[str] = ()
+    grains: Int64s = field(default_factory=lambda: NO_NUMBERS)
+    inflow: Int64s = field(default_factory=lambda: NO_NUMBERS)
+    at_us: Int64s = field(default_factory=lambda: NO_NUMBERS)
+
+    @classmethod
+    def of(cls, time_us: int, grant: int, deposits: Mapping[str, Deposit]) -> "Transfer":
+        """Make one of deposits by URL."""
+        rows = np.array([(d.grains, d.inflow, d.at_us) for d in deposits.values()], np.int64).reshape(-1, 3)
+        return cls(time_us, grant, tuple(deposits), *rows.T)
+
+    def pack(self) -> bytes:
+        """Write it for an outbox: some 15 bytes a deposit."""
+        numbers = [column.astype("<i8").tobytes() for column in (self.grains, self.inflow, self.at_us)]
+        packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers])
+        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "Transfer":
+        """Read what `pack` wrote.
+
+        Raises:
+            StoreError: it is something else.
+        """
+        try:
+            unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
+            time_us, grant, urls, *numbers = msgpack.unpackb(unpacked)
+            columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers]
+            return cls(time_us, grant, urls.split("\n") if urls else (), *columns)
+        except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
+            raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
+
+
+def source_of(shard: int) -> str:
+    """Return the name of the partition whose records are what a shard sent. No partition of a topic has a colon."""
+    return f"shard:{shard}"
+
+
+GRANTS: Final = "grants:all"  # The partition whose records are grants to all pages, each with an amount.
+
+
+def is_own(partition: str) -> bool:
+    """Tell whether we wrote a partition's records ourselves: only those may move cash as they please."""
+    return ":" in partition
+
+
+def far_number(url: str) -> int:
+    """Return the number that stands for a page of another shard in a digest of links: over every id, under 2^63."""
+    digest = blake2b(url.encode(), digest_size=NUMBER_BYTES).digest()
+    return int.from_bytes(digest, "little") >> 2 | 1 << 62

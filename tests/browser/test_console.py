@@ -1,0 +1,462 @@
+"""The console as a person meets it: a real service that was fed a real crawl, in a real browser."""
+
+import gzip
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from chromium import running_browser
+from conftest import want_server
+from playwright.sync_api import Browser, Page, Response, expect
+from processes import POLL_SECONDS, Service, running
+from repository import ROOT
+
+from opic.embedded import EmbeddedServer
+from opic.service import Backend
+from opic.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+GRAPH = ROOT / "examples" / "data" / "wikispeedia" / "links.tsv.gz"
+SITE = "https://en.wikipedia.org/wiki/"
+BEST = SITE + "United_States"
+READS = 500
+SHARDS = 4
+TOKEN = "s3cret-token-of-the-tests"
+WAIT_MS = 40_000  # Of a loaded machine.
+PHONE = {"width": 360, "height": 740}
+DESK = {"width": 1280, "height": 800}
+SCREENS = [pytest.param(size, id=f"{size['width']} wide") for size in (PHONE, DESK)]
+
+HOSTILE_PATH = '"><img src=x onerror=hit()><script>hit()</script>\u202egnp.exe'
+HOSTILE = "http://hostile.example/" + HOSTILE_PATH
+HOSTILE_EVENTS = [
+    b"<img src=x onerror=hit()><script>hit()</script>",
+    '{"url": "javascript:hit()", "links": ["\u202e<svg onload=hit()>"]}'.encode(),
+    b'{"url": "http://a.example/", "v": "</code><iframe srcdoc=x>\\u0000\\u202e"}',
+    b"\x81\xa3url\xff" + b"x" * 4_000,
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser(want_server("chromium")) as opened:
+        yield opened
+
+
+def crawl(service: Service, reads: int) -> None:
+    """Let a crawler work through the graph, as the demo does."""
+    links: dict[str, list[str]] = {}
+    with gzip.open(GRAPH, "rt", encoding="utf-8") as lines:
+        for source, target in (line.split() for line in lines if line.strip() and not line.startswith("#")):
+            links.setdefault(SITE + source, []).append(SITE + target)
+    with httpx.Client(base_url=service.url, timeout=60) as client:
+        client.post("/v1/seeds", json={"urls": [BEST]}).raise_for_status()
+        while reads > 0:
+            asked = client.post("/v1/next", json={"n": min(reads, 100)}).raise_for_status().json()
+            events = [{"url": page["url"], "links": links.get(page["url"], [])} for page in asked["pages"]]
+            client.post("/v1/events", json=events).raise_for_status()
+            while client.get("/v1/stats").raise_for_status().json()["lag"]:
+                time.sleep(POLL_SECONDS)
+            reads -= len(events)
+
+
+@contextmanager
+def backend_of(service: Service, shards: int = SHARDS) -> Iterator[Backend]:
+    """Its store, past the endpoint: what the endpoint would refuse gets into the log here."""
+    url = EmbeddedServer.running(service.data)
+    assert url is not None
+    backend = Backend(Settings.load(data=service.data, shards=shards), url, create=False)
+    try:
+        yield backend
+    finally:
+        backend.close()
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    folder = tmp_path_factory.mktemp("console")
+    with running(folder / "data", folder / "serve.log", host_delay_seconds=0, shards=SHARDS) as started:
+        crawl(started, READS)
+        links = [BEST, HOSTILE, "http://long.example/" + "a-very-long-name" * 60, "http://xn--bcher-kva.example/"]
+        started.post("/v1/events", [{"url": HOSTILE, "links": links}, {"url": HOSTILE, "links": links}])
+        with backend_of(started) as backend:
+            backend.accept(HOSTILE_EVENTS)
+        started.settle()
+        yield started
+
+
+class Watched:
+    """A page, with all that the browser complained of and asked for."""
+
+    def __init__(self, browser: Browser, url: str, **options: Any) -> None:
+        self.context = browser.new_context(**({"viewport": DESK} | options))
+        self.page = self.context.new_page()
+        self.page.set_default_timeout(WAIT_MS)
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.bad: list[tuple[int, str]] = []
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}"))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("response", self._note)
+        self.page.add_init_script("window.hits = 0; window.hit = () => { window.hits++; }")
+        self.page.goto(url)
+
+    def _note(self, response: Response) -> None:
+        if response.status >= 400:
+            self.bad.append((response.status, urlsplit(response.url).path))
+
+    def loaded(self) -> Page:
+        """The page once every part of it has something to show."""
+        self.text("#state-text", "Live")
+        for part in ("#top-rows tr", "#next-rows tr", "#hosts-rows tr", "#curve svg", "#dead-rows li"):
+            self.page.wait_for_selector(part, state="attached")
+        expect(self.page.locator("#verdict")).to_have_text("Every grain is accounted for.", timeout=WAIT_MS)
+        return self.page
+
+    def text(self, where: str, words: str) -> None:
+        expect(self.page.locator(where)).to_contain_text(words, timeout=WAIT_MS)
+
+    def look_up(self, url: str) -> None:
+        self.page.fill("#url", url)
+        self.page.press("#url", "Enter")
+
+
+@pytest.fixture
+def watched(browser: Browser, service: Service) -> Iterator[Watched]:
+    with watching(browser, service.url) as opened:
+        yield opened
+
+
+@contextmanager
+def watching(browser: Browser, url: str, **options: Any) -> Iterator[Watched]:
+    opened = Watched(browser, url, **options)
+    try:
+        yield opened
+    finally:
+        opened.context.close()
+
+
+def number(page: Page, where: str) -> int:
+    return int(page.inner_text(where).replace(",", ""))
+
+
+def test_it_loads_without_a_complaint_and_asks_nobody_else(watched: Watched, service: Service) -> None:
+    watched.loaded()
+    assert (watched.complaints, watched.bad) == ([], [])
+    assert {urlsplit(url).netloc for url in watched.requests} == {urlsplit(service.url).netloc}
+    assert watched.page.evaluate("document.querySelectorAll('[style], script:not([src]), style').length") <= len(
+        watched.page.query_selector_all(".meter")  # Their lengths are set by script, which the policy allows.
+    )
+
+
+def test_it_shows_what_the_calls_say(watched: Watched, service: Service) -> None:
+    page, stats = watched.loaded(), service.get("/v1/stats").json()
+    assert (number(page, "#known"), number(page, "#read")) == (stats["known_pages"], stats["read_pages"])
+    top = service.get("/v1/top", n="3").json()["pages"]
+    shown = [page.text_content(f"#top-rows tr:nth-child({n}) .look") for n in (1, 2, 3)]
+    assert shown == [each["url"] for each in top]
+    first = page.text_content("#next-rows tr:first-child .look")
+    assert first == service.get("/v1/frontier", n="1").json()["pages"][0]["url"]
+    assert page.inner_text("#hosts-rows tr:first-child td:first-child") == "en.wikipedia.org"
+    assert page.locator("#curve path.line").count() == 2
+
+
+def test_the_audit_is_shown_to_the_grain(watched: Watched, service: Service) -> None:
+    page, audit = watched.loaded(), service.get("/v1/audit").json()
+    for part in ("pages", "virtual", "in_flight", "minted"):
+        assert number(page, f"#sum-{part}") == audit[part]
+    page.click("summary")
+    assert page.locator("#shard-rows tr").count() == SHARDS
+
+
+def test_what_looks_like_a_number_in_a_text_stays_a_text(watched: Watched) -> None:
+    text = (
+        '{"a":["x:12345678901234567890,",9007199254740993,-9007199254740993,0.12345678901234567,1.5e30],"b\\"1":"\\\\"}'
+    )
+    found = watched.page.evaluate(
+        "async (text) => { const { parse } = await import('/console/ask.js');"
+        " return JSON.stringify(parse(text), (_, v) => typeof v === 'bigint' ? `${v}n` : v); }",
+        text,
+    )
+    assert json.loads(found) == {
+        "a": ["x:12345678901234567890,", "9007199254740993n", "-9007199254740993n", 0.12345678901234567, 1.5e30],
+        'b"1': "\\",
+    }
+
+
+def test_counters_move_while_events_come(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    events, known = number(page, "#events"), number(page, "#known")
+    service.post("/v1/events", [{"url": f"http://new.example/{known}/{n}"} for n in range(7)]).raise_for_status()
+    expect(page.locator("#events")).to_have_text(f"{events + 7:,}", timeout=WAIT_MS)
+    expect(page.locator("#known")).to_have_text(f"{known + 7:,}", timeout=WAIT_MS)
+    expect(page.locator("#rate")).not_to_have_text("–", timeout=WAIT_MS)
+    page.wait_for_selector("#spark polyline", state="attached")
+
+
+def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    watched.look_up(BEST)
+    page.wait_for_selector("#history svg")
+    measures = service.get("/v1/history", url=BEST).json()["measures"]
+    assert page.locator("#history rect.bar").count() == len(measures) + 1
+    said = page.locator("#history svg").get_attribute("aria-label") or ""
+    assert "Unspent now" in said
+    rank = service.get("/v1/importance", url=BEST).json()["rank"]
+    assert page.inner_text("#page-facts div:nth-child(2) dd") == str(rank)
+    why = page.inner_text("#why")
+    assert "H + C" in why
+    assert "in the order by cash" in why
+    assert page.evaluate("document.activeElement.id") == "page-title"
+
+
+def test_a_page_of_a_list_is_looked_up_by_a_click(watched: Watched) -> None:
+    page = watched.loaded()
+    url = page.text_content("#top-rows tr:nth-child(2) .look")
+    assert url is not None
+    page.click("#top-rows tr:nth-child(2) .look")
+    expect(page.locator("#page-url bdi")).to_have_text(url, timeout=WAIT_MS)
+    assert page.input_value("#url") == url
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [("http://never.example/", "was never seen"), ("not a url", "not an absolute http(s) URL")],
+)
+def test_a_search_that_finds_nothing_says_why(watched: Watched, asked: str, said: str) -> None:
+    page = watched.loaded()
+    watched.look_up(asked)
+    watched.text("#page-said", said)
+    assert page.is_hidden("#page-found")
+    assert page.inner_text("#state-text") == "Live"
+
+
+def test_hostile_text_is_shown_as_text(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    watched.text("#dead-rows", "<img src=x onerror=hit()><script>hit()</script>")
+    watched.text("#dead-rows", "javascript:hit()")
+    watched.text("#dead-rows", "\\u{202e}")
+    watched.look_up(HOSTILE)
+    watched.text("#page-url", "hostile.example")
+    page.wait_for_selector("#why dl")
+    assert page.evaluate("window.hits") == 0
+    assert page.locator("img, iframe, object, embed, body script, svg [onload]").count() == 0
+    assert not set("\u202e\u0000") & set(page.inner_text("body"))
+    leading_out = page.eval_on_selector_all("main a", "all => all.map(a => [a.protocol, a.rel, a.target])")
+    assert leading_out
+    assert {tuple(each) for each in leading_out} <= {
+        (protocol, "noopener noreferrer nofollow", "_blank") for protocol in ("http:", "https:")
+    }
+    assert watched.complaints == []
+
+
+def test_links_lead_out_to_the_web_only(watched: Watched) -> None:
+    found = watched.page.evaluate(
+        "async (urls) => { const { linkOut } = await import('/console/show.js');"
+        " return urls.map((url) => linkOut(url)?.getAttribute('href') ?? null); }",
+        [
+            "https://a.example/",
+            "javascript:hit()",
+            "data:text/html,x",
+            " JaVaScRiPt:hit()",
+            "//a.example/",
+            "file:///x",
+        ],
+    )
+    assert found == ["https://a.example/", None, None, None, None, None]
+
+
+def test_it_says_that_the_service_is_away_and_recovers_by_itself(browser: Browser, tmp_path: Path) -> None:
+    with running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as own:
+        own.post("/v1/events", {"url": "http://a.example/"})
+        own.settle()
+        with watching(browser, own.url) as watched:
+            watched.text("#state-text", "Live")
+            watched.text("#known", "1")
+            own.stop()
+            watched.text("#trouble [role=alert]", "The service does not answer.")
+            watched.text("#state-text", "No answer, numbers are")
+            watched.text("#trouble-next", "Asking again in")
+            assert watched.page.inner_text("#known") == "1"
+            own.start()
+            own.post("/v1/events", {"url": "http://b.example/"})
+            watched.text("#known", "2")
+            watched.text("#state-text", "Live")
+            assert watched.page.is_hidden("#trouble")
+
+
+def test_it_says_that_the_store_is_away(browser: Browser, tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as own,
+        watching(browser, own.url) as watched,
+    ):
+        watched.text("#state-text", "Live")
+        os.kill(own.store_pid(), signal.SIGSTOP)
+        try:
+            expect(watched.page.locator("#trouble-text")).to_contain_text("can’t answer now", timeout=WAIT_MS)
+        finally:
+            os.kill(own.store_pid(), signal.SIGCONT)
+        expect(watched.page.locator("#trouble")).to_be_hidden(timeout=40_000)
+        expect(watched.page.locator("#state-text")).to_have_text("Live", timeout=WAIT_MS)
+
+
+def test_the_token_is_asked_for_sent_and_kept_for_the_tab_only(browser: Browser, tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "data", tmp_path / "serve.log", api_token=TOKEN) as own,
+        watching(browser, own.url) as watched,
+    ):
+        page = watched.page
+        watched.text("#token-why", "This service wants a token.")
+        watched.text("#state-text", "Token wanted")
+        asked = len(watched.requests)
+        page.fill("#token", "not the token")
+        page.press("#token", "Enter")
+        watched.text("#token-why", "no spaces")
+        assert len(watched.requests) == asked
+        page.fill("#token", "wrong-token")
+        page.press("#token", "Enter")
+        watched.text("#token-why", "did not take that token")
+        page.fill("#token", TOKEN)
+        page.press("#token", "Enter")
+        watched.text("#state-text", "Live")
+        assert page.is_hidden("#token-form")
+        kept = "[sessionStorage.length, localStorage.length, document.cookie, location.href.includes('token')]"
+        assert page.evaluate(kept) == [1, 0, "", False]
+        assert not [url for url in watched.requests if TOKEN in url]
+        page.reload()
+        watched.text("#state-text", "Live")
+        page.click("#forget")
+        watched.text("#token-why", "This service wants a token.")
+        assert page.evaluate("sessionStorage.length") == 0
+        assert page.inner_text("#known") == "–"
+
+
+def test_it_asks_nothing_while_nobody_looks(watched: Watched) -> None:
+    page = watched.loaded()
+    page.click("#pause")
+    watched.text("#state-text", "Paused")
+    assert page.get_attribute("#pause", "aria-pressed") == "true"
+    page.wait_for_load_state("networkidle")
+    asked = len(watched.requests)
+    page.wait_for_timeout(3_000)  # Longer than it ever is between two questions.
+    assert len(watched.requests) == asked
+    page.click("#pause")
+    page.wait_for_event("request")
+    page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => true })")
+    page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
+    page.wait_for_load_state("networkidle")
+    asked = len(watched.requests)
+    page.wait_for_timeout(3_000)
+    assert len(watched.requests) == asked
+    with page.expect_request("**/v1/stats"):
+        page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+
+
+FOCUS = """() => {
+  const at = document.activeElement, style = getComputedStyle(at), box = at.getBoundingClientRect();
+  const named = (at.getAttribute("aria-label") || at.labels?.[0]?.textContent || at.textContent || "").trim();
+  return { tag: at.tagName, id: at.id, seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 2,
+           inside: box.width > 0 && box.bottom > 0 && box.top < innerHeight, named: named.length > 0 };
+}"""
+
+
+def test_all_of_it_is_reached_and_used_by_keyboard_alone(watched: Watched) -> None:
+    page = watched.loaded()
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.className") == "skip"
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "main"
+    ids = []
+    for _ in range(150):
+        page.keyboard.press("Tab")
+        focus = page.evaluate(FOCUS)
+        if focus["tag"] == "BODY":
+            break
+        assert focus["seen"], f"no focus is seen on {focus}"
+        assert focus["inside"], f"out of sight: {focus}"
+        assert focus["named"], f"nameless: {focus}"
+        ids.append(focus["id"])
+    else:
+        pytest.fail("the end of the page is never reached")
+    assert [name for name in ids if name][:2] == ["recount", "url"]
+    page.focus("#recount")
+    while page.evaluate("document.activeElement.id") != "url":
+        page.keyboard.press("Tab")
+    page.keyboard.type(BEST)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#history svg")
+
+
+def test_a_list_that_holds_the_focus_stays_as_it_is(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    page.focus("#top-rows tr:nth-child(3) .look")
+    with page.expect_response("**/v1/top?*"):
+        pass
+    assert page.evaluate("document.activeElement.className") == "look"
+
+
+CONTRAST = """() => {
+  const parse = (text) => text.match(/[\\d.]+/g).map(Number);
+  const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+  const light = ([r, g, b]) => [r, g, b].map((v) => linear(v / 255))
+    .reduce((sum, v, at) => sum + v * [.2126, .7152, .0722][at], 0);
+  const behind = (at) => {
+    for (; at; at = at.parentElement) {
+      const colour = parse(getComputedStyle(at).backgroundColor);
+      if (colour.length < 4 || colour[3] > 0) return colour;
+    }
+    return [255, 255, 255];
+  };
+  const poor = [], walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const at = walker.currentNode.parentElement, style = getComputedStyle(at);
+    if (!walker.currentNode.data.trim() || !at.checkVisibility() || at.closest("noscript")) continue;
+    const [a, b] = [light(parse(at instanceof SVGElement ? style.fill : style.color)), light(behind(at))];
+    const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+    if (ratio < 4.5) poor.push([at.tagName, at.className?.baseVal ?? at.className, at.textContent.slice(0, 30), ratio]);
+  }
+  return poor;
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SCREENS)
+def test_it_fits_the_screen_and_is_readable(
+    browser: Browser, service: Service, scheme: str, size: dict[str, int], tmp_path: Path
+) -> None:
+    with watching(browser, service.url, viewport=size, color_scheme=scheme) as watched:
+        page = watched.loaded()
+        page.click("summary")
+        watched.look_up(HOSTILE)
+        page.wait_for_selector("#history svg")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert page.evaluate(CONTRAST) == []
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (sum(map(int, ground.removeprefix("rgb(").removesuffix(")").split(","))) > 384) == (scheme == "light")
+        page.evaluate("scrollTo(0, 0)")
+        page.screenshot(path=tmp_path / f"{scheme}-{size['width']}.png", full_page=True)
+        assert watched.complaints == []
+
+
+def test_nothing_moves_for_whoever_wants_no_motion(browser: Browser, service: Service) -> None:
+    with watching(browser, service.url, reduced_motion="reduce") as watched:
+        page = watched.page
+        assert page.evaluate("document.getAnimations().length") == 0
+        watched.loaded()
+        assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_without_scripts_it_says_where_the_answers_are(browser: Browser, service: Service) -> None:
+    with watching(browser, service.url, java_script_enabled=False) as watched:
+        expect(watched.page.locator("noscript a").first).to_have_attribute("href", "v1/stats")

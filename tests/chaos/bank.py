@@ -1,0 +1,127 @@
+"""The bank's inspector: given all that is on the topic, is each event's effect in the store exactly once?
+
+With one partition and one shard the store has to be the ledger's twin. With more, the order in which partitions and
+shards interleave is nobody's to know; but every page must have been read by just the events that read it, and what it
+received in all, which is `v` and its history, must be what those reads paid that link to it: how much each had to give
+stands in the measures of the page that was read.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from opic.cash import split
+from opic.errors import BadUrl
+from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.ledger import Page
+from opic.store import Crawl
+from opic.urls import canonical_url
+
+
+@dataclass
+class Expected:
+    """What the events of a topic come to."""
+
+    reads: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)  # URL -> time of the fetch -> children.
+    known: set[str] = field(default_factory=set)
+    counts: Counter[str] = field(default_factory=Counter)
+
+
+def expected_of(records: Iterable[Record], limits: Limits | None = None) -> Expected:
+    """Work out what the records ask for, each call's once."""
+    found, calls = Expected(), set[bytes]()
+    for record in records:
+        event = decode_record("topic/0", record, limits or Limits())
+        if record.call:
+            if record.call in calls:
+                found.counts["repeats"] += 1
+                continue
+            calls.add(record.call)
+        _count(found, event)
+    return found
+
+
+def _count(found: Expected, event: Event) -> None:
+    if event.outcome is Outcome.DEAD:
+        found.counts["dead_letters"] += 1
+        return
+    if event.outcome is Outcome.SEEDS:
+        found.counts["seeds"] += len(event.seeds)
+        found.known.update(event.seeds)
+        return
+    found.known.add(event.url)
+    name = {"read": "reads", "failed": "failures", "gone": "departures", "excluded": "exclusions"}[event.outcome]
+    found.counts[name] += 1
+    if event.outcome is Outcome.READ:
+        children = _children(event)
+        found.counts["links"] += len(children)
+        found.known.update(children)
+        times = found.reads.setdefault(event.url, {})
+        assert event.at_us not in times, "the events of a chaos test have a time each"
+        times[event.at_us] = children
+
+
+def _children(event: Event) -> tuple[str, ...]:
+    distinct: dict[str, None] = {}
+    for link in event.links:
+        try:
+            distinct[canonical_url(link)] = None
+        except BadUrl:
+            continue
+    distinct.pop(event.url, None)
+    return tuple(distinct)
+
+
+def inspect(crawl: Crawl, expected: Expected) -> list[str]:
+    """Return all that is wrong with a store in which nothing is on its way any more; [] if nothing is."""
+    wrong: list[str] = []
+    total, shards = crawl.audit()
+    if not total.conserved or total.minted != crawl.rules.minted:
+        wrong.append(f"the books don't balance: {total}")
+    if total.in_flight or crawl.waiting():
+        wrong.append(f"{total.in_flight} grains and {crawl.waiting()} entries are still on their way")
+    for shard, audit in enumerate(shards):
+        wrong += [f"shard {shard}: {text}" for text in audit.mismatches]
+    books = crawl.totals()
+    names = ("reads", "failures", "departures", "exclusions", "seeds", "links", "dead_letters", "repeats")
+    wrong += [
+        f"{name}: {getattr(books, name)} took effect, {expected.counts[name]} are on the topic"
+        for name in names
+        if getattr(books, name) != expected.counts[name]
+    ]
+    pages = {page.url: page for shard in crawl.shards for page in shard.pages()}
+    wrong += [f"{url} is known, and nothing names it" for url in sorted(pages.keys() - expected.known)]
+    wrong += [f"{url} is not known" for url in sorted(expected.known - pages.keys())]
+    return wrong + _reads_wrong(pages, expected) + _received_wrong(crawl, pages, expected)
+
+
+def _reads_wrong(pages: dict[str, Page], expected: Expected) -> list[str]:
+    wrong = []
+    for url, page in pages.items():
+        times, seen = expected.reads.get(url, {}), [m.fetched_at_us for m in page.measures]
+        if page.reads != len(times):
+            wrong.append(f"{url} was read {page.reads} times, by {len(times)} events")
+        elif sorted(seen) != sorted(times):
+            wrong.append(f"{url} has other measures than events")
+    return wrong
+
+
+def _received_wrong(crawl: Crawl, pages: dict[str, Page], expected: Expected) -> list[str]:
+    received: Counter[str] = Counter()
+    for url, page in pages.items():
+        times = expected.reads.get(url, {})
+        for measure in page.measures:
+            children = times.get(measure.fetched_at_us, ())
+            share = split(measure.cash, len(children), crawl.rules.q).share
+            for child in children:
+                received[child] += share
+    return [
+        f"{url} received {page.v + page.spent} grains, was sent {received[url]}"
+        for url, page in pages.items()
+        if page.v + page.spent != received[url]
+    ]
+
+
+def shown(wrong: Sequence[str], most: int = 10) -> str:
+    """The first of many."""
+    return "\n".join([*wrong[:most], *([f"and {len(wrong) - most} more"] if len(wrong) > most else [])])

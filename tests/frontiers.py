@@ -1,0 +1,69 @@
+"""A store with its frontier, fed event by event: what tests of the frontier share."""
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from logs import PARTITION
+from servers import Server
+
+from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.frontier import Frontier, Politeness
+from opic.mirror import Mirror
+from opic.store import Crawl as Shards
+from opic.store import Shard, Store
+
+AT_ONCE = Politeness(host_delay_seconds=0.0)
+WAIT_SECONDS_MAX = 20.0
+CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.
+
+
+class Crawl:
+    """A store with its frontier, fed event by event, at the times that the events take effect."""
+
+    def __init__(self, server: Server, politeness: Politeness = AT_ONCE, regrant_ppm: int = 0, **more: Any) -> None:
+        """Without further grants, so that a page has nothing but what its first grant and its links gave it."""
+        self.server = server
+        shard = Shard.open(server.client(), given={"regrant_ppm": regrant_ppm})
+        self.store = Store(shard, retry_seconds=politeness.retry_seconds)
+        self.frontier = self.endpoint(politeness, **more)
+        self.offset = 0
+
+    def endpoint(self, politeness: Politeness = AT_ONCE, **more: Any) -> Frontier:
+        """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
+        crawl = Shards.open(self.server.client())
+        return Frontier(crawl, Mirror(crawl), politeness, **more)
+
+    def seed(self, urls: Iterable[str]) -> None:
+        self._apply(encode_seeds(list(urls)), "seeds")
+
+    def event(self, url: str, links: Iterable[str] = (), **more: Any) -> None:
+        self._apply(encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)), "event")
+
+    def _apply(self, value: bytes, kind: str) -> None:
+        self.store.apply(PARTITION, [Record(self.offset, time.time_ns() // 1000, value, kind)])
+        self.offset += 1
+
+    def next(self, n: int = 10, **more: Any) -> list[dict[str, Any]]:
+        return self.frontier.next(n, **more)["pages"]  # type: ignore[return-value]
+
+    def urls(self, n: int = 10, **more: Any) -> list[str]:
+        return [page["url"] for page in self.next(n, **more)]
+
+    def fails(self) -> int:
+        """How often fetches of all pages failed, each page since its last success."""
+        keys = self.store.shard.keys
+        return sum(map(int, self.store.shard.client.hvals(keys.fails)))
+
+
+def until(found: Callable[[], Any]) -> Any:
+    """Ask until the answer is not empty."""
+    deadline = time.monotonic() + WAIT_SECONDS_MAX
+    while not (answer := found()):
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.005)
+    return answer
+
+
+def pages_of(hosts: int, each: int) -> list[str]:
+    return [f"http://h{h}.org/{i}" for i in range(each) for h in range(hosts)]

@@ -1,0 +1,204 @@
+"""What is said of pages and hosts: a byte a page as they become known, the same at every endpoint, over all shards."""
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from typing import Any
+
+import numpy as np
+import pytest
+from servers import Server
+
+from opic import admission as admissions
+from opic.admission import Admission, check_policy
+from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.mirror import Mirror, Snapshot
+from opic.store import Crawl, Writer
+from opic.traps import WINDOW
+
+pytestmark = pytest.mark.slow
+
+NOW_US = 1_790_000_000_000_000
+HOSTS = [f"h{n}.example" for n in range(8)]
+
+
+class Crawled:
+    """A crawl of a few shards, and an endpoint's part of it."""
+
+    def __init__(self, server: Server, shards: int, name: str = "admission") -> None:
+        self.crawl = Crawl.open(server.client(), name, shards=shards)
+        self.mirror, self.admission = Mirror(self.crawl), Admission(self.crawl)
+        self._writer, self._offset = Writer(self.crawl), count()
+
+    def apply(self, value: bytes, kind: str) -> None:
+        offset = next(self._offset)
+        self._writer.apply("test/0", [Record(offset, NOW_US + offset, value, kind)])
+        for _ in range(10):
+            if not self._writer.deliver():
+                break
+
+    def seed(self, *urls: str) -> Snapshot:
+        self.apply(encode_seeds(list(urls)), "seeds")
+        snapshot = self.mirror.fresh()
+        assert len(snapshot.host) == len(snapshot)  # From now on the table knows them.
+        return snapshot
+
+    def read(self, url: str, links: Sequence[str] = ()) -> None:
+        self.apply(encode_crawl_event(CrawlEvent(url=url, links=list(links))), "event")
+
+    def put(self, **given: Any) -> None:
+        self.admission.put(check_policy(given))
+
+    def held(self) -> set[str]:
+        """Return the URLs that are held back."""
+        snapshot = self.mirror.fresh()
+        shut = self.admission.shut(snapshot)
+        if shut is None:
+            return set()
+        assert shut.shape == (len(snapshot),)
+        return set(self.crawl.urls_of(snapshot.places(shut.nonzero()[0])).values())
+
+
+@pytest.fixture(params=[1, 3])
+def crawled(request: pytest.FixtureRequest, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> Crawled:
+    monkeypatch.setattr(admissions, "WEIGH_REST", 0)
+    monkeypatch.setattr(admissions, "WEIGH_SECONDS_MIN", 0.0)
+    return Crawled(valkey, request.param)
+
+
+@pytest.fixture
+def pages() -> list[str]:
+    return [f"http://{host}/{path}" for host in HOSTS for path in ("a", "a/a/a/a", "cal/2100/01/", "x?" + "&" * 30)]
+
+
+def ending(urls: Sequence[str], *ends: str) -> set[str]:
+    return {url for url in urls if url.endswith(ends)}
+
+
+def test_pages_are_judged_once_as_they_become_known(
+    crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[str] = []
+    judge: Callable[..., Any] = admissions.Shapes.judge
+    monkeypatch.setattr(admissions.Shapes, "judge", lambda self, url: judged.append(url) or judge(self, url))
+    crawled.seed(*pages[:9])
+    assert crawled.held() == ending(pages[:9], "a/a", "/01/", "&")
+    crawled.seed(*pages[9:])
+    assert crawled.held() == ending(pages, "a/a", "/01/", "&")
+    assert crawled.held() == ending(pages, "a/a", "/01/", "&")
+    assert sorted(judged) == sorted(pages)
+
+
+def test_rules_decide_before_shapes_and_hold_at_once(crawled: Crawled, pages: list[str]) -> None:
+    crawled.seed(*pages)
+    other = Admission(crawled.crawl)
+    crawled.put(rules=[{"effect": "allow", "domain": "h0.example"}, {"effect": "deny", "path": "/a$", "note": "no"}])
+    expected = {url for url in pages if "h0." not in url and not url.endswith("a/a/a")} | ending(pages[4:], "a/a")
+    assert crawled.held() == expected
+    shut = other.shut(snapshot := crawled.mirror.fresh())
+    assert shut is not None
+    assert int(shut.sum()) == len(expected)
+    assert crawled.admission.why("http://h1.example/a") == [{"rule": "rule 1: no", "effect": "deny"}]
+    assert crawled.admission.why("http://h0.example/a/a/a/a") == [{"rule": "rule 0", "effect": "allow"}]
+    counts = crawled.admission.counts(snapshot)
+    assert counts["denied"] == counts["round"] == counts["far_date"] == counts["parameters"] == 7
+    assert counts["allowed"] == 4
+    crawled.put(traps={"on": False})
+    assert crawled.held() == set()
+    assert crawled.admission.counts(snapshot)["round"] == 0
+
+
+def test_another_endpoint_goes_by_new_rules_once_it_looks(
+    crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = crawled.seed(*pages)
+    other = Admission(crawled.crawl)
+    assert other.shut(snapshot) is not None
+    crawled.put(traps={"on": False})
+    assert other.shut(snapshot) is not None, "it looks once a second"
+    monkeypatch.setattr(admissions, "LOOK_SECONDS", 0.0)
+    assert other.shut(snapshot) is None
+
+
+def test_why_tells_of_traps_what_was_too_much(crawled: Crawled, pages: list[str]) -> None:
+    crawled.put(traps={"dates": 2})
+    days = [f"http://h1.example/day/2020-01-0{day}" for day in range(1, 5)]
+    crawled.seed(*days)
+    assert crawled.held() == set(days[2:])
+    (why,) = crawled.admission.why(days[3])
+    assert why["rule"] == "trap: calendar"
+    assert why["effect"].startswith("deny: 2 pages that differ from it only in a date")
+    assert crawled.admission.why(days[1]) == []
+    assert crawled.admission.why("http://h1.example/never/seen") == []
+    (why,) = crawled.admission.why("http://h1.example/" + "x" * 2_000)
+    assert why == {"rule": "trap: long", "effect": "deny: the URL is over 1,024 bytes long"}
+
+
+def having(crawled: Crawled, snapshot: Snapshot, asked: Sequence[int], *, idle: bool = False) -> list[bool]:
+    """Return which pages of hosts may be had."""
+    ration = crawled.admission.ration(snapshot, idle=idle)
+    return [True] * len(asked) if ration is None else ration.fit(np.array(asked, np.int32)).tolist()
+
+
+def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(crawled: Crawled) -> None:
+    crawled.put(traps={"host_pages": 10})
+    snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
+    big, small = (snapshot.table.number(f"{name}.example") or 0 for name in ("big", "small"))
+    half = WINDOW // 2
+    assert having(crawled, snapshot, [big] * WINDOW) == [True] * half + [False] * half
+    assert having(crawled, snapshot, [small] * WINDOW) == [True] * WINDOW
+    for _ in range(half):
+        assert having(crawled, snapshot, [big, small]) == [True, True]
+        crawled.admission.note(snapshot, [big])
+    assert having(crawled, snapshot, [big, small, big]) == [False, True, False]
+    assert having(crawled, snapshot, [big, small, big], idle=True) == [True, True, True]
+    (why,) = crawled.admission.why("http://big.example/1")
+    assert why["rule"] == "large host big.example"
+    crawled.admission.note(snapshot, [small] * half)
+    assert having(crawled, snapshot, [big]) == [False], "the window still has 50 of it"
+    crawled.admission.note(snapshot, [small])
+    assert having(crawled, snapshot, [big, big]) == [True, False]
+    crawled.put(traps={"host_pages": 10}, rules=[{"effect": "allow", "host": "big.example"}])
+    assert having(crawled, snapshot, [big] * WINDOW) == [True] * WINDOW
+
+
+def test_one_choice_counts_what_it_took_and_nothing_else(crawled: Crawled) -> None:
+    crawled.put(traps={"host_pages": 10})
+    snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
+    big = snapshot.table.number("big.example") or 0
+    ration = crawled.admission.ration(snapshot)
+    assert ration is not None
+    asked = np.full(30, big, np.int32)
+    assert [int(ration.fit(asked).sum()) for _ in range(3)] == [30, 20, 0]
+    assert ration.refused
+    ration.take([big] * 45)
+    assert int(ration.fit(asked).sum()) == 5
+
+
+def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, monkeypatch: pytest.MonkeyPatch) -> None:
+    crawled.put(traps={"site_reads": 5})
+    traps = [f"http://t{n}.trap.example/" for n in range(8)]
+    good = [f"http://w{n}.good.example/" for n in range(8)]
+    rest = [f"http://s{n}.example/" for n in range(8)]
+    crawled.seed(*rest)
+    for at, url in enumerate(rest):
+        crawled.read(url, [good[at], rest[at - 1]])
+    for urls in (traps, good):
+        for at, url in enumerate(urls):
+            crawled.read(url, [*urls[: at + 2]])
+    snapshot = crawled.mirror.fresh()
+    assert len(snapshot.host) == len(snapshot)
+    trap, new, honest = (snapshot.table.number(f"{name}.example") or 0 for name in ("t3.trap", "t7.trap", "w3.good"))
+    tenth = [True] * 10 + [False] * 10
+    assert having(crawled, snapshot, [trap, new] * 10 + [honest] * 20) == tenth + [True] * 20
+    crawled.admission.note(snapshot, [trap] * 10)
+    assert having(crawled, snapshot, [new, honest]) == [False, True]
+    (why,) = crawled.admission.why("http://t3.trap.example/")
+    assert why["rule"] == "outgrown site trap.example"
+    assert crawled.admission.counts(snapshot)["outgrown_sites"] == 1
+    # A crawler that would wait otherwise gets one of its pages a second.
+    assert having(crawled, snapshot, [trap, new], idle=True) == [False, False]
+    monkeypatch.setattr(admissions, "SPARED_SECONDS", 0.0)
+    assert having(crawled, snapshot, [trap, new], idle=True) == [True, False]
+    # Its new hosts are of it from the moment they are known.
+    crawled.seed("http://t99.trap.example/")
+    assert having(crawled, snapshot, [snapshot.table.number("t99.trap.example") or 0]) == [False]

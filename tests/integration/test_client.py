@@ -1,0 +1,273 @@
+"""The client as a crawler uses it, against a real service: every call, both ways, and through what breaks."""
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from processes import free_port, running, wait_until
+from serving import serving
+
+from opic.api import bind, create_app, make_server
+from opic.client import (
+    AsyncClient,
+    BadRequest,
+    CallFailed,
+    Client,
+    Event,
+    NotBuilt,
+    NotFound,
+    PageClass,
+    Unauthorized,
+    Unavailable,
+    Unreachable,
+)
+from opic.service import EmbeddedService
+from opic.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "s3cret-token-of-the-tests"
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
+    data = tmp_path_factory.mktemp("client")
+    with EmbeddedService(Settings.load(data=data, host_delay_seconds=0.0, api_token=TOKEN)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def url(service: EmbeddedService) -> Iterator[str]:
+    with serving(service) as served:
+        yield served
+
+
+class Blocking:
+    """An AsyncClient asked as if it were a Client: each call in one loop that goes on between them."""
+
+    def __init__(self, client: AsyncClient, run: Callable[[Any], Any]) -> None:
+        self._client, self._run = client, run
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        return lambda *args, **named: self._run(getattr(self._client, name)(*args, **named))
+
+
+@pytest.fixture(params=["sync", "async"])
+def client(url: str, request: pytest.FixtureRequest) -> Iterator[Any]:
+    if request.param == "sync":
+        with Client(url, token=TOKEN, crawler="crawler-7") as opened:
+            yield opened
+        return
+    with asyncio.Runner() as runner:
+        client = AsyncClient(url, token=TOKEN, crawler="crawler-7")
+        yield Blocking(runner.run(client.__aenter__()), runner.run)
+        runner.run(client.__aexit__(None, None, None))
+
+
+def settle(client: Any) -> None:
+    wait_until(lambda: client.stats().lag == 0)
+
+
+def test_a_page_goes_from_seed_to_history(client: Any, request: pytest.FixtureRequest) -> None:
+    host = f"{request.node.callspec.id}.example"
+    urls = [f"http://{host}/{n}" for n in range(3)]
+    assert client.seed(urls).new == 3
+    found = wait_until(lambda: client.next(2, domain=host, lease_seconds=60, mode="discover").pages)
+    assert {page.url for page in found} <= set(urls)
+    assert client.release(found[1:]).released == len(found) - 1
+    url = found[0].url
+    assert client.event(url, links=urls).accepted == 1
+    settle(client)
+    page = client.importance(url)
+    assert (page.url, page.reads, page.policy) == (url, 1, "static")
+    assert 0 < page.importance < 1
+    assert page.as_of is not None
+    many = client.importances([urls[0], "http://never.example/"], policy="variable", window=2)
+    assert [one.importance is None for one in many.pages] == [False, True]
+    assert len(client.history(url).measures) == 1
+    assert {one.url for one in client.top(10, domain=host).pages} == set(urls)
+    assert client.audit().conserved
+
+
+@pytest.mark.parametrize("form", ["msgpack", "json", "lines"])
+def test_events_are_taken_in_every_form(client: Any, form: str, request: pytest.FixtureRequest) -> None:
+    host = f"{request.node.callspec.id}.example"
+    events = [
+        Event(url=f"http://{host}/", links=["http://é.example/ü"], tags=["a"]),
+        {"url": f"http://{host}/2", "status": 404, "fetched_at": "2026-01-01T00:00:00Z"},
+        Event(url="/about"),
+    ]
+    answer = client.events(events, form=form)
+    assert answer.accepted == 2
+    assert [(one.index, "/about" in one.error) for one in answer.rejected] == [(2, True)]
+    assert client.events([], form=form if form != "lines" else "json").accepted == 0
+    settle(client)
+    assert client.importance(f"http://{host}/").reads == 1
+
+
+def test_classes_are_defined_and_told(client: Any) -> None:
+    assert client.define_classes([PageClass(name="trusted", weight=2, hosts=["a.example"])]).reclassified is not None
+    assert [one.name for one in client.classes().classes] == ["trusted"]
+    assert client.define_classes([]).classes == []
+
+
+def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:
+    began = time.monotonic()
+    with pytest.raises(NotFound, match=r"http://never\.example/ was never seen") as unknown:
+        client.importance("http://never.example/")
+    assert unknown.value.type == "urn:opic:problem:unknown-page"
+    assert len(unknown.value.request_id or "") >= 8
+    with pytest.raises(BadRequest, match="'/about'"):
+        client.event("/about")
+    with pytest.raises(BadRequest, match="n: ") as bad:
+        client.next(-1)
+    assert bad.value.errors[0]["loc"] == ["n"]
+    assert time.monotonic() - began < 5
+
+
+def test_what_is_not_built_yet_says_so_and_what_is_answers(client: Any) -> None:
+    client.seed(["http://new.example/"])
+    with suppress(NotBuilt):
+        assert client.explain("http://new.example/")["url"] == "http://new.example/"
+    with suppress(NotBuilt):
+        found = wait_until(lambda: client.hosts(1_000).hosts)
+        assert [one.importance for one in found] == sorted((one.importance for one in found), reverse=True)
+    with suppress(NotBuilt):
+        assert wait_until(lambda: client.inflow("new.example", n=10).pages)[0].url == "http://new.example/"
+
+
+def test_the_wrong_token_is_an_exception_of_its_own(url: str) -> None:
+    for token in (None, "wrong"):
+        with Client(url, token=token) as client:
+            with pytest.raises(Unauthorized, match="OPIC_API_TOKEN"):
+                client.stats()
+            assert client.alive()
+            assert client.ready().ready
+
+
+def test_a_call_sent_twice_by_its_name_takes_effect_once(client: Any, request: pytest.FixtureRequest) -> None:
+    page = f"http://named.{request.node.callspec.id}.example/"
+    for _ in range(2):
+        assert client.events([{"url": page}], key=f"mine-{page}").accepted == 1
+    settle(client)
+    assert client.importance(page).reads == 1
+    with pytest.raises(CallFailed, match="Idempotency-Key"):
+        client.events([{"url": "http://other.example/"}], key=f"mine-{page}")
+
+
+# What breaks.
+
+
+class Noted(httpx.HTTPTransport):
+    """The wire, and when what was sent over it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sent: list[tuple[float, str, int]] = []
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        at, name = time.monotonic(), request.headers.get("idempotency-key", "")
+        response = super().handle_request(request)
+        self.sent.append((at, name, response.status_code))
+        return response
+
+
+def worker_of(service: EmbeddedService) -> int:
+    assert service._worker is not None
+    return service._worker.pid
+
+
+@pytest.mark.slow
+def test_a_503_is_waited_out_as_long_as_it_says(tmp_path: Path) -> None:
+    with EmbeddedService(Settings.load(data=tmp_path, max_lag=10)) as service, serving(service) as url:
+        wire = Noted()
+        with Client(url, transport=wire) as client:
+            worker = worker_of(service)
+            os.kill(worker, signal.SIGSTOP)
+            try:
+                assert client.events([{"url": f"http://full.example/{n}"} for n in range(10)]).accepted == 10
+                with pytest.raises(Unavailable, match="OPIC_MAX_LAG") as unnamed:
+                    client.event("http://full.example/unnamed", once=False)
+                assert unnamed.value.retry_after == 1
+                sending = threading.Thread(target=lambda: client.event("http://full.example/named"))
+                sending.start()
+                wait_until(lambda: [status for _, _, status in wire.sent].count(503) >= 3)
+            finally:
+                os.kill(worker, signal.SIGCONT)
+            sending.join()
+            settle(client)
+            assert client.importance("http://full.example/named").reads == 1
+    (unnamed_at,) = [sent for sent in wire.sent if not sent[1] and sent[2] == 503]
+    tries = [sent for sent in wire.sent if sent[1] and sent[0] > unnamed_at[0]]
+    assert [status for _, _, status in tries] == [503] * (len(tries) - 1) + [202]
+    assert len({name for _, name, _ in tries}) == 1
+    waits = [after[0] - before[0] for before, after in pairwise(tries)]
+    assert min(waits) >= 1
+
+
+@pytest.mark.slow
+def test_a_store_that_is_killed_and_comes_back_costs_time_only(tmp_path: Path) -> None:
+    with running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as service:
+        with Client(service.url, crawler="one") as client:
+            urls = [f"http://a.example/{n}" for n in range(300)]
+            for number in range(3):
+                os.kill(service.store_pid(), signal.SIGKILL)
+                part = urls[number::3]
+                assert client.events([Event(url=url, links=urls[:5]) for url in part]).accepted == len(part)
+                assert client.importances(part[:1]).pages
+            settle(client)
+            assert service.reads(urls) == [1] * len(urls)
+
+        async def many() -> list[int]:
+            async with AsyncClient(service.url) as client:
+                os.kill(service.store_pid(), signal.SIGKILL)
+                answers = await asyncio.gather(*[client.event(f"http://b.example/{n}") for n in range(20)])
+                return [answer.accepted for answer in answers]
+
+        assert asyncio.run(many()) == [1] * 20
+        service.settle()
+        assert service.reads([f"http://b.example/{n}" for n in range(20)]) == [1] * 20
+
+
+def test_a_service_that_is_not_there_is_said_after_the_time_given() -> None:
+    port = free_port()
+    with Client(f"http://127.0.0.1:{port}", retry_seconds=0.3) as client:
+        began = time.monotonic()
+        with pytest.raises(Unreachable, match="GET /v1/stats: "):
+            client.stats()
+        assert time.monotonic() - began < 3
+        assert not client.alive()
+        assert not client.ready().ready
+
+
+def test_a_service_that_comes_late_is_waited_for(service: EmbeddedService) -> None:
+    port = free_port()
+    with Client(f"http://127.0.0.1:{port}", token=TOKEN) as client:
+        found: list[int] = []
+        asking = threading.Thread(target=lambda: found.append(client.stats().known_pages))
+        asking.start()
+        time.sleep(0.3)  # It has asked in vain by then, or asks at once: both are right.
+        with bind("127.0.0.1", port) as listener:
+            server = make_server(create_app(service))
+            serves = threading.Thread(target=server.run, args=([listener],))
+            serves.start()
+            asking.join()
+            server.should_exit = True
+            serves.join()
+    assert len(found) == 1
+
+
+def test_a_silent_service_is_given_up() -> None:
+    with bind("127.0.0.1", 0) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with Client(url, timeout_seconds=0.2, retry_seconds=0) as client, pytest.raises(Unreachable, match="timed out"):
+            client.stats()

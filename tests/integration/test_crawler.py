@@ -1,0 +1,109 @@
+"""The example crawler on a site of our own: what it fetches, how fast, and what the service learns of it."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.util import module_from_spec, spec_from_file_location
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from processes import wait_until
+from repository import ROOT
+from serving import serving
+
+from opic.client import Client
+from opic.service import EmbeddedService
+from opic.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+DELAY_SECONDS = 0.1
+PAGES = {
+    "/": '<a href="a">a</a><A HREF="b#x">b</A><a href="/private/x">x</a><a href="http://[bad">y</a><a>z</a>',
+    "/a": '<a href="/">home</a><a href="old">old</a><a href="gone">gone</a><a href="mailto:x@a.example">m</a>',
+    "/b": '<a href="/">home</a><a href="http://elsewhere.example/">away</a>',
+    "/new": '<a href="/">home</a>',
+}
+
+
+class Site(BaseHTTPRequestHandler):
+    """A site of four pages, one that moved and one that is gone; it notes who came when."""
+
+    seen: list[tuple[float, str, str]]
+
+    def do_GET(self) -> None:
+        self.seen.append((time.monotonic(), self.path, self.headers["user-agent"]))
+        if self.path == "/robots.txt":
+            self.say(200, b"User-agent: *\nDisallow: /private/\n", "text/plain")
+        elif self.path == "/old":
+            self.say(301, b"", "text/html", "/new")
+        else:
+            self.say(200 if self.path in PAGES else 404, PAGES.get(self.path, "").encode(), "text/html; charset=utf-8")
+
+    def say(self, status: int, body: bytes, kind: str, location: str | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        if location:
+            self.send_header("Location", location)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Stay silent."""
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    Site.seen = []
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.fixture
+def crawler() -> ModuleType:
+    spec = spec_from_file_location("example_crawler", ROOT / "examples/crawler.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.slow
+def test_a_site_is_crawled_politely_and_ranked(site: str, crawler: ModuleType, tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path, host_delay_seconds=DELAY_SECONDS, retry_seconds=3_600)
+    with EmbeddedService(settings) as service, serving(service) as url, Client(url, crawler="example") as client:
+        fetched = crawler.crawl(client, f"{site}/", pages_max=9)
+        wait_until(lambda: client.stats().lag == 0)
+        reads = {path: client.importance(site + path).reads for path in (*PAGES, "/old", "/private/x", "/gone")}
+        gone = client.importance(f"{site}/gone").gone
+        best = client.top(1, domain="127.0.0.1").pages[0].url
+        assert client.importance("http://elsewhere.example/").reads == 0
+        assert client.audit().conserved
+    assert fetched == 9
+    assert min(reads[path] for path in (*PAGES, "/old")) >= 1
+    assert (reads["/private/x"], reads["/gone"], gone) == (0, 0, True)
+    assert best == f"{site}/"
+    asked = Counter(path for _, path, _ in Site.seen)
+    assert asked["/robots.txt"] == asked["/gone"] == 1
+    assert not asked["/private/x"]
+    assert {agent for _, _, agent in Site.seen} == {crawler.AGENT}
+    times = [at for at, path, _ in Site.seen if path != "/robots.txt"]
+    assert min(after - before for before, after in pairwise(times)) > DELAY_SECONDS / 2
+    assert times[-1] - times[0] > (len(times) - 1) * DELAY_SECONDS * 0.9
+
+
+def test_without_a_service_it_says_so(crawler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["crawler.py", "http://a.example/", "--service", "http://127.0.0.1:1"])
+    with pytest.raises(SystemExit, match="no service at http"):
+        crawler.main()

@@ -1,0 +1,113 @@
+"""What counts as durable is what the servers' settings and their replicas give, and what they don't give is said."""
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from logs import PARTITION, record
+from processes import free_port, wait_until
+from servers import Server, find_server
+from sources import Durable
+
+from opic.errors import StoreError, StoreUnavailable
+from opic.service import Backend
+from opic.settings import Settings
+from opic.store import Shard
+from opic.store.durability import Durability, durability_problem
+
+LOG = [record(offset, f"http://{offset}.org/", ["http://a.org/"]) for offset in range(3)]
+
+
+def test_fsync_is_refused_where_the_server_syncs_later(servers: Server) -> None:
+    shard = Shard.open(servers.client())
+    shard.durability = Durability("fsync")
+    store = Durable(shard)
+    store.apply(PARTITION, LOG[:1])
+    shard.client.config_set("appendfsync", "everysec")
+    with pytest.raises(StoreError, match="OPIC_DURABILITY=fsync, but appendfsync is everysec: set"):
+        store.apply(PARTITION, LOG[1:2])
+
+
+def test_problem_is_named_with_what_may_be_lost(servers: Server) -> None:
+    client = servers.client()
+    assert durability_problem(client) is None
+    client.config_set("appendfsync", "everysec")
+    found = durability_problem(client)
+    assert found is not None
+    assert not found.fatal
+    assert "appendfsync is everysec: a power loss may lose a second or two" in found.text
+    found = durability_problem(client, Durability("fsync"))
+    assert found is not None
+    assert found.fatal
+    client.config_set("appendfsync", "always")
+    found = durability_problem(client, Durability(replicas=2))
+    assert found is not None
+    assert found.text == "0 replicas are connected, OPIC_WAIT_REPLICAS wants 2"
+    client.config_set("appendonly", "no")
+    found = durability_problem(client)
+    assert found is not None
+    assert found.fatal
+    assert "`opic backup`" in found.text
+    client.config_set("appendonly", "yes")
+    wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
+    """A server and its replica."""
+    binary = find_server(request.param)
+    with Server(binary) as primary, Server(binary) as replica:
+        primary.client().config_set("port", port := free_port())
+        replica.client().execute_command("REPLICAOF", "127.0.0.1", port)
+        wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
+        wait_until(lambda: not replica.client().info("persistence")["aof_rewrite_in_progress"])
+        yield primary, replica
+
+
+@pytest.mark.slow
+def test_offset_is_durable_once_the_replica_has_it(pair: tuple[Server, Server]) -> None:
+    primary, replica = pair
+    shard = Shard.open(primary.client())
+    shard.durability = Durability("fsync", replicas=1, seconds=0.2)
+    store = Durable(shard)
+    for offset in range(2):
+        store.apply(PARTITION, LOG[offset : offset + 1])
+        assert replica.client().hget(shard.keys.offsets, PARTITION) == b"%d" % (offset + 1)
+    found = durability_problem(shard.client)
+    assert found is not None
+    assert "a failover may lose that moment" in found.text
+    replica.kill()
+    with pytest.raises(StoreUnavailable, match=r"only 0 of 1 replicas have got what was written within 0\.2 s"):
+        store.apply(PARTITION, LOG[2:])
+
+
+@pytest.mark.slow
+def test_event_is_accepted_once_the_replica_has_it(pair: tuple[Server, Server]) -> None:
+    primary, replica = pair
+    backend = Backend(Settings.load(store=primary.url, shards=1, wait_replicas=1, wait_seconds=0.2), primary.url)
+    try:
+        backend.accept([record.value for record in LOG])
+        assert replica.client().get(backend.shard.keys.end) == b"%d" % len(LOG)
+        replica.kill()
+        with pytest.raises(StoreUnavailable, match="only 0 of 1 replicas"):
+            backend.accept([LOG[0].value])
+    finally:
+        backend.close()
+
+
+@pytest.mark.slow
+def test_replica_as_the_store_is_refused(pair: tuple[Server, Server]) -> None:
+    with pytest.raises(StoreError, match="the store is a replica, which takes no writes: use its primary, 127"):
+        Shard.open(pair[1].client())
+
+
+@pytest.mark.slow
+def test_barrier_after_a_restart_is_no_promise(servers: Server) -> None:
+    """What was written before it may be lost: the one who waits has to look again."""
+    shard = Shard.open(servers.client(retry=redis.retry.Retry(redis.backoff.NoBackoff(), 3)))
+    shard.durability = Durability("fsync")
+    Durable(shard).apply(PARTITION, LOG[:1])
+    shard.barrier()
+    servers.restart()
+    with pytest.raises(StoreUnavailable, match="served by another run of the store"):
+        shard.barrier()

@@ -1,0 +1,97 @@
+"""What comes to a domain from outside is what the model counted, page after page."""
+
+import random
+
+import pytest
+from logs import PARTITION, record
+from servers import Server
+
+from opic.cash import Flag
+from opic.errors import BadInput, NotKept
+from opic.events import Record
+from opic.inflow import inflow
+from opic.ledger import Ledger
+from opic.mirror import Mirror
+from opic.query import Query
+from opic.store import Crawl, Writer
+from opic.urls import host_of, registered_domain
+
+pytestmark = pytest.mark.slow
+
+DOMAINS = ("a.example", "b.example", "www.a.example", "a.example.net", "shop.co.uk", "x.shop.co.uk", "nota.example")
+PAGES = [f"http://{host}/{i}" for i in range(6) for host in DOMAINS]
+
+
+def wide_log(count: int) -> list[Record]:
+    """Reads of pages of some domains at random; some have no links, some go away."""
+    rng, log = random.Random(7), []
+    for offset in range(count):
+        links = rng.sample(PAGES, rng.choice([0, 3, 6]))
+        log.append(record(offset, rng.choice(PAGES[:30]), links, status=rng.choice([200] * 9 + [404])))
+    return log
+
+
+def opened(server: Server, log: list[Record], shards: int = 1, *, kept: bool = True) -> Query:
+    crawl = Crawl.open(server.client(), "default", {"inflow": kept, "shards": shards})
+    writer = Writer(crawl)
+    writer.apply(PARTITION, log)
+    while writer.deliver():
+        pass
+    return Query(crawl, Mirror(crawl))
+
+
+def test_in_flow_and_masses_are_those_of_the_model(servers: Server) -> None:
+    log = wide_log(150)
+    query, ledger = opened(servers, log), Ledger()
+    ledger.apply(PARTITION, log)
+    total = ledger.books.importance_total(ledger.rules.minted)
+    live = [page for page in ledger.pages.values() if not page.has(Flag.GONE)]
+    assert len(live) < len(ledger.pages)
+    seen = 0.0
+    for domain in ("a.example", "b.example", "shop.co.uk", "example.net"):
+        inside = [page for page in live if registered_domain(host_of(page.url)) == domain]
+        outside = [page for page in live if page not in inside]
+        found = inflow(query, domain)
+        assert found["pages"] == [{"url": page.url, "inflow": page.inflow / total} for page in inside]
+        assert "next" not in found
+        assert found["known_pages"] == ledger.books.live
+        unread = [page for page in outside if not page.has(Flag.OPEN)]
+        dangling = [page for page in outside if page.has(Flag.OPEN) and not page.digest]
+        assert unread
+        assert dangling
+        for name, pages in (("outside_mass", outside), ("unread_mass", unread), ("dangling_mass", dangling)):
+            assert found[name] == sum(page.spent + ledger.cash(page) for page in pages) / total
+        seen += sum(page.inflow for page in inside)
+    assert seen > 0
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_pages_come_in_parts_each_once_while_more_become_known(valkey: Server, shards: int) -> None:
+    query = opened(valkey, wide_log(100), shards)
+    whole = [page["url"] for page in inflow(query, "a.example")["pages"]]  # type: ignore[attr-defined]
+    writer, parts, after = Writer(query.crawl), [], None
+    while True:
+        found = inflow(query, "a.example", after, 2)
+        parts += [page["url"] for page in found["pages"]]  # type: ignore[attr-defined]
+        if (after := found.get("next")) is None:  # type: ignore[assignment]
+            break
+        offset = query.crawl.totals().reads + 100
+        writer.apply(PARTITION, [record(offset, f"http://new{offset}.b.example/", [f"http://new{offset}.net/"])])
+    assert parts == whole
+    assert len(whole) > 5
+
+
+def test_a_part_of_a_domain_or_a_page_elsewhere_is_refused(valkey: Server) -> None:
+    query = opened(valkey, wide_log(50))
+    for domain in ("www.a.example", "x.shop.co.uk"):
+        with pytest.raises(BadInput, match="ask for that"):
+            inflow(query, domain)
+    for after in ("http://b.example/0", "http://never.a.example/"):
+        with pytest.raises(BadInput, match="after is no page of this domain"):
+            inflow(query, "a.example", after)
+    assert inflow(query, "unknown.example")["pages"] == []
+
+
+def test_store_without_the_column_says_so(valkey: Server) -> None:
+    with pytest.raises(NotKept, match="OPIC_INFLOW=off"):
+        inflow(opened(valkey, wide_log(5), kept=False), "a.example")

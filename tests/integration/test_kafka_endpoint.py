@@ -1,0 +1,146 @@
+"""The endpoint with Kafka: accepted means on the topic, and what waits is counted over all partitions."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from kafka_crawl import Topic, event, opened, serving, settings_of, settle, workers
+from kafka_server import Kafka
+from processes import environment, free_port, wait_until
+from repository import ROOT
+from servers import Server
+
+from opic.settings import Settings
+
+pytestmark = pytest.mark.slow
+
+
+def lag(url: str) -> int:
+    return int(httpx.get(f"{url}/v1/stats", timeout=30).raise_for_status().json()["lag"])
+
+
+def reads(url: str, *pages: str) -> list[int]:
+    found = httpx.post(f"{url}/v1/importance", json={"urls": list(pages)}, timeout=30).raise_for_status().json()
+    return [page.get("reads", 0) for page in found["pages"]]
+
+
+@pytest.mark.parametrize("shards", [1, 4])
+def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, tmp_path: Path, shards: int) -> None:
+    topic = Topic(kafka, partitions=4)
+    settings = settings_of(kafka, valkey, topic.name, shards=shards)
+    with serving(settings, tmp_path / "serve.log") as url:
+        events = [{"url": f"http://h{i}.example/", "links": ["http://x.example/"]} for i in range(40)]
+        answer = httpx.post(f"{url}/v1/events", json=[*events, {"url": "/about"}], timeout=30)
+        assert (answer.status_code, answer.json()["accepted"], len(answer.json()["rejected"])) == (202, 40, 1)
+        assert len(topic.messages()) == 40
+        assert {m.key for m in topic.messages()} == {f"h{i}.example".encode() for i in range(40)}
+        assert lag(url) == 40  # No worker runs yet.
+        with workers(settings, tmp_path) as (worker,):
+            wait_until(lambda: lag(url) == 0)
+            seeds = [f"http://s{i}.example/{j}" for i in range(20) for j in range(2)]
+            known = httpx.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30)
+            assert known.json() == {"known": 0, "new": 40}
+            assert httpx.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30).json() == {"known": 40, "new": 0}
+            records = [m for m in topic.messages() if ("opic-kind", b"seeds") in m.headers]
+            assert len(records) == 2 * shards
+            wait_until(lambda: reads(url, "http://h7.example/", "http://h39.example/") == [1, 1])
+            stats = httpx.get(f"{url}/v1/stats", timeout=30).json()
+            assert (stats["read_pages"], stats["known_pages"], stats["lag"]) == (40, 81, 0)
+            wait_until(lambda: httpx.get(f"{url}/v1/audit", timeout=30).json()["in_flight"] == 0)
+            assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
+            worker.stop()
+        refused = httpx.put(f"{url}/v1/classes", json={"classes": [{"name": "a", "weight": 2, "hosts": ["a.example"]}]})
+        assert 400 <= refused.status_code < 600
+        assert refused.status_code in (422, 501)
+
+
+def test_repeated_call_carries_its_key_to_the_step(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka, partitions=2)
+    settings = settings_of(kafka, valkey, topic.name)
+    with serving(settings, tmp_path / "serve.log") as url, workers(settings, tmp_path) as (worker,):
+        body = [{"url": "http://a.example/"}, {"url": "http://b.example/"}]
+        answers = [
+            httpx.post(f"{url}/v1/events", json=body, headers={"Idempotency-Key": "one"}, timeout=30) for _ in range(3)
+        ]
+        assert [(a.status_code, a.json()["accepted"]) for a in answers] == [(202, 2)] * 3
+        other = httpx.post(f"{url}/v1/events", json=body[:1], headers={"Idempotency-Key": "one"}, timeout=30)
+        assert other.status_code == 422
+        keys = {(dict(m.headers)["opic-key"], dict(m.headers)["opic-index"]) for m in topic.messages()}
+        assert len({key for key, _ in keys}) == 1
+        assert {index for _, index in keys} == {b"0", b"1"}
+        wait_until(lambda: lag(url) == 0)
+        worker.stop()
+
+
+def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    with serving(settings, tmp_path / "serve.log") as url:
+        kafka.kill()
+        refused = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
+        assert refused.status_code == 503
+        assert "Kafka at" in refused.json()["detail"]
+        assert "Retry-After" in refused.headers
+        assert httpx.get(f"{url}/readyz", timeout=30).status_code == 503
+        told = httpx.get(f"{url}/metrics", timeout=9).text  # Prometheus would wait for 10 s.
+        assert {"opic_store_up 1.0", "opic_kafka_up 0.0", "opic_known_pages 0.0"} <= set(told.splitlines())
+        assert "\nopic_lag_events" not in told  # Nobody knows.
+        kafka.start()
+        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200)
+        told = httpx.get(f"{url}/metrics", timeout=9).text
+        assert {"opic_store_up 1.0", "opic_kafka_up 1.0", "opic_lag_events 0.0"} <= set(told.splitlines())
+        taken = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
+        assert taken.status_code == 202
+
+
+def test_endpoint_without_kafka_feeds_a_worker_by_the_store(valkey: Server, tmp_path: Path) -> None:
+    settings = Settings.load(store=valkey.url, crawl=f"plain.{os.getpid()}", shards=1)
+    with serving(settings, tmp_path / "serve.log") as url:
+        posted = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/", "links": []}, timeout=30)
+        assert posted.status_code == 202
+        assert lag(url) == 1
+        with workers(settings, tmp_path) as (worker,):
+            wait_until(lambda: lag(url) == 0)
+            worker.stop()
+        assert reads(url, "http://a.example/") == [1]
+
+
+def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    settings = settings_of(kafka, valkey, "no.such.topic")
+    done = subprocess.run(
+        [sys.executable, "-m", "opic.cli", "serve", "--port", str(free_port())],
+        env=environment() | settings.environment(),
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "has no topic no.such.topic: make it by `opic topics create`" in done.stderr
+
+
+def test_many_shards_and_workers_keep_every_event(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    """Four shards, four partitions, three workers; one is killed on the way."""
+    topic = Topic(kafka, partitions=4)
+    settings = settings_of(kafka, valkey, topic.name, shards=4)
+
+    values = [
+        event(f"http://h{i % 50}.example/{i}", *(f"http://h{j}.example/" for j in range(i % 7))) for i in range(2_000)
+    ]
+    with opened(settings) as crawl, workers(settings, tmp_path, 3) as running:
+        for partition in range(4):
+            topic.put(values[partition::4], partition)  # Not by host: the slow path is right as well.
+        wait_until(lambda: any(crawl.resume(name) > 0 for name in topic.ends()))
+        running[0].kill()
+        settle(crawl, topic)
+        wait_until(lambda: crawl.waiting() == 0)
+        whole, _ = crawl.audit()
+        assert whole.conserved, whole
+        assert whole.in_flight == 0
+        assert crawl.totals().reads == 2_000
+        for one in running[1:]:
+            one.stop()

@@ -1,0 +1,181 @@
+"""What is away comes back, what is lost is said: a worker on Kafka neither gives up nor makes anything up."""
+
+import signal
+from pathlib import Path
+
+import pytest
+from kafka_crawl import Topic, WorkerProcess, commit, event, ledger_of, opened, settings_of, settle, values, workers
+from kafka_server import Kafka
+from logs import pep_history
+from processes import wait_until
+from sameness import assert_same
+from servers import Server
+
+pytestmark = pytest.mark.slow
+
+
+def test_store_that_is_away_is_waited_for_in_the_group(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put(values(pep_history()[:2_000]))
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        (member,) = topic.members()
+        valkey.kill()
+        topic.put(values(pep_history()[2_000:3_000]))
+        worker.says("the store does not answer")
+        wait_until(lambda: not worker.ready())
+        assert "not ready: the store does not answer" in worker.get("/readyz").text
+        wait_until(lambda: worker.said().count("asking again") >= 5)  # For longer than its session, too.
+        assert [m["member_id"] for m in topic.members()] == [member["member_id"]]
+        valkey.restart()
+        settle(crawl, topic)
+        wait_until(worker.ready)
+        assert_same(crawl.shards[0], ledger_of(topic))
+        worker.stop()
+
+
+def test_kafka_that_is_away_is_waited_for(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put(values(pep_history()[:500]))
+    with opened(settings) as crawl, workers(settings, tmp_path) as (worker,):
+        settle(crawl, topic)
+        for fault in (kafka.kill, kafka.pause):
+            fault()
+            wait_until(lambda: not worker.ready())
+            assert "Kafka at" in worker.get("/readyz").text
+            if kafka.alive:
+                kafka.wake()
+            else:
+                kafka.start()
+            topic.put([event("http://a.example/", "http://b.example/")])
+            settle(crawl, topic)
+            wait_until(worker.ready)
+        assert_same(crawl.shards[0], ledger_of(topic))
+        worker.stop()
+
+
+def test_worker_started_while_all_is_away_begins_when_it_comes(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put(values(pep_history()[:100]))
+    kafka.kill()
+    valkey.kill()
+    with workers(settings, tmp_path) as (worker,):
+        worker.says("the store does not answer")
+        assert worker.get("/healthz").status_code == 200
+        assert not worker.ready()
+        valkey.restart()
+        worker.says("Kafka at")
+        kafka.start()
+        with opened(settings) as crawl:
+            settle(crawl, topic)
+        worker.stop()
+
+
+def test_paused_worker_wakes_as_a_zombie_and_does_no_harm(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put(values(pep_history()[:6_000]))
+    with opened(settings) as crawl, workers(settings, tmp_path) as (zombie,):
+        wait_until(lambda: crawl.resume(f"{topic.name}/0") > 0)
+        zombie.process.send_signal(signal.SIGSTOP)
+        with workers(settings, tmp_path) as (other,):
+            settle(crawl, topic)
+            zombie.process.send_signal(signal.SIGCONT)
+            topic.put(values(pep_history()[6_000:6_500]))
+            settle(crawl, topic)
+            wait_until(lambda: topic.shares() == [0, 1])
+            zombie.stop()
+            other.stop()
+        assert_same(crawl.shards[0], ledger_of(topic))
+
+
+def test_topic_made_anew_is_refused(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([event("http://a.example/")] * 5)
+    with opened(settings) as crawl, workers(settings, tmp_path) as (worker,):
+        settle(crawl, topic)
+        worker.stop()
+    topic.delete()
+    again = Topic(kafka, name=topic.name, letters=False)
+    again.put([event("http://b.example/")])
+    worker = WorkerProcess(settings, tmp_path / "said")
+    assert worker.process.wait(60) == 2
+    assert f"{topic.name}/0 ends at offset 1, and events below 5 took effect in this store already" in worker.said()
+
+
+def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([event("http://a.example/")] * 5)
+    with opened(settings) as crawl:
+        with workers(settings, tmp_path) as (worker,):
+            settle(crawl, topic)
+            worker.stop()
+        topic.put([event("http://b.example/")] * 5)
+        topic.let_go(8)
+        worker = WorkerProcess(settings, tmp_path / "said")
+        assert worker.process.wait(60) == 2
+        assert "begins at offset 8, and this store wants it from 5 on: retention took 3 events away" in worker.said()
+        with workers(settings, tmp_path, kafka_skip_lost=True) as (worker,):
+            settle(crawl, topic)
+            assert "3 events are lost, as OPIC_KAFKA_SKIP_LOST allows" in worker.said()
+            worker.stop()
+        assert crawl.shards[0].books().reads == 7
+
+    fresh = settings_of(kafka, valkey, topic.name, crawl=f"{topic.name}.fresh")
+    with opened(fresh) as crawl, workers(fresh, tmp_path) as (worker,):  # A new store starts with what there is.
+        settle(crawl, topic)
+        assert crawl.shards[0].books().reads == 2
+        worker.stop()
+
+
+def test_store_that_lost_its_end_is_given_it_again(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    """As after a failover to a replica that lags: the store wants events again that had taken effect."""
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put(values(pep_history()[:1_000]))
+    with opened(settings) as crawl, workers(settings, tmp_path) as (worker,):
+        settle(crawl, topic)
+        client = crawl.shards[0].client
+        kept = {key: client.dump(key) for key in client.keys("opic:*")}
+        topic.put(values(pep_history()[1_000:2_000]))
+        settle(crawl, topic)
+        with client.pipeline(transaction=True) as pipe:
+            pipe.delete(*client.keys("opic:*"))
+            for key, value in kept.items():
+                pipe.restore(key, 0, value)
+            pipe.execute()
+        topic.put(values(pep_history()[2_000:2_500]))
+        settle(crawl, topic)
+        worker.says("wants")
+        assert_same(crawl.shards[0], ledger_of(topic))
+        worker.stop()
+
+
+def test_static_member_keeps_its_partition_over_a_restart(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka, partitions=2)
+    settings = settings_of(kafka, valkey, topic.name, kafka_session_seconds=30)
+    with opened(settings) as crawl:
+        with workers(settings, tmp_path, kafka_group_instance_id="one") as (worker,):
+            wait_until(lambda: topic.shares() == [2])
+            worker.stop()
+        assert topic.shares() == [2]  # It is expected back.
+        with workers(settings, tmp_path, kafka_group_instance_id="one") as (worker,):
+            topic.put([event("http://a.example/")], 1)
+            settle(crawl, topic)
+            worker.stop()
+
+
+def test_committed_offset_ahead_of_the_store_is_ignored(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([event("http://a.example/")] * 10)
+    commit(topic, 7)
+    with opened(settings) as crawl, workers(settings, tmp_path) as (worker,):
+        settle(crawl, topic)
+        assert crawl.shards[0].books().reads == 10
+        worker.stop()

@@ -1,0 +1,204 @@
+"""Many shards, one of which loses the end of what it had written: what others took of it, or it of them, stays true.
+
+Servers here promise nothing by themselves: whatever was written since the last barrier may be gone after a power loss.
+So an entry may be taken only once the shard that sent it has it for good, and be trimmed only once the shard that took
+it has. Without these rules the same losses are found to lose cash, or are refused.
+"""
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from chaos.bank import expected_of, inspect
+from conftest import lend_cluster
+from logs import PARTITION, record
+from redis_cluster import Cluster, Node
+
+from opic.errors import StoreError, StoreUnavailable
+from opic.events import Record
+from opic.store import Crawl, Shard, Store, Writer
+from opic.urls import host_of, shard_of
+
+pytestmark = pytest.mark.slow
+
+SHARDS = 4
+SEEDS = 2
+PAGES = [f"http://{host}{n}.org/{page}" for host in "abcd" for n in range(4) for page in range(2)]
+
+
+@pytest.fixture
+def cluster(running_clusters: dict[tuple[str, int], Cluster]) -> Iterator[Cluster]:
+    """An empty real cluster of the bundled Valkey."""
+    yield from lend_cluster("valkey", 0, running_clusters)
+
+
+class Crash(Exception):
+    """The worker's process ends here."""
+
+
+@dataclass
+class Disk:
+    """What of a node's file is on the disk for good: up to where it had come at the last barrier."""
+
+    node: Node
+    file: Path = field(init=False)
+    bytes: int = 0
+
+    def __post_init__(self) -> None:
+        self.sync()
+
+    def last(self) -> Path:
+        files = (self.node.directory / "appendonlydir").glob("*.incr.aof")
+        return max(files, key=lambda path: int(path.name.split(".")[-3]))
+
+    def sync(self) -> None:
+        self.file = self.last()
+        self.bytes = self.file.stat().st_size
+
+    def lose(self, rng: random.Random, *, everything: bool) -> None:
+        """Lose some of what is not there for good, or all."""
+        last = self.last()
+        safe, size = self.bytes if last == self.file else 0, last.stat().st_size
+        os.truncate(last, safe if everything else rng.randint(safe, size))
+
+
+class PowerLoss:
+    """A crawl on a cluster whose workers crash and whose nodes lose what was not synced."""
+
+    def __init__(self, cluster: Cluster, seed: int) -> None:
+        self.cluster, self.rng = cluster, random.Random(seed)
+        self.crawl = Crawl.open(cluster.client(), f"loss-{seed}", {"shards": SHARDS, "measures_max": 64})
+        self.owner = {shard.number: cluster.owner(shard.keys.books) for shard in self.crawl.shards}
+        self.disks = {node.port: Disk(node) for node in cluster.nodes}
+        self.ignored: Callable[[], bool] = lambda: False
+        self.log = [self.event(offset) for offset in range(200)]
+
+    def event(self, offset: int) -> Record:
+        return record(offset, self.rng.choice(PAGES), self.rng.sample(PAGES, 5), fetched_at=1e9 + offset)
+
+    @contextmanager
+    def crashes(self, chance: float) -> Iterator[None]:
+        """Let the worker end now and then, before or after what it was about to do."""
+        confirm, barrier = Store._confirm, self.barrier
+
+        def at_random(before: bool) -> None:
+            if self.rng.random() < chance:
+                raise Crash("before" if before else "after")
+
+        def confirming(store: Store, *args: object) -> None:
+            at_random(True)
+            confirm(store, *args)  # type: ignore[arg-type]
+            at_random(False)
+
+        def passing(shard: Shard) -> None:
+            at_random(True)
+            barrier(shard)
+            at_random(False)
+
+        with patch.object(Store, "_confirm", confirming), patch.object(Shard, "barrier", passing):
+            yield
+
+    def barrier(self, shard: Shard) -> None:
+        if not self.ignored():
+            self.disks[self.owner[shard.number].port].sync()
+
+    def lose_power(self, node: Node | None = None, *, everything: bool = False) -> None:
+        """Let a node end, and lose some or all of what is not there for good."""
+        node = node or self.rng.choice(self.cluster.nodes)
+        self.cluster.kill(node)
+        self.disks[node.port].lose(self.rng, everything=everything)
+        self.cluster.restart(node)
+        # What it has read from its file is there for good.
+        self.disks[node.port].sync()
+
+    def run(self, rounds: int = 14) -> None:
+        """Work, crash and lose power; then let everything arrive."""
+        writer = Writer(self.crawl)
+        with self.crashes(0.03):
+            for _ in range(rounds):
+                try:
+                    for _ in range(self.rng.randrange(1, 5)):
+                        at = writer.resume(PARTITION)
+                        writer.apply(PARTITION, self.log[at : at + self.rng.randrange(1, 20)], since=at)
+                        writer.deliver(self.rng.sample(range(SHARDS), 2))
+                except (Crash, StoreUnavailable):
+                    pass
+                if self.rng.random() < 0.4:
+                    self.lose_power()
+                if self.rng.random() < 0.5:
+                    writer = Writer(self.crawl)
+        with self.crashes(0.0):
+            writer = Writer(self.crawl)
+            while (at := writer.resume(PARTITION)) < len(self.log):
+                writer.apply(PARTITION, self.log[at:], since=at)
+            while writer.deliver():
+                pass
+
+    def wrong(self) -> list[str]:
+        return inspect(self.crawl, expected_of(self.log))
+
+
+def test_no_grain_is_lost_with_what_a_shard_forgets(cluster: Cluster) -> None:
+    for seed in range(SEEDS):
+        loss = PowerLoss(cluster, seed)
+        loss.run()
+        assert loss.wrong() == [], f"seed {seed}"
+
+
+# Each rule by itself: the very moment that it is for.
+
+
+def page_in(shard: int) -> str:
+    return next(url for url in PAGES if shard_of(host_of(url), SHARDS) == shard)
+
+
+def other_shard(loss: PowerLoss) -> tuple[int, int]:
+    """Two shards on two nodes."""
+    return next((a, b) for a in range(SHARDS) for b in range(SHARDS) if loss.owner[a] is not loss.owner[b])
+
+
+def settle(loss: PowerLoss, writer: Writer) -> None:
+    while (at := writer.resume(PARTITION)) < len(loss.log):
+        writer.apply(PARTITION, loss.log[at:], since=at)
+    while writer.deliver():
+        pass
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "broken"])
+def test_entry_is_taken_only_once_its_shard_has_it_for_good(cluster: Cluster, held: bool) -> None:
+    loss = PowerLoss(cluster, 1)
+    a, b = other_shard(loss)
+    loss.log = [record(0, page_in(a), [page_in(b)], fetched_at=1e9), record(1, page_in(a), PAGES, fetched_at=1e9 + 1)]
+    loss.ignored = lambda: True  # The worker dies after its step, before it sees to it that it is there for good.
+    with loss.crashes(0.0):
+        Writer(loss.crawl).stores[a].apply(PARTITION, loss.log[:1])
+        loss.ignored = lambda: not held
+        Writer(loss.crawl).deliver([b])
+        loss.lose_power(loss.owner[a], everything=True)
+        loss.ignored = lambda: False
+        settle(loss, Writer(loss.crawl))
+        assert (loss.wrong() == []) is held
+
+
+@pytest.mark.parametrize("held", [True, False], ids=["held", "broken"])
+def test_entry_is_let_go_only_once_it_was_taken_for_good(cluster: Cluster, held: bool) -> None:
+    loss = PowerLoss(cluster, 2)
+    a, b = other_shard(loss)
+    loss.log = [record(0, page_in(a), [page_in(b)], fetched_at=1e9)]
+    with loss.crashes(0.0):
+        Writer(loss.crawl).apply(PARTITION, loss.log)
+        loss.ignored = lambda: not held
+        Writer(loss.crawl).deliver([b])
+        loss.lose_power(loss.owner[b], everything=True)
+        loss.ignored = lambda: False
+        if held:
+            settle(loss, Writer(loss.crawl))
+            assert loss.wrong() == []
+        else:
+            with pytest.raises(StoreError, match="lost the end of what it had written"):
+                settle(loss, Writer(loss.crawl))

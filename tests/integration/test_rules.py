@@ -1,0 +1,96 @@
+"""Which pages may be suggested: rules over HTTP and on the command line, and traps beside an honest site."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from serving import serving
+
+from opic.service import EmbeddedService
+from opic.settings import Settings
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
+    settings = Settings.load(data=tmp_path_factory.mktemp("rules"), host_delay_seconds=0.0)
+    with EmbeddedService(settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(service: EmbeddedService) -> Iterator[httpx.Client]:
+    with serving(service) as url, httpx.Client(base_url=url, timeout=30) as found:
+        yield found
+        found.put("/v1/rules", json={}).raise_for_status()
+
+
+def opic(service: EmbeddedService, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opic.cli", *words, "--data", str(service.settings.data_dir())]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
+
+
+def test_without_rules_all_is_allowed_and_thresholds_are_the_default_ones(client: httpx.Client) -> None:
+    found = client.get("/v1/rules").raise_for_status().json()
+    assert found["rules"] == []
+    assert found["traps"]["on"] is True
+    assert found["traps"]["segments"] == 20
+
+
+def test_rules_are_shown_as_they_were_set(client: httpx.Client) -> None:
+    rules = [{"effect": "deny", "domain": "a.example", "path": "/cal*"}, {"effect": "allow"}]
+    told = client.put("/v1/rules", json={"rules": rules, "traps": {"segments": 9}}).raise_for_status().json()
+    assert told == client.get("/v1/rules").raise_for_status().json()
+    assert told["rules"] == rules
+    assert told["traps"]["segments"] == 9
+    again = client.put("/v1/rules", json={"traps": {"segments": 9}, "rules": rules}).raise_for_status().json()
+    assert again["version"] == told["version"]
+    assert client.put("/v1/rules", json={}).raise_for_status().json()["version"] != told["version"]
+
+
+@pytest.mark.parametrize(
+    ("body", "word"),
+    [
+        ({"rule": []}, "rule"),
+        ({"rules": [{"effect": "drop"}]}, "effect"),
+        ({"rules": [{"effect": "deny", "hosts": "a.example"}]}, "hosts"),
+        ({"rules": [{"effect": "deny", "host": "a.example/x"}]}, "rule 0"),
+        ({"rules": [{"effect": "deny", "path": "x"}]}, "path"),
+        ({"rules": [{"effect": "deny", "note": "a\nb"}]}, "note"),
+        ({"rules": [{"effect": "deny"}] * 1_001}, "rules"),
+        ({"traps": {"segments": -1}}, "segments"),
+        ({"traps": {"repeats": 1}}, "repeats"),
+        ({"traps": {"hops": 1}}, "hops"),
+        ([], ""),
+    ],
+    ids=lambda value: str(value)[:50],
+)
+def test_what_is_no_rule_is_refused_and_nothing_changes(client: httpx.Client, body: Any, word: str) -> None:
+    before = client.get("/v1/rules").json()
+    answer = client.put("/v1/rules", json=body)
+    assert answer.status_code == 422
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert word in answer.text
+    assert client.get("/v1/rules").json() == before
+
+
+def test_the_command_line_sets_what_it_shows(service: EmbeddedService, client: httpx.Client, tmp_path: Path) -> None:
+    toml, copy = tmp_path / "rules.toml", tmp_path / "copy.json"
+    toml.write_text('[[rules]]\neffect = "deny"\ndomain = "a.example"\nnote = "asked us to"\n[traps]\ndates = 100\n')
+    done = opic(service, "rules", "set", str(toml))
+    assert done.returncode == 0, done.stderr
+    assert "0\tdeny\t\ta.example\t\t\tasked us to" in done.stdout
+    assert "dates\t100" in done.stdout
+    found = opic(service, "rules", "show", "--json")
+    assert json.loads(found.stdout) == client.get("/v1/rules").json()
+    copy.write_text(found.stdout)
+    assert opic(service, "rules", "set", str(copy), "--json").stdout == found.stdout
+    toml.write_text('[[rules]]\neffect = "deny"\npath = "x"\n')
+    refused = opic(service, "rules", "set", str(toml))
+    assert refused.returncode == 2
+    assert "rules.toml: rule 0: path 'x' begins neither" in refused.stderr

@@ -1,0 +1,93 @@
+"""Whatever crawlers do, the frontier hands out what a plain model of it does: the most cash first, by all the rules."""
+
+from collections import Counter
+from typing import Any
+
+import pytest
+from frontiers import Crawl
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from servers import Server
+
+from opic.cash import Flag
+from opic.frontier import Politeness
+from opic.urls import host_of
+
+pytestmark = pytest.mark.slow
+
+URLS = [f"http://h{at % 5}.org/{at}" for at in range(24)]
+PAGE = st.integers(0, len(URLS) - 1)
+DEEDS = st.lists(
+    st.one_of(
+        st.tuples(st.just("next"), st.integers(1, 8), st.sampled_from(["any", "discover", "refresh"])),
+        st.tuples(st.just("next"), st.integers(1, 8), st.just("any")),
+        st.tuples(st.just("read"), PAGE, st.lists(PAGE, max_size=4)),
+        st.tuples(st.just("fail"), PAGE, st.just(0)),
+        st.tuples(st.just("release"), st.integers(0, 30), st.just(0)),
+        st.tuples(st.just("forget"), st.just(0), st.just(0)),
+    ),
+    max_size=14,
+)
+
+
+class Model:
+    """What is out, what waits and which hosts rest: nothing that takes less than a minute ends in an example."""
+
+    def __init__(self, delay: bool, cap: int) -> None:
+        self.delay, self.cap = delay, cap
+        self.leased: dict[str, str] = {}
+        self.waits: set[str] = set()
+        self.resting: set[str] = set()
+
+    def next(self, crawl: Crawl, n: int, mode: str) -> list[str]:
+        shard = crawl.store.shard
+        books, flying = shard.books(), Counter(map(host_of, self.leased))
+        pages = sorted(shard.pages(), key=lambda page: (-(page.v + books.credit), page.id))
+        found: list[tuple[int, str]] = []
+        for page in pages:
+            cash, host, read = page.v + books.credit, host_of(page.url), page.has(Flag.OPEN)
+            fit = mode == "any" or read == (mode == "refresh")
+            busy = page.url in self.leased or page.url in self.waits or host in self.resting
+            if cash <= 0 or not fit or busy or (self.cap and flying[host] >= self.cap):
+                continue
+            if len(found) == n or (found and (n + len(self.leased)) * 10 > books.live and 2 * cash < found[0][0]):
+                break
+            found.append((cash, page.url))
+            flying[host] += 1
+            if self.delay:
+                self.resting.add(host)
+                # Its other pages are passed over.
+        return [url for _, url in found]
+
+
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(deeds=DEEDS, delay=st.booleans(), cap=st.sampled_from([0, 0, 2]))
+def test_frontier_hands_out_what_the_model_does(
+    valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int
+) -> None:
+    valkey.reset()
+    crawl = Crawl(valkey, Politeness(30.0 if delay else 0.0, 600.0, 600.0, cap))
+    model, leases = Model(delay, cap), []
+    crawl.seed(URLS)
+    for deed, at, more in deeds:
+        if deed == "next":
+            expected, found = model.next(crawl, at, more), crawl.next(at, mode=more)
+            assert [page["url"] for page in found] == expected
+            assert not {page["url"] for page in found} & model.leased.keys()
+            model.leased |= {page["url"]: page["lease"] for page in found}
+            leases += [page["lease"] for page in found]
+        elif deed == "read":
+            crawl.event(URLS[at], [URLS[link] for link in more])
+            model.leased.pop(URLS[at], None)
+            model.waits.discard(URLS[at])
+        elif deed == "fail":
+            crawl.event(URLS[at], status=500)
+            model.leased.pop(URLS[at], None)
+            model.waits.add(URLS[at])
+        elif deed == "release" and leases:
+            lease = leases[at % len(leases)]
+            runs = {text: url for url, text in model.leased.items()}
+            assert crawl.frontier.release([lease]) == {"released": int(lease in runs)}
+            model.leased.pop(runs.get(lease, ""), None)
+        elif deed == "forget":
+            crawl.frontier._hand.forget()

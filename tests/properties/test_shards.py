@@ -1,0 +1,267 @@
+"""Many shards: each ends in the state of its ledger, fed what it took; between them no grain is lost or doubled."""
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from itertools import count
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from logs import NOW_US, PARTITION, record, seeds
+from sameness import STEPS, assert_same, small_steps
+from servers import Server
+
+from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
+from opic.errors import StoreUnavailable, TailLost
+from opic.events import Record, encode_seeds
+from opic.ledger import Ledger
+from opic.store import Crawl, Store, Writer
+from opic.store.batch import Batch
+from opic.store.step import Input
+from opic.transfer import Transfer
+from opic.urls import host_of, shard_of
+
+HOSTS = [f"{name}.org" for name in "abcdefgh"] + ["www.a.org", "www.b.org"]
+PAGES = [f"http://{host}/{name}" for host in HOSTS for name in "pq"]
+urls = st.sampled_from(PAGES)
+others = st.sampled_from(["", "mailto:x@y", "HTTP://A.org:80/p#top"])
+times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
+payouts = st.sampled_from([Rules(), replace(Rules(), regrant_ppm=500_000, inflow=False), CONTINUOUS])
+names = count()
+
+
+def test_hosts_of_the_tests_are_in_all_shards() -> None:
+    for shards in (2, 3, 4):
+        assert {shard_of(host, shards) for host in HOSTS} == set(range(shards))
+
+
+@st.composite
+def logs(draw: st.DrawFn) -> list[Record]:
+    made: list[Record] = []
+    for offset in range(draw(st.integers(1, 40))):
+        kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call"]))
+        url, at = draw(urls), draw(times)
+        if kind == "read":
+            links = draw(st.lists(st.one_of(urls, urls, urls, others), max_size=10))
+            made.append(record(offset, url, links, fetched_at=at))
+        elif kind == "call":
+            number = draw(st.integers(0, 3))
+            made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
+        elif kind == "seeds":
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4))))
+        elif kind == "dead":
+            made.append(Record(offset, NOW_US + offset, b"\xff"))
+        else:
+            made.append(record(offset, url, status={"gone": 404, "failed": 500}[kind], fetched_at=at))
+    return made
+
+
+@contextmanager
+def watched() -> Iterator[dict[tuple[str, int], list[Input]]]:
+    """Note what takes effect in each shard, in its order."""
+    taken: dict[tuple[str, int], list[Input]] = {}
+    confirm = Store._confirm
+
+    def noting(store: Store, line: object, sent: Batch) -> None:
+        confirm(store, line, sent)  # type: ignore[arg-type]
+        taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(sent.inputs)
+
+    with patch.object(Store, "_confirm", noting):
+        yield taken
+
+
+def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], list[Input]]) -> None:
+    """Fail on the first difference of a shard from its ledger, and of what was sent from what arrived."""
+    sent, arrived = Counter[tuple[int, str, str]](), Counter[tuple[int, str, str]]()
+    for shard in crawl.shards:
+        ledger = Ledger(crawl.rules, shard=shard.number, shards=len(crawl))
+        for one in taken.get((shard.keys.crawl, shard.number), []):
+            entry = one.record
+            if one.event is not None and one.event.seeds:  # Those of this shard.
+                entry = replace(entry, value=encode_seeds(list(one.event.seeds)))
+            ledger.apply(one.partition, [entry])
+            if one.record.kind == "transfer":
+                note(arrived, shard.number, Transfer.unpack(one.record.value))
+        assert_same(shard, ledger)
+        for to in ledger.outbox:
+            note(sent, to, ledger.take(to))
+    assert sent == arrived
+
+
+def note(into: Counter[tuple[int, str, str]], to: int, transfer: Transfer) -> None:
+    into[to, "grant", ""] += transfer.grant
+    for url, grains, inflow in zip(transfer.urls, transfer.grains.tolist(), transfer.inflow.tolist(), strict=True):
+        into[to, "grains", url] += grains
+        into[to, "inflow", url] += inflow
+
+
+def drain(*writers: Writer) -> None:
+    while sum(writer.deliver() for writer in writers):
+        pass
+
+
+def assert_drained(crawl: Crawl) -> None:
+    for shard in crawl.shards:
+        for to in range(len(crawl)):
+            assert crawl.client.xlen(shard.keys.outbox(to)) == 0
+    books = crawl.books()
+    assert sum(part.net for part in books) == 0
+    assert len({part.credit for part in books}) == 1
+    audits = [shard.audit() for shard in crawl.shards]
+    assert all(audit.conserved for audit in audits), audits
+    assert sum(audit.pages + audit.virtual for audit in audits) == crawl.rules.minted
+
+
+def open_crawl(server: Server, rules: Rules, shards: int) -> Crawl:
+    return Crawl.open(server.client(), f"shards-{next(names)}", {**asdict(rules), "shards": shards})
+
+
+interleaved = given(
+    log=logs(),
+    rules=payouts,
+    shards=st.integers(2, 4),
+    steps=STEPS,
+    turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sets(st.integers(0, 3))), max_size=12),
+)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@interleaved
+def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server, **drawn: Any) -> None:
+    """Three workers read the same partition and deliver to any shards, in turns: zombies and successors."""
+    write_in_turns(valkey, **drawn)
+
+
+@pytest.mark.slow
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@interleaved
+def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **drawn: Any) -> None:
+    write_in_turns(valkey, **drawn)
+
+
+def write_in_turns(
+    valkey: Server,
+    log: list[Record],
+    rules: Rules,
+    shards: int,
+    steps: tuple[int, int],
+    turns: Sequence[tuple[int, int, set[int]]],
+) -> None:
+    crawl = open_crawl(valkey, rules, shards)
+    writers = [Writer(crawl), Writer(crawl), Writer(crawl)]
+    with watched() as taken, small_steps(*steps):
+        for which, size, to in turns:
+            writer = writers[which]
+            at = writer.resume(PARTITION)
+            writer.apply(PARTITION, log[max(0, at - size // 2) : at + size])
+            writer.deliver({shard for shard in to if shard < shards})
+        for writer in writers:
+            writer.apply(PARTITION, log)
+        drain(*writers)
+    assert writers[0].resume(PARTITION) == len(log)
+    assert_drained(crawl)
+    assert_each_shard_is_its_ledger(crawl, taken)
+    crawl.client.close()
+
+
+@pytest.mark.parametrize("rules", [Rules(), CONTINUOUS], ids=["grants", "continuous"])
+def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: Rules) -> None:
+    crawl = open_crawl(valkey, rules, 4)
+    writer = Writer(crawl)
+    for at in range(60):
+        ring = [record(at * len(PAGES) + i, url, [PAGES[i - 1], PAGES[i - 7]]) for i, url in enumerate(PAGES)]
+        writer.apply(PARTITION, ring)
+        drain(writer)
+    assert_drained(crawl)
+    books = crawl.books()
+    assert books[0].credit > (0 if rules.continuous else rules.grant)
+    assert sum(part.live for part in books) == len(PAGES)
+
+
+@pytest.mark.slow
+def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
+    """And goes on by itself, since whoever is refused takes what waits."""
+    crawl = open_crawl(valkey, Rules(), 2)
+    writer = Writer(crawl)
+    full = next(url for url in PAGES if shard_of(host_of(url), 2) == 0)
+    other = next(url for url in PAGES if shard_of(host_of(url), 2) == 1)
+    with crawl.client.pipeline() as pipe:
+        for number in range(20_000):
+            pipe.xadd(crawl.shards[0].keys.outbox(1), {"v": Transfer(NOW_US).pack()}, id=f"1-{number}")
+        pipe.hset(crawl.shards[0].keys.sent, 1, 20_000)
+        pipe.execute()
+    writer.apply(PARTITION, [record(0, full, [other])])
+    assert crawl.client.xlen(crawl.shards[0].keys.outbox(1)) < 20_000
+    drain(writer)
+    assert_drained(crawl)
+
+
+def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) -> None:
+    """Stores of one writer share the sums for pages of other shards."""
+    crawl = open_crawl(valkey, Rules(), 3)
+    writer = Writer(crawl)
+    a, b, c = (next(url for url in PAGES if shard_of(host_of(url), 3) == shard) for shard in range(3))
+    with patch.object(Batch, "payload", side_effect=StoreUnavailable("gone")), pytest.raises(StoreUnavailable):
+        writer.apply(PARTITION, [record(0, a, [c])])
+    writer.apply("log/other", [record(0, b, [c])])
+    writer.apply(PARTITION, [record(0, a, [c])])
+    drain(writer)
+    assert_drained(crawl)
+
+
+def test_what_shards_sent_arrives_while_a_backup_holds_back_the_rest(valkey: Server) -> None:
+    crawl = open_crawl(valkey, Rules(), 3)
+    writer = Writer(crawl)
+    writer.apply(PARTITION, [record(i, url, PAGES) for i, url in enumerate(PAGES)])
+    assert crawl.waiting()
+    hour_ahead_us = round((time.time() + 3_600) * 1e6)
+    for shard in crawl.shards:
+        crawl.client.hset(shard.keys.offsets, "pause", hour_ahead_us)
+    drain(writer)
+    assert_drained(crawl)
+    with pytest.raises(StoreUnavailable, match="backup"):
+        writer.apply(PARTITION, [record(len(PAGES), PAGES[0], PAGES)])
+
+
+def test_a_shard_that_is_missing_is_not_made_anew(valkey: Server) -> None:
+    crawl = open_crawl(valkey, Rules(), 3)
+    crawl.client.delete(crawl.shards[2].keys.meta)
+    with pytest.raises(Exception, match="shard 2 of 3 is missing"):
+        Crawl.open(valkey.client(), crawl.shards[0].keys.crawl)
+
+
+def test_a_shard_that_lost_what_others_took_stops_everything(valkey: Server) -> None:
+    crawl = open_crawl(valkey, Rules(), 2)
+    writer = Writer(crawl)
+    writer.apply(PARTITION, [record(i, url, PAGES) for i, url in enumerate(PAGES)])
+    drain(writer)
+    sent = crawl.shards[0].keys.sent
+    crawl.client.hset(sent, 1, int(crawl.client.hget(sent, 1)) - 1)
+    with pytest.raises(Exception, match="lost the end of what it had written"):
+        Writer(crawl).deliver()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_records_behind_a_gap_are_refused(valkey: Server, shards: int) -> None:
+    """A store that lost its end after the worker looked where to read on: what lies between was not read again."""
+    crawl = open_crawl(valkey, Rules(), shards)
+    log = [record(i, url) for i, url in enumerate(PAGES)]
+    writer = Writer(crawl)
+    writer.apply(PARTITION, log[:4])
+    with pytest.raises(TailLost):
+        Writer(crawl).apply(PARTITION, log[8:], since=8)
+    writer.apply(PARTITION, log[4:], since=4)
+    assert writer.resume(PARTITION) == len(log)
+
+
+def test_zombie_does_not_move_the_resume_point_back(valkey: Server) -> None:
+    crawl = open_crawl(valkey, Rules(), 3)
+    log = [record(i, url) for i, url in enumerate(PAGES)]
+    Writer(crawl).apply(PARTITION, log)
+    Writer(crawl).apply(PARTITION, log[2:5], since=2)
+    assert crawl.resume(PARTITION) == len(log)

@@ -1,0 +1,158 @@
+"""The client without a service: what it sends, how it waits, and that its two halves are one."""
+
+import email.utils
+import inspect
+import subprocess
+import sys
+import time
+
+import httpx
+import msgspec
+import pytest
+from repository import ROOT
+from tenacity import RetryCallState, Retrying
+
+from opic.client import AsyncClient, Client, Event, Unavailable, Unreachable, calls, errors
+from opic.client.answers import Importance
+from opic.client.calls import FORMS
+from opic.errors import OpicError
+from opic.events import CrawlEvent
+
+HEAVY = ("fastapi", "starlette", "redis", "numpy", "pydantic", "kafka")
+
+
+def test_importing_it_imports_no_server_and_no_store() -> None:
+    code = f"import sys, opic.client; print([m for m in {HEAVY!r} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def methods(of: type) -> dict[str, tuple[str, str | None]]:
+    found = {name: one for name, one in vars(of).items() if inspect.isfunction(one) and not name.startswith("_")}
+    return {name: (str(inspect.signature(one)), inspect.getdoc(one)) for name, one in found.items()}
+
+
+def test_both_clients_have_the_same_calls_with_the_same_words() -> None:
+    blocking, awaited = methods(Client), methods(AsyncClient)
+    del blocking["close"], awaited["aclose"]
+    assert blocking == awaited
+    assert len(blocking) > 15
+    assert all(inspect.iscoroutinefunction(getattr(AsyncClient, name)) for name in awaited)
+
+
+def test_an_event_has_the_fields_of_the_service() -> None:
+    ours = {field.name for field in msgspec.structs.fields(Event)}
+    assert ours <= {field.encode_name for field in msgspec.structs.fields(CrawlEvent)}
+    assert calls.encoded([Event(url="http://a.example/")], "json") == b'[{"url":"http://a.example/"}]'
+    assert calls.encoded([{"url": "http://a.example/"}] * 2, "lines") == b'{"url":"http://a.example/"}\n' * 2
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_call_of_events_is_named_unless_told_otherwise(form: calls.Form) -> None:
+    first, second = (calls.events(b"", form, once=True, key=None) for _ in range(2))
+    assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
+    assert first.again
+    unnamed = calls.events(b"", form, once=False, key=None)
+    assert (unnamed.headers, unnamed.again) == ({"content-type": FORMS[form]}, False)
+    mine = calls.events(b"", form, once=True, key="mine")
+    assert (mine.headers["idempotency-key"], mine.again) == ("mine", True)
+
+
+@pytest.mark.parametrize("ask", [calls.seeds, lambda urls: calls.importances(urls, None, None)])
+def test_one_text_in_the_place_of_many_is_refused(ask: object) -> None:
+    with pytest.raises(TypeError, match="give a list"):
+        ask("http://a.example/")  # type: ignore[operator]
+
+
+def test_a_number_that_is_none_is_never_sent() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        calls.next_pages(1, "", lease_seconds=float("nan"), domain=None, mode=None, busy_hosts=())
+
+
+def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
+    request = httpx.Request("GET", "http://opic.example/v1/importance")
+    return httpx.Response(status, content=body, headers=headers, request=request)
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        (400, errors.BadRequest),
+        (401, errors.Unauthorized),
+        (403, errors.Unauthorized),
+        (404, errors.NotFound),
+        (405, errors.BadRequest),
+        (409, errors.Conflict),
+        (413, errors.BadRequest),
+        (422, errors.BadRequest),
+        (429, errors.Unavailable),
+        (500, errors.ServiceFailed),
+        (501, errors.NotBuilt),
+        (502, errors.Unavailable),
+        (503, errors.Unavailable),
+    ],
+)
+@pytest.mark.parametrize("body", [b'{"type":"urn:x","title":"T","detail":"D","request_id":"r"}', b"<html>", b"[]", b""])
+def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.CallFailed], body: bytes) -> None:
+    with pytest.raises(kind) as raised:
+        calls.importance("http://a.example/", None, None).read(answer(status, body))
+    assert type(raised.value) is kind
+    assert isinstance(raised.value, OpicError)
+    assert raised.value.status == status
+    if body.startswith(b"{"):
+        assert (raised.value.type, raised.value.detail, raised.value.request_id) == ("urn:x", "D", "r")
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"url": 7, "importance": 1}', b"\xff"])
+def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
+    with pytest.raises(errors.BadAnswer, match=r"GET http://opic\.example/v1/importance answered what is no answer"):
+        calls.importance("http://a.example/", None, None).read(answer(200, body))
+
+
+def test_fields_of_a_newer_service_are_passed_over() -> None:
+    body = b'{"url":"http://a.example/","importance":0.5,"class":"trusted","novel":[1]}'
+    found = calls.importance("http://a.example/", None, None).read(answer(200, body))
+    assert found == Importance("http://a.example/", 0.5, page_class="trusted")
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("7", 7.0),
+        (" 0 ", 0.0),
+        ("", None),
+        ("soon", None),
+        ("-1", None),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+    ],
+)
+def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) -> None:
+    with pytest.raises(Unavailable) as raised:
+        calls.stats().read(answer(503, **{"retry-after": header}))
+    assert raised.value.retry_after == (None if seconds is None else pytest.approx(seconds, abs=5))
+
+
+def test_retry_after_may_be_a_date_to_come() -> None:
+    in_an_hour = email.utils.formatdate(time.time() + 3_600, usegmt=True)
+    with pytest.raises(Unavailable) as raised:
+        calls.stats().read(answer(503, **{"retry-after": in_an_hour}))
+    assert raised.value.retry_after == pytest.approx(3_600, abs=5)
+
+
+def test_a_wait_is_what_was_asked_for_and_a_random_bit_that_doubles() -> None:
+    state = RetryCallState(Retrying(), None, (), {})
+    for attempt in (1, 2, 5, 50):
+        state.attempt_number = attempt
+        state.set_exception((Unavailable, Unavailable(503, {}, 2.0), None))  # type: ignore[arg-type]
+        longest = min(calls.BACKOFF_FIRST_SECONDS * 2 ** (attempt - 1), calls.BACKOFF_MAX_SECONDS)
+        waits = {calls._wait(state) for _ in range(100)}
+        assert 2.0 <= min(waits) < max(waits) <= 2.0 + longest
+
+
+@pytest.mark.parametrize("url", ["ftp://a.example", "a.example"])
+def test_a_url_that_leads_nowhere_is_said_at_once(url: str) -> None:
+    began = time.monotonic()
+    with Client(url) as client, pytest.raises(errors.ClientError) as raised:
+        client.stats()
+    assert not isinstance(raised.value, Unreachable)
+    assert time.monotonic() - began < 1
