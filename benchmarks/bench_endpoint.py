@@ -32,7 +32,7 @@ from urllib.parse import quote
 from endpoint_world import Running, Stretch, World, kept_world, running
 from harness import write_result
 from http_load import CONNECTIONS, Line, Request, by_the_clock, percentiles, wrk
-from lease_check import Suggestion, judge, take
+from lease_check import judge, take
 from peer_frontiers import beside_peers
 from workloads import SEED
 
@@ -94,17 +94,14 @@ def load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
             found["quiet"][kind] = by_wrk(one, url, some, seconds / 2)
             print_row(f"{kind}, nothing to ingest", found["quiet"][kind])
         one.worker()
-        one.prepare(seconds / 2)
         with Stretch(one):  # A worker that just began knows no links yet,
             time.sleep(seconds / 2)
-        one.prepare(seconds)
         asyncio.run(ask_once(url, asked))  # and its first step makes an endpoint read all hosts anew.
         with Stretch(one) as alone:
             time.sleep(seconds)
         found["ingest_alone"] = alone.events_per_s
         print(f"{'ingest alone':<34} {alone.events_per_s:>{WIDTH - 35},.0f}", flush=True)
         for kind, some in asked.items():
-            one.prepare(seconds + 1)
             found["busy"][kind] = by_wrk(one, url, some, seconds)
             print_row(f"{kind}, while events come in", found["busy"][kind])
         for row in (found["quiet"]["next"], found["busy"]["next"]):
@@ -112,7 +109,6 @@ def load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
             row["full"] = bool(row["requests"]) and row["answer_bytes"] > page_bytes / 2
             if row["requests"] and not row["full"]:
                 print(f"answers to next had {row['answer_bytes']:,.0f} bytes, {page_bytes:,} is one of {NEXT} pages")
-        one.prepare(2 * seconds + 2)
         with Stretch(one) as beside:
             rows = asyncio.run(by_the_clock(url, schedule(asked, seconds), 2 * seconds))
         for kind, row in rows.items():
@@ -202,7 +198,8 @@ def check(world: World, directory: Path, suggestions: int) -> dict[str, Any]:
         urls = [one.endpoint(), one.endpoint()]
         one.worker()
         started = time.perf_counter()
-        found, given_back = asyncio.run(_take_while_fed(one, urls, suggestions))
+        with Stretch(one):
+            found, given_back = asyncio.run(take(urls, CONNECTIONS, suggestions, CHECK_N))
         took = time.perf_counter() - started
         one.check()
     verdict = judge(found, HOST_DELAY_SECONDS, world.read)
@@ -219,18 +216,6 @@ def check(world: World, directory: Path, suggestions: int) -> dict[str, Any]:
         print(f"  {violation}")
     row = asdict(verdict) | {"seconds": took, "violations": len(verdict.violations), "told": verdict.violations[:10]}
     return row | {"host_delay_seconds": HOST_DELAY_SECONDS, "callers": CONNECTIONS, "endpoints": 2}
-
-
-async def _take_while_fed(one: Running, urls: Sequence[str], suggestions: int) -> tuple[list[Suggestion], int]:
-    async def feed() -> None:
-        while True:
-            await asyncio.to_thread(one.prepare, 1.0)
-            await asyncio.sleep(0.2)
-
-    feeding = asyncio.create_task(feed())
-    found = await take(urls, CONNECTIONS, suggestions, CHECK_N)
-    feeding.cancel()
-    return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

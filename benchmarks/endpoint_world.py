@@ -9,9 +9,11 @@ import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +32,8 @@ NEW_SHARE = 0.1  # Of an event's links.
 READ_STRIDE = 20  # Events read one page in twenty; the others keep their leases, which a read would end.
 SEEDS_A_TURN = 100_000  # The log keeps what did not take effect yet.
 EVENTS_A_TURN = 5_000
-EVENTS_A_SECOND = 6_000  # More than the worker takes, so that it never waits; at first.
-PACE_SPARE, PACE_MIN = 3, 500  # Then so many times what it took last.
+PACE = 6_000  # Events a second that the worker is thought to take, until it was seen to take more.
+LEAD_SECONDS, FEED_SECONDS = 2.0, 0.25  # So much waits for it; how often that is looked at.
 PATIENCE_SECONDS = 120.0
 START = "import sys; from opic.cli import main; sys.exit(main())"
 
@@ -160,7 +162,7 @@ class Running:
         self._environment |= {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment |= {"OPIC_STORE": server.url, "PYTHONPATH": str(ROOT)}
         self._partition = next(iter(backend.log.ends()))
-        self._next_event, self.pace = 0, float(EVENTS_A_SECOND)
+        self._next_event, self._pace = 0, float(PACE)
         self.processes: dict[str, subprocess.Popen[str]] = {}
 
     def endpoint(self) -> str:
@@ -175,7 +177,7 @@ class Running:
 
     def worker(self) -> None:
         """Start the worker's process; return once it took something."""
-        self.prepare(1.0)
+        self.feed()
         before = self.applied()
         self._start("worker", "-m", "consumers.crawl_events")
         wait_for("the worker takes events", lambda: self.applied() > before)
@@ -206,14 +208,30 @@ class Running:
         """Return how many wait."""
         return self.backend.log.ends()[self._partition] - self.applied()
 
-    def prepare(self, seconds: float) -> None:
-        """Let so many events wait that the worker is busy for so long."""
-        lack, events = round(seconds * self.pace) - self.lag(), self.world.events
+    def feed(self) -> None:
+        """Let events wait, so many that the worker is busy for the next while."""
+        lack, events = round(LEAD_SECONDS * self._pace) - self.lag(), self.world.events
         while lack > 0:
             some = events[self._next_event : self._next_event + min(lack, EVENTS_A_TURN)]
             self.backend.accept(some, "event", RECORD_TIME_US)
             self._next_event = (self._next_event + len(some)) % len(events)
             lack -= len(some)
+
+    def keep_fed(self, done: threading.Event) -> None:
+        """Feed the worker until told to end.
+
+        Raises:
+            SystemExit: it had nothing to do for a while, which makes an endpoint look fast.
+        """
+        before, looked, empty = self.applied(), time.perf_counter(), 0
+        while not done.wait(FEED_SECONDS):
+            empty += not self.lag()
+            applied, now = self.applied(), time.perf_counter()
+            self._pace = max(self._pace, (applied - before) / (now - looked))
+            before, looked = applied, now
+            self.feed()
+        if empty > 1:
+            raise SystemExit(f"the worker ran out of events {empty} times: raise LEAD_SECONDS")
 
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time so far of the processes, by name, and of the server's."""
@@ -258,7 +276,7 @@ def running(world: World, directory: Path, **settings: Any) -> Iterator[Running]
 
 
 class Stretch:
-    """What happens in a stretch of time: events that take effect, CPU time that is used.
+    """What happens in a stretch of time: events that take effect, CPU time that is used. A worker is kept busy.
 
     >>> with Stretch(running) as stretch:  # doctest: +SKIP
     ...     ask_something()
@@ -269,21 +287,24 @@ class Stretch:
         """Nothing is counted yet."""
         self._one, self.events_per_s = one, 0.0
         self.cpu_share: dict[str, float] = {}  # Of one core, by process.
+        self._stack = ExitStack()
 
     def __enter__(self) -> "Stretch":
         """Begin."""
+        if "worker" in self._one.processes:
+            self._one.feed()
+            done, thread = threading.Event(), self._stack.enter_context(ThreadPoolExecutor(1))
+            feeding = thread.submit(self._one.keep_fed, done)
+            self._stack.callback(lambda: (done.set(), feeding.result()))
         self._cpu, self._before, self._started = self._one.cpu_seconds(), self._one.applied(), time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """End; a worker that ran out of events would make the endpoint look fast."""
+        """End."""
         took, done = time.perf_counter() - self._started, self._one.applied() - self._before
         self.events_per_s = done / took
         self.cpu_share = {name: (cpu - self._cpu[name]) / took for name, cpu in self._one.cpu_seconds().items()}
-        if done:
-            self._one.pace = min(max(PACE_SPARE * self.events_per_s, PACE_MIN), EVENTS_A_SECOND)
-            if not self._one.lag():
-                raise SystemExit("the worker ran out of events: raise EVENTS_A_SECOND or PACE_SPARE")
+        self._stack.close()
 
 
 def greedy_pages(backend: Backend) -> Sequence[tuple[str, int]]:

@@ -31,7 +31,7 @@ from opic.urls import canonical_url, host_of, registered_domain, shown
 log = logging.getLogger("opic.admission")
 
 LOOK_SECONDS: Final = 1.0  # How often an endpoint looks whether others set rules.
-WEIGH_REST: Final = 50  # Hosts and sites are weighed again after so many times what it took,
+WEIGH_REST: Final = 50  # Hosts and sites are weighed again after so many times the CPU time that it took,
 WEIGH_SECONDS_MIN: Final = 0.1  # and no sooner.
 SPARED_SECONDS: Final = 1.0  # Where nothing else is to be had, an outgrown site gives a page so often.
 NO_LIMIT: Final = 1 << 40
@@ -294,8 +294,9 @@ class Admission:
 
     def _weigh(self, snapshot: Snapshot) -> None:
         """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago."""
-        began, traps = time.monotonic(), self._policy.traps
-        if not traps.on or began - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
+        # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
+        now, began, traps = time.monotonic(), time.thread_time(), self._policy.traps
+        if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
             return
         pages = np.bincount(snapshot.host[(snapshot.state & Flag.KNOWN) != 0])
         large = np.flatnonzero(pages > traps.host_pages).tolist() if traps.host_pages else []
@@ -306,8 +307,7 @@ class Admission:
             [site for site in self._outgrown(snapshot) if not book.allows_all(site)],
         )
         self._spared = {site: at for site, at in self._spared.items() if site in self._weighed.site}
-        self._weighed_at = time.monotonic()
-        self._weighing_took = self._weighed_at - began
+        self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
 
     def _outgrown(self, snapshot: Snapshot) -> frozenset[str]:
         traps = self._policy.traps

@@ -50,6 +50,7 @@ SPELL_SECONDS = 18.0
 FAULT_SECONDS = (0.3, 2.5)  # Between a fault and the next.
 SETTLE_SECONDS_MAX = 180.0
 EVENTS_A_SECOND = 250
+EVENTS_A_SPELL_MIN = 100
 READS_A_PAGE = 25  # On average, of the 64 measures that are kept: the inspector wants them all.
 TAIL_BYTES_MAX = 65_536
 DOOM_STATEMENTS = (1, 60_000)
@@ -432,8 +433,11 @@ class Storm:
 
     def spell(self, seconds: float = SPELL_SECONDS) -> None:
         """Let events come and things break, then heal all, let what is under way arrive, and inspect."""
+        sent = self.crawlers.sent
         self.crawlers.idle.clear()
         self.crawlers.running.set()
+        # On a busy machine a restart of Kafka may take as long as the spell, and a producer needs Kafka to begin.
+        wait_until(lambda: self.crawlers.sent > sent, SETTLE_SECONDS_MAX)
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             fault = self.rng.choice(self.faults())
@@ -447,6 +451,7 @@ class Storm:
                 time.sleep(self.rng.uniform(*FAULT_SECONDS))
                 self.heal()
             self.report.faults[fault.__name__.replace("_", " ")] += 1
+        wait_until(lambda: self.crawlers.sent >= sent + EVENTS_A_SPELL_MIN, SETTLE_SECONDS_MAX)
         self.crawlers.pause()
         self.inspect()
         self.report.spells += 1
