@@ -91,10 +91,8 @@ class _Verdicts:
         step = URL_BLOCKS_A_CALL * ROWS_URLS
         while self._pages < pages:
             ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
-            urls = self._shard.urls_of(ids)
-            self._of_page[ids.start : ids.stop] = self._judge(
-                [urls[i] for i in ids], hosts[ids.start : ids.stop], rules_of
-            )
+            urls = self._shard.urls_in(ids)
+            self._of_page[ids.start : ids.stop] = self._judge(urls, hosts[ids.start : ids.stop], rules_of)
             self._pages = ids.stop
         return self._of_page[:pages]
 
@@ -104,7 +102,7 @@ class _Verdicts:
 
     def _judge(self, urls: Sequence[str], hosts: Int32s, rules_of: Mapping[int, Sequence[int]]) -> Bytes:
         book, traps = self._policy.book, self._policy.traps
-        found = bytearray(map(self._shapes.judge, urls)) if traps.on else bytearray(len(urls))
+        found = self._shapes.judge_all(urls) if traps.on else bytearray(len(urls))
         if book.rules:
             for at, (url, host) in enumerate(zip(urls, hosts.tolist(), strict=True)):
                 if (among := rules_of[host]) and (number := book.first(url, among)) is not None:

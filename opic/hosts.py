@@ -17,6 +17,7 @@ from opic.store.columns import Int64s
 from opic.store.crawl import Place
 from opic.store.keys import ROWS_URLS
 from opic.store.links import hashes
+from opic.texts import Texts
 from opic.urls import host_of
 
 Int32s = NDArray[np.int32]
@@ -46,7 +47,7 @@ class Hosts:
     def of_pages(self, pages: Sequence[int]) -> Int32s:
         """Return the host numbers of the pages of each shard with ids below `pages`, one shard after the other."""
         with self._lock:
-            parts = [column.read(n, self._number_of) for column, n in zip(self._columns, pages, strict=True)]
+            parts = [column.read(n, self._numbers_of) for column, n in zip(self._columns, pages, strict=True)]
         return frozen(joined(parts))
 
     def behind(self, pages: Sequence[int]) -> int:
@@ -58,20 +59,23 @@ class Hosts:
         with self._lock:
             for column, n in zip(self._columns, pages, strict=True):
                 if column.pages < n:
-                    column.read(min(n, column.pages + READ_AT_ONCE), self._number_of)
+                    column.read(min(n, column.pages + READ_AT_ONCE), self._numbers_of)
                     return True
         return False
 
-    def _number_of(self, url: str) -> int:
-        authority = url.split("/", 3)[2]
-        number = self._by_authority.get(authority)
-        if number is None:
-            host = host_of(url)
-            number = self._number.setdefault(host, len(self.names))
-            if number == len(self.names):
-                self.names.append(host)
-            if "@" not in authority:  # A site may make up any number of users.
-                self._by_authority[authority] = number
+    def _numbers_of(self, urls: Sequence[str]) -> list[int]:
+        authorities, known = Texts(urls).authorities(), self._by_authority
+        unknown = {authority: url for authority, url in zip(authorities, urls, strict=True) if authority not in known}
+        new = {authority: self._number_of(url, authority) for authority, url in unknown.items()}
+        return [known[authority] if authority in known else new[authority] for authority in authorities]
+
+    def _number_of(self, url: str, authority: str) -> int:
+        host = host_of(url)
+        number = self._number.setdefault(host, len(self.names))
+        if number == len(self.names):
+            self.names.append(host)
+        if "@" not in authority:  # A site may make up any number of users.
+            self._by_authority[authority] = number
         return number
 
     def places_of(self, urls: Sequence[str]) -> list[Place | None]:
@@ -114,7 +118,7 @@ class _HostColumn:
         self._of_page = np.zeros(0, np.int32)
         self.pages = 0
 
-    def read(self, pages: int, number_of: Callable[[str], int]) -> Int32s:
+    def read(self, pages: int, numbers_of: Callable[[Sequence[str]], list[int]]) -> Int32s:
         if pages > len(self._of_page):
             # A new array: whoever holds a view of the old one keeps what he saw.
             grown = np.zeros(max(pages, 2 * len(self._of_page)), np.int32)
@@ -123,9 +127,9 @@ class _HostColumn:
         step = READ_AT_ONCE
         while self.pages < pages:
             ids = range(self.pages, min(pages, (self.pages // step + 1) * step))
-            urls = self._shard.urls_of(ids)
-            self._of_page[ids.start : ids.stop] = [number_of(urls[i]) for i in ids]
-            self.ids.add(hashes([urls[i] for i in ids]), ids.start)
+            urls = self._shard.urls_in(ids)
+            self._of_page[ids.start : ids.stop] = numbers_of(urls)
+            self.ids.add(hashes(urls), ids.start)
             self.pages = ids.stop
         return self._of_page[:pages]
 

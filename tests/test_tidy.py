@@ -28,7 +28,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "series": ["errors", "cash", "urls"],
     "ledger": ["errors", "cash", "urls", "classes", "events", "series", "transfer"],
     "rules": ["errors", "urls"],
-    "traps": ["errors", "urls"],
+    "texts": [],
+    "traps": ["errors", "texts", "urls"],
     "packed": ["errors"],
     "settings": ["errors", "cash", "urls", "events"],
     "store": ["errors", "cash", "urls", "classes", "events", "ledger", "series", "transfer"],
@@ -44,7 +45,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "clocks": ["errors", "cash", "series"],
     "client": ["errors"],  # Crawlers import it: no server, no store.
     "past": ["store"],
-    "hosts": ["urls", "store"],
+    "hosts": ["texts", "urls", "store"],
     "mirror": ["errors", "cash", "urls", "classes", "events", "series", "store", "windows", "clocks", "past", "hosts"],
     "query": ["errors", "cash", "urls", "classes", "events", "ledger", "mirror", "hosts", "series", "store", "windows"],
     "inflow": ["errors", "cash", "urls", "mirror", "query", "store"],

@@ -18,7 +18,7 @@ from opic.series import Entry, unpack
 from opic.store.columns import I64, Bytes, Int64s, Measures, Record, by_block, join_measures, unpack_measures
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
-from opic.store.ids import Directory, read_urls
+from opic.store.ids import Directory, read_run, read_urls
 from opic.store.keys import BLOCK_BYTES, FORMAT, ROWS_I64, ROWS_MEASURES, ROWS_U8, Keys
 from opic.store.server import check_server, make_ready
 
@@ -483,6 +483,10 @@ class Shard:
     def urls_of(self, ids: Iterable[int]) -> dict[int, str]:
         """Return URLs by id."""
         return read_urls(self.client, [(self.keys, ids)])[0]
+
+    def urls_in(self, ids: range) -> list[str]:
+        """Return the URLs of pages that follow each other."""
+        return read_run(self.client, self.keys, ids)
 
     def page(self, url: str) -> Page | None:
         """Return a page as the ledger shows it, or None if it is not known."""

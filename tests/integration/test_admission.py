@@ -78,8 +78,8 @@ def test_pages_are_judged_once_as_they_become_known(
     crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    judge: Callable[..., Any] = admissions.Shapes.judge
-    monkeypatch.setattr(admissions.Shapes, "judge", lambda self, url: judged.append(url) or judge(self, url))
+    judge: Callable[..., Any] = admissions.Shapes.judge_all
+    monkeypatch.setattr(admissions.Shapes, "judge_all", lambda self, urls: judged.extend(urls) or judge(self, urls))
     crawled.seed(*pages[:9])
     assert crawled.held() == ending(pages[:9], "a/a", "/01/", "&")
     crawled.seed(*pages[9:])
