@@ -73,7 +73,8 @@ def test_store_is_reached_over_tls(secured: SimpleNamespace) -> None:
 
     def opened() -> bool:
         try:
-            return Shard.open(connect(url)).books().live == 0
+            with connect(url) as client:
+                return Shard.open(client).books().live == 0
         except StoreUnavailable:  # A new cluster takes no commands for its first seconds.
             return False
 
