@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import gc
 import ipaddress
 import math
 import resource
 import signal
 import socket
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -21,6 +23,7 @@ from opic.errors import SettingsError
 
 BACKLOG: Final = 2_048
 GRACE_SECONDS: Final = 5  # For the requests in hand when told to end.
+SWITCH_SECONDS: Final = 0.0005
 FILES_OF_OURS: Final = 256  # Open files beside the connections: the store's, Kafka's, what is read.
 
 
@@ -183,4 +186,9 @@ def serve(
     """
     if sockets is None:
         sockets = [bind(host, port, token_set=app.state.secured)]
+    # What was made until now stays: looking through it again for garbage would hold up all callers for 50 ms at a time.
+    gc.collect()
+    gc.freeze()
+    # A thread that works for many callers lets the loop have its turn sooner than in 5 ms.
+    sys.setswitchinterval(SWITCH_SECONDS)
     make_server(app, replace(limits, connections=make_room(limits.connections))).run(sockets)
