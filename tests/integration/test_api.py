@@ -824,6 +824,21 @@ def test_the_document_is_valid_openapi_and_names_every_call(api: Api) -> None:
             fits(document, {"$ref": f"#/components/schemas/{name}"}, example)
 
 
+def references(part: object) -> Iterator[str]:
+    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    for one in parts:
+        yield from references(one)
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"]
+
+
+def test_every_reference_in_the_document_leads_somewhere(api: Api) -> None:
+    document = openapi(api.url, None)  # The validator does not follow those in a body.
+    found = set(references(document))
+    assert found <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert "#/components/schemas/CrawlEvent" in found
+
+
 def test_the_pages_need_no_internet(api: Api) -> None:
     page = api.client.get("/docs").text
     assert "https://" not in page
