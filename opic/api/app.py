@@ -213,7 +213,7 @@ _EVENTS_BODY: Final = {
     JSON: {"schema": _EVENTS},
     MSGPACK[0]: {"schema": _EVENTS},
     LINES[0]: {
-        "schema": {"type": "string", "description": "A crawl event a line."},
+        "schema": {"type": "string", "pattern": r"\S", "description": "A crawl event a line."},
         "example": '{"url":"https://a.example/","links":["https://b.example/"]}\n{"url":"https://b.example/"}\n',
     },
 }
