@@ -59,6 +59,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
     "internal": (500, "The service failed"),
     "not-built-yet": (501, "Not built yet"),
     "not-ready": (503, "Not ready"),
+    "ending": (503, "The service ends"),
     "kafka-refused": (503, "Kafka can't be used as it is"),
     "disk-full": (503, "The disk of the store is full"),
     "keys-full": (503, "Too many Idempotency-Keys are remembered"),
