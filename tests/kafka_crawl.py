@@ -28,6 +28,7 @@ from opic.store import connect
 from opic.store.crawl import Crawl
 
 STOP_SECONDS_MAX = 30.0
+COMMAND_SECONDS_MAX = 120.0
 SESSION_SECONDS = 1.0  # So short that a test may wait for a dead worker's partitions.
 _numbers = itertools.count(int.from_bytes(os.urandom(3), "big"))
 
@@ -240,6 +241,18 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
         if process.poll() is None:
             process.kill()
             process.wait()
+
+
+def opic(settings: Settings, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself, and what it said."""
+    return subprocess.run(
+        [sys.executable, "-m", "opic.cli", *map(str, words)],
+        env=environment() | {"NO_COLOR": "1"} | settings.environment() | env,
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_SECONDS_MAX,
+        check=False,
+    )
 
 
 @contextmanager

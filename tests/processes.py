@@ -18,6 +18,7 @@ from repository import ROOT
 START_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.02
+ASKED_MAX = 10_000  # OPIC_MAX_URLS.
 
 
 def free_port() -> int:
@@ -128,8 +129,9 @@ class Service:
 
     def reads(self, urls: list[str]) -> list[int]:
         """How often each page was read; 0 for one never seen."""
-        pages = self.post("/v1/importance", {"urls": urls}).raise_for_status().json()["pages"]
-        return [page.get("reads", 0) for page in pages]
+        parts = [urls[at : at + ASKED_MAX] for at in range(0, len(urls), ASKED_MAX)]
+        answers = [self.post("/v1/importance", {"urls": part}).raise_for_status().json() for part in parts]
+        return [page.get("reads", 0) for answer in answers for page in answer["pages"]]
 
 
 @contextmanager

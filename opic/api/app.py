@@ -1,6 +1,5 @@
 """The application: which path leads to which call, how errors are answered, and the pages that describe all of it."""
 
-import json
 import logging
 from collections.abc import Callable
 from inspect import getdoc
@@ -214,7 +213,7 @@ _EVENTS_BODY: Final = {
     JSON: {"schema": _EVENTS},
     MSGPACK[0]: {"schema": _EVENTS},
     LINES[0]: {
-        "schema": {"type": "string", "description": "A crawl event a line."},
+        "schema": {"type": "string", "pattern": r"\S", "description": "A crawl event a line."},
         "example": '{"url":"https://a.example/","links":["https://b.example/"]}\n{"url":"https://b.example/"}\n',
     },
 }
@@ -222,11 +221,19 @@ _EVENTS_BODY: Final = {
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    parts = schema.pop("$defs", {})  # At their place: a body has no room for definitions beside it.
-    text = json.dumps(schema)
-    for name, part in parts.items():
-        text = text.replace(json.dumps({"$ref": f"#/$defs/{name}"}), json.dumps(part))
-    return {JSON: {"schema": json.loads(text)}}
+    return {JSON: {"schema": _in_place(schema, schema.pop("$defs", {}))}}
+
+
+def _in_place(part: Any, named: dict[str, Any]) -> Any:
+    """Put definitions where a body refers to them: it has no room for definitions beside it."""
+    if isinstance(part, list):
+        return [_in_place(one, named) for one in part]
+    if not isinstance(part, dict):
+        return part
+    if "$ref" in part:  # What stands beside it, like a default, is said of this place.
+        beside = {name: one for name, one in part.items() if name != "$ref"}
+        part = {**named[part["$ref"].removeprefix("#/$defs/")], **beside}
+    return {name: _in_place(one, named) for name, one in part.items()}
 
 
 def _add_pages(app: FastAPI) -> None:

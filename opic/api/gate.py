@@ -5,6 +5,7 @@ import logging
 import random
 import re
 import time
+from asyncio import CancelledError
 from collections.abc import Callable
 from typing import Final
 
@@ -69,6 +70,11 @@ class Gate:
             await answer(inner, receive, send_with_id)
         except ClientDisconnect:
             log.info("the sender of request %s went away", request_id)
+        except CancelledError:  # Told to end, the server waits for so long and no longer.
+            if status:
+                raise
+            problem = Problem("ending", "the service ends, and this took too long: send it again")
+            await problem.response(request_id)(inner, receive, send_with_id)
         except Exception:  # The last stop: whatever it is, the caller gets an answer and we a trace.
             log.exception("request %s failed", request_id)
             if not status:

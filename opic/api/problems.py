@@ -18,6 +18,7 @@ from opic.errors import (
     BadInput,
     BadUrl,
     DiskFull,
+    KafkaRefused,
     KeyReused,
     KeysFull,
     NotBuiltYet,
@@ -30,7 +31,7 @@ from opic.urls import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
-FULL_SECONDS: Final = 10  # Somebody has to come and make room.
+MENDED_SECONDS: Final = 10  # Somebody has to come: to make room, or the topic that is missing.
 ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
 
@@ -58,6 +59,8 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
     "internal": (500, "The service failed"),
     "not-built-yet": (501, "Not built yet"),
     "not-ready": (503, "Not ready"),
+    "ending": (503, "The service ends"),
+    "kafka-refused": (503, "Kafka can't be used as it is"),
     "disk-full": (503, "The disk of the store is full"),
     "keys-full": (503, "Too many Idempotency-Keys are remembered"),
     "too-many-connections": (503, "Too many connections"),
@@ -141,7 +144,7 @@ def from_error(error: OpicError) -> Problem:
     if isinstance(error, KeysFull):
         return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
     if isinstance(error, DiskFull):
-        return Problem("disk-full", str(error), headers={"Retry-After": str(FULL_SECONDS)})
+        return Problem("disk-full", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
     if isinstance(error, Refused):
         return Problem("refused", str(error))
     if isinstance(error, NotKept):
@@ -151,6 +154,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem(kind, str(error))
     if isinstance(error, NotBuiltYet):
         return Problem("not-built-yet", str(error))
+    if isinstance(error, KafkaRefused):
+        return Problem("kafka-refused", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
     if isinstance(error, StoreUnavailable):
         return Problem("store-away", str(error))
     return internal()

@@ -121,6 +121,9 @@ class Server(uvicorn.Server):
         try:
             yield
         finally:
+            # Once is enough: whoever served goes on to close its store, and is not to be stopped in the middle of it.
+            if self.should_exit:
+                before[signal.SIGTERM] = signal.SIG_IGN
             for number, handler in before.items():
                 signal.signal(number, handler)
 
@@ -173,6 +176,8 @@ def serve(
     limits: Limits = Limits(),  # noqa: B008 - frozen
 ) -> None:
     """Serve until SIGINT or SIGTERM; return once the requests in hand are answered, after GRACE_SECONDS at most.
+
+    SIGTERM is ignored from then on.
 
     Args:
         app: from `create_app`.

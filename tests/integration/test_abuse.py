@@ -22,6 +22,7 @@ from processes import environment, wait_until
 from serving import serving
 
 from opic.api import Limits
+from opic.api.server import GRACE_SECONDS
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -403,6 +404,7 @@ def test_limits_are_those_that_the_documents_tell() -> None:
         f"{limits.body_bytes_a_second:,} bytes",
         f"{limits.idle_seconds:g} s between",
         f"{limits.send_seconds:g} s to take",
+        f"calls in hand have {GRACE_SECONDS} s",
         f"{BYTES_AN_IDLE_CONNECTION // 1000} kB",
     ):
         assert told in text

@@ -630,6 +630,28 @@ def test_top_is_descending_and_may_be_of_one_domain(api: Api) -> None:
     assert len(api.client.get("/v1/top", params={"n": 2}).json()["pages"]) == 2
 
 
+def test_a_host_in_unicode_and_the_same_in_punycode_are_one(api: Api) -> None:
+    page, child = "http://xn--bcher-kva.example/%C3%BC", "http://www.xn--bcher-kva.example/%C3%A9?%C3%9F=1"
+    links = ["http://www.bücher.example/é?ß=1", child, "http://bücher.example/ü#ü"]
+    assert api.events("http://bücher.example/ü", links=links).json() == {"accepted": 1, "rejected": []}
+    assert api.events("http://umlaut.example/", links=["http://BÜCHER.example/ü", page]).status_code == 202
+    api.settle()
+    for url in ("http://bücher.example/ü", "http://BÜCHER.example:80/ü#ü", page):
+        found = api.importance(url)
+        assert (found["url"], found["reads"]) == (page, 1)
+        assert api.client.get("/v1/explain", params={"url": url}).raise_for_status().json()["url"] == page
+        assert len(api.client.get("/v1/history", params={"url": url}).raise_for_status().json()["measures"]) == 1
+    for domain in ("bücher.example", "BÜCHER.Example", "xn--bcher-kva.example"):
+        top = api.client.get("/v1/top", params={"domain": domain}).raise_for_status().json()["pages"]
+        assert {found["url"] for found in top} == {page, child}
+        inflow = api.client.get("/v1/inflow", params={"domain": domain}).raise_for_status().json()["pages"]
+        assert {found["url"]: found["inflow"] > 0 for found in inflow} == {page: True, child: False}
+        asked = {"n": 1, "domain": domain, "mode": "discover"}
+        (leased,) = wait_for(lambda asked=asked: api.client.post("/v1/next", json=asked).json()["pages"], bool)
+        assert leased["url"] == child
+        assert api.client.post("/v1/release", json={"leases": [leased["lease"]]}).json() == {"released": 1}
+
+
 @pytest.mark.parametrize(
     ("parameters", "word"),
     [
@@ -800,6 +822,21 @@ def test_the_document_is_valid_openapi_and_names_every_call(api: Api) -> None:
     for name, schema in document["components"]["schemas"].items():
         for example in schema.get("examples", ()):
             fits(document, {"$ref": f"#/components/schemas/{name}"}, example)
+
+
+def references(part: object) -> Iterator[str]:
+    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+    for one in parts:
+        yield from references(one)
+    if isinstance(part, dict) and isinstance(part.get("$ref"), str):
+        yield part["$ref"]
+
+
+def test_every_reference_in_the_document_leads_somewhere(api: Api) -> None:
+    document = openapi(api.url, None)  # The validator does not follow those in a body.
+    found = set(references(document))
+    assert found <= {f"#/components/schemas/{name}" for name in document["components"]["schemas"]}
+    assert "#/components/schemas/CrawlEvent" in found
 
 
 def test_the_pages_need_no_internet(api: Api) -> None:

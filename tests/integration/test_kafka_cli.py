@@ -2,15 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from kafka_crawl import Topic, opened, settings_of, settle, workers
+from kafka_crawl import Topic, opened, opic, settings_of, settle, workers
 from kafka_server import PASSWORD, USER, Kafka
 from processes import wait_until
-from repository import ROOT
 from servers import Server
 
 from opic.doctor import look
@@ -22,21 +19,6 @@ from opic.settings import Settings
 from opic.urls import shard_of
 
 pytestmark = pytest.mark.slow
-
-
-SECONDS_MAX = 120
-
-
-def opic(settings: Settings, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
-    return subprocess.run(
-        [sys.executable, "-m", "opic.cli", *map(str, words)],
-        env=clean | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | settings.environment() | env,
-        capture_output=True,
-        text=True,
-        timeout=SECONDS_MAX,
-        check=False,
-    )
 
 
 def test_topics_are_made_once_and_what_differs_is_said(kafka: Kafka, valkey: Server) -> None:

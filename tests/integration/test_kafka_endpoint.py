@@ -7,7 +7,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from kafka_crawl import Topic, event, opened, serving, settings_of, settle, workers
+from kafka_crawl import Topic, event, opened, opic, serving, settings_of, settle, workers
 from kafka_server import Kafka
 from processes import environment, free_port, wait_until
 from repository import ROOT
@@ -121,6 +121,25 @@ def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_pa
     )
     assert done.returncode == 2
     assert "has no topic no.such.topic: make it by `opic topics create`" in done.stderr
+
+
+def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    topic = Topic(kafka, letters=False)
+    settings = settings_of(kafka, valkey, topic.name)
+    with serving(settings, tmp_path / "serve.log") as url:
+        missing = httpx.get(f"{url}/v1/dead-letters", timeout=30)
+        assert (missing.status_code, missing.json()["type"]) == (503, "urn:opic:problem:kafka-refused")
+        assert f"has no topic {topic.name}.dlq: make it by `opic topics create`" in missing.json()["detail"]
+        assert int(missing.headers["retry-after"]) > 0
+        described = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]["/v1/dead-letters"]["get"]["responses"]
+        assert "Kafka can't be used as it is" in described["503"]["description"]
+        made = opic(settings, "topics", "create", "--partitions", 1)
+        assert f"{topic.name}.dlq\tmade" in made.stdout, made.stderr
+        found = httpx.get(f"{url}/v1/dead-letters", timeout=30)
+        assert (found.status_code, found.json()["dead_letters"]) == (200, [])
+    assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
 
 def test_many_shards_and_workers_keep_every_event(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

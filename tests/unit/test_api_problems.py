@@ -9,6 +9,7 @@ from opic.errors import (
     BadEvent,
     BadInput,
     BadUrl,
+    KafkaRefused,
     NotBuiltYet,
     OpicError,
     SettingsError,
@@ -25,6 +26,7 @@ from opic.errors import (
         (BadUrl("'/about' is not an absolute http(s) URL"), 422, "bad-url"),
         (BadEvent("no url"), 422, "bad-event"),
         (NotBuiltYet("windows are not built yet"), 501, "not-built-yet"),
+        (KafkaRefused("Kafka has no topic crawl.events.dlq"), 503, "kafka-refused"),
         (StoreUnavailable("the store does not answer"), 503, "store-away"),
     ],
 )
