@@ -40,6 +40,8 @@ log = logging.getLogger("opic.mirror")
 PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
 REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
 AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
+TOOK_MEMORY = 0.9  # Of what the slowest took, from a refresh to the next.
+SLOW_SPARE = 1.5  # So many times that long may the next one take.
 REST_SECONDS_MIN = 0.02
 QUIET_LOOKS = 2  # In a row that found nothing moved: the store is quiet, and answers are exact again.
 IDLE_SECONDS = 5.0  # Nobody asked for so long: the mirror is left as it is.
@@ -353,7 +355,8 @@ class Mirror:
         self._shown: tuple[Snapshot, float] | None = None  # The last state, and since when (monotonic) it may be old.
         self._viewed: Snapshot | None = None  # The state that window policies answer from.
         self._view_seconds = 0.0  # What it took to work out a view of a new state.
-        self._took_seconds = 0.0  # By the last refresh.
+        self._took_seconds = 0.0  # By the last refresh,
+        self._took_long_seconds = 0.0  # and by the slowest one of late.
         self._asked_at = -math.inf
         self._keeper: threading.Thread | None = None  # While a large store moves.
         self._closed = threading.Event()
@@ -424,6 +427,7 @@ class Mirror:
         if ahead:
             fresh.prepare(kept)
         self._shown, self._took_seconds = (fresh, began), time.monotonic() - began
+        self._took_long_seconds = max(self._took_seconds, TOOK_MEMORY * self._took_long_seconds)
         if len(fresh) > PAGES_EXACT and kept is not None and self._keeper is None and not self._closed.is_set():
             self._keeper = threading.Thread(target=self._keep_fresh, name="opic-mirror", daemon=True)
             self._keeper.start()
@@ -434,7 +438,11 @@ class Mirror:
         quiet = 0
         try:
             while quiet < QUIET_LOOKS and time.monotonic() - self._asked_at < IDLE_SECONDS:
-                rest = min(REFRESH_REST * self._took_seconds, AGE_SECONDS_MAX - 2 * self._took_seconds)
+                # The next one may be slow: by then what is shown now is as old as both took, and the rest between them.
+                rest = min(
+                    REFRESH_REST * self._took_seconds,
+                    AGE_SECONDS_MAX - self._took_seconds - SLOW_SPARE * self._took_long_seconds,
+                )
                 end, shown = time.monotonic() + max(rest, REST_SECONDS_MIN), self._shown
                 while self._names_wanted and shown is not None and time.monotonic() < end:
                     if not self.hosts.read_some(shown[0].counts):

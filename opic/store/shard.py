@@ -27,6 +27,7 @@ log = logging.getLogger("opic.store")
 ROWS_READ_MAX = 2_000  # Pages a call: under 5 ms in which the server answers nobody else.
 BUCKETS_A_CALL = 64  # Of records: 8,192 pages, each bucket a command of its own, so that nobody waits long.
 AUDIT_TRIES = 5  # Unpaused looks before the server is held for one look.
+HELD_PAGES_MAX = 2_000_000  # Up to so many, that one look is at once.
 SECRET_BYTES = 16
 VERSION_BITS = 40  # Of the number from which the steps of a shard are counted.
 # Each rule that a store keeps, and the setting that a user knows it by.
@@ -318,21 +319,22 @@ class Shard:
     def columns(self, *, inflow: bool = False) -> Columns:
         """Read whole columns, all of one instant.
 
-        The blocks are read in a few calls so that nobody waits long; if a step came between, they are read again,
-        and after AUDIT_TRIES in one transaction, which holds the server about 4 ms for a million pages.
+        In one transaction, which holds the server about 4 ms for a million pages: less than a step does. A larger shard
+        is first read in a few calls so that nobody waits long; if a step comes between, they are read again, up to
+        AUDIT_TRIES times.
         """
         for tries in range(2 * AUDIT_TRIES):
             with store_errors():
-                found = self._columns(inflow, held=tries >= AUDIT_TRIES)
+                n = int(self.client.hget(self.keys.ids, "next") or 0)
+                found = self._columns(n, inflow, held=n <= HELD_PAGES_MAX or tries >= AUDIT_TRIES)
             if found is not None:
                 return found
         raise AssertionError("a transaction reads one instant")
 
-    def _columns(self, inflow: bool, held: bool) -> Columns | None:
+    def _columns(self, n: int, inflow: bool, held: bool) -> Columns | None:
         keys = self.keys
         names = ["v", "h", "f"] if inflow else ["v", "h"]
         # Pages may come between this count and the books: a spare block of each column, and the count again with them.
-        n = int(self.client.hget(keys.ids, "next") or 0)
         blocks, blocks_u8 = n // ROWS_I64 + 2, n // ROWS_U8 + 2
         blocks_reads = blocks // ROWS_MEASURES + 1
         with self.client.pipeline(transaction=held) as pipe:
