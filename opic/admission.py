@@ -212,7 +212,7 @@ class Admission:
     def shut(self, snapshot: Snapshot) -> Bools | None:
         """Return which pages are not to be offered whoever asks, (n,) by position; None for none of them.
 
-        The URLs of pages that are new are read, of a million in some three seconds; all, after the rules changed. The
+        The URLs of pages that are new are read, of a million in about a second; all, after the rules changed. The
         same columns have the same object, until the rules change.
         """
         return self._said_of(snapshot)[1]

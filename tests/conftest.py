@@ -8,12 +8,19 @@ from collections.abc import Iterator
 import pytest
 import servers as real_servers
 from chromium import find_chromium
+from hypothesis import HealthCheck, settings
 from kafka_server import Kafka, find_kafka
 from redis_cluster import Cluster
 from servers import Binary, Missing, Server
 
 IN_CI = bool(os.environ.get("CI"))
 SKIP_PREFIX = "wants a real server: "
+
+# No property test fails for being slow on a busy machine. Fixtures that outlast an example are meant to.
+settings.register_profile(
+    "opic", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+settings.load_profile("opic")
 
 # Who starts us in the background, as a CI may, has these ignored; the services that we start would inherit that.
 for number in (signal.SIGINT, signal.SIGHUP):

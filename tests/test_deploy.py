@@ -329,6 +329,7 @@ def test_prometheus_reads_its_configuration_and_the_rules() -> None:
     promtool("check", "config", "prometheus.yml")
 
 
+@pytest.mark.slow
 def test_alerts_fire_when_they_should() -> None:
     promtool("test", "rules", "alerts.test.yml")
 

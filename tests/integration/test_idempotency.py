@@ -118,6 +118,7 @@ def test_repeat_learns_by_which_terms_the_call_was_judged(log: EventLog) -> None
     assert in_log(log) == VALUES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["unsent", "sent"])
 @pytest.mark.parametrize("at", range(4))
 def test_caller_killed_between_two_appends_is_carried_on_by_the_repeat(log: EventLog, at: int, how: str) -> None:

@@ -79,6 +79,7 @@ def test_what_is_no_rule_is_refused_and_nothing_changes(client: httpx.Client, bo
     assert client.get("/v1/rules").json() == before
 
 
+@pytest.mark.slow
 def test_the_command_line_sets_what_it_shows(service: EmbeddedService, client: httpx.Client, tmp_path: Path) -> None:
     toml, copy = tmp_path / "rules.toml", tmp_path / "copy.json"
     toml.write_text('[[rules]]\neffect = "deny"\ndomain = "a.example"\nnote = "asked us to"\n[traps]\ndates = 100\n')

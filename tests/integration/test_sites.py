@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
@@ -94,7 +94,7 @@ EVENTS = st.lists(
 )
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(events=EVENTS, shards=st.sampled_from([1, 3]))
 def test_hosts_sum_to_one_and_percentiles_fall_with_importance(
     valkey: Server, events: list[tuple[str, list[str], int]], shards: int
@@ -113,7 +113,7 @@ def test_hosts_sum_to_one_and_percentiles_fall_with_importance(
     assert percentiles[:1] == [100.0] * bool(known)
 
 
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15)
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 12)), shards=st.sampled_from([1, 3]))
 def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
     valkey: Server, events: list[tuple[str, list[str], int]], cuts: set[int], shards: int

@@ -9,7 +9,7 @@ from itertools import count
 
 import networkx as nx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from logs import NOW_US, PARTITION, pep_history
@@ -195,9 +195,9 @@ class ThoroughClassesMachine(ClassesMachine):
 
 
 TestClasses = ClassesMachine.TestCase
-TestClasses.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
+TestClasses.settings = settings(max_examples=100, stateful_step_count=30)
 TestClassesThoroughly = pytest.mark.slow(ThoroughClassesMachine.TestCase)
-TestClassesThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60, deadline=None)
+TestClassesThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60)
 
 
 # The store does the same.
@@ -229,7 +229,7 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
     return made
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(
     log=weighed_logs(),
     rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), CONTINUOUS]),

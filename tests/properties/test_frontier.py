@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from frontiers import Crawl
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import Server
 
@@ -60,7 +60,7 @@ class Model:
         return [url for _, url in found]
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30)
 @given(deeds=DEEDS, delay=st.booleans(), cap=st.sampled_from([0, 0, 2]))
 def test_frontier_hands_out_what_the_model_does(
     valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int

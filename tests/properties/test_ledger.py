@@ -30,9 +30,9 @@ class ThoroughLedgerMachine(LedgerMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=30, deadline=None)
+TestLedger.settings = settings(max_examples=150, stateful_step_count=30)
 TestLedgerThoroughly = pytest.mark.slow(ThoroughLedgerMachine.TestCase)
-TestLedgerThoroughly.settings = settings(max_examples=1_500, stateful_step_count=60, deadline=None)
+TestLedgerThoroughly.settings = settings(max_examples=1_500, stateful_step_count=60)
 
 
 # One log, one state.

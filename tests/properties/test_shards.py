@@ -10,7 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, record, seeds
 from sameness import STEPS, assert_same, small_steps
@@ -130,7 +130,7 @@ interleaved = given(
 )
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @interleaved
 def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server, **drawn: Any) -> None:
     """Three workers read the same partition and deliver to any shards, in turns: zombies and successors."""
@@ -138,7 +138,7 @@ def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server
 
 
 @pytest.mark.slow
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300)
 @interleaved
 def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **drawn: Any) -> None:
     write_in_turns(valkey, **drawn)

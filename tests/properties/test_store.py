@@ -5,7 +5,7 @@ from functools import cache
 from itertools import count
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from sameness import STEPS, assert_same, small_steps
@@ -75,7 +75,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100)
 @given(log=logs(), cut=cuts(), rules=rules, steps=STEPS)
 def test_store_ends_in_the_state_of_the_ledger(
     valkey: Server, log: list[Record], cut: list[int], rules: Rules, steps: tuple[int, int]
@@ -92,7 +92,7 @@ def test_store_ends_in_the_state_of_the_ledger(
     store.shard.client.close()
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(
     log=logs(),
     rules=st.sampled_from(PAYOUTS),
@@ -117,7 +117,7 @@ def test_workers_that_share_a_shard_make_one_effect(
     first.shard.client.close()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 @given(log=logs(), cut=cuts(), rules=rules, later=st.booleans())
 def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
     valkey: Server, log: list[Record], cut: list[int], rules: Rules, later: bool
