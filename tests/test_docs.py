@@ -41,6 +41,7 @@ def test_every_command_in_the_readme_exists() -> None:
     assert not [sentence for command in found for sentence in wrong(command)]
 
 
+@pytest.mark.slow
 def test_every_request_in_the_readme_is_answered(service: Service) -> None:
     for command in readme_commands():
         if command.runs:
