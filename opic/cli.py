@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
@@ -22,12 +23,7 @@ from opic.cli_rules import rules_app
 from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
 from opic.cli_store import backup, restore
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
-from opic.options import FOUND_A_PROBLEM, AsJson, Config, Crawl, Data, Kafka, Store
-from opic.options import asking as _asking
-from opic.options import ending_in_order as _ending_in_order
-from opic.options import log_at as _log_at
-from opic.options import open_to_feed as _open_to_feed
-from opic.options import settings as _settings
+from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, log_at, open_to_feed
 from opic.output import print_answer, print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -97,6 +93,7 @@ Domain = Annotated[str | None, typer.Option(help="Only pages of this host or dom
 
 
 @app.command()
+@choosing
 def serve(
     *,
     embedded: Annotated[
@@ -107,11 +104,7 @@ def serve(
     allow_open: Annotated[
         bool, typer.Option("--allow-open", help="Listen beyond this machine without OPIC_API_TOKEN.")
     ] = False,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
 ) -> None:
     """Serve the HTTP API.
 
@@ -119,42 +112,39 @@ def serve(
     beside it (`opic worker`), and events go to Kafka, or without it to the store's log. Ctrl-C or SIGTERM ends it.
     """
     own = {"host": host, "port": port}
-    settings = _settings(config, store, data, kafka, crawl, **own)
+    settings = chosen.settings(**own)
     if embedded and not settings.embedded:
-        if store is not None:
+        if chosen.store is not None:
             raise SettingsError("--embedded and --store contradict each other: leave one out")
-        settings = _settings(config, "embedded", data, kafka, crawl, **own)
+        settings = replace(chosen, store="embedded").settings(**own)
     from opic.api import Limits, bind, create_app
     from opic.api import serve as serve_app
     from opic.api.server import url_of
     from opic.service import EmbeddedService, StandingService
 
-    _log_at(logging.INFO, settings.log_format)
+    log_at(logging.INFO, settings.log_format)
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
-    with listener, _ending_in_order(), opened as service:
+    with listener, ending_in_order(), opened as service:
         url = url_of(listener)
         print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C ends it", flush=True)
         serve_app(create_app(service), sockets=[listener], limits=Limits(connections=settings.max_connections))
 
 
 @app.command()
+@choosing
 def worker(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
 ) -> None:
     """Run one consumer of crawl events.
 
     The same as `python -m consumers.crawl_events`.
     """
-    settings = _settings(config, store, data, kafka, crawl)
+    settings = chosen.settings()
     os.environ.update(settings.environment())
-    if config is not None:
-        os.environ["OPIC_CONFIG"] = str(config)
+    if chosen.config is not None:
+        os.environ["OPIC_CONFIG"] = str(chosen.config)
     import runpy
 
     # By its name: the library does not import those who use it.
@@ -165,6 +155,7 @@ def worker(
 
 
 @app.command()
+@choosing
 def replay(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
@@ -190,11 +181,7 @@ def replay(
         int | None, typer.Option(min=1, help="Greedy: start from this many random pages. Default 5.")
     ] = None,
     seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Feed recorded crawls and graphs.
@@ -223,10 +210,10 @@ def replay(
         SEEDS if seeds is None else seeds,
         tuple(seed_url or ()),
     )
-    settings = _settings(config, store, data, kafka, crawl)
-    _log_at(logging.WARNING)
-    with _ending_in_order(), ExitStack() as stack:
-        backend, works_here = _open_to_feed(settings, stack)
+    settings = chosen.settings()
+    log_at(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        backend, works_here = open_to_feed(settings, stack)
         with _progress() as told:
             summary = run(backend, files, plan, works_here=works_here, on_progress=told)
         audit = backend.query.audit()
@@ -284,29 +271,27 @@ def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: boo
 
 
 @app.command()
+@choosing
 def top(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="How many pages.")] = 100,
     domain: Domain = None,
     policy: Policy = None,
     window: Window = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the most important pages, descending."""
-    settings = _settings(config, store, data, kafka, crawl)
+    settings = chosen.settings()
     check_n(n, settings)
-    with _asking(settings) as backend:
+    with asking(settings) as backend:
         as_of = backend.query.as_of(policy)
         pages = backend.query.top(n, domain, policy, window)
     print_list(("importance", "url"), {"as_of": as_of, "pages": pages}, "pages", as_json)
 
 
 @app.command(name="next")
+@choosing
 def next_pages(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="How many pages; fewer may come.")] = 10,
@@ -317,11 +302,7 @@ def next_pages(
     busy_host: Annotated[list[str] | None, typer.Option(help="A host to pass over; may be repeated.")] = None,
     domain: Domain = None,
     mode: Annotated[Mode, typer.Option(help="Any page, only pages never read, or only pages read before.")] = Mode.ANY,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the next pages to crawl, and lease them.
@@ -329,9 +310,9 @@ def next_pages(
     This takes leases as a crawler does: the pages printed are offered to nobody else until an event of the page comes
     or the lease ends, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
     """
-    settings = _settings(config, store, data, kafka, crawl)
+    settings = chosen.settings()
     check_n(n, settings)
-    with _asking(settings) as backend:
+    with asking(settings) as backend:
         as_of = backend.query.as_of()
         answer: dict[str, Any] = backend.frontier.next(
             n,
@@ -347,59 +328,50 @@ def next_pages(
 
 
 @app.command()
+@choosing
 def importance(
     url: Url,
     *,
     policy: Policy = None,
     window: Window = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print what is known of a page; exit 1 if it was never seen."""
-    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         as_of = backend.query.as_of(policy)
         page = seen(backend, url, *backend.query.importance([url], policy, window))
     print_answer({"as_of": as_of, **page}, as_json)
 
 
 @app.command()
+@choosing
 def history(
     url: Url,
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the last measures of a page, oldest first; exit 1 if it was never seen."""
-    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         as_of = time.time()
         answer = seen(backend, url, backend.query.history(url))
     print_list(("clock", "cash", "fetched_at"), {"as_of": as_of, **answer}, "measures", as_json)
 
 
 @app.command()
+@choosing
 def audit(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Recount the books.
 
     minted = pages + virtual + in_flight, in whole grains; exit 1 if they don't balance.
     """
-    settings = _settings(config, store, data, kafka, crawl)
-    with _asking(settings) as backend:
+    settings = chosen.settings()
+    with asking(settings) as backend:
         answer = backend.query.audit()
     print_answer(answer, as_json)
     if not answer["conserved"]:
@@ -407,21 +379,18 @@ def audit(
 
 
 @app.command()
+@choosing
 def stats(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print counts of the store.
 
     Pages known and read, the clock, rounds, and lag: the events that were accepted and have not taken effect yet.
     """
-    settings = _settings(config, store, data, kafka, crawl)
-    with _asking(settings) as backend:
+    settings = chosen.settings()
+    with asking(settings) as backend:
         answer = {"as_of": backend.query.as_of(), **backend.stats()}
     print_answer(answer, as_json)
 
@@ -431,14 +400,11 @@ app.add_typer(classes_app, name="classes")
 
 
 @classes_app.callback()
+@choosing
 def classes(
     context: typer.Context,
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the classes of pages and their weights, or set them.
@@ -446,23 +412,20 @@ def classes(
     The virtual page grants a page by the weight of its class: 2 is twice as much as to a page in none.
     """
     if context.invoked_subcommand is not None:
-        if store or kafka or config or crawl or data or as_json:
+        if chosen != Chosen() or as_json:
             raise BadInput(f"options stand behind the command: opic classes {context.invoked_subcommand} …")
         return
-    with _asking(_settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         answer = {**backend.classes(), "as_of": time.time()}
     _print_classes(answer, as_json)
 
 
 @classes_app.command(name="set")
+@choosing
 def set_classes(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Define the classes of pages, in the place of those before.
@@ -474,8 +437,8 @@ def set_classes(
     from opic.classes import read_classes
 
     found = read_classes(file)
-    with _ending_in_order(), ExitStack() as stack:
-        backend, works_here = _open_to_feed(_settings(config, store, data, kafka, crawl), stack)
+    with ending_in_order(), ExitStack() as stack:
+        backend, works_here = open_to_feed(chosen.settings(), stack)
         count = backend.define(found, backend.settle_here if works_here else None)
         answer = {**backend.classes(), "reclassified": count, "as_of": time.time()}
     print(f"{count:,} known pages are classified anew", file=sys.stderr)
@@ -489,19 +452,16 @@ def _print_classes(answer: dict[str, Any], as_json: bool) -> None:
 
 
 @app.command()
+@choosing
 def doctor(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Check the settings and the store, and say what to do; exit 1 if something fails."""
     from opic.doctor import look
 
-    found = list(look(lambda: _settings(config, store, data, kafka, crawl)))
+    found = list(look(chosen.settings))
     if as_json:
         print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
     else:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.errors import BadEvent
-from opic.options import FOUND_A_PROBLEM, Config, Crawl, Data, Kafka, Store, ending_in_order, log_at, settings
+from opic.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order, log_at
 from opic.output import print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -50,17 +50,14 @@ def topics() -> None:
 
 
 @topics_app.command(name="create")
+@choosing
 def create_topics(
     *,
     partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic of events; default 16.")] = None,
     replication: Annotated[
         int | None, typer.Option(min=1, help="Copies of each partition; default 3, or as many as there are brokers.")
     ] = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Make the topics of crawl events and of dead letters, where they are not there.
@@ -70,7 +67,7 @@ def create_topics(
     """
     from opic.kafka.topics import PARTITIONS, create, differences, partition_advice
 
-    found = settings(config, store, data, kafka, crawl)
+    found = chosen.settings()
     count = partitions or PARTITIONS
     rows = []
     for plan, before in create(_cluster(found), count, replication):
@@ -92,19 +89,16 @@ def create_topics(
 
 
 @topics_app.command(name="list")
+@choosing
 def list_topics(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Show the topics of crawl events and of dead letters; exit 1 if one is not there."""
     from opic.kafka.topics import find
 
-    cluster = _cluster(settings(config, store, data, kafka, crawl))
+    cluster = _cluster(chosen.settings())
     admin = cluster.admin()
     try:
         found = find(cluster, admin, [cluster.topic, cluster.dlq])
@@ -128,17 +122,14 @@ def _print_topics(rows: list[dict[str, object]], as_json: bool) -> None:
     print_list(names, {"topics": shown}, "topics", as_json)
 
 
+@choosing
 def publish(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
     ],
     *,
     format: Annotated[Format | None, typer.Option(help="Guessed from the name if left out; else jsonl.")] = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Publish recorded crawl events to the Kafka topic.
@@ -149,7 +140,7 @@ def publish(
     from opic.publish import Publisher
     from opic.replay import format_of, lines_of, values_of
 
-    found = settings(config, store, data, kafka, crawl)
+    found = chosen.settings()
     _cluster(found)
     bad: list[str] = []
     sent = 0
@@ -208,33 +199,27 @@ Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whos
 
 
 @letters_app.command(name="list")
+@choosing
 def list_letters(
     *,
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="How many, the newest last.")] = 100,
     error: Error = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Show dead letters: of the topic with Kafka, else of the store."""
-    with _letters(settings(config, store, data, kafka, crawl)) as letters:
+    with _letters(chosen.settings()) as letters:
         rows = [letter.shown() for letter in letters.newest(n, error or "")]
     print_list(("topic", "partition", "offset", "replayed", "error"), {"dead_letters": rows}, "dead_letters", as_json)
 
 
 @letters_app.command(name="replay")
+@choosing
 def replay_letters(
     *,
     n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="How many at most, the oldest first.")] = None,
     error: Error = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Publish dead letters again, as they are, each once: after a limit was raised, or a fault was mended.
@@ -242,7 +227,7 @@ def replay_letters(
     With Kafka the store remembers which were, for as long as the topic of dead letters has them; else they are taken
     out of the store. What still can't be taken becomes a dead letter anew.
     """
-    with _letters(settings(config, store, data, kafka, crawl)) as letters:
+    with _letters(chosen.settings()) as letters:
         count = letters.replay(error or "", n)
     if as_json:
         print_json({"replayed": count})

@@ -6,37 +6,31 @@ from typing import Annotated, Any
 import typer
 
 from opic.errors import BadInput
-from opic.options import AsJson, Config, Crawl, Data, Kafka, Store, asking, settings
+from opic.options import AsJson, Chosen, asking, choosing
 from opic.output import print_fields, print_json, print_rows
 
 rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Which URLs may be suggested.")
 
 
 @rules_app.command(name="show")
+@choosing
 def show(
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the rules in their order, and what counts as a trap."""
-    with asking(settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         answer = backend.admission.policy().shown()
     _print(answer, as_json)
 
 
 @rules_app.command(name="set")
+@choosing
 def set_rules(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Set rules and thresholds, in the place of those before; all endpoints go by them a second later.
@@ -53,7 +47,7 @@ def set_rules(
         policy = check_policy(given)
     except BadInput as error:
         raise BadInput(f"{file}: {error}") from None
-    with asking(settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         backend.admission.put(policy)
         answer = policy.shown()
     _print(answer, as_json)

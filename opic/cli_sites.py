@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.errors import BadInput
-from opic.options import FOUND_A_PROBLEM, AsJson, Config, Crawl, Data, Kafka, Store, asking, settings
+from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing
 from opic.output import print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -22,20 +22,17 @@ Window = Annotated[
 ]
 
 
+@choosing
 def hosts(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="How many hosts.")] = 100,
     policy: Policy = None,
     window: Window = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the most important hosts, descending: the importance of a host is the sum of its pages'."""
-    found = settings(config, store, data, kafka, crawl)
+    found = chosen.settings()
     check_n(n, found)
     with asking(found) as backend:
         as_of = backend.query.as_of(policy)
@@ -43,20 +40,17 @@ def hosts(
     print_list(("importance", "pages", "read_pages", "host"), answer, "hosts", as_json)
 
 
+@choosing
 def explain(
     url: Url,
     *,
     policy: Policy = None,
     window: Window = None,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print why a page has its score, and is next or not; exit 1 if it was never seen."""
-    with asking(settings(config, store, data, kafka, crawl)) as backend:
+    with asking(chosen.settings()) as backend:
         as_of = backend.query.as_of(policy)
         answer = {"as_of": as_of, **seen(backend, url, backend.explain(url, policy, window))}
     if as_json:

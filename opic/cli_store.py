@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from opic.errors import SettingsError, StoreError
-from opic.options import AsJson, Config, Crawl, Data, Kafka, Store, ending_in_order, log_at, settings
+from opic.options import AsJson, Chosen, choosing, ending_in_order, log_at
 from opic.output import print_fields, print_json
 
 if TYPE_CHECKING:
@@ -23,14 +23,11 @@ PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
 Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
 
 
+@choosing
 def backup(
     directory: Directory,
     *,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Copy a crawl, all its shards as of one state, into a new directory.
@@ -40,24 +37,21 @@ def backup(
     from opic import backup as backups
     from opic.store import Crawl as OpenCrawl
 
-    chosen = settings(config, store, data, kafka, crawl)
+    settings = chosen.settings()
     log_at(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress("copied") as told:
-        client = _connected(chosen, stack, make=False)
-        found = OpenCrawl.open(client, chosen.crawl, chosen.rules_given(), create=False)
+        client = _connected(settings, stack, make=False)
+        found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(found, directory, told)
     _print_manifest(manifest, directory, as_json)
 
 
+@choosing
 def restore(
     directory: Directory,
     *,
     replace: Annotated[bool, typer.Option("--replace", help="Remove the crawl of that name that is there.")] = False,
-    store: Store = None,
-    kafka: Kafka = None,
-    config: Config = None,
-    crawl: Crawl = None,
-    data: Data = None,
+    chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Put a backup into a store, whole or not at all. End the crawl's workers and endpoints first.
@@ -66,28 +60,28 @@ def restore(
     """
     from opic import backup as backups
 
-    chosen = settings(config, store, data, kafka, crawl)
+    settings = chosen.settings()
     log_at(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress("written") as told:
-        client = _connected(chosen, stack, make=True)
-        manifest = backups.restore(client, directory, chosen.crawl, replace=replace, on_progress=told)
+        client = _connected(settings, stack, make=True)
+        manifest = backups.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
     _print_manifest(manifest, directory, as_json)
 
 
-def _connected(chosen: "Settings", stack: ExitStack, *, make: bool) -> Any:
+def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     """Connect to the store; an embedded one that does not run is started for as long."""
     from opic.embedded import EmbeddedServer
     from opic.store import connect
 
-    url = chosen.store
-    if chosen.embedded:
-        running = EmbeddedServer.running(chosen.data_dir())
+    url = settings.store
+    if settings.embedded:
+        running = EmbeddedServer.running(settings.data_dir())
         if running is not None and make:
-            raise SettingsError(f"a service runs on {chosen.data_dir()}: end it first")
+            raise SettingsError(f"a service runs on {settings.data_dir()}: end it first")
         if running is None:
-            if not make and not (chosen.data_dir() / "store").is_dir():
-                raise StoreError(f"no embedded store in {chosen.data_dir()}: there is nothing to copy")
-            server = EmbeddedServer(chosen.data_dir())
+            if not make and not (settings.data_dir() / "store").is_dir():
+                raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")
+            server = EmbeddedServer(settings.data_dir())
             stack.callback(server.stop)
             server.start()
             running = server.url

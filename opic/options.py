@@ -1,11 +1,14 @@
 """What the commands share: the options that every one has, and how a store is opened by them."""
 
+import functools
+import inspect
 import logging
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hints
 
 import typer
 
@@ -33,17 +36,55 @@ Data = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
 
 
-def settings(
-    config: Path | None, store: str | None, data: Path | None, kafka: str | None, crawl: str | None, **own: Any
-) -> "Settings":
-    """Read the settings; None is not given. Here --data DIR is short for --store embedded:DIR."""
-    from opic.settings import Settings
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Which store a command is about, by the options that all commands have."""
 
-    if data is not None:
-        if store not in (None, "embedded", f"embedded:{data}"):
-            raise SettingsError(f"--data {data} and --store contradict each other: leave one out")
-        store = "embedded"
-    return Settings.load(config, store=store, data=data, kafka_bootstrap=kafka, crawl=crawl, **own)
+    store: Store = None
+    kafka: Kafka = None
+    config: Config = None
+    crawl: Crawl = None
+    data: Data = None
+
+    def settings(self, **own: Any) -> "Settings":
+        """Read the settings, a command's own among them; None is not given.
+
+        Here --data DIR is short for --store embedded:DIR.
+        """
+        from opic.settings import Settings
+
+        store = self.store
+        if self.data is not None:
+            if store not in (None, "embedded", f"embedded:{self.data}"):
+                raise SettingsError(f"--data {self.data} and --store contradict each other: leave one out")
+            store = "embedded"
+        return Settings.load(
+            self.config, store=store, data=self.data, kafka_bootstrap=self.kafka, crawl=self.crawl, **own
+        )
+
+
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become."""
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        command(chosen=Chosen(**{name: given.pop(name) for name in names}), **given)
+
+    names = [field.name for field in fields(Chosen)]
+    hints, own = get_type_hints(Chosen, include_extras=True), inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        if parameter.name == "chosen":
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
+                for name in names
+            ]
+        else:
+            parameters.append(parameter)
+    # What typer looks at: it knows no other way for commands to share options.
+    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
 
 
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
