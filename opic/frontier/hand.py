@@ -152,10 +152,15 @@ class Hand:
                 view.as_of = time.monotonic()
             else:
                 view = self._install(self._make())
-        elif view.moved and self._making is None and age > min(REST * self._view_seconds, VIEW_SECONDS_MAX / 2):
+        elif view.moved and self._making is None and age > self._rest():
             self._depth = view.order("any", None).depth
             self._making = self._maker.submit(self._make)
         return self._with_rules(view)
+
+    def _rest(self) -> float:
+        """Return how old a view gets before the next is made: which is done in time if it takes twice as long."""
+        took = self._view_seconds
+        return min(REST * took, VIEW_SECONDS_MAX / 2, VIEW_SECONDS_MAX - 2 * took)
 
     def _with_rules(self, view: View) -> View:
         if self.admission is not None:
