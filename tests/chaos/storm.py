@@ -43,6 +43,7 @@ from opic.kafka.connection import headers_of, quiet_client
 from opic.ledger import Ledger
 from opic.settings import Settings
 from opic.store import Crawl, Keys, Writer, connect
+from opic.store.connection import Client
 
 WORKERS = 3
 WORKERS_MAX = 5
@@ -316,7 +317,7 @@ class Storm:
                 wait_replicas=self.world.replicas,
             )
             with connect(self.store.url) as client:
-                Crawl.open(client, self.settings.crawl, self.settings.rules_given())
+                self.opened(client)
             stack.callback(self._end_workers)
             for _ in range(WORKERS):
                 self.start_worker()
@@ -328,6 +329,13 @@ class Storm:
 
     def __exit__(self, *_: object) -> None:
         self._stack.close()
+
+    def opened(self, client: Client) -> Crawl:
+        """Open the crawl, made if it is not there: a store of two seconds may be lost as a whole.
+
+        By the workers' settings, whoever comes first after such a loss: with others they would refuse it.
+        """
+        return Crawl.open(client, self.settings.crawl, self.settings.rules_given())
 
     def _hash_tags(self) -> list[str]:
         return [Keys(self.settings.crawl, shard).books for shard in range(self.world.shards)]
@@ -396,7 +404,7 @@ class Storm:
     def apply_all_again(self) -> None:
         """A second reader has the topic from its beginning, in pieces, each twice, while the others go on."""
         with connect(self.store.url) as client:
-            crawl = Crawl.open(client, self.settings.crawl)
+            crawl = self.opened(client)
             writer = Writer(crawl)
             for name, found in self.topic.all_records().items():
                 known = found[: crawl.resume(name)]
@@ -407,7 +415,7 @@ class Storm:
     def deliver_twice(self) -> None:
         """Two more deliver to all shards, at once with the workers."""
         with connect(self.store.url) as client:
-            crawl = Crawl.open(client, self.settings.crawl)
+            crawl = self.opened(client)
             both = [threading.Thread(target=Writer(crawl).deliver) for _ in range(2)]
             for one in both:
                 one.start()
@@ -466,7 +474,7 @@ class Storm:
 
     def inspect(self) -> None:
         with connect(self.store.url) as client:
-            crawl = Crawl.open(client, self.settings.crawl)
+            crawl = self.opened(client)
             self.settle(crawl)
             partitions = self.topic.all_records()
             records = [record for found in partitions.values() for record in found]
