@@ -1,11 +1,10 @@
 """Whatever breaks, each event's effect is there exactly once and the books balance: a short storm over each world.
 
-`make chaos MINUTES=30` is the long form. A failure names its seed: `make chaos SEED=N` breaks the same things in the
-same order.
+`make chaos MINUTES=30` is the long form, with a seed of its own. A failure names its seed: `make chaos SEED=N` breaks
+the same things in the same order.
 """
 
 import os
-import random
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,8 @@ from chaos.bank import expected_of, inspect
 from chaos.storm import EVENTS_A_SPELL_MIN, WORLDS, run
 from opic.store import Crawl, Writer
 
-SEED = int(os.environ.get("OPIC_CHAOS_SEED") or random.SystemRandom().randrange(10**9))
+# The same each time, so that a failure here is a change's; `make chaos` draws a new one.
+SEED = int(os.environ.get("OPIC_CHAOS_SEED") or 20030524)
 SPELL_SECONDS = 12.0
 
 PAGES = [f"http://{name}.org/" for name in "abcdef"]
