@@ -37,8 +37,6 @@ from harness import counted_sends, write_result
 
 from opic.api.together import Together
 from opic.embedded import EmbeddedServer
-from opic.events import CrawlEvent, encode_crawl_event
-from opic.events import Record as LogRecord
 from opic.mirror import Mirror, Snapshot
 from opic.query import Ask, Importances, Query
 from opic.store import Crawl, Shard, Store, connect
@@ -67,12 +65,8 @@ def ingest(store_url: str, urls: list[str], pace: Any, events: Any, stop: Any) -
         if due <= 0 or asked < 0:
             time.sleep(0.01)
             continue
-        log = []
-        for _ in range(due):
-            event = CrawlEvent(url=rng.choice(urls), links=rng.sample(urls, LINKS))
-            log.append(LogRecord(offset, time.time_ns() // 1000, encode_crawl_event(event)))
-            offset += 1
-        store.apply("busy/0", log)
+        store.apply("busy/0", bench_query.reads(rng, urls, offset, due, LINKS))
+        offset += due
         done += due
         events.value += due
 

@@ -133,13 +133,21 @@ def ingest(store_url: str, crawl: str, urls: list[str], events: object, stop: ob
     """Read pages at random, as fast as it goes; tell how many."""
     store, rng, offset = Store(Shard.open(connect(store_url), crawl)), random.Random(SEED), 0
     while not stop.is_set():
-        log = []
-        for _ in range(BUSY_EVENTS_A_CALL):
-            event = CrawlEvent(url=rng.choice(urls), links=rng.sample(urls, BUSY_LINKS))
-            log.append(LogRecord(offset, time.time_ns() // 1000, encode_crawl_event(event)))
-            offset += 1
-        store.apply("busy/0", log)
+        store.apply("busy/0", reads(rng, urls, offset, BUSY_EVENTS_A_CALL, BUSY_LINKS))
+        offset += BUSY_EVENTS_A_CALL
         events.value = offset
+
+
+def reads(rng: random.Random, urls: list[str], offset: int, count: int, links: int) -> list[LogRecord]:
+    """Return records from an offset on: reads of pages at random, which link to others at random."""
+    return [
+        LogRecord(
+            offset + nth,
+            time.time_ns() // 1000,
+            encode_crawl_event(CrawlEvent(url=rng.choice(urls), links=rng.sample(urls, links))),
+        )
+        for nth in range(count)
+    ]
 
 
 class _Forgetful(Past):

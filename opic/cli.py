@@ -23,7 +23,8 @@ from opic.cli_rules import rules_app
 from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
 from opic.cli_store import backup, restore
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
-from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, log_at, open_to_feed
+from opic.logs import log_to_stderr
+from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, open_to_feed
 from opic.output import print_answer, print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def serve(
     from opic.api.server import url_of
     from opic.service import EmbeddedService, StandingService
 
-    log_at(logging.INFO, settings.log_format)
+    log_to_stderr(logging.INFO, settings.log_format)
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     with listener, ending_in_order(), opened as service:
@@ -211,7 +212,7 @@ def replay(
         tuple(seed_url or ()),
     )
     settings = chosen.settings()
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         backend, works_here = open_to_feed(settings, stack)
         with _progress() as told:

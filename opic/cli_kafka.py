@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.errors import BadEvent
-from opic.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order, log_at
+from opic.logs import log_to_stderr
+from opic.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order
 from opic.output import print_fields, print_json, print_list
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def _cluster(settings: "Settings") -> "Cluster":
 
     from opic.kafka import Cluster, quiet_client
 
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     quiet_client()
     return Cluster(settings)
 
@@ -190,7 +191,7 @@ def _letters(settings: "Settings") -> Iterator["Letters"]:
 
     from opic.service import open_backend
 
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         yield open_backend(settings, stack).letters
 

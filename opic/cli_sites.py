@@ -8,7 +8,7 @@ import typer
 
 from opic.errors import BadInput
 from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing
-from opic.output import print_fields, print_json, print_list
+from opic.output import print_answer, print_list
 
 if TYPE_CHECKING:
     from opic.service import Backend
@@ -53,10 +53,7 @@ def explain(
     with asking(chosen.settings()) as backend:
         as_of = backend.query.as_of(policy)
         answer = {"as_of": as_of, **seen(backend, url, backend.explain(url, policy, window))}
-    if as_json:
-        print_json(answer)
-    else:
-        print_fields(_flat(answer))
+    print_answer(answer if as_json else _flat(answer), as_json)
 
 
 def _flat(answer: Mapping[str, object], above: str = "") -> dict[str, object]:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from opic.errors import SettingsError, StoreError
-from opic.options import AsJson, Chosen, choosing, ending_in_order, log_at
+from opic.logs import log_to_stderr
+from opic.options import AsJson, Chosen, choosing, ending_in_order
 from opic.output import print_fields, print_json
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ def backup(
     from opic.store import Crawl as OpenCrawl
 
     settings = chosen.settings()
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress("copied") as told:
         client = _connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
@@ -61,7 +62,7 @@ def restore(
     from opic import backup as backups
 
     settings = chosen.settings()
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress("written") as told:
         client = _connected(settings, stack, make=True)
         manifest = backups.restore(client, directory, settings.crawl, replace=replace, on_progress=told)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 import typer
 
 from opic.errors import SettingsError
-from opic.logs import LogFormat, log_to_stderr
+from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.service import Backend
@@ -109,14 +109,9 @@ def asking(settings: "Settings") -> Iterator["Backend"]:
     """Open the store for a question; an embedded one that does not run is started for as long."""
     from opic.service import open_backend
 
-    log_at(logging.WARNING)
+    log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         yield open_backend(settings, stack)
-
-
-def log_at(level: int, form: LogFormat = "text") -> None:
-    """Log to stderr, from a level on."""
-    log_to_stderr(level, form)
 
 
 @contextmanager

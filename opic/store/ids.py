@@ -4,7 +4,7 @@ Ids never change, so whatever a worker has seen stays true. The fingerprint's ke
 hostile site can't choose URLs that collide. The URLs themselves lie in blocks of 256, compressed once full.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -190,7 +190,8 @@ def read_urls(client: Client, asked: Sequence[tuple[Keys, Iterable[int]]]) -> li
     for (nth, _), block, ids in zip(wanted, blocks, wanted.values(), strict=True):
         urls[nth] |= {i: block[i % ROWS_URLS] for i in ids if i % ROWS_URLS < len(block)}
     for (nth, _), ids in wanted.items():
-        _check_whole(urls[nth], ids)
+        if missing := [i for i in ids if i not in urls[nth]]:
+            raise _damaged(missing[0])
     return urls
 
 
@@ -199,16 +200,15 @@ def read_run(client: Client, keys: Keys, ids: range) -> list[str]:
     numbers = range(ids.start // ROWS_URLS, -(-ids.stop // ROWS_URLS))
     blocks = _blocks(client, [keys], [(0, number) for number in numbers])
     for number, block in zip(numbers, blocks, strict=True):
-        until = min(ROWS_URLS, ids.stop - number * ROWS_URLS)
-        _check_whole(range(number * ROWS_URLS, number * ROWS_URLS + len(block)), [number * ROWS_URLS + until - 1])
-        del block[until:]
+        first = number * ROWS_URLS
+        if first + len(block) < min(first + ROWS_URLS, ids.stop):
+            raise _damaged(first + len(block))
+        del block[ids.stop - first :]
     return [url for block in blocks for url in block][ids.start % ROWS_URLS :]
 
 
-def _check_whole(found: Container[int], ids: Iterable[int]) -> None:
-    missing = next((i for i in ids if i not in found), None)
-    if missing is not None:
-        raise StoreError(f"the URL of page {missing} is missing: the store is damaged, restore a backup")
+def _damaged(page: int) -> StoreError:
+    return StoreError(f"the URL of page {page} is missing: the store is damaged, restore a backup")
 
 
 def _blocks(client: Client, keys: Sequence[Keys], asked: Sequence[tuple[int, int]]) -> list[list[str]]:
