@@ -39,11 +39,12 @@ check: lint ## in under two minutes: style, types, and the tests not marked slow
 chaos: setup ## break a running crawl for MINUTES (1), with SEED, and see that nothing is lost or doubled
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## every benchmark; results as JSON in benchmarks/results/
+bench: setup ## every benchmark, small; results as JSON in benchmarks/results/
 	@mkdir -p benchmarks/results
 	@set -e; found=0; for file in benchmarks/bench_*.py; do \
 	  [ -e "$$file" ] || continue; \
-	  found=1; printf '\n== %s\n' "$$file"; $(BIN)/python "$$file"; \
+	  found=1; printf '\n== %s\n' "$$file"; \
+	  case "$$file" in *endpoint*) $(BIN)/python "$$file" --quick ;; *) $(BIN)/python "$$file" ;; esac; \
 	done; \
 	[ $$found = 1 ] || echo "no benchmarks/bench_*.py yet"
 

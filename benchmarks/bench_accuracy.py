@@ -41,8 +41,10 @@ from workloads import LOADERS, Graph, IntArray, NotHere, load
 from opic.cash import MILLION, Books, Rules
 from opic.embedded import EmbeddedServer
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.ingest import ShardWriter
 from opic.ledger import Audit, Ledger
-from opic.store import Shard, Store
+from opic.replica import Crawl
+from opic.store import Shard
 from opic.store.connection import connect
 from opic.urls import canonical_url
 
@@ -114,7 +116,7 @@ class LedgerEngine(Ledger):
         return Columns(list(self.pages), v + self.books.credit, np.fromiter((p.spent for p in pages), np.int64, known))
 
 
-class StoreEngine(Store):
+class StoreEngine(ShardWriter):
     """The store, with its columns and the URLs that were fetched so far."""
 
     def __init__(self, shard: Shard) -> None:
@@ -122,12 +124,21 @@ class StoreEngine(Store):
         super().__init__(shard)
         self._urls: list[str] = []
 
+    @property
+    def books(self) -> Books:
+        """The totals after the last record."""
+        return self.replica.books
+
+    def audit(self) -> Audit:
+        """Recount the books from the store's own journal and blocks."""
+        return Crawl([self.shard]).audit()[0]
+
     def columns(self) -> Columns:
-        """Read the columns whole, and the URLs of pages that are new."""
-        found, urls = self.shard.columns(), self._urls
-        new = self.shard.urls_of(range(len(urls), len(found.v)))
-        urls += [new[page_id] for page_id in range(len(urls), len(found.v))]
-        return Columns(urls, found.v + found.books.credit, found.spent)
+        """Return the columns, and the URLs, of which those of new pages are read."""
+        urls, ids = self._urls, range(len(self._urls), len(self.replica))
+        new = self.urls_of(ids)
+        urls += [new[page_id] for page_id in ids]
+        return Columns(urls, self.replica.cash(), self.replica.spent())
 
 
 @contextmanager

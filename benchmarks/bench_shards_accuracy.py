@@ -30,9 +30,9 @@ from workloads import LOADERS, Graph, NotHere, load
 
 from opic.cash import Rules
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.store import Crawl as Shards
+from opic.ingest import Writer
+from opic.replica import Crawl as Shards
 from opic.store import connect
-from opic.store.writer import Writer
 
 READS_PER_PAGE = (1.0, 2.0, 5.0, 10.0)
 HOSTS = 100
@@ -102,14 +102,12 @@ class Many:
     def columns(self) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return the node, the cash and the history of each known page."""
         nodes, cash, history = [], [], []
-        for shard, of_shard in zip(self.crawl.shards, self._nodes, strict=True):
-            found = shard.columns()
-            new = shard.urls_of(range(len(of_shard), len(found.v)))
-            of_shard += [self._node_of[new[i]] for i in range(len(of_shard), len(found.v))]
-            known = np.flatnonzero(found.state)
-            nodes.append(np.array(of_shard, np.int64)[known])
-            cash.append(found.v[known] + found.books.credit)
-            history.append(found.spent[known])
+        for number, (replica, of_shard) in enumerate(zip(self.crawl.follow(), self._nodes, strict=True)):
+            new = self.crawl.urls_in(number, range(len(of_shard), len(replica)))
+            of_shard += [self._node_of[url] for url in new]
+            nodes.append(np.array(of_shard, np.int64))
+            cash.append(replica.cash())
+            history.append(replica.spent())
         return np.concatenate(nodes), np.concatenate(cash), np.concatenate(history)
 
 

@@ -22,18 +22,20 @@ import msgpack
 from harness import RECORD_TIME_US, SEEDS_A_RECORD
 from workloads import SEED, Crawl
 
+import opic
 from opic.embedded import EmbeddedServer
 from opic.events import encode_seeds
 from opic.service import Backend
 from opic.settings import Settings
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(opic.__file__).resolve().parents[1]  # Of the checkout that is measured.
 NEW_SHARE = 0.1  # Of an event's links.
 READ_STRIDE = 20  # Events read one page in twenty; the others keep their leases, which a read would end.
 SEEDS_A_TURN = 100_000  # The log keeps what did not take effect yet.
 EVENTS_A_TURN = 5_000
 PACE = 6_000  # Events a second that the worker is thought to take, until it was seen to take more.
 LEAD_SECONDS, FEED_SECONDS = 2.0, 0.25  # So much waits for it; how often that is looked at.
+PACED_SECONDS = 0.025  # Between two looks whether events are due, where they come by the clock.
 PATIENCE_SECONDS = 120.0
 START = "import sys; from opic.cli import main; sys.exit(main())"
 
@@ -233,6 +235,14 @@ class Running:
         if empty > 1:
             raise SystemExit(f"the worker ran out of events {empty} times: raise LEAD_SECONDS")
 
+    def keep_pace(self, done: threading.Event, events_per_s: float) -> None:
+        """Let events come by the clock until told to end; late ones come together."""
+        started, sent, events = time.perf_counter(), 0, self.world.events
+        while not done.wait(PACED_SECONDS):
+            due = round((time.perf_counter() - started) * events_per_s)
+            self.backend.accept([events[(self._next_event + i) % len(events)] for i in range(due - sent)])
+            self._next_event, sent = (self._next_event + due - sent) % len(events), due
+
     def cpu_seconds(self) -> dict[str, float]:
         """Return the CPU time so far of the processes, by name, and of the server's."""
         pids = {name: process.pid for name, process in self.processes.items()}
@@ -276,25 +286,30 @@ def running(world: World, directory: Path, **settings: Any) -> Iterator[Running]
 
 
 class Stretch:
-    """What happens in a stretch of time: events that take effect, CPU time that is used. A worker is kept busy.
+    """What happens in a stretch of time: events that take effect, CPU time that is used.
+
+    A worker is kept busy, or gets so many events a second.
 
     >>> with Stretch(running) as stretch:  # doctest: +SKIP
     ...     ask_something()
     >>> stretch.events_per_s  # doctest: +SKIP
     """
 
-    def __init__(self, one: Running) -> None:
+    def __init__(self, one: Running, pace_events_per_s: float | None = None) -> None:
         """Nothing is counted yet."""
-        self._one, self.events_per_s = one, 0.0
+        self._one, self._pace, self.events_per_s = one, pace_events_per_s, 0.0
         self.cpu_share: dict[str, float] = {}  # Of one core, by process.
         self._stack = ExitStack()
 
     def __enter__(self) -> "Stretch":
         """Begin."""
         if "worker" in self._one.processes:
-            self._one.feed()
             done, thread = threading.Event(), self._stack.enter_context(ThreadPoolExecutor(1))
-            feeding = thread.submit(self._one.keep_fed, done)
+            if self._pace is not None:
+                feeding = thread.submit(self._one.keep_pace, done, self._pace)
+            else:
+                self._one.feed()
+                feeding = thread.submit(self._one.keep_fed, done)
             self._stack.callback(lambda: (done.set(), feeding.result()))
         self._cpu, self._before, self._started = self._one.cpu_seconds(), self._one.applied(), time.perf_counter()
         return self

@@ -6,8 +6,9 @@ syncs its file, and answers. Its constants come from `bench_shards` (CPU of work
 event with one worker) and from one row of `bench_kafka` (what reading from Kafka adds); it then says the rates of the
 other rows of `bench_kafka`, with as much of the machine taken by others as was measured there. Both are printed.
 
-Then the same simulation on cores enough, with the constants of a large store (`bench_cost`, `bench_memory`), and plain
-multiplication for memory, network and disks. The result is a Markdown table, the one of docs/decisions/0011-sizing.md.
+Then the same simulation on cores enough, with the constants of a large store (`bench_journal`, `bench_memory`), and
+plain multiplication for memory, network and disks. The result is a Markdown table, the one of
+docs/decisions/0011-sizing.md.
 
     python benchmarks/sizing.py
     python benchmarks/sizing.py --events-a-day 1e8 --pages 2e8
@@ -150,7 +151,7 @@ def read(name: str) -> dict[str, Any]:
     """
     path = RESULTS / f"{name}.json"
     if not path.is_file():
-        raise SystemExit(f"{path.name} is not there: run benchmarks/bench_{name}.py first")
+        raise SystemExit(f"{path.name} is not there: run the benchmark that writes it first")
     found: dict[str, Any] = json.loads(path.read_text())
     return found
 
@@ -207,32 +208,32 @@ def size(
     args: argparse.Namespace, shards: Mapping[str, Any], kafka: Mapping[str, Any], reading: float
 ) -> dict[str, Any]:
     """Multiply, and find by simulation how many workers keep up at the peak."""
-    cost, memory = read(args.cost), read("memory")
-    plain = [row for row in cost["rows"] if row["variant"] == "as it is" and row["shards"] == 1]
-    large = max((row for row in plain if row["pages"] <= args.shard_pages), key=lambda row: row["pages"])
+    journal, memory = read(args.journal), read("memory")
+    rows = [row for row in journal["speed"] if row["kind"] == "tenth" and row["inflow"]]
+    row = max((row for row in rows if row["pages"] <= args.shard_pages), key=lambda row: row["pages"])
+    large, new_share = row["now"], row["new_share"]
     mean = args.events_a_day / DAY_SECONDS
     peak = mean * PEAK
     # What many shards add to what one large one costs.
     extra_worker, extra_server = (
-        at_new_share(shards, args.shards_measured, figure, cost["new_share"])
-        - at_new_share(shards, 1, figure, cost["new_share"])
+        at_new_share(shards, args.shards_measured, figure, new_share) - at_new_share(shards, 1, figure, new_share)
         for figure in ("worker_cpu_us", "server_cpu_us")
     )
-    worker = large["worker_us"] + extra_worker + reading
-    server = large["server_us"] + max(0.0, extra_server)
+    worker = large["worker_cpu_us"] + extra_worker + reading
+    server = large["server_cpu_us"] + max(0.0, extra_server)
     resident = memory["engines"]["defaults"]["resident_bytes_a_page"]
     memory_bytes = resident * args.pages
     nodes_memory = math.ceil(memory_bytes / (NODE_GIB * 2**30 * USED_MAX))
     nodes_cpu = math.ceil(peak * server / 1e6 / USED_MAX)
     nodes = max(nodes_memory, nodes_cpu)
-    small = constants_of(shards, args.shards_measured, cost["new_share"])
+    small = constants_of(shards, args.shards_measured, new_share)
     constants = Constants(worker, server, small.wait, 0.0, small.events_a_step)
     workers = max(1, math.ceil(peak * worker / 1e6))
     while (found := simulate(constants, workers, nodes, math.inf))["events_per_s"] < peak:
         workers = max(workers + 1, math.ceil(workers * 1.05))
     partitions = 1 << max(0, math.ceil(math.log2(workers)))
-    row = next(r for r in shards["warm"] if r["shards"] == args.shards_measured)
-    outbox = row["deposits_an_event"] * row["outbox_bytes_a_deposit"]
+    crossing = next(r for r in shards["warm"] if r["shards"] == args.shards_measured)
+    outbox = crossing["deposits_an_event"] * crossing["outbox_bytes_a_deposit"]
     wire = large["in_bytes"] + large["out_bytes"] + 2 * outbox
     aof = large["aof_bytes"] + outbox
     log_bytes = kafka["publishing"]["log_bytes_an_event"]
@@ -261,8 +262,8 @@ def size(
         "kafka_tb": log_bytes * args.events_a_day * RETENTION_DAYS * REPLICATION / 1e12,
         "publisher_cores_peak": kafka["publishing"]["publisher_us"] * peak / 1e6,
         "kafka_cores_peak": (kafka["publishing"]["kafka_us"] * REPLICATION + first_kafka_us(kafka)) * peak / 1e6,
-        "deposits_between_shards_per_s": row["deposits_an_event"] * peak,
-        "largest_store_measured": large["pages"],
+        "deposits_between_shards_per_s": crossing["deposits_an_event"] * peak,
+        "largest_store_measured": row["pages"],
     }
 
 
@@ -308,7 +309,7 @@ def main() -> int:
     parser.add_argument("--events-a-day", type=float, default=1e9)
     parser.add_argument("--pages", type=float, default=2e9, help="known")
     parser.add_argument("--shards-measured", type=int, default=64, help="the row of bench_shards that costs follow")
-    parser.add_argument("--cost", default="cost-jemalloc", help="the result of bench_cost to count with")
+    parser.add_argument("--journal", default="journal", help="the result of bench_journal to count with, one shard")
     parser.add_argument("--shard-pages", type=float, default=math.inf, help="costs of a shard of at most so many pages")
     args = parser.parse_args()
     shards, kafka = read("shards"), read("kafka")

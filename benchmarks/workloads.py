@@ -163,6 +163,37 @@ def page_url(host: int, page: int) -> str:
     )
 
 
+class Known:
+    """Known pages as pairs of host and page, in the order in which they were found; the first ones take no memory."""
+
+    def __init__(self, pages: int, hosts: int) -> None:
+        """Start with so many pages, spread evenly: the first hosts have one more where they don't divide."""
+        self._first, (self._size, self._larger) = pages, divmod(pages, hosts)
+        self._found: list[tuple[int, int]] = []
+
+    def __len__(self) -> int:
+        """Count the pages."""
+        return self._first + len(self._found)
+
+    def __getitem__(self, number: int) -> tuple[int, int]:
+        """Return host and page by number."""
+        if number >= self._first:
+            return self._found[number - self._first]
+        in_larger = self._larger * (self._size + 1)
+        if number < in_larger:
+            return divmod(number, self._size + 1)
+        host, page = divmod(number - in_larger, self._size)
+        return self._larger + host, page
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """Yield host and page of each."""
+        return (self[number] for number in range(len(self)))
+
+    def append(self, page: tuple[int, int]) -> None:
+        """Add a page that was found."""
+        self._found.append(page)
+
+
 class Crawl:
     """Hosts with pages, known from the start or found on the way, and the events of who reads them.
 
@@ -175,11 +206,16 @@ class Crawl:
         self.random = random.Random(f"{SEED}/{pages}/{pages_a_host}").random
         hosts = max(1, pages // pages_a_host)
         self.sizes = [pages // hosts + (host < pages % hosts) for host in range(hosts)]
-        self.known = [(host, page) for host in range(hosts) for page in range(self.sizes[host])]
+        self.known = Known(pages, hosts)
+        self.pages_at_first = pages
 
     def urls(self) -> list[str]:
         """Return the known pages in the order in which they were found."""
-        return [page_url(host, page) for host, page in self.known]
+        return list(self.each_url())
+
+    def each_url(self) -> Iterator[str]:
+        """Yield them, for crawls whose list would be large."""
+        return (page_url(host, page) for host, page in self.known)
 
     def events(self, count: int, new_share: float, links: int = LINKS) -> list[bytes]:
         """Return encoded events that read pages picked from all known ones, with equal chances."""

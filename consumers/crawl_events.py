@@ -17,13 +17,13 @@ from typing import TypeVar
 from opic.embedded import EmbeddedServer, disk_full
 from opic.errors import OpicError, StoreError, StoreUnavailable
 from opic.health import Health, HealthPort
+from opic.ingest import Writer
 from opic.log import EventLog
 from opic.logs import log_to_stderr
+from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import connect
-from opic.store.crawl import Crawl
 from opic.store.durability import Durability, durability_problem
-from opic.store.writer import Writer
 from opic.tally import Tally
 from opic.worker import Backoff, LogSource, Source, work
 
@@ -64,21 +64,26 @@ class Worker:
             ))  # fmt: skip
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
                 log.warning("durability: %s", problem.text)
-            writer = Writer(crawl, settings.limits(), settings.retry_seconds)
+            writer = Writer(crawl, settings.limits(), settings.retry_seconds, settings.journal_bytes)
             tally = Tally(crawl.shards[0])
             on_our_disk = settings.embedded or self._parent is not None
+
+            def full() -> str | None:
+                return disk_full(settings.data_dir()) if on_our_disk else None
+
             source, between = self._source(crawl, writer, stack)
             work(
                 writer,
                 source,
                 tally=tally,
                 stopped=self.stopped,
-                full=lambda: disk_full(settings.data_dir()) if on_our_disk else None,
+                full=full,
                 watch=self.health,
                 between=between,
             )
             try:
-                tally.tell(now=True)
+                if full() is None:
+                    tally.tell(now=True)
             except StoreUnavailable as error:
                 log.info("what the last steps took is not counted: %s", error)
 

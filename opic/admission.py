@@ -1,14 +1,14 @@
 """Admission: which known pages may be suggested now, by the rules of an operator and by what traps look like.
 
 Rules and thresholds are one document in the store, so every endpoint goes by the same, at most LOOK_SECONDS after it
-was set. What is said of a page rests on its URL alone and is a byte, worked out once as the page becomes known; what is
-said of a host or a site rests on how much of the crawl it has become, and is looked at again as the crawl goes on.
+was set. What is said of a page rests on its URL alone and is a byte. Pages are judged in the order in which they became
+known, some at a time; one that is to be handed out before its turn is judged by itself. What is said of a host or a
+site rests on how much of the crawl it has become, and is looked at again as the crawl goes on.
 """
 
 import logging
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,12 +19,13 @@ import numpy as np
 
 from opic.cash import Flag
 from opic.errors import BadInput, StoreMismatch
-from opic.mirror import Bools, Hosts, Int32s, Snapshot
+from opic.hosts import Bools, HostNames, Int32s
+from opic.mirror import Bytes, Int64s, Snapshot
+from opic.replica import Crawl
+from opic.replica.checkpoint import URLS_A_FIELD
+from opic.replica.crawl import Place
 from opic.rules import RuleBook, check_rules
-from opic.store import Crawl, Shard
-from opic.store.columns import I64, Bytes, Int64s
 from opic.store.connection import store_errors
-from opic.store.keys import BLOCK_BYTES, ROWS_I64, ROWS_URLS
 from opic.traps import WINDOW, Shapes, Traps, Verdict, Window, check_traps, outgrown
 from opic.urls import canonical_url, host_of, registered_domain, shown
 
@@ -35,7 +36,9 @@ WEIGH_REST: Final = 50  # Hosts and sites are weighed again after so many times 
 WEIGH_SECONDS_MIN: Final = 0.1  # and no sooner.
 SPARED_SECONDS: Final = 1.0  # Where nothing else is to be had, an outgrown site gives a page so often.
 NO_LIMIT: Final = 1 << 40
-URL_BLOCKS_A_CALL: Final = 64
+URLS_AT_ONCE: Final = 40 * URLS_A_FIELD  # Judged in some 10 ms.
+UNJUDGED: Final = 255
+NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = ("rules", "traps")
 
 
@@ -72,86 +75,129 @@ def check_policy(given: object) -> Policy:
 
 
 class _Verdicts:
-    """What is said of a shard's pages, by id. Two threads never read it at once."""
+    """What is said of a shard's pages, by id. One thread at a time judges; any may ask what was said."""
 
-    def __init__(self, shard: Shard, policy: Policy, year: int) -> None:
-        self._shard, self._policy = shard, policy
+    def __init__(self, crawl: Crawl, shard: int, policy: Policy, year: int) -> None:
+        self._crawl, self._shard, self._policy = crawl, shard, policy
+        self._replica = crawl.replicas[shard]
         self._shapes = Shapes(policy.traps, year)
-        self._of_page = np.zeros(0, np.uint8)
-        self._pages = 0
+        self._of_page = np.full(0, UNJUDGED, np.uint8)
+        self.pages = 0  # So many had their turn.
 
-    def read(self, hosts: Int32s, rules_of: Mapping[int, Sequence[int]]) -> Bytes:
-        """Return the verdicts of the pages whose hosts these are, reading the URLs of those that are new."""
-        pages = len(hosts)
-        if pages > len(self._of_page):
-            # A new array: whoever holds a view of the old one keeps what he saw.
-            grown = np.zeros(max(pages, 2 * len(self._of_page)), np.uint8)
-            grown[: self._pages] = self._of_page[: self._pages]
-            self._of_page = grown
-        step = URL_BLOCKS_A_CALL * ROWS_URLS
-        while self._pages < pages:
-            ids = range(self._pages, min(pages, (self._pages // step + 1) * step))
-            urls = self._shard.urls_in(ids)
-            self._of_page[ids.start : ids.stop] = self._judge(urls, hosts[ids.start : ids.stop], rules_of)
-            self._pages = ids.stop
-        return self._of_page[:pages]
+    def of(self, ids: Int64s) -> Bytes:
+        """Return what is said of pages."""
+        column = self._of_page
+        if not len(column):
+            return np.full(len(ids), UNJUDGED, np.uint8)
+        found: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(UNJUDGED))
+        return found
 
-    def of(self, page: int) -> Verdict:
-        """Return what is said of a page, FREE if its URL was not read yet."""
-        return Verdict(int(self._of_page[page])) if page < self._pages else Verdict.FREE
+    def shut(self, ids: Int64s) -> Bools:
+        """Return which pages are not to be offered, as far as they were judged."""
+        return is_shut(self.of(ids))
 
-    def _judge(self, urls: Sequence[str], hosts: Int32s, rules_of: Mapping[int, Sequence[int]]) -> Bytes:
-        book, traps = self._policy.book, self._policy.traps
-        found = self._shapes.judge_all(urls) if traps.on else bytearray(len(urls))
+    def all(self, pages: int) -> Bytes:
+        """Return what is said of the first so many pages."""
+        found, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
+        found[: len(known)] = known
+        return found
+
+    def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+        """Judge the next pages, URLS_AT_ONCE at most; return those that are not to be offered."""
+        pages = len(self._replica)
+        if self.pages >= pages:
+            return NONE
+        first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
+        urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
+        said = self._shapes.judge_all(urls) if self._policy.traps.on else bytearray(len(urls))
+        self.pages = last
+        return self._note(ids, self._by_rules(urls, ids, said, rules_of))
+
+    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> None:
+        """Judge those of some pages that were not."""
+        ids = ids[self.of(ids) == UNJUDGED]
+        if not len(ids):
+            return
+        found = self._crawl.urls_of([(self._shard, page) for page in ids.tolist()])
+        urls = [found[self._shard, page] for page in ids.tolist()]
+        shapes, on = self._shapes, self._policy.traps.on
+        said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
+        self._note(ids, self._by_rules(urls, ids, said, rules_of))
+
+    def _by_rules(
+        self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
+    ) -> Bytes:
+        book = self._policy.book
         if book.rules:
-            for at, (url, host) in enumerate(zip(urls, hosts.tolist(), strict=True)):
+            hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
+            for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
                 if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
                     allowed = book.rules[number].effect == "allow"
-                    found[at] = Verdict.ALLOWED if allowed else Verdict.DENIED
-        return np.frombuffer(found, np.uint8)
+                    said[at] = Verdict.ALLOWED if allowed else Verdict.DENIED
+        return np.frombuffer(said, np.uint8)
+
+    def _note(self, ids: Int64s, verdicts: Bytes) -> Int64s:
+        pages = int(ids.max()) + 1
+        if pages > len(self._of_page):
+            # A new array: whoever reads the old one at this moment is told of the change afterwards.
+            grown = np.full(max(pages, len(self._replica), len(self._of_page) * 5 // 4), UNJUDGED, np.uint8)
+            grown[: len(self._of_page)] = self._of_page
+            self._of_page = grown
+        self._of_page[ids] = verdicts
+        shut: Int64s = ids[is_shut(verdicts)]
+        return shut
+
+
+def is_shut(verdicts: Bytes) -> Bools:
+    """Tell which verdicts keep pages from being offered."""
+    shut: Bools = (verdicts >= Verdict.DENIED) & (verdicts != UNJUDGED)
+    return shut
 
 
 class _RulesOf(dict[int, tuple[int, ...]]):
     """The rules of each host, by the host's number, found when they are first asked for."""
 
-    def __init__(self, book: RuleBook, hosts: Hosts) -> None:
+    def __init__(self, book: RuleBook, hosts: HostNames) -> None:
         super().__init__()
         self._book, self._hosts = book, hosts
 
     def __missing__(self, number: int) -> tuple[int, ...]:
-        self[number] = found = self._book.of_host(self._hosts.names[number])
+        self[number] = found = self._book.of_host(self._hosts[number])
         return found
 
 
 class _Weighed:
     """Hosts that are large and sites that have outgrown what others paid them, each a group of hosts."""
 
-    def __init__(self, table: Hosts | None = None, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
-        """Nothing is weighed without a table of hosts."""
-        self.table, self.large = table, sorted(large)
+    def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
+        self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
         self.site = {site: len(self.large) + at for at, site in enumerate(sites)}
         groups: list[int | str] = [*self.large, *self.site]
         self.group_of = {key: at for at, key in enumerate(groups)}  # By host or site.
         self._groups = np.full(0, -1, np.int32)
-        self._filled = 0
+        self._filled = [0] * len(self._tables)  # Hosts of each shard.
 
     def groups(self) -> Int32s:
         """Return the group of each host by its number, -1 for none; that of its site if it has outgrown others."""
-        assert self.table is not None
-        names = self.table.names
-        known = len(names)
-        if known > len(self._groups):
-            grown = np.full(max(known, 2 * len(self._groups)), -1, np.int32)
-            grown[: self._filled] = self._groups[: self._filled]
+        shards, hosts = len(self._tables), max(map(len, self._tables))
+        if shards * hosts > len(self._groups):
+            grown = np.full(shards * (hosts + hosts // 4), -1, np.int32)
+            grown[: len(self._groups)] = self._groups
+            if not len(self._groups):
+                grown[self.large] = np.arange(len(self.large))
             self._groups = grown
-        fresh = [host for host in self.large if host >= self._filled]
-        self._groups[fresh] = [self.group_of[host] for host in fresh]
-        if self.site:
-            for host in range(self._filled, known):
-                if (at := self.site.get(registered_domain(names[host]))) is not None:
-                    self._groups[host] = at
-        self._filled = known
-        return self._groups[:known]
+        for shard, table in enumerate(self._tables):
+            known, filled = len(table), self._filled[shard]
+            if known > filled and self.site:
+                domains = table.domains[filled:known]
+                of_domain = np.full(int(domains.max()) + 1, -1, np.int32)
+                for site, group in self.site.items():
+                    if (number := table.domain(site)) is not None and number < len(of_domain):
+                        of_domain[number] = group
+                column, found = self._groups[shard::shards][filled:known], of_domain[domains]
+                column[found >= 0] = found[found >= 0]
+            self._filled[shard] = known
+        return self._groups
 
 
 class Admission:
@@ -165,15 +211,15 @@ class Admission:
         self._policy = check_policy({})
         self._version: bytes | None = None  # As the store has it.
         self._looked = float("-inf")
-        self._start(None)
+        self._start()
 
-    def _start(self, table: Hosts | None) -> None:
+    def _start(self) -> None:
         """Forget all that was said of pages and hosts."""
-        self._table, self._year = table, time.gmtime().tm_year
-        self._verdicts = [_Verdicts(shard, self._policy, self._year) for shard in self._crawl.shards]
-        self._rules_of = None if table is None else _RulesOf(self._policy.book, table)
-        self._sites: dict[int, str] = {}  # Registered domain of each host that was read, by number.
-        self._weighed, self._weighed_at, self._weighing_took = _Weighed(), float("-inf"), 0.0
+        self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
+        self._verdicts = [_Verdicts(self._crawl, n, self._policy, self._year) for n in range(len(self._crawl))]
+        self._rules_of = _RulesOf(self._policy.book, self._table)
+        self._judging = bool(self._policy.book.rules) or self._policy.traps.on
+        self._weighed, self._weighed_at, self._weighing_took = _Weighed(self._crawl), float("-inf"), 0.0
         self._window = Window()
         self._spared: dict[str, float] = {}  # When an outgrown site was given a page last.
 
@@ -195,75 +241,79 @@ class Admission:
         with self._lock:
             self._looked = float("-inf")
 
-    def _look(self) -> None:
-        """Go by what is set, as of LOOK_SECONDS ago."""
-        if time.monotonic() - self._looked < LOOK_SECONDS:
-            return
-        with store_errors():
-            version = self._crawl.client.hget(self._key, "version")
-        if version != self._version:
-            self._policy, self._version = self.policy(), version
-            log.info("rules of URLs: %d, version %s", len(self._policy.book.rules), self._policy.version)
-            self._start(None)
-        self._looked = time.monotonic()
+    def look(self) -> object:
+        """Go by what is set, as of LOOK_SECONDS ago; return what is the same object while all that was said holds."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                with store_errors():
+                    version = self._crawl.client.hget(self._key, "version")
+                if version != self._version:
+                    self._policy, self._version = self.policy(), version
+                    log.info("rules of URLs: %d, version %s", len(self._policy.book.rules), self._policy.version)
+                    self._start()
+                self._looked = time.monotonic()
+            if self._table != HostNames(self._crawl.replicas) or self._year != time.gmtime().tm_year:
+                self._start()
+            return self._verdicts
 
     # What is said of pages.
 
-    def shut(self, snapshot: Snapshot) -> Bools | None:
-        """Return which pages are not to be offered whoever asks, (n,) by position; None for none of them.
+    def shut(self, shard: int, ids: Int64s) -> Bools | None:
+        """Return which pages are not to be offered, as far as they were judged; None: none. Asks nobody."""
+        return self._verdicts[shard].shut(ids) if self._judging else None
 
-        The URLs of pages that are new are read, of a million in about a second; all, after the rules changed. The
-        same columns have the same object, until the rules change.
-        """
-        return self._said_of(snapshot)[1]
+    def judge(self, shard: int, ids: Int64s) -> Int64s:
+        """Return those of some pages that are not to be offered, judging those that were not."""
+        with self._lock:
+            if not self._judging:
+                return NONE
+            self._verdicts[shard].judge(ids, self._rules_of)
+            return ids[self._verdicts[shard].shut(ids)]
 
-    def _said_of(self, snapshot: Snapshot) -> tuple[Bytes, Bools | None]:
-        found: tuple[Policy, Bytes, Bools | None] | None = snapshot.kept.get("admission")
-        if found is None or found[0] is not self._policy or time.monotonic() - self._looked >= LOOK_SECONDS:
-            with self._lock:
-                self._look()
-                if self._table is not snapshot.table or self._year != time.gmtime().tm_year:
-                    self._start(snapshot.table)
-                found = snapshot.kept.get("admission")
-                if found is None or found[0] is not self._policy:
-                    snapshot.kept["admission"] = found = (self._policy, *self._judge(snapshot))
-                    self._weigh(snapshot)
-        return found[1:]
+    def judge_next(self, shard: int) -> Int64s:
+        """Judge the next pages that became known, in some 10 ms; return those that are not to be offered."""
+        with self._lock:
+            return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
 
-    def _judge(self, snapshot: Snapshot) -> tuple[Bytes, Bools | None]:
-        if not self._policy.book.rules and not self._policy.traps.on:
-            return np.zeros(len(snapshot), np.uint8), None
-        assert self._rules_of is not None
-        starts = snapshot.starts.tolist()
-        parts = [
-            column.read(snapshot.host[start:end], self._rules_of)
-            for column, start, end in zip(self._verdicts, starts, starts[1:], strict=False)
-        ]
-        verdicts = parts[0] if len(parts) == 1 else np.concatenate(parts)
-        shut: Bools = verdicts >= Verdict.DENIED
-        return verdicts, shut if shut.any() else None
+    def is_shut(self, place: Place) -> bool:
+        """Tell whether a page is not to be offered."""
+        self.look()
+        return len(self.judge(place[0], np.array([place[1]]))) > 0
+
+    def verdicts(self, snapshot: Snapshot) -> Bytes:
+        """Return what is said of the pages of a snapshot, (n,) by position. Reads the URLs of all that had no turn."""
+        self.look()
+        parts = []
+        for shard, part in enumerate(snapshot.parts):
+            pages = len(part.state)
+            while self._judging and self._verdicts[shard].pages < min(pages, len(self._crawl.replicas[shard])):
+                self.judge_next(shard)  # Others get the lock meanwhile.
+            parts.append(self._verdicts[shard].all(pages) if self._judging else np.zeros(pages, np.uint8))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def counts(self, snapshot: Snapshot) -> dict[str, int]:
         """Return how many pages each rule of shape holds back, how many rules allow and deny, and what has grown."""
-        counted = np.bincount(self._said_of(snapshot)[0], minlength=len(Verdict)).tolist()
+        counted = np.bincount(self.verdicts(snapshot), minlength=len(Verdict)).tolist()
         found = {verdict.name.lower(): counted[verdict] for verdict in Verdict if verdict != Verdict.FREE}
-        weighed = self._weighed
+        with self._lock:
+            self._weigh()
+            weighed = self._weighed
         return {**found, "large_hosts": len(weighed.large), "outgrown_sites": len(weighed.site)}
 
-    # What is said of hosts.
+    # What is said of hosts, by the numbers of `opic.hosts`.
 
-    def ration(self, snapshot: Snapshot, *, idle: bool = False) -> "Ration | None":
+    def ration(self, *, idle: bool = False) -> "Ration | None":
         """Return what one choice may take of large hosts and outgrown sites; None: as much as it likes.
 
         Args:
-            snapshot: the state that it chooses from.
             idle: nothing else is to be had, so a large host may have more than its share, and an outgrown site a page
                 every SPARED_SECONDS.
         """
-        self._said_of(snapshot)
+        self.look()
         with self._lock:
+            self._weigh()
             weighed, traps = self._weighed, self._policy.traps
-            if not traps.on or weighed.table is not snapshot.table or not weighed.group_of:
+            if not traps.on or not weighed.group_of:
                 return None
             most = (NO_LIMIT, 1) if idle else (int(WINDOW * traps.host_share), int(WINDOW * traps.site_share))
             room = np.repeat(np.array(most, np.int64), [len(weighed.large), len(weighed.site)])
@@ -278,70 +328,75 @@ class Admission:
                         room[group] = max(room[group] - count, 0)
             return Ration(weighed.groups(), room)
 
-    def note(self, snapshot: Snapshot, hosts: Sequence[int]) -> None:
+    def note(self, hosts: Sequence[int]) -> None:
         """Remember of which hosts pages were handed out."""
-        names, now = snapshot.hosts, time.monotonic()
+        now = time.monotonic()
         with self._lock:
-            if self._table is not snapshot.table:
-                return
             for host in hosts:
-                site = registered_domain(names[host])
+                site = registered_domain(self._table[host])
                 self._window.note(host, site)
                 if site in self._weighed.site:
                     self._spared[site] = now
 
-    def _weigh(self, snapshot: Snapshot) -> None:
+    def _weigh(self) -> None:
         """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago."""
         # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
         now, began, traps = time.monotonic(), time.thread_time(), self._policy.traps
         if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
             return
-        pages = np.bincount(snapshot.host[(snapshot.state & Flag.KNOWN) != 0])
-        large = np.flatnonzero(pages > traps.host_pages).tolist() if traps.host_pages else []
-        book, names = self._policy.book, snapshot.hosts
+        book, names = self._policy.book, self._table
         self._weighed = _Weighed(
-            snapshot.table,
-            [host for host in large if not book.allows_all(names[host])],
-            [site for site in self._outgrown(snapshot) if not book.allows_all(site)],
+            self._crawl,
+            [host for host in self._large() if not book.allows_all(names[host])],
+            [site for site in self._outgrown() if not book.allows_all(site)],
         )
         self._spared = {site: at for site, at in self._spared.items() if site in self._weighed.site}
         self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
 
-    def _outgrown(self, snapshot: Snapshot) -> frozenset[str]:
-        traps = self._policy.traps
-        if not traps.site_reads or not self._crawl.rules.inflow or snapshot.books.open < 2 * traps.site_reads:
-            return frozenset()
-        by_host = np.bincount(snapshot.host[(snapshot.state & Flag.OPEN) != 0])
-        reads: Counter[str] = Counter()
-        for number in np.flatnonzero(by_host).tolist():
-            site = self._sites.get(number)
-            if site is None:
-                self._sites[number] = site = registered_domain(snapshot.hosts[number])
-            reads[site] += int(by_host[number])
-        suspected = [site for site, count in reads.items() if outgrown(count, snapshot.books.open - count, 0, 1, traps)]
-        if not suspected:
-            return frozenset()
-        came = np.bincount(snapshot.host, weights=np.maximum(self._inflow(snapshot), 0))
-        rules, live = self._crawl.rules, max(snapshot.books.live, 1)
-        grant, others = rules.round_grains(live) / live, snapshot.books.open
-        return frozenset(
-            site
-            for site in suspected
-            if outgrown(
-                reads[site], others - reads[site], float(came[_below(snapshot, site, len(came))].sum()), grant, traps
-            )
-        )
+    def _large(self) -> list[int]:
+        """Return the hosts with very many known pages."""
+        found, most = list[int](), self._policy.traps.host_pages
+        for shard, replica in enumerate(self._crawl.replicas if most else ()):
+            with replica.lock:
+                pages = np.bincount(replica.host[(replica.state & Flag.KNOWN) != 0])
+            found += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
+        return found
 
-    def _inflow(self, snapshot: Snapshot) -> Int64s:
-        """Read the in-flow of all pages. It has grown a little since the snapshot, which makes no difference here."""
-        starts = snapshot.starts.tolist()
-        parts = []
-        for shard, pages in zip(self._crawl.shards, np.diff(starts).tolist(), strict=True):
-            names = [shard.keys.block("f", b) for b in range(-(-pages // ROWS_I64))]
-            blocks = self._crawl.ask([["GET", name] for name in names]) if names else []
-            filled = b"".join((block or b"").ljust(BLOCK_BYTES, b"\0") for block in blocks)
-            parts.append(np.frombuffer(filled, I64)[:pages].astype(np.int64))
-        return np.concatenate(parts)
+    def _outgrown(self) -> list[str]:
+        """Return the sites that were read more often than their hosts' in-flow from others pays for."""
+        traps, replicas, rules = self._policy.traps, self._crawl.replicas, self._crawl.rules
+        reads, live = (sum(getattr(replica.books, name) for replica in replicas) for name in ("open", "live"))
+        if not traps.site_reads or not rules.inflow or reads < 2 * traps.site_reads:
+            return []
+        by_domain, suspected = [], set[str]()
+        for replica in replicas:
+            with replica.lock:
+                domains = replica.hosts.domains
+                counts = np.bincount(domains[replica.host[(replica.state & Flag.OPEN) != 0]])
+                # A site has its hosts in several shards; in one of them it has its share of what is too much.
+                many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
+                suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
+            by_domain.append(counts)
+        grant, found = rules.round_grains(live) / max(live, 1), []
+        sums = {site: self._sum_of(site, by_domain) for site in suspected}
+        sums = {site: count for site, count in sums.items() if outgrown(count, reads - count, 0, 1, traps)}
+        if not sums:
+            return []
+        came = []
+        for replica in replicas:
+            with replica.lock:
+                domains, inflow = replica.hosts.domains, replica.columns.inflow[: len(replica)]
+                came.append(np.bincount(domains[replica.host], weights=np.maximum(inflow, 0)))
+        for site, count in sorted(sums.items()):
+            if outgrown(count, reads - count, self._sum_of(site, came), grant, traps):
+                found.append(site)
+        return found
+
+    def _sum_of(self, site: str, by_domain: Sequence[Any]) -> Any:
+        """Add up over the shards what belongs to a site, from columns by the number of the registered domain."""
+        numbers = [replica.hosts.domain(site) for replica in self._crawl.replicas]
+        pairs = zip(numbers, by_domain, strict=True)
+        return sum(column[number].item() for number, column in pairs if number is not None and number < len(column))
 
     # What is said of one page.
 
@@ -353,11 +408,11 @@ class Admission:
         """
         url = canonical_url(url)
         with self._lock:
-            self._look()
+            self.look()
             policy = self._policy
             found = self._why_shape(url, policy)
             host, site = host_of(url), registered_domain(host_of(url))
-            number = self._table.number(host) if self._table is not None else None
+            number = self._table.number(host)
             if policy.traps.on and number is not None and number in self._weighed.group_of:
                 share = f"at most {policy.traps.host_share:.0%} of the last {WINDOW} suggestions are of it"
                 found.append({"rule": f"large host {host}", "effect": share})
@@ -378,7 +433,9 @@ class Admission:
         if verdict == Verdict.FREE:
             # How many dates were known before this one only its own verdict tells.
             place = self._crawl.ids_of([url])[0]
-            verdict = Verdict.FREE if place is None else self._verdicts[place[0]].of(place[1])
+            if place is not None:
+                self._verdicts[place[0]].judge(np.array([place[1]]), self._rules_of)
+                verdict = Verdict(int(self._verdicts[place[0]].of(np.array([place[1]]))[0]))
         if verdict <= Verdict.DENIED:
             return []
         return [{"rule": f"trap: {verdict.name.lower()}", "effect": f"deny: {policy.traps.effect(verdict)}"}]
@@ -397,7 +454,7 @@ class Ration:
         self._groups, self._room, self._left = groups, room, room.copy()
         self.refused = False
 
-    def fit(self, hosts: Int32s) -> Bools:
+    def fit(self, hosts: Int64s) -> Bools:
         """Tell which pages of these hosts may be had, in this order; each call goes on from the one before."""
         groups = np.where(hosts < len(self._groups), self._groups[np.minimum(hosts, len(self._groups) - 1)], -1)
         fits: Bools = groups < 0
@@ -418,10 +475,6 @@ class Ration:
         groups = self._groups[[host for host in hosts if host < len(self._groups)]]
         self._room = np.maximum(self._room - np.bincount(groups[groups >= 0], minlength=len(self._room)), 0)
         self._left = self._room.copy()
-
-
-def _below(snapshot: Snapshot, site: str, hosts: int) -> list[int]:
-    return [number for number in snapshot.table.below(site) if number < hosts]
 
 
 def _unpacked(stored: bytes | None) -> Policy:

@@ -7,17 +7,17 @@ account may owe, and so may a page that is gone (it gives its grants back, its c
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from opic.errors import SettingsError, StoreFull
 
 MILLION = 1_000_000
-MINTED_GRAINS = 1 << 52  # Genesis. No balance reaches 2^53, so a double holds each one exactly.
+MINTED_GRAINS = 1 << 62  # Genesis: the most that leaves room in an int64 for what is minted and the clock together.
 MINTED_CONTINUOUS = 1 << 46  # Under the continuous payout the clock's limit is then 65,536 rounds, not 1,024.
-GRANT_GRAINS = 1 << 21  # What one page is granted: 2^52 / 2^21 pages is 2 * 10^9.
-BALANCE_LIMIT = 1 << 53  # Past it a Lua number, a double, is not exact.
-DEBT_MAX = 1 << 52  # What the pool may owe after a change of classes; pages that become known may double it.
-CLOCK_LIMIT = 1 << 62  # The clock and total history only grow; an int64 ends at 2^63.
+GRANT_GRAINS = 1 << 21  # What one page is granted: of 2^62 grains, 2,200 times for each of 10^9 pages.
+BALANCE_LIMIT = 1 << 63  # An int64 ends here. The pool of a shard may hold more than was minted: others owe it then.
+DEBT_MAX = 1 << 61  # What the pool may owe after a change of classes; pages that become known may add to it.
+CLOCK_LIMIT = 1 << 62  # The clock and total history only grow.
 ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
 DAY_US = 86_400 * MILLION
 ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is from 4 to 8 rounds old, a default window.
@@ -66,8 +66,7 @@ class Rules:
 CONTINUOUS: Final = Rules(minted=MINTED_CONTINUOUS, virtual="continuous")
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """What one read does with its cash: `share` to each link, `virtual` to the virtual page."""
 
     share: int
@@ -91,8 +90,8 @@ def split(cash: int, links: int, q: int) -> Split:
     """Split the cash of a page that is read.
 
     floor(q/10^6 * cash) goes to the virtual page, the rest equally to the links, and what integer division leaves
-    over to the virtual page too. The product is taken in two parts so that the same formula stays under 2^63 in
-    every language: |cash| < 2^53 and q < 10^6.
+    over to the virtual page too. The product is taken in two parts, neither of which is more than the cash, so that
+    the same formula is exact in 64-bit integers for any |cash| < 2^63, q < 10^6.
 
     A page that owes, since a weight was cut after it had spent its grants, takes back what it gave too much: the same
     amounts, negative.
@@ -149,7 +148,8 @@ def gone_until_us(at_us: int, times_gone: int) -> int:
 class Books:
     """The totals of a shard: each is the sum of a column, or a count that nothing else holds.
 
-    The step moves them by differences, `opic audit` recounts them. Counts are pages, amounts are grains.
+    The step moves them by differences, `opic audit` recounts them. Counts are pages, amounts are grains. All are Python
+    integers, never NumPy's: a product of two totals may pass 2^63, as open_cash * 10^6 does.
     """
 
     version: int = 0  # Steps applied. The fence: a step computed from another version is refused.
@@ -222,8 +222,7 @@ class Books:
 
     def credit_of(self, slot: int) -> int:
         """Return all that was granted so far to a live page of a class."""
-        extra = self.extra[slot]
-        return self.credit + self.credit * extra // MILLION if extra else self.credit
+        return by_weight(self.credit, self.extra[slot])
 
     def credits(self) -> list[int]:
         """Return `credit_of` each class."""
@@ -315,22 +314,43 @@ class Books:
     def grant_due(self, regrant_ppm: int, grant: int) -> int:
         """Grains that every live page is to be granted now: 0, or `regrant` of a grant.
 
-        Due when the cash on open pages is below `regrant` of what those pages were granted. Cash on pages that were
-        never read holds nothing back (most pages of a crawl never are), and a pool that could not pay waits. So do
-        pages that owe: what they take back comes first.
+        Due when the cash on open pages is below `regrant` of one grant, by weight, for each of them. Of one grant, not
+        of all that they were ever granted: that share grows with each further grant, and granted credit would grow
+        exponentially with the reads, not linearly. Cash on pages that were never read holds nothing back (most pages of
+        a crawl never are), and a pool that could not pay waits. So do pages that owe: what they take back comes first.
         """
         if not regrant_ppm or not self.open:
             return 0
-        granted = self.open * self.credit
+        one_each = grant * self.open
         if self.weighted:
-            granted = sum(self.open_of(slot) * credit for slot, credit in enumerate(self.credits()))
-        if abs(self.open_cash) * MILLION >= regrant_ppm * granted:
+            one_each = sum(self.open_of(slot) * by_weight(grant, extra) for slot, extra in enumerate(self.extra))
+        if abs(self.open_cash) * MILLION >= regrant_ppm * one_each:
             return 0
         amount = grant * regrant_ppm // MILLION
         cost = amount * self.live
         if self.weighted:  # Rounded up for each page.
             cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
         return amount if cost <= self.pool else 0
+
+    def sweeps_left(self, rules: Rules) -> float | None:
+        """Forecast how often all read pages can be read again before the pool is dry or the clock at its limit.
+
+        A sweep is as many reads as there are open pages. Each is taken to move the clock, and to call for further
+        grants, as the reads so far did on average. What reads give back to the pool is not counted, and the first reads
+        of pages, which spend most, are: so it errs towards too few. None before the clock has moved.
+
+        >>> Books(clock=1 << 61, pool=1 << 61, credit=3 << 21, live=1_000, open=500, reads=50_000).sweeps_left(Rules())
+        100.0
+        """
+        if not (self.reads and self.open and self.clock > 0):
+            return None
+        sweeps = self.reads / self.open
+        left = (CLOCK_LIMIT - self.clock) / self.clock * sweeps
+        granted = 0 if rules.continuous else self.credit - rules.grant
+        if granted > 0:
+            pages = sum(self.live_of(slot) * (MILLION + extra) for slot, extra in enumerate(self.extra))
+            left = min(left, self.pool * MILLION / max(granted * pages, 1) * sweeps)
+        return max(left, 0.0)
 
     def error_bound(self, minted: int, q: int, debt: int = 0, late: int = 0) -> float:
         """Bound on the L1 distance of the normalised static estimate from exact PageRank of the known graph.
@@ -388,11 +408,15 @@ class Books:
             setattr(books, name, _moved(getattr(books, name), int(slot), numbers[key]))
         return books
 
-    def check(self) -> None:
-        """Refuse, before anything is written, totals that are no longer exact.
+    def check(self, minted: int = 0) -> None:
+        """Refuse, before anything is written, totals that a 64-bit integer no longer holds.
+
+        Args:
+            minted: at genesis, in this shard: then history and cash of all pages are checked to fit one, too, and so
+                does the score H + C of each page that does not owe.
 
         Raises:
-            StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^53.
+            StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^63.
         """
         sums = {name: getattr(self, name) for name in ("clock", "taken_back", "rounds", "rounding", "h_gone")}
         for name, sum_ in {**sums, "credit": max(self.credits())}.items():
@@ -400,9 +424,33 @@ class Books:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
         for name in ("pool", "net", "open_cash", "v_gone"):
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
-                raise StoreFull(
-                    f"{name}, {getattr(self, name)}, left the range of 2^53: a shard takes 2 * 10^9 pages, use more"
-                )
+                raise StoreFull(f"{name}, {getattr(self, name)}, left the range of 2^63: use more shards")
+        scores = self.clock + minted - self.pool - self.net
+        if scores >= BALANCE_LIMIT:
+            raise StoreFull(
+                f"clock and cash of all pages together, {scores}, reached 2^63: start a new store and replay the log"
+            )
+
+
+def by_weight(grains: int, extra: int) -> int:
+    """Return what grains for a page of weight 1 are for one whose weight differs by `extra` parts of a million.
+
+    >>> by_weight(1_000, 500_000), by_weight(1_000, -999_999)
+    (1500, 0)
+    """
+    return grains + grains * extra // MILLION if extra else grains
+
+
+def payout_due(parts: Sequence[Books], rules: Rules) -> int:
+    """Return what every live page of a crawl of many shards is to be paid now, in grains; 0 if nothing is due.
+
+    The last payout has to reach every shard first, and what is in flight between them counts as not spent yet.
+    """
+    if len({books.credit for books in parts}) > 1:
+        return 0
+    whole = Books.merged(parts, rules)
+    whole.open_cash += abs(whole.net)
+    return whole.due(rules)
 
 
 def grants_due_of(parts: Sequence[Books]) -> int:

@@ -21,7 +21,7 @@ import typer
 from opic.cli_kafka import letters_app, publish, topics_app
 from opic.cli_rules import rules_app
 from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
-from opic.cli_store import backup, restore
+from opic.cli_store import backup, restore, stats
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
 from opic.logs import log_to_stderr
 from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, open_to_feed
@@ -190,7 +190,8 @@ def replay(
     Files of crawl events (JSON Lines, or MessagePack maps one after another), or graphs whose crawl is simulated; plain
     or gzip. A graph is lines FROM TO (or
     FROM, tab, TO) and # comments; names that are not absolute URLs become http://graph.example/NAME. Beside a running
-    service its worker lets the events take effect; else this command does.
+    service its worker lets the events take effect; else this command does. It ends when all events have taken effect
+    and no cash is in flight between shards.
     """
     from opic.replay import READS_PER_PAGE, SEEDS, Plan, format_of
     from opic.replay import replay as run
@@ -238,7 +239,7 @@ def _progress() -> Iterator[Callable[["Progress"], None]]:
                 last = progress.seconds
                 of = f" of {progress.total:,}" if progress.total else ""
                 rate = progress.events / progress.seconds
-                text = f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}"
+                text = f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
                 print(text, file=sys.stderr, flush=True)
 
         yield say
@@ -252,10 +253,14 @@ def _progress() -> Iterator[Callable[["Progress"], None]]:
 
         def show(progress: "Progress") -> None:
             rate = progress.events / max(progress.seconds, 1e-6)
-            text = f"{progress.events:,} events, {rate:,.0f}/s, lag {progress.lag:,}"
+            text = f"{progress.events:,} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
             bar.update(task, description=text, completed=progress.events, total=progress.total)
 
         yield show
+
+
+def _transfers(progress: "Progress") -> str:
+    return f", {progress.undelivered:,} transfers between shards" if progress.undelivered else ""
 
 
 def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:
@@ -379,23 +384,6 @@ def audit(
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-@app.command()
-@choosing
-def stats(
-    *,
-    chosen: Chosen,
-    as_json: AsJson = False,
-) -> None:
-    """Print counts of the store.
-
-    Pages known and read, the clock, rounds, and lag: the events that were accepted and have not taken effect yet.
-    """
-    settings = chosen.settings()
-    with asking(settings) as backend:
-        answer = {"as_of": backend.query.as_of(), **backend.stats()}
-    print_answer(answer, as_json)
-
-
 classes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(classes_app, name="classes")
 
@@ -472,6 +460,7 @@ def doctor(
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
+app.command()(stats)
 app.command()(hosts)
 app.command()(explain)
 app.add_typer(rules_app, name="rules")

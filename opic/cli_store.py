@@ -1,4 +1,4 @@
-"""Commands that take a whole store: a copy of it, and back."""
+"""Commands about a whole store: its counts, a copy of it, and back."""
 
 import logging
 import sys
@@ -10,18 +10,89 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from opic.errors import SettingsError, StoreError
+from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
-from opic.options import AsJson, Chosen, choosing, ending_in_order
-from opic.output import print_fields, print_json
+from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order
+from opic.output import print_answer, print_fields, print_json
 
 if TYPE_CHECKING:
+    from opic.service import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 0.2
 PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
+POLL_SECONDS: Final = 0.2
 
 Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+
+
+@choosing
+def stats(
+    *,
+    wait: Annotated[
+        bool,
+        typer.Option("--wait", help="First wait until no event waits and no cash is in flight between shards."),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(min=0, metavar="SECONDS", help="Of --wait: exit 1 after so long; default no limit."),
+    ] = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print counts of the store.
+
+    Pages known and read, the clock, rounds, and lag: the events that were accepted and have not taken effect yet. With
+    --wait the counts are of a store in which all of them have, in every shard: a worker has to run.
+    """
+    if timeout is not None and not wait:
+        raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
+    settings = chosen.settings()
+    from opic.embedded import EmbeddedServer
+
+    alone = settings.embedded and EmbeddedServer.running(settings.data_dir()) is None
+    problem = None
+    with asking(settings) as backend:
+        if wait:
+            problem = _await_drained(backend, timeout, alone=alone)
+        answer = {"as_of": backend.query.as_of(), **backend.stats()}
+    print_answer(answer, as_json)
+    if problem is not None:
+        print(f"opic: {problem}", file=sys.stderr)
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _await_drained(backend: "Backend", timeout: float | None, *, alone: bool) -> str | None:
+    """Wait until all that was accepted has taken effect in every shard; say what to do if that does not happen.
+
+    Args:
+        backend: the open store.
+        timeout: in seconds; None is no limit.
+        alone: no service runs on the store, so that waiting is of no use.
+    """
+    began, first = time.monotonic(), backend.undone()
+    if any(first) and alone:
+        return f"{_waiting(*first)}, and no service runs here: start it with `opic serve --embedded`, then ask again"
+    with _progress(_waiting) as told:
+        while any(left := backend.undone()):
+            if timeout is not None and time.monotonic() - began >= timeout:
+                advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
+                return f"{_waiting(*left)} after {timeout:g} s: {advice}"
+            told(*left)
+            time.sleep(POLL_SECONDS)
+    return None
+
+
+def _waiting(events: int, transfers: int) -> str:
+    return f"{events:,} events and {transfers:,} transfers between shards wait"
+
+
+def _copied(blocks: int, total: int) -> str:
+    return f"{blocks:,} of {total:,} blocks copied"
+
+
+def _written(values: int, total: int) -> str:
+    return f"{values:,} of {total:,} values written"
 
 
 @choosing
@@ -33,14 +104,14 @@ def backup(
 ) -> None:
     """Copy a crawl, all its shards as of one state, into a new directory.
 
-    Workers and endpoints may run; records wait while it is made, and take effect afterwards.
+    Workers and endpoints may run: events go on taking effect while it is made.
     """
-    from opic import backup as backups
-    from opic.store import Crawl as OpenCrawl
+    from opic.ops import backup as backups
+    from opic.replica import Crawl as OpenCrawl
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress("copied") as told:
+    with ending_in_order(), ExitStack() as stack, _progress(_copied) as told:
         client = _connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(found, directory, told)
@@ -59,13 +130,13 @@ def restore(
 
     Workers that are started then read on from where the copy stands.
     """
-    from opic import backup as backups
+    from opic.ops import restore as restores
 
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack, _progress("written") as told:
+    with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
         client = _connected(settings, stack, make=True)
-        manifest = backups.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
+        manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
     _print_manifest(manifest, directory, as_json)
 
 
@@ -93,16 +164,16 @@ def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
 
 
 @contextmanager
-def _progress(done: str) -> Iterator[Callable[[int, int], None]]:
-    """Say on stderr how far it is."""
+def _progress(shown: Callable[[int, int], str]) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr how far it is: on a terminal in one line, else in a line now and then."""
     terminal, last = sys.stderr.isatty(), 0.0
 
-    def tell(keys: int, total: int) -> None:
+    def tell(first: int, second: int) -> None:
         nonlocal last
         now = time.monotonic()
         if now - last >= (PROGRESS_SECONDS if terminal else PROGRESS_LINE_SECONDS):
-            start, end = ("\r", "") if terminal else ("", "\n")
-            print(f"{start}{keys:,} of {total:,} keys {done}", end=end, file=sys.stderr, flush=True)
+            start, clear, end = ("\r", "\x1b[K", "") if terminal else ("", "", "\n")
+            print(f"{start}{shown(first, second)}{clear}", end=end, file=sys.stderr, flush=True)
             last = now
 
     yield tell
@@ -121,7 +192,8 @@ def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) ->
             "directory": str(directory),
             "crawl": manifest["crawl"],
             "shards": manifest["shards"],
-            "keys": sum(file["keys"] for file in files),
+            "pages": manifest["pages"],
+            "records": manifest["records"],
             "bytes": sum(file["bytes"] for file in files),
             "conserved": manifest["audit"]["conserved"],
         }

@@ -17,7 +17,7 @@ from opic.cash import CLOCK_LIMIT, MILLION, ROUND_BITS, Books
 from opic.clocks import Clocks
 from opic.errors import StoreError
 from opic.query import Query
-from opic.store import Crawl
+from opic.replica import Crawl
 from opic.store.connection import store_errors
 
 STEPS_A_DOUBLING: Final = 16
@@ -124,8 +124,8 @@ class Curve:
         Raises:
             StoreError: the store is away, or the clocks of all shards are past what one axis holds.
         """
-        entries = self._crawl.series()  # First: what comes in between is later than the books, never missing in them.
-        clocks = Clocks(entries, self._crawl.books(), self._crawl.rules)
+        replicas = self._crawl.follow()
+        clocks = Clocks([replica.series for replica in replicas], [r.books for r in replicas], self._crawl.rules)
         books = clocks.books
         found = [entry for entry in clocks.series if entry.clock <= books.clock]
         found = found[:: -max(1, -(-len(found) // count))][::-1]

@@ -28,6 +28,7 @@ from opic.store.server import cluster_problem, server_problem
 DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten once it has grown by 1 GB, beside the old one.
 DISK_BYTES_MIN = 256 << 20
 SKEW_SECONDS_WARN = 5.0
+JOURNAL_SHARE = 10  # Of maxmemory, at least so many times what the journals may take.
 LAG_WARN = 10_000  # Some seconds of a worker's time.
 
 Verdict = Literal["ok", "warn", "FAIL"]
@@ -154,6 +155,7 @@ def _store(settings: Settings, url: str) -> Iterator[Finding]:
             yield Finding("slots", "ok", "each has a node")
         yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
         yield from _clocks(servers)
+        yield _journal(settings, infos)
         yield from _durability(settings, client, infos)
         yield from _crawl(settings, url, client)
 
@@ -171,6 +173,16 @@ def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
         yield Finding("clock", "warn", f"{told}: run NTP on both machines, or leases end early or late")
     else:
         yield Finding("clock", "ok", told)
+
+
+def _journal(settings: Settings, infos: Sequence[dict[str, Any]]) -> Finding:
+    """Compare what the journals may take with the memory of the smallest server: all of them may be in one."""
+    size = f"the journals take up to OPIC_JOURNAL_BYTES {settings.journal_bytes:,}"
+    limits = [int(info["maxmemory"]) for info in infos if int(info.get("maxmemory", 0))]
+    if not limits or settings.journal_bytes * JOURNAL_SHARE <= min(limits):
+        return Finding("journal", "ok", f"{size} bytes")
+    text = f"{size} bytes, more than a tenth of maxmemory {min(limits):,}: lower it, or raise maxmemory"
+    return Finding("journal", "warn", text)
 
 
 def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]) -> Iterator[Finding]:

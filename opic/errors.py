@@ -93,12 +93,24 @@ class StoreFull(StoreError):
     """A number would leave the range in which it is exact; nothing was written."""
 
 
+class StoreDamaged(StoreError):
+    """A record or a block of the store can't be read as what it should be."""
+
+
 class FenceMoved(StoreError):
     """Someone else moved the shard since it was read; recompute and try again. Never seen outside the store."""
 
 
+class OutOfOrder(StoreError):
+    """An entry of another shard's outbox does not follow the last one that was taken, as far as the replica goes."""
+
+
 class OutboxFull(StoreUnavailable):
     """Too much waits for another shard, which has to take it first."""
+
+
+class DeliveryPaused(StoreUnavailable):
+    """A shard takes nothing from other shards for a moment: a backup reads the end of each."""
 
 
 class DataDirBusy(StoreError):

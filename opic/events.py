@@ -22,6 +22,7 @@ SCHEMA_VERSION: Final = 1
 LINKS_MAX: Final = 10_000
 STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
+TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
 RECORD_KINDS: Final = ("event", "seeds", "classes", "classify")
@@ -51,12 +52,12 @@ class Limits:
     url_bytes_max: int = URL_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: one is made for each record, and that costs three times as much.
 class Record:
     """One entry of a log partition. `time_us` is the log's: the only 'now' that its event may see.
 
     `call` names the event of a call with an Idempotency-Key: the key's digest and the event's number in the call, four
-    bytes; b"" is none.
+    bytes; b"" is none. `problem` is why the record can't be taken whatever its value says; "" if it can.
     """
 
     offset: int
@@ -64,9 +65,10 @@ class Record:
     value: bytes
     kind: str = "event"
     call: bytes = b""  # Of a call with an Idempotency-Key: its digest, and the record's number in it.
+    problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen, as Record.
 class Event:
     """A checked record: the pages it names, canonical, in order of first sight, and its outcome.
 
@@ -207,6 +209,8 @@ def decode_record(partition: str, record: Record, limits: Limits) -> Event:
             return Event(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
         return Event(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)
     try:
+        if record.problem:
+            raise BadEvent(record.problem)
         if record.kind not in RECORD_KINDS:
             raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
         if record.kind == "seeds":

@@ -6,8 +6,7 @@ from opic import windows
 from opic.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.classes import OTHERS
 from opic.query import Query
-from opic.store.columns import Record
-from opic.store.crawl import Place
+from opic.replica.crawl import Place
 from opic.urls import canonical_url
 
 
@@ -45,19 +44,26 @@ def explain(
         BadInput: the policy or the window can't.
     """
     canonical = canonical_url(url, query.url_bytes_max)
+    return query.crawl.steadily(lambda: _explained(query, canonical, policy, window))
+
+
+def _explained(
+    query: Query, canonical: str, policy: str | None, window: float | str | None
+) -> dict[str, object] | None:
     (entry,) = query.importance([canonical], policy, window)
-    (place,) = query.crawl.ids_of([canonical])
+    (place,), rows = query.crawl.look([canonical])
     if entry is None or place is None:
         return None
-    rows, rules = query.crawl.rows([place]), query.crawl.rules
+    rules = query.crawl.rules
     own, books = rows.books[place[0]], Books.merged(rows.books, rules)
     state, cash, spent = int(rows.state[0]), int(rows.cash[0]), int(rows.spent[0])
-    record, slot, gone = Record.unpack(rows.records[0]), state & CLASS_BITS, bool(state & Flag.GONE)
+    slot, gone = state & CLASS_BITS, bool(state & Flag.GONE)
+    columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
     credit = 0 if gone else own.credit_of(slot)
     parts = {"deposits": cash - credit, "credit": credit}
     if not rules.continuous:
         parts["from_links"] = cash - credit + spent
-    names = query.crawl.shards[0].class_names() if slot else {}
+    names = query.class_names() if slot else {}
     found: dict[str, object] = {
         **entry,
         "cash": cash,
@@ -65,9 +71,10 @@ def explain(
         "cash_parts": parts,
         "history": {
             "total": spent,
-            "reads": record.reads,
+            "reads": int(rows.reads[0]),
             "measures": [
-                {"clock": m.clock, "cash": m.cash, "fetched_at": m.fetched_at_us / MILLION} for m in record.measures
+                {"clock": clock, "cash": spent_then, "fetched_at": at_us / MILLION}
+                for clock, spent_then, at_us in zip(*(column.tolist() for column in columns), strict=True)
             ],
         },
         "class": names.get(slot, OTHERS),

@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from opic import __version__
 from opic.errors import SettingsError
-from opic.store import Step
+from opic.ingest import Step
 from opic.tally import STEP_EVENTS, STEP_SECONDS
 from opic.worker import Lag, Source, Taken, Watch
 

@@ -8,15 +8,14 @@ import numpy as np
 
 from opic.cash import Flag
 from opic.errors import BadInput, NotKept
-from opic.mirror import Bools, Snapshot
+from opic.hosts import Bools
+from opic.mirror import Snapshot
 from opic.query import Query, check_count
 from opic.urls import canonical_host, canonical_url, registered_domain
 
 
 def inflow(query: Query, domain: str, after: str | None = None, n: int = 1_000) -> dict[str, object]:
     """Say how much came to each page of a registered domain by links from read pages outside it.
-
-    The first question reads the records of all pages, as the first one by a window policy does.
 
     Args:
         query: of the crawl.
@@ -42,6 +41,10 @@ def inflow(query: Query, domain: str, after: str | None = None, n: int = 1_000) 
         raise BadInput(
             f"domain={name} is a part of {whole}, and in-flow is counted for registered domains: ask for that"
         )
+    return query.crawl.steadily(lambda: _page_of_inflow(query, name, after, n))
+
+
+def _page_of_inflow(query: Query, name: str, after: str | None, n: int) -> dict[str, object]:
     snapshot = query.mirror.fresh()
     inside, live = _inside(snapshot, name), snapshot.scores >= 0
     found = np.flatnonzero(inside & live)
@@ -55,7 +58,7 @@ def inflow(query: Query, domain: str, after: str | None = None, n: int = 1_000) 
     }
     places = snapshot.places(some)
     urls = query.crawl.urls_of(places)
-    grains = query.crawl.inflow(places)
+    grains = query.crawl.rows(places).inflow.tolist()
     total = max(query.crawl.totals().importance_total(query.crawl.rules.minted), 1)
     return {
         "pages": [{"url": urls[place], "inflow": min(g / total, 1.0)} for place, g in zip(places, grains, strict=True)],

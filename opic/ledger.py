@@ -5,8 +5,8 @@ batches; fed the same log, both end in the same state to the bit, whatever the b
 
 The way cash takes: genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives all
 that was granted so far (`credit`). A read takes a page's whole cash, gives d of it to its links in equal shares and
-the rest to the virtual page. When the cash on read pages has drained, every page is granted a little more. A page that
-goes away gives its grants back. Nothing ever mints or burns again.
+the rest to the virtual page. When the cash on read pages has drained below a share of one grant for each, every page is
+granted that share more. A page that goes away gives its grants back. Nothing ever mints or burns again.
 
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. Where a page's weight
 falls after it spent its grants it owes, and its next read takes back what it gave too much.
@@ -123,6 +123,7 @@ class Ledger:
         self.pages: dict[str, Page] = {}
         self.classes = Classes()
         self.shard, self.shards = shard, shards
+        self._minted = 0 if shard else self.rules.minted
         self.grants: dict[int, int] = dict.fromkeys(set(range(shards)) - {shard}, 0)  # On their way to other shards,
         self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
         self._seen: dict[bytes, int] = {}
@@ -145,7 +146,7 @@ class Ledger:
             else:
                 self._decide(decode_record(partition, record, self.limits))
             self.books.time_us = record.time_us
-            self.books.check()
+            self.books.check(self._minted)
             if entry_due(self.series[-1], self.books):
                 self.series.append(Entry.of(self.books))
             self._next_offset[partition] = record.offset + 1
@@ -187,8 +188,7 @@ class Ledger:
             "extra": self.classes.extra(),
         }
         wrong = tuple(f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n)
-        minted = 0 if self.shard else self.rules.minted
-        return Audit(minted, sum(self.cash(p) for p in pages), books.pool, books.net, wrong)
+        return Audit(self._minted, sum(self.cash(p) for p in pages), books.pool, books.net, wrong)
 
     # One record.
 

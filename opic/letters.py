@@ -13,8 +13,8 @@ from typing import Final, Protocol
 
 from opic.events import Limits
 from opic.log import Call, EventLog, Terms
+from opic.replica import Crawl
 from opic.store.connection import store_errors
-from opic.store.crawl import Crawl
 from opic.store.shard import Shard
 
 LETTERS_A_CALL: Final = 100

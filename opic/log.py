@@ -197,7 +197,7 @@ class EventLog:
         fixed = (time_us, kind, *call, _now_us(), self.keys_max)
         with store_errors():
             answer: list[Any] = self.client.fcall(
-                "opic_1_append", 4, keys.log, keys.end, keys.calls, keys.call_ends, *fixed, *values
+                "opic_4_append", 4, keys.log, keys.end, keys.calls, keys.call_ends, *fixed, *values
             )
         return answer
 
@@ -239,9 +239,9 @@ class EventLog:
         return records
 
     def trim(self, offset: int) -> None:
-        """Let go of records below `offset`, which have taken effect; roughly, since whole nodes are cheap to drop."""
+        """Let go of records below `offset`, which have taken effect; roughly, and not while a backup reads them."""
         with store_errors():
-            self.client.xtrim(self.keys.log, minid=f"1-{offset}", approximate=True)
+            self.client.fcall("opic_4_trim_log", 2, self.keys.log, self.keys.offsets, offset)
 
 
 def _stop(values: Sequence[bytes], at: int) -> int:

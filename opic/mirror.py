@@ -1,16 +1,15 @@
-"""The mirror: the columns of a crawl in numpy, for what needs all pages.
+"""The mirror: the state of all pages of a crawl as of one moment, for what needs all of them.
 
-Exact on a quiet or small store, at most a second old on a large busy one, and it says how old. There a thread keeps it
-fresh for as long as somebody asks, so that who asks waits for nothing. A page has a position: the pages of shard 0 by
-id, then those of shard 1, and so on. What is shown of a shard is of one instant; of many shards, each is of an instant
-of its own, none older than is said.
+The replicas change in place as they follow their journals. What needs all pages (the top, ranks, hosts, windows) is
+worked out from a snapshot, a copy of the columns that never changes; what is worked out of it is kept beside it. On a
+quiet or small store a snapshot is of now; on a large busy one it serves for a moment, and says of when it is. A page
+has a position: the pages of shard 0 by id, then those of shard 1, and so on. What is shown of a shard is of one record
+of its journal; of many shards, each is of a record of its own, none older than is said.
 """
 
-import logging
-import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -21,35 +20,28 @@ from numpy.typing import NDArray
 from opic import windows
 from opic.cash import Books, Flag
 from opic.clocks import Clocks
-from opic.errors import StoreError
-from opic.hosts import READ_AT_ONCE, Floats, Hosts, Int32s, Sites, frozen, joined
-from opic.past import Past
+from opic.hosts import Bools, Floats, HostNames, Int32s, Sites, frozen, joined
+from opic.replica import Crawl
+from opic.replica.crawl import Outdated, Place, Rows
+from opic.replica.effect import Head
+from opic.replica.histories import Measures
+from opic.replica.hosts import HostTable
+from opic.replica.replica import Replica, held
 from opic.series import Window
-from opic.store import Crawl
-from opic.store.columns import Bytes, Int64s
-from opic.store.crawl import Place
-from opic.store.shard import Columns, held
 
-Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
-__all__ = ["Bools", "Floats", "Hosts", "Int32s", "Mirror", "Snapshot", "View", "largest"]
-
-log = logging.getLogger("opic.mirror")
-
-PAGES_EXACT = 100_000  # Up to so many pages, some 5 ms of reading, every answer refreshes the mirror if it has to.
-REFRESH_REST = 5  # Past it, the mirror rests for so many times what its last refresh took,
-AGE_SECONDS_MAX = 0.9  # but never shows a state this old: a second less the time to answer.
-TOOK_MEMORY = 0.9  # Of what the slowest took, from a refresh to the next.
-SLOW_SPARE = 1.5  # So many times that long may the next one take.
-REST_SECONDS_MIN = 0.02
-QUIET_LOOKS = 2  # In a row that found nothing moved: the store is quiet, and answers are exact again.
-IDLE_SECONDS = 5.0  # Nobody asked for so long: the mirror is left as it is.
+PAGES_EXACT = 100_000  # Up to so many pages, a copy in a millisecond, every answer is of now.
+SNAPSHOT_SECONDS = 0.5  # Past it, a snapshot of a store that moves serves for so long,
+REST = 5  # or so many times what making it took, if that is less,
+AGE_SECONDS_MAX = 0.9  # but never longer than this: a second less the time to answer.
 VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
-REFRESH_TRIES = 3
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
 COUNTED_MAX = 50  # Ranks of one state that are counted; past it all scores are sorted.
 VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
+LOOKS_MAX = 4  # At rows and the state beside them, on a store that moves.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
@@ -94,6 +86,62 @@ class View:
         return [1 + n for n in larger.tolist()]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A shard's columns, (n,) each, by id, as of one record of its journal."""
+
+    replica: Replica
+    loads: int  # Of the replica, then: after another one ids may be other pages'.
+    head: Head
+    books: Books
+    series: NDArray[np.int64]  # (m, 3): time, rounds and clock.
+    v: Int64s
+    spent: Int64s
+    state: Bytes
+    host: NDArray[np.uint32]
+    hosts: HostTable
+
+    @classmethod
+    def of(cls, replica: Replica) -> "Part":
+        """Copy the columns that change in place.
+
+        Raises:
+            StoreUnavailable: loading the replica broke off.
+        """
+        with replica.reading():
+            series = np.array(replica.series, np.int64).reshape(-1, 3)
+            return cls(
+                replica, replica.loads, replica.head, replica.books, series, frozen(replica.v.copy()),
+                replica.spent(), frozen(replica.state.copy()), frozen(replica.host), replica.hosts,
+            )  # fmt: skip
+
+    def histories(self) -> tuple[Measures, tuple[Int64s, Int64s] | None]:
+        """Return the measures of the pages, and the older anchor of each; of that instant, or of later."""
+        replica = self.replica
+        with replica.lock:
+            if replica.loads != self.loads:
+                raise Outdated
+            rows = replica.columns.row[: len(self.state)]
+            return replica.histories.measures(rows), replica.histories.older_anchors(rows)
+
+    def inflow(self) -> Int64s:
+        """Return the in-flow of the pages, of that instant or of later; 0 where the replica was loaded anew since."""
+        with self.replica.lock:
+            if self.replica.loads != self.loads:
+                return np.zeros(len(self.state), np.int64)
+            return self.replica.columns.inflow[: len(self.state)].copy()
+
+    def dangling(self) -> Bools:
+        """Return which pages were without links when they were last read."""
+        with self.replica.lock:
+            if self.replica.loads != self.loads:
+                raise Outdated
+            rows = self.replica.columns.row[: len(self.state)]
+            table = self.replica.histories.rows
+            found: Bools = (table.reads[rows] > 0) & (table.digest[rows] == 0)
+            return found
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The columns of a crawl. It never changes; what is worked out of them is kept beside them.
@@ -103,9 +151,8 @@ class Snapshot:
 
     as_of: float  # Unix seconds; this is the state of then, or a later one.
     crawl: Crawl
-    parts: tuple[Columns, ...]  # Of each shard, each of one instant.
-    table: Hosts
-    pasts: Sequence[Past]  # Of each shard.
+    parts: tuple[Part, ...]  # Of each shard.
+    table: HostNames
     books: Books  # Of the whole crawl.
     starts: Int64s  # (shards + 1,), where each shard's positions begin, and the end.
     spent: Int64s
@@ -113,20 +160,22 @@ class Snapshot:
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(
-        cls, as_of: float, crawl: Crawl, parts: Sequence[Columns], table: Hosts, pasts: Sequence[Past]
-    ) -> "Snapshot":
-        """Put the shards' columns one after the other. Those of one shard are not copied."""
+    def of(cls, as_of: float, crawl: Crawl) -> "Snapshot":
+        """Copy what the replicas show now. Those of one shard are not put together."""
+        parts = [Part.of(replica) for replica in crawl.replicas]
         spent, state = (frozen(joined([getattr(part, name) for part in parts])) for name in ("spent", "state"))
         starts = np.cumsum([0, *(len(part.state) for part in parts)])
         # What is whole and in parts is held once.
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
         parts = [replace(part, spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
-        for part in parts:
-            frozen(part.v)
-            frozen(part.reads)
         books = Books.merged([part.books for part in parts], crawl.rules)
-        return cls(as_of, crawl, tuple(parts), table, pasts, books, starts, spent, state)
+        table = HostNames(crawl.replicas, [part.hosts for part in parts])
+        return cls(as_of, crawl, tuple(parts), table, books, starts, spent, state)
+
+    @property
+    def heads(self) -> list[Head]:
+        """The journal position of each shard."""
+        return [part.head for part in self.parts]
 
     def __len__(self) -> int:
         """Count the ids."""
@@ -151,36 +200,15 @@ class Snapshot:
         kept: T = self.kept[name]
         return kept
 
-    def _again(self, name: str, work_out: "Callable[[Snapshot], object]") -> None:
-        """Remember that this was asked for: it is worked out for the next state before anybody asks."""
-        again: dict[str, Callable[[Snapshot], object]] = self._keep("again", dict)
-        again[name] = work_out
-
-    def prepare(self, before: "Snapshot | None") -> None:
-        """Work out what was asked of the state before."""
-        for work_out in list(before.kept.get("again", {}).values()) if before is not None else ():
-            work_out(self)
-
     @property
     def host(self) -> Int32s:
         """The number of each page's host in `hosts`."""
-        self._again("host", lambda later: later.host if later.named else None)
-        return self._keep("host", lambda: self.table.of_pages(self.counts))
-
-    @property
-    def named(self) -> bool:
-        """Tell whether nearly all URLs were read: to read the rest takes no time worth a thought."""
-        return self.table.behind(self.counts) < READ_AT_ONCE
-
-    @property
-    def counts(self) -> Sequence[int]:
-        """How many pages each shard has."""
-        return [len(part.state) for part in self.parts]
+        return self._keep("host", lambda: self.table.numbers([part.host for part in self.parts]))
 
     @property
     def hosts(self) -> Sequence[str]:
         """Host names by number; there may be more than these pages have."""
-        return self.table.names
+        return self.table
 
     @property
     def cash(self) -> Int64s:
@@ -215,7 +243,7 @@ class Snapshot:
 
     @property
     def scores(self) -> Int64s:
-        """H + C of live pages, -1 for others. H is under 2^62 and C under 2^53, so an int64 holds the sum."""
+        """H + C of live pages, -1 for others. An int64 holds the sum: `Books.check` sees to that."""
 
         def work_out() -> Int64s:
             return np.where(self._live(), np.maximum(self.spent + self.cash, 0), -1)
@@ -223,11 +251,14 @@ class Snapshot:
         return self._keep("scores", work_out)
 
     def view(self, policy: str, window: Window) -> View:
-        """Return what a window policy makes of this state; the measures and the series are read the first time.
+        """Return what a window policy makes of this state; the measures are gathered the first time.
 
-        They are read later than the columns. A measure or entry made since then tells so by its clock and is left out,
-        so that this is the state of one instant; what such a page then lacks is its oldest measures, which the new ones
-        pushed out. What this costs for a million pages, a third of them read, is in docs/decisions/0005.
+        They are gathered later than the columns were copied. A measure made since then tells so by its clock and is
+        left out, so that this is the state of one instant; what such a page then lacks is its oldest measures, which
+        the new ones pushed out.
+
+        Raises:
+            Outdated: a replica was loaded anew meanwhile.
         """
         views: dict[tuple[str, Window], View] = self._keep("views", dict)
         found = views.get((policy, window))
@@ -246,10 +277,10 @@ class Snapshot:
 
     def _clocks(self) -> Clocks:
         books = [part.books for part in self.parts]
-        return self._keep("clocks", lambda: Clocks(self.crawl.series(), books, self.crawl.rules))
+        return self._keep("clocks", lambda: Clocks([part.series for part in self.parts], books, self.crawl.rules))
 
     def _past(self) -> windows.Past:
-        found = [_until(part, *past.measures(part.reads, part.spent)) for part, past in self._each()]
+        found = [_until(part, *part.histories()) for part in self.parts]
         clocks, anchors = [part[1] for part in found], [part[3] for part in found]
         if len(found) > 1:
             axis = self._clocks()
@@ -277,12 +308,7 @@ class Snapshot:
     @property
     def dangling(self) -> Bools:
         """Which pages were without links when they were last read."""
-        return self._keep(
-            "dangling", lambda: joined([past.dangling(part.reads, part.spent) for part, past in self._each()])
-        )
-
-    def _each(self) -> Iterable[tuple[Columns, Past]]:
-        return zip(self.parts, self.pasts, strict=True)
+        return self._keep("dangling", lambda: joined([part.dangling() for part in self.parts]))
 
     def _live(self) -> Bools:
         live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
@@ -300,18 +326,15 @@ class Snapshot:
     @property
     def ascending(self) -> Int64s:
         """The scores, sorted."""
-        self._again("ascending", lambda later: later.ascending)
         return self._keep("ascending", lambda: np.sort(self.scores))
 
     @property
     def sites(self) -> "Sites":
         """What belongs to each host."""
-        self._again("sites", lambda later: later.sites if later.named else None)
         return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
 
     def top(self, count: int) -> Int64s:
         """Return the positions of the live pages with most H + C, descending, ties by position."""
-        self._again("top", lambda later: later.top(HEAD_PAGES))
         return self._head("top", lambda: self.scores, count)
 
     def offers(self, discovery: float = 1.0) -> Int64s | Floats:
@@ -333,7 +356,6 @@ class Snapshot:
 
     def greedy(self, count: int, discovery: float = 1.0) -> Int64s:
         """Return the positions of the pages that may be offered, most cash first, up to `count` or some more."""
-        self._again(f"greedy {discovery}", lambda later: later.greedy(HEAD_PAGES, discovery))
         return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
 
     def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
@@ -345,121 +367,62 @@ class Snapshot:
 
 
 class Mirror:
-    """A copy of a crawl's columns that keeps itself fresh. Any thread may ask."""
+    """Snapshots of a crawl, made when they are asked for. Any thread may ask."""
 
     def __init__(self, crawl: Crawl) -> None:
         """Nothing is read yet."""
         self.crawl = crawl
-        self.hosts, self.pasts = Hosts(crawl), [Past(shard) for shard in crawl.shards]
-        self._lock, self._view_lock, self._pick_lock = threading.Lock(), threading.Lock(), threading.Lock()
-        self._shown: tuple[Snapshot, float] | None = None  # The last state, and since when (monotonic) it may be old.
+        self._lock, self._view_lock = threading.Lock(), threading.Lock()
+        self._shown: Snapshot | None = None
+        self._took_seconds = 0.0  # By the last snapshot.
         self._viewed: Snapshot | None = None  # The state that window policies answer from.
         self._view_seconds = 0.0  # What it took to work out a view of a new state.
-        self._took_seconds = 0.0  # By the last refresh,
-        self._took_long_seconds = 0.0  # and by the slowest one of late.
-        self._asked_at = -math.inf
-        self._keeper: threading.Thread | None = None  # While a large store moves.
-        self._closed = threading.Event()
-        self._names_wanted = False
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
-        """Return the state of now, or of up to AGE_SECONDS_MAX (or less, 0 for none) ago on a large busy store.
+        """Return the state of now, or of up to `age_seconds_max` (0: none) ago on a large busy store.
 
-        One small read when nothing moved. When something did, the columns of the shards that moved are read again.
-        Where there are more than PAGES_EXACT pages, a thread then goes on doing so, resting for REFRESH_REST times what
-        it took in between, where the age allows that; until it finds nothing moved, or nobody asked for a while,
-        questions cost no read at all.
+        One round trip; and a copy of the columns where something moved, unless the last one may still serve.
         """
-        self._asked_at = time.monotonic()
-        kept = self._kept(age_seconds_max)
-        if kept is None:
-            with self._lock:
-                # Whoever had the lock may have read it meanwhile.
-                kept = self._kept(age_seconds_max) or self._look()
-        return kept
+        self.crawl.follow()
+        with self._lock:
+            return self._current(age_seconds_max)
 
-    def of_rows(self, states: Sequence[tuple[bytes, int]], asked_at: float) -> Snapshot:
-        """Return what to show beside rows that were read: the very state that they are of, where `fresh` would.
+    def beside(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Snapshot]:
+        """Return what is asked, its rows, and what to show beside them: the very state, where `fresh` would.
 
-        Args:
-            states: the era and the version of each shard, of the instant of the rows.
-            asked_at: Unix seconds before they were read.
+        Another thread may let the replicas move on between the two; then rows are asked for again, a few times.
         """
-        self._asked_at = time.monotonic()
-        kept, shown = self._kept(AGE_SECONDS_MAX), self._shown
-        if shown is not None and list(states) == _states_of(shown[0]):
-            return replace(shown[0], as_of=max(asked_at, shown[0].as_of))
-        return kept or self.fresh()
+        for _ in range(LOOKS_MAX):
+            found, rows = ask()
+            snapshot = self._shown_beside(rows)
+            if snapshot.heads == rows.heads or len(snapshot) > PAGES_EXACT:
+                break
+        return found, rows, snapshot
 
-    def want_names(self) -> None:
-        """Let URLs be read in the background, where this keeps itself fresh: looking up pages is quicker then."""
-        self._names_wanted = True
+    def _shown_beside(self, rows: Rows) -> Snapshot:
+        with self._lock:
+            if self._shown is not None and self._shown.heads == rows.heads:
+                self._shown = replace(self._shown, as_of=max(rows.as_of, self._shown.as_of))
+                return self._shown
+            return self._current(AGE_SECONDS_MAX)
 
-    def _kept(self, age_seconds_max: float) -> Snapshot | None:
-        """Return the last state if it is kept fresh and young enough."""
-        shown = self._shown
-        if self._keeper is None or shown is None or not 0 < age_seconds_max >= time.monotonic() - shown[1]:
-            return None
-        return shown[0]
+    def _current(self, age_seconds_max: float) -> Snapshot:
+        shown, as_of = self._shown, self.crawl.as_of
+        if shown is not None and shown.heads == self.crawl.heads():
+            self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
+            return shown
+        if shown is not None and len(shown) > PAGES_EXACT and self._still_true(shown):
+            rest = min(max(SNAPSHOT_SECONDS, REST * self._took_seconds), AGE_SECONDS_MAX, age_seconds_max)
+            if time.time() - shown.as_of < rest - self._took_seconds:
+                return shown
+        began = time.monotonic()
+        self._shown = shown = Snapshot.of(as_of, self.crawl)
+        self._took_seconds = time.monotonic() - began
+        return shown
 
-    def _look(self, *, ahead: bool = False) -> Snapshot:
-        """Read what moved; by whoever has the lock. `ahead` of questions: it is shown once it is prepared for them."""
-        now, began = time.time(), time.monotonic()
-        kept, moved = self._shown and self._shown[0], list(range(len(self.crawl)))
-        versions = self.crawl.versions()
-        eras = tuple(era for era, _ in versions)
-        if self.hosts.eras != eras:
-            for shard in self.crawl.shards:
-                shard.renew(create=False)
-            self.hosts, self.pasts = Hosts(self.crawl, eras), [Past(shard) for shard in self.crawl.shards]
-            self._viewed = kept = None
-        if kept is not None:
-            both = zip(versions, kept.parts, strict=True)
-            moved = [shard for shard, ((_, version), part) in enumerate(both) if version != part.books.version]
-            if not moved:
-                kept = replace(kept, as_of=now)
-                self._shown = kept, began
-                return kept
-        parts = {} if kept is None else dict(enumerate(kept.parts))
-        parts |= {shard: self._read(shard) for shard in moved}
-        columns = [parts[shard] for shard in range(len(parts))]
-        fresh = Snapshot.of(now, self.crawl, columns, self.hosts, self.pasts)
-        if ahead:
-            fresh.prepare(kept)
-        self._shown, self._took_seconds = (fresh, began), time.monotonic() - began
-        self._took_long_seconds = max(self._took_seconds, TOOK_MEMORY * self._took_long_seconds)
-        if len(fresh) > PAGES_EXACT and kept is not None and self._keeper is None and not self._closed.is_set():
-            self._keeper = threading.Thread(target=self._keep_fresh, name="opic-mirror", daemon=True)
-            self._keeper.start()
-        return fresh
-
-    def _keep_fresh(self) -> None:
-        """Read what moved again and again, while something moves and somebody asks."""
-        quiet = 0
-        try:
-            while quiet < QUIET_LOOKS and time.monotonic() - self._asked_at < IDLE_SECONDS:
-                # The next one may be slow: by then what is shown now is as old as both took, and the rest between them.
-                rest = min(
-                    REFRESH_REST * self._took_seconds,
-                    AGE_SECONDS_MAX - self._took_seconds - SLOW_SPARE * self._took_long_seconds,
-                )
-                end, shown = time.monotonic() + max(rest, REST_SECONDS_MIN), self._shown
-                while self._names_wanted and shown is not None and time.monotonic() < end:
-                    if not self.hosts.read_some(shown[0].counts):
-                        break
-                if self._closed.wait(max(end - time.monotonic(), 0.0)):
-                    break
-                with self._lock:
-                    before = self._shown and self._shown[0].parts
-                    quiet = quiet + 1 if self._look(ahead=True).parts is before else 0
-        except StoreError as error:
-            log.info("the mirror is not kept fresh; whoever asks next looks again: %s", error)
-        finally:
-            self._keeper = None
-
-    def close(self) -> None:
-        """Keep nothing fresh any longer; what is asked later is read then."""
-        self._closed.set()
+    @staticmethod
+    def _still_true(shown: Snapshot) -> bool:
+        return all(part.loads == part.replica.loads for part in shown.parts)
 
     def picked(self) -> Snapshot:
         """Return the state that window policies answer from, from now on that or a later one.
@@ -468,42 +431,33 @@ class Mirror:
         takes some tenths of a second. So there one state serves until it is so old that with the time to work out a
         view it would be AGE_SECONDS_MAX.
         """
-        with self._pick_lock:
-            rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
-            if kept is None or len(kept) <= PAGES_EXACT or time.time() - kept.as_of >= rest:
-                self._viewed = kept = self.fresh(rest)
-            return kept
+        rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
+        if kept is None or len(kept) <= PAGES_EXACT or time.time() - kept.as_of >= rest or not self._still_true(kept):
+            self._viewed = kept = self.fresh(rest)
+        return kept
 
     def view(self, policy: str, window: Window) -> tuple[Snapshot, View]:
         """Return the state picked and what a window policy makes of it. One thread works it out, others wait."""
         with self._view_lock:
-            snapshot, began = self.picked(), time.monotonic()
-            known = "past" in snapshot.kept
-            view = snapshot.view(policy, window)
-            if not known:
-                # A machine that was busy a moment ago may be so again.
-                self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
-            return snapshot, view
-
-    def _read(self, shard: int) -> Columns:
-        for _ in range(REFRESH_TRIES):
-            columns = self.crawl.shards[shard].columns()
-            # Pages that became known while we asked how many there are would be missing until the next step.
-            if int(np.count_nonzero((columns.state & KNOWN_GONE) == Flag.KNOWN)) == columns.books.live:
-                break
-        return columns
-
-
-def _states_of(snapshot: Snapshot) -> list[tuple[bytes, int]]:
-    """Return the era and the version of each shard."""
-    versions = [part.books.version for part in snapshot.parts]
-    return list(zip(snapshot.table.eras or (), versions, strict=False))
+            while True:
+                snapshot, began = self.picked(), time.monotonic()
+                known = "past" in snapshot.kept
+                try:
+                    view = snapshot.view(policy, window)
+                except Outdated:
+                    self._viewed = self._shown = None
+                    continue
+                if not known:
+                    # A machine that was busy a moment ago may be so again.
+                    self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
+                return snapshot, view
 
 
 def _until(
-    part: Columns, starts: Int64s, clock: Int64s, spent: Int64s, anchors: tuple[Int64s, Int64s] | None
+    part: Part, measures: Measures, anchors: tuple[Int64s, Int64s] | None
 ) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
-    """Leave out the measures and anchors of a shard that were made after its columns were read."""
+    """Leave out the measures and anchors of a shard that were made after its columns were copied."""
+    starts, clock, spent = measures.starts, measures.clock, measures.cash
     then = clock <= part.books.clock
     if not then.all():
         counts = np.zeros(len(then) + 1, np.int64)

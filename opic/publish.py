@@ -14,12 +14,12 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Final
 
 from opic.errors import SettingsError
 from opic.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event
 from opic.kafka import Cluster
-from opic.kafka.log import Producer
+from opic.kafka.log import Producer, Sent
 from opic.settings import Settings
 from opic.urls import host_of
 
@@ -64,7 +64,7 @@ class Publisher:
             batch_size=BATCH_BYTES,
             delivery_timeout_ms=round(DELIVERY_SECONDS * 1000),
         )
-        self._waiting: deque[Any] = deque()
+        self._waiting: deque[Sent] = deque()
         self.delivered = 0
 
     def publish(
@@ -114,7 +114,7 @@ class Publisher:
 
     def _reap(self, *, wait: bool) -> None:
         """Look at what was acknowledged; and wait for the oldest."""
-        while self._waiting and (wait or self._waiting[0].is_done):
+        while self._waiting and (wait or self._waiting[0].future.is_done):
             self._producer.wait([self._waiting.popleft()], DELIVERY_SECONDS)
             self.delivered += 1
             wait = False

@@ -1,11 +1,11 @@
 """Answers: how important a page is, which pages are at the top, how the books stand.
 
-A single page is read from the store, so that its numbers are of this instant. What needs all pages (the top, a rank)
-comes from the mirror: exact on a quiet or small store, at most a second old on a large busy one. Of many shards, each
-is of an instant of its own: what moves between them in the moment of an answer may be missing in it, or there twice.
+A single page is read from a replica that has just caught up, so that its numbers are of this instant. What needs all
+pages (the top, a rank) comes from the mirror: exact on a quiet or small store, at most a second old on a large busy
+one. Of many shards, each is of a journal position of its own: what moves between them in the moment of an answer may be
+missing in it, or there twice.
 """
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,20 +14,17 @@ import numpy as np
 from opic import windows
 from opic.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag, grants_due_of
 from opic.classes import OTHERS
-from opic.errors import BadInput, SettingsError, StoreUnavailable
+from opic.errors import BadInput, SettingsError
 from opic.hosts import Floats
 from opic.ledger import Audit
-from opic.mirror import Mirror, Snapshot, View, largest
+from opic.mirror import Int64s, Mirror, Snapshot, View, largest
+from opic.replica import Crawl
+from opic.replica.crawl import Place, Rows
 from opic.series import Window
-from opic.store import Crawl
-from opic.store.columns import Int64s, Record, unpack_measures
-from opic.store.crawl import Found, Place
-from opic.store.shard import ROWS_READ_MAX
 from opic.urls import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
-LOOKS_MAX = 5  # In a row that met a store made anew.
 TOPS_KEPT_MAX = 32  # Answers about one state that are kept, 1,000 pages each at most.
 
 
@@ -125,7 +122,7 @@ class Query:
     def importances(self, asks: Sequence["Ask"]) -> list["Importances | Exception"]:
         """Answer what several ask at once by `importance`, as one: of a page that is asked for twice all see the same.
 
-        Costs one round trip for all of them where their URLs were read by the mirror, else two.
+        Costs one round trip for all of them, and others where the replicas were far behind.
 
         Returns:
             For each what it asked for, or the BadInput that `importance` would raise.
@@ -137,6 +134,9 @@ class Query:
                 taken.append(_Taken([canonical_url(url, self.url_bytes_max) for url in ask.urls], policy, span))
             except BadInput as error:
                 taken.append(error)
+        return self.crawl.steadily(lambda: self._answers(taken))
+
+    def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["Importances | Exception"]:
         good = [one for one in taken if isinstance(one, _Taken)]
         entries, places, as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
         found: list[Importances | Exception] = []
@@ -158,48 +158,26 @@ class Query:
         """Look at distinct pages by their canonical URLs.
 
         Returns:
-            What the policy static says of those that are known; where all are that have an id; and a time that none of
-            this is older than.
+            What the policy static says of those that are known; where these are; and a time that none of this is older
+            than.
         """
-        self.mirror.want_names()
-        for _ in range(LOOKS_MAX):
-            hosts, as_of = self.mirror.hosts, time.time()
-            places = {url: at for url, at in zip(urls, hosts.places_of(urls), strict=True) if at is not None}
-            unknown = [url for url in urls if url not in places]
-            if unknown:
-                found = zip(unknown, self.crawl.ids_of(unknown), strict=True)
-                places |= {url: at for url, at in found if at is not None}
-            entries: dict[str, dict[str, object]] = {}
-            some = list(places.items())
-            for at in range(0, max(len(some), 1), ROWS_READ_MAX):
-                part, asked_at = dict(some[at : at + ROWS_READ_MAX]), time.time()
-                rows = self.crawl.rows(list(part.values()))
-                if tuple(rows.eras) != hosts.eras:
-                    break
-                states = [(era, books.version) for era, books in zip(rows.eras, rows.books, strict=True)]
-                snapshot = self.mirror.of_rows(states, asked_at)
-                entries |= self._entries(part, rows, snapshot)
-                as_of = min(as_of if at else asked_at, snapshot.as_of)
-            else:
-                return entries, places, as_of
-            self.mirror.fresh(0.0)  # The ids were of another era, be it of none yet.
-        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+        found, rows, snapshot = self.mirror.beside(lambda: self.crawl.look(urls))
+        places = {url: place for url, place in zip(urls, found, strict=True) if place is not None}
+        return self._entries(places, rows, snapshot), places, min(rows.as_of, snapshot.as_of)
 
-    def _entries(self, places: dict[str, Place], rows: Found, snapshot: Snapshot) -> dict[str, dict[str, object]]:
+    def _entries(self, places: dict[str, Place], rows: Rows, snapshot: Snapshot) -> dict[str, dict[str, object]]:
         rules = self.crawl.rules
         books = Books.merged(rows.books, rules)
         total = snapshot.total_of(books)
         bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
-        names = self.crawl.shards[0].class_names() if any(books.known_by) else {}
+        names = self.class_names() if any(books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
         scores: dict[str, int] = {}
-        measures = unpack_measures(rows.records)  # All at once: one by one they would be half of the work.
-        columns = (rows.cash, rows.spent, rows.state, measures.reads, measures.starts[:-1], measures.starts[1:])
+        measures = rows.measures
+        columns = (rows.cash, rows.spent, rows.state, rows.reads, measures.starts[:-1], measures.starts[1:])
         for url, cash, spent, state, reads, start, end in zip(
             places, *(column.tolist() for column in columns), strict=True
         ):
-            if not state & Flag.KNOWN:
-                continue
             gone, slot = bool(state & Flag.GONE), state & CLASS_BITS
             entry = entries[url] = {
                 "url": url,
@@ -207,7 +185,7 @@ class Query:
                 "cash": cash,
                 "reads": reads,
                 "last_read_clock": int(measures.clock[end - 1]) if end > start else None,
-                "last_fetched_at": int(measures.fetched_at_us[end - 1]) / MILLION if end > start else None,
+                "last_fetched_at": int(measures.at_us[end - 1]) / MILLION if end > start else None,
                 "policy": "static",
                 "window": None,
                 "teleport": teleport,
@@ -224,6 +202,10 @@ class Query:
             for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
                 entries[url] |= {"rank": rank, "percentile": percentile(rank, snapshot)}
         return entries
+
+    def class_names(self) -> dict[int, str]:
+        """Return the name of each class by its slot, as the replicas have them."""
+        return {slot: one.name for slot, one in self.crawl.replicas[0].classes.placed}
 
     def _by_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
         """Put a window policy's estimates in the place of the static ones. The error bound is of those alone."""
@@ -246,12 +228,14 @@ class Query:
             BadUrl: the URL can't be taken.
         """
         canonical = canonical_url(url, self.url_bytes_max)
-        (place,) = self.crawl.ids_of([canonical])
-        rows = None if place is None else self.crawl.shards[place[0]].rows([place[1]])
-        if rows is None or not rows.state[0] & Flag.KNOWN:
+        (place,), rows = self.crawl.look([canonical])
+        if place is None:
             return None
-        measures = Record.unpack(rows.records[0]).measures
-        found = [{"clock": m.clock, "cash": m.cash, "fetched_at": m.fetched_at_us / MILLION} for m in measures]
+        columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
+        found = [
+            {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
+            for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
+        ]
         return {"url": canonical, "measures": found}
 
     def top(
@@ -280,17 +264,21 @@ class Query:
         policy, span = self.policy_of(policy, window)
         check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
-        snapshot, view = self._shown(policy, span)
-        tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
-        found = tops.get(asked := (n, within, policy, span))
-        if found is None:
-            found = self._best(n, within, snapshot, view)
-            for page in found:
-                page |= {"policy": policy, "window": span and span.shown()}
-            if len(tops) >= TOPS_KEPT_MAX:
-                tops.clear()
-            tops[asked] = found
-        return found, snapshot.as_of
+
+        def ask() -> tuple[list[dict[str, object]], float]:
+            snapshot, view = self._shown(policy, span)
+            tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
+            found = tops.get(asked := (n, within, policy, span))
+            if found is None:
+                found = self._best(n, within, snapshot, view)
+                for page in found:
+                    page |= {"policy": policy, "window": span and span.shown()}
+                if len(tops) >= TOPS_KEPT_MAX:
+                    tops.clear()
+                tops[asked] = found
+            return found, snapshot.as_of
+
+        return self.crawl.steadily(ask)
 
     def _best(self, n: int, within: str | None, snapshot: Snapshot, view: View | None) -> list[dict[str, object]]:
         scores: Int64s | Floats = snapshot.scores if view is None else view.scores
@@ -311,18 +299,18 @@ class Query:
         else:
             shares, ranks = found, view.ranks(found)
         places = snapshot.places(positions)
-        urls, records = self.crawl.urls_of(places), self.crawl.rows(places, states=False).records
+        urls, reads = self.crawl.urls_of(places), self.crawl.rows(places).reads.tolist()
         return [
             {
                 "url": urls[place],
                 "importance": share,
                 "rank": rank,
                 "cash": cash,
-                "reads": Record.unpack(record).reads,
+                "reads": times,
                 "host": host_of(urls[place]),
             }
-            for place, share, rank, cash, record in zip(
-                places, shares, ranks, snapshot.cash[positions].tolist(), records, strict=True
+            for place, share, rank, cash, times in zip(
+                places, shares, ranks, snapshot.cash[positions].tolist(), reads, strict=True
             )
         ]
 
@@ -375,9 +363,14 @@ class Query:
         ]
 
     def stats(self) -> dict[str, object]:
-        """Return the counts of this instant. `error_bound` is left out where it says nothing."""
-        parts = self.crawl.books()
-        books, bound = Books.merged(parts, self.crawl.rules), self.error_bound(parts)
+        """Return the counts of this instant.
+
+        `error_bound` is left out where it says nothing, `granted_rounds` under the continuous payout, `sweeps_left`
+        before a read moved cash.
+        """
+        parts, rules = self.crawl.books(), self.crawl.rules
+        books, bound = Books.merged(parts, rules), self.error_bound(parts)
+        left = books.sweeps_left(rules)
         return {
             "known_pages": books.live,
             "gone_pages": books.gone,
@@ -392,6 +385,9 @@ class Query:
             "bad_links": books.bad_links,
             "dead_letters": books.dead_letters,
             **({} if bound is None else {"error_bound": bound}),
+            "pool": books.pool,
+            **({} if rules.continuous else {"granted_rounds": books.credit / rules.grant}),
+            **({} if left is None else {"sweeps_left": left}),
             "version": books.version,
             "shards": len(self.crawl),
         }
@@ -408,7 +404,7 @@ class Query:
         books = Books.merged(parts, rules)
         if books.cuts:
             snapshot = self.mirror.fresh()
-            if snapshot.books.version != books.version:
+            if [part.books for part in snapshot.parts] != list(parts):
                 return None
             debt = snapshot.debt
         bound = books.error_bound(rules.minted, rules.q, debt, grants_due_of(parts))

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Protocol, TypeVar
 
 from opic.admission import Admission
-from opic.cash import CLASSES_MAX, MILLION, Flag
+from opic.cash import CLASSES_MAX, MILLION
 from opic.classes import NO_WEIGHTS, OTHERS, PageClass, encode_classes
 from opic.curve import Curve
 from opic.embedded import EmbeddedServer, disk_full
@@ -22,13 +22,14 @@ from opic.errors import BadInput, DiskFull, NotBuiltYet, Refused, StoreError, St
 from opic.events import CLASSIFIED_MAX, Limits, encode_ids, encode_seeds
 from opic.explain import explain
 from opic.frontier import Frontier, Politeness
+from opic.ingest import Writer
 from opic.letters import Letters, StoredLetters
 from opic.log import Call, EventLog, Log, Positions, Terms
 from opic.mirror import Mirror
 from opic.query import Query
+from opic.replica import Crawl
 from opic.settings import Settings
-from opic.store import Crawl, Writer, connect
-from opic.store.connection import store_errors
+from opic.store import connect
 from opic.store.durability import Durability
 from opic.urls import canonical_url
 from opic.worker import LogSource, work
@@ -56,7 +57,7 @@ J = TypeVar("J", bound=Judged)
 
 
 class Backend:
-    """An open store with its log, its queries and its frontier. It starts nothing."""
+    """An open store with its log, its queries and its frontier. It starts nothing by itself."""
 
     def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
         """Open the store at `url`.
@@ -84,7 +85,6 @@ class Backend:
         )
         self.frontier = Frontier(
             self.crawl,
-            self.mirror,
             politeness,
             settings.discovery_weight,
             share=settings.discovery_share,
@@ -199,8 +199,7 @@ class Backend:
         distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
         if not distinct:
             return {"known": 0, "new": 0}
-        places = [place for place in self.crawl.ids_of(distinct) if place is not None]
-        known = int((self.crawl.rows(places).state & Flag.KNOWN != 0).sum()) if places else 0
+        known = sum(place is not None for place in self.crawl.ids_of(distinct))
         self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
@@ -231,16 +230,16 @@ class Backend:
             raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
         if self.shard.rules.continuous:
             raise BadInput(NO_WEIGHTS)
-        last = self.shard.classes().redefined(classes, self.shard.books().known_by)
+        (replica,) = self.crawl.follow()
+        last = replica.classes.redefined(classes, replica.books.known_by)
         settle(self.accept([encode_classes(classes)], "classes"))
-        found = self.shard.classes()
+        found = self.crawl.follow()[0].classes
         if [one for _, one in found.placed] != [one for _, one in last.placed]:
             raise Refused(
                 "the classes were accepted, but do not hold: somebody else defined others at the same time, or their "
                 "weights would grant known pages more than a shard has; ask for those that hold, and try again"
             )
-        with store_errors():
-            known = int(self.shard.client.hget(self.shard.keys.ids, "next") or 0)
+        known = len(replica)
         ranges = range(0, known, CLASSIFIED_MAX)
         records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
         if records:
@@ -252,14 +251,13 @@ class Backend:
     def settle_here(self, positions: Positions) -> None:
         """Let the records of the store's log below a position take effect in this process, where no service runs."""
         assert isinstance(self.log, EventLog)
-        writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds)
+        writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
-        while writer.deliver():
-            pass
+        writer.drain()
 
     def classes(self) -> dict[str, object]:
         """Return the classes that are defined, in order, with their pages and their shares of each grant."""
-        found, books = self.shard.classes(), self.crawl.totals()
+        found, books = self.crawl.follow()[0].classes, self.crawl.totals()
         weights = [MILLION + extra for extra in books.extra]
         granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
 
@@ -302,6 +300,11 @@ class Backend:
         self._rough_lag = (time.monotonic(), lag)
         return lag
 
+    def undone(self) -> tuple[int, int]:
+        """Return how many accepted records have not taken effect yet, and how many entries shards owe each other."""
+        # In this order: a record that takes effect in between has put its entries into outboxes by then.
+        return self.lag(), self.crawl.undelivered()
+
     def stats(self) -> dict[str, object]:
         """Return the counts of the service."""
         lag = self.lag()  # The older number: where it is 0, the counts hold all that had been accepted.
@@ -321,10 +324,15 @@ class Backend:
             return str(error)
         return None
 
+    def start(self) -> None:
+        """Keep the curve, and the replicas near the heads of their journals, until `close`."""
+        self.curve.start()
+        self.crawl.keep_following()
+
     def close(self) -> None:
         """Let go of all connections."""
-        self.mirror.close()
         self.curve.close()
+        self.crawl.close()
         self.shard.client.close()
         self._stored_log.close()
         if "log" in vars(self):  # Was asked for.
@@ -351,7 +359,7 @@ class StandingService:
         except BaseException:
             self.backend.close()
             raise
-        self.backend.curve.start()
+        self.backend.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -398,7 +406,7 @@ class EmbeddedService:
             stack.callback(self.backend.close)
             if self._with_worker:
                 self._start_worker()
-                self.backend.curve.start()
+                self.backend.start()
             self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
             self._watcher.start()
             stack.callback(self._stop_worker)

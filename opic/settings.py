@@ -50,6 +50,7 @@ class Settings(BaseSettings):
     durability: Literal["server", "fsync"] = "server"
     wait_replicas: Annotated[int, Field(ge=0, le=16)] = 0
     wait_seconds: Annotated[float, Field(gt=0, le=600)] = 5.0
+    journal_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # Of all shards of a crawl together.
 
     damping: Annotated[float, Field(gt=0, lt=1)] = 0.85
     virtual: Literal["grants", "continuous"] = "grants"

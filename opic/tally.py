@@ -10,7 +10,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from opic.store import Crawl, Shard, Step
+from opic.ingest import Step
+from opic.replica import Crawl
+from opic.store import Shard
 from opic.store.connection import store_errors
 
 TELL_SECONDS: Final = 1.0

@@ -8,6 +8,9 @@ from numpy.typing import NDArray
 Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 YEAR_DIGITS = 4
+HTTPS = b"https://"
+PLAIN = np.zeros(256, np.bool_)
+PLAIN[list(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_~!$&()*+,;=:@.-/%?")] = True
 
 
 class Texts:
@@ -36,6 +39,34 @@ class Texts:
         second = np.searchsorted(self._slashes, self._starts) + 1
         firsts, lasts = self._slashes[second] + 1, self._slashes[second + 1]
         return [self._text[a:b] for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+
+    def heads(self) -> tuple[Bools, Int64s, Int64s]:
+        """Of any texts: which begin as http or https URLs with a path; where their authority begins and ends."""
+        text, starts, ends = self._bytes, self._starts, self._ends
+        padded = np.zeros(len(text) + len(HTTPS), np.uint8)
+        padded[: len(text)] = text
+        secure = padded[np.minimum(starts + 4, len(text))] == ord("s")
+        is_head = np.ones(len(starts), np.bool_)
+        for at, char in enumerate(b"http"):
+            is_head &= padded[np.minimum(starts + at, len(text))] == char
+        firsts = starts + 4 + secure
+        for char in b"://":
+            is_head &= padded[np.minimum(firsts, len(text))] == char
+            firsts = firsts + 1
+        slashes = np.append(self._slashes, len(text))
+        lasts = slashes[np.searchsorted(slashes[:-1], firsts)]
+        return is_head & (lasts > firsts) & (lasts < ends), firsts, lasts
+
+    def plain(self) -> Bools:
+        """Of any texts: which have only characters that a path and a query have as they are, and no dot segments."""
+        text = self._bytes
+        after = np.zeros((2, len(text)), np.uint8)
+        after[0, :-1], after[1, :-2] = text[1:], text[2:]
+        odd = ~PLAIN[text] | ((text == ord("/")) & (after[0] == ord(".")))
+        odd |= (text == ord("%")) & (after[0] == ord("2")) & (after[1] | 0x20 == ord("e"))  # A dot, too.
+        odd &= text != ord("\n")
+        plain: Bools = self._counts(np.flatnonzero(odd)) == 0
+        return plain
 
     def lengths(self) -> Int64s:
         """Return how long each is."""

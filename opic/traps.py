@@ -133,8 +133,13 @@ class Shapes:
         self._slashes_plain = 2 + min(traps.segments or NUMBER_MAX, traps.repeats - 1 if traps.repeats else NUMBER_MAX)
         self._dates: dict[int, int] = {}  # By the hash of a URL without its dates.
 
-    def judge(self, url: str) -> Verdict:
-        """Return what is said of a canonical URL, and count its dates. Costs about a microsecond."""
+    def judge(self, url: str, *, count: bool = True) -> Verdict:
+        """Return what is said of a canonical URL. Costs about a microsecond.
+
+        Args:
+            url: which.
+            count: it has its turn: its dates count from now on.
+        """
         traps = self.traps
         if traps.url_bytes and len(url) > traps.url_bytes:
             return Verdict.LONG
@@ -150,7 +155,7 @@ class Shapes:
         if traps.parameters and query >= 0 and url.count("&", query) >= traps.parameters:
             return Verdict.PARAMETERS
         if (traps.years_ahead or traps.dates) and _has_year(url, 8):
-            return self._judge_dates(url, query)
+            return self._judge_dates(url, query, count=count)
         return Verdict.FREE
 
     def judge_all(self, urls: Sequence[str]) -> bytearray:
@@ -167,7 +172,7 @@ class Shapes:
             found[at] = self.judge(urls[at])
         return found
 
-    def _judge_dates(self, url: str, query: int) -> Verdict:
+    def _judge_dates(self, url: str, query: int, *, count: bool) -> Verdict:
         found = list(_date.finditer(url, url.index("/", 8)))
         if not found:
             return Verdict.FREE
@@ -177,10 +182,12 @@ class Shapes:
         last = found[-1]
         if self.traps.dates and (0 <= query < last.start() or _ends_path(url, last.end())):
             template = hash(_part_of_date.sub(r"\1=", _date.sub("", url)))
-            self._dates[template] = count = self._dates.get(template, 0) + 1
-            if len(self._dates) > TEMPLATES_MAX:
-                self._forget()
-            if count > self.traps.dates:
+            dates = self._dates.get(template, 0) + 1
+            if count:
+                self._dates[template] = dates
+                if len(self._dates) > TEMPLATES_MAX:
+                    self._forget()
+            if dates > self.traps.dates:
                 return Verdict.CALENDAR
         return Verdict.FREE
 

@@ -11,10 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from opic.errors import DiskFull, StoreUnavailable
+from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable
 from opic.events import Record
+from opic.ingest import Step
 from opic.log import EventLog
-from opic.store import Step
 from opic.tally import Tally
 
 log = logging.getLogger("opic.worker")
@@ -212,27 +212,33 @@ def work(
         source: of records.
         stopped: asked between batches.
         tally: told of each step.
-        full: asked before each batch why the disk has no room for it; None if it has.
+        full: asked before anything is written why the disk has no room for it; None if it has. A worker that has
+            nothing to do asks too: counts and trims are writes, and one on a full disk ends the server.
         watch: told all that happens.
         between: done between batches, such as forwarding dead letters.
     """
     watch = watch or Watch()
     backoff, courier = Backoff(), _Courier(writer, source, watch)
 
+    def check_room() -> None:
+        if (reason := full()) is not None:
+            raise DiskFull(reason)
+
     def on_step(step: Step) -> None:
         watch.stepped(step)
         if tally is not None:
             tally.add(step)
+        check_room()  # The effects of all records of a poll may take more than the room that is left.
 
     while not stopped():
         try:
             if source.ended:
                 return
+            check_room()
             courier.carry(idle=False)
             batches = source.poll(IDLE_SECONDS)
+            check_room()
             for taken in batches:
-                if (reason := full()) is not None:
-                    raise DiskFull(reason)
                 if writer.resume(taken.partition) < taken.since:
                     # The store lost its end, as after a failover. What is missing comes before what is in hand.
                     log.warning("the store wants %s again from an earlier offset", taken.partition)
@@ -268,13 +274,20 @@ class _Courier:
     def carry(self, *, idle: bool) -> None:
         """Deliver, if it is time; whoever is idle may."""
         if not self._swept:
-            self._watch.delivered(self._writer.deliver())
-            self._swept = True
+            self._swept = self._deliver(None)
         elif idle or time.monotonic() - self._last >= DELIVER_SECONDS:
             ours, partitions = self._source.partitions
             shards = {shard for one in ours for shard in self._writer.responsible(one, partitions)}
             if shards:
-                self._watch.delivered(self._writer.deliver(sorted(shards)))
+                self._deliver(sorted(shards))
         else:
             return
         self._last = time.monotonic()
+
+    def _deliver(self, shards: Collection[int] | None) -> bool:
+        """Deliver to shards, unless a backup holds deliveries: events go on meanwhile."""
+        try:
+            self._watch.delivered(self._writer.deliver(shards))
+        except DeliveryPaused:
+            return False
+        return True

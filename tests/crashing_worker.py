@@ -3,9 +3,9 @@
     python crashing_worker.py STORE_URL CRAWL BATCH PLAN
 
 PLAN is JSON. {"record": true} works through the log and prints each statement that it came by, as JSON, most useful
-for choosing one. {"statement": "step.py:120", "times": 3, "victim": 1234} sends SIGKILL to process `victim` (0: to
-itself) just before that statement runs for the third time, and says which on stderr. The code under test knows nothing
-of it.
+for choosing one. {"statement": "shard_writer.py:120", "times": 3, "victim": 1234} sends SIGKILL to process `victim` (0
+is itself) just before that statement runs for the third time, and says which on stderr. The code under test knows
+nothing of it.
 """
 
 import json
@@ -18,15 +18,17 @@ from types import FrameType
 from typing import Any
 
 from logs import PARTITION
+from sameness import small_blocks
 
 from opic import worker
+from opic.ingest import Writer
 from opic.log import EventLog
+from opic.replica import Crawl
 from opic.store import Shard, connect
-from opic.store.crawl import Crawl
-from opic.store.writer import Writer
 
-TRACED = ("worker.py", "log.py", "step.py", "batch.py", "ids.py", "shard.py", "connection.py")
-TRACED += ("server.py", "library.py")
+TRACED = ("worker.py", "log.py", "shard_writer.py", "checkpointer.py", "batch.py", "replica.py", "histories.py")
+TRACED += ("checkpoint.py", "url_tail.py", "follow.py", "shard.py", "connection.py", "server.py", "library.py")
+JOURNAL_BYTES = 8_000  # So that blocks are written and records trimmed all the time.
 
 
 class Tracer:
@@ -73,13 +75,14 @@ def main() -> None:
     source = EventLog(connect(url, retries=0), shard.keys)
     # A server that died ends this worker too: the next one must find its way alone.
     died: list[float] = []
-    writer = Writer(Crawl([shard]))
+    writer = Writer(Crawl([shard]), journal_bytes=JOURNAL_BYTES)
     until = plan.get("until", source.end())
-    worker.work(
-        writer,
-        worker.LogSource(source, writer.resume, pause=died.append, until_offset=until),
-        stopped=lambda: bool(died),
-    )
+    with small_blocks(64, 8):
+        worker.work(
+            writer,
+            worker.LogSource(source, writer.resume, pause=died.append, until_offset=until),
+            stopped=lambda: bool(died),
+        )
     sys.settrace(None)
     if "record" in plan:
         print(json.dumps(tracer.seen))

@@ -9,9 +9,9 @@ from servers import Server
 
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.frontier import Frontier, Politeness
-from opic.mirror import Mirror
-from opic.store import Crawl as Shards
-from opic.store import Shard, Store
+from opic.ingest import ShardWriter
+from opic.replica import Crawl as Shards
+from opic.store import Shard
 
 AT_ONCE = Politeness(host_delay_seconds=0.0)
 WAIT_SECONDS_MAX = 20.0
@@ -25,14 +25,15 @@ class Crawl:
         """Without further grants, so that a page has nothing but what its first grant and its links gave it."""
         self.server = server
         shard = Shard.open(server.client(), given={"regrant_ppm": regrant_ppm})
-        self.store = Store(shard, retry_seconds=politeness.retry_seconds)
+        self.store = ShardWriter(shard, retry_seconds=politeness.retry_seconds)
+        self.pages = Shards.open(server.client())
         self.frontier = self.endpoint(politeness, **more)
         self.offset = 0
 
     def endpoint(self, politeness: Politeness = AT_ONCE, **more: Any) -> Frontier:
-        """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
+        """One more endpoint on the same store, as if in another process: its connection and replicas are its own."""
         crawl = Shards.open(self.server.client())
-        return Frontier(crawl, Mirror(crawl), politeness, **more)
+        return Frontier(crawl, politeness, **more)
 
     def seed(self, urls: Iterable[str]) -> None:
         self._apply(encode_seeds(list(urls)), "seeds")

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -23,9 +23,9 @@ from servers import Server
 from opic.events import CrawlEvent, Record, encode_crawl_event
 from opic.kafka.connection import record_of
 from opic.ledger import Ledger
+from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import connect
-from opic.store.crawl import Crawl
 
 STOP_SECONDS_MAX = 30.0
 COMMAND_SECONDS_MAX = 120.0
@@ -42,13 +42,22 @@ def settings_of(kafka: Kafka, store: Server, topic: str, **more: Any) -> Setting
 class Topic:
     """A topic of its own, with one for its dead letters."""
 
-    def __init__(self, kafka: Kafka, partitions: int = 1, name: str | None = None, *, letters: bool = True) -> None:
+    def __init__(
+        self,
+        kafka: Kafka,
+        partitions: int = 1,
+        name: str | None = None,
+        *,
+        letters: bool = True,
+        config: Mapping[str, str] | None = None,
+        letters_config: Mapping[str, str] | None = None,
+    ) -> None:
         self.kafka, self.name = kafka, name or f"events.{next(_numbers)}"
-        config = {"message.timestamp.type": "LogAppendTime"}
+        config = {"message.timestamp.type": "LogAppendTime", **(config or {})}
         admin = KafkaAdminClient(bootstrap_servers=kafka.bootstrap)
         try:
             made = [NewTopic(self.name, partitions, 1, topic_configs=config)]
-            made += [NewTopic(f"{self.name}.dlq", 1, 1)] if letters else []
+            made += [NewTopic(f"{self.name}.dlq", 1, 1, topic_configs=dict(letters_config or {}))] if letters else []
             admin.create_topics(made)
             admin.wait_for_topics([one.name for one in made])
         finally:
@@ -73,7 +82,7 @@ class Topic:
 
     def put(self, values: Iterable[bytes], partition: int | None = 0, **more: Any) -> None:
         """Produce values, durably."""
-        producer = KafkaProducer(bootstrap_servers=self.kafka.bootstrap, acks="all")
+        producer = KafkaProducer(bootstrap_servers=self.kafka.bootstrap, acks="all", max_request_size=32 << 20)
         try:
             for one in [producer.send(self.name, value, partition=partition, **more) for value in values]:
                 one.get(timeout=30)

@@ -109,6 +109,10 @@ class Service:
         """The store's server, the last one that was started."""
         return int(json.loads((self.data / "service.json").read_text())["server_pid"])
 
+    def store_url(self) -> str:
+        """Where the store's server is."""
+        return f"unix://{json.loads((self.data / 'service.json').read_text())['socket']}"
+
     def pids(self) -> dict[str, int]:
         """The three processes that are the service; 0 is one that does not run."""
         assert self.process is not None

@@ -1,45 +1,78 @@
-"""What it means that a store ended in the same state as the ledger: to the bit, page by page, whatever its steps."""
+"""What it means that a store ended in the same state as the ledger: to the bit, page by page, whatever its batches."""
 
-from collections import Counter
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from unittest.mock import patch
 
 from hypothesis import strategies as st
 
 from opic.ledger import Ledger
+from opic.replica import Crawl, Replica
 from opic.store import Shard
-from opic.store.keys import ROWS_MEASURES
 
 
 def assert_same(shard: Shard, ledger: Ledger) -> None:
     """Fail on the first total, page or measure that differs; and unless the store's own recount agrees."""
-    books = asdict(shard.books()) | {"version": 0}  # Counts steps, hence depends on how the log was cut.
+    crawl = Crawl([shard])
+    books = asdict(shard.books()) | {"version": 0}  # Counts records, hence depends on how the log was cut.
     assert books == asdict(ledger.books)
-    assert shard.series() == list(ledger.series)
-    reads = Counter[int]()
-    for page in ledger.pages.values():
-        reads[page.id // ROWS_MEASURES] += page.reads
-    assert shard.columns().reads.tolist() == [reads[bucket] for bucket in range(-(-len(ledger.pages) // ROWS_MEASURES))]
-    pages = {page.url: page for page in shard.pages()}
+    (replica,) = crawl.follow()
+    assert asdict(replica.books) | {"version": 0} == books
+    assert replica.series == list(ledger.series)
+    pages = {page.url: page for page in crawl.pages()}
     for url, page in ledger.pages.items():
         assert pages.pop(url, None) == page
     assert not pages
-    audit = shard.audit()
+    audit, _ = crawl.audit()
     assert audit.conserved, audit.mismatches
     assert audit == ledger.audit()
 
 
 @contextmanager
-def small_steps(links: int, urls: int) -> Iterator[None]:
-    """Let a step take so many links, and a request for ids so many URLs: a short log is many batches in a row then."""
-    with (
-        patch("opic.store.batch.LINKS_A_STEP_MAX", links),
-        patch("opic.store.batch.URLS_A_CALL", urls),
-        patch("opic.store.ids.URLS_A_CALL", urls),
-    ):
+def small_batches(links: int) -> Iterator[None]:
+    """Let a batch take so many links: a short log is many batches in a row then."""
+    with patch("opic.replica.batch.LINKS_A_BATCH_MAX", links):
         yield
 
 
-STEPS = st.tuples(st.sampled_from([1, 5, 15, 4_000]), st.sampled_from([1, 3, 4_000]))
+BATCH_LINKS = st.sampled_from([1, 5, 15, 4_000])
+
+CHECKPOINT_SIZES = ("PAGES_A_BLOCK", "URLS_A_FIELD", "NAMES_A_FIELD", "CALL_BYTES_AIM")
+
+
+@contextmanager
+def small_blocks(pages: int = 4, urls_a_field: int = 2, call_bytes: int = 1) -> Iterator[None]:
+    """Let a block of the checkpoint take few pages, and a call few blocks: a short log has many of each then."""
+    assert pages % urls_a_field == 0
+    sizes = dict(zip(CHECKPOINT_SIZES, (pages, urls_a_field, 4, call_bytes), strict=True))
+    with ExitStack() as stack:
+        for module in [found for name, found in sys.modules.items() if name.startswith("opic.")]:
+            for name in CHECKPOINT_SIZES:
+                if hasattr(module, name):
+                    stack.enter_context(patch.object(module, name, sizes[name]))
+        yield
+
+
+def assert_same_replica(one: Replica, other: Replica) -> None:
+    """Fail on the first difference between two replicas of one shard, however each came to its state."""
+    assert (one.head, one.books, one.pages) == (other.head, other.books, other.pages)
+    assert (one.series, one.classes, one.sent, one.taken) == (other.series, other.classes, other.sent, other.taken)
+    assert one.hosts.names == other.hosts.names
+    assert one.hosts.domains.tolist() == other.hosts.domains.tolist()
+    for name in ("v", "inflow", "state", "host"):
+        columns = [getattr(replica.columns, name)[: replica.pages] for replica in (one, other)]
+        assert columns[0].tolist() == columns[1].tolist(), name
+    prints = one.index.fingerprints[: one.pages]
+    assert prints.tolist() == other.index.fingerprints[: other.pages].tolist()
+    assert one.index.find(prints).tolist() == other.index.find(prints).tolist() == list(range(one.pages))
+    assert _histories(one) == _histories(other)
+
+
+def _histories(replica: Replica) -> list[object]:
+    histories, rows = replica.histories, replica.columns.row[: replica.pages]
+    table = [getattr(histories.rows, name)[rows].tolist() for name, _ in histories.rows.COLUMNS if name != "newest"]
+    found = histories.measures(rows)
+    anchors = [histories.anchors_of(row) for row in rows.tolist()]
+    return [*table, found.starts.tolist(), found.clock.tolist(), found.cash.tolist(), found.at_us.tolist(), anchors]

@@ -8,7 +8,7 @@ from logs import PARTITION
 
 from opic import worker
 from opic.events import Record
-from opic.store import Store
+from opic.ingest import ShardWriter
 
 WORK_SECONDS_MAX = 60.0
 PAUSE_SECONDS_MAX = 0.1
@@ -39,7 +39,7 @@ def work_through(store: Any, source: Listed, until: int | None = None) -> None:
     `store`: of one shard, or a writer to all.
     """
     deadline = time.monotonic() + WORK_SECONDS_MAX
-    effects = _OneShard(store) if isinstance(store, Store) else store
+    effects = _OneShard(store) if isinstance(store, ShardWriter) else store
     listed = worker.LogSource(
         source,  # type: ignore[arg-type]
         effects.resume,
@@ -63,7 +63,7 @@ class _OneShard:
         return []
 
 
-class Durable(Store):
+class Durable(ShardWriter):
     """A store whose records count as applied once the barrier says so, as the writer has it."""
 
     def apply(self, *args: Any, **named: Any) -> None:

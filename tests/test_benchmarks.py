@@ -1,4 +1,4 @@
-"""The benchmark of the endpoint still runs, and what it checks with sees what is wrong."""
+"""The benchmarks run, small, and what they check with sees what is wrong."""
 
 import json
 import shutil
@@ -50,15 +50,99 @@ def test_host_suggested_before_its_delay_is_seen(check: Any) -> None:
     assert not check.judge(found, 0.9, ()).violations
 
 
+@pytest.mark.parametrize(("pages", "hosts"), [(1, 1), (10, 3), (12, 4), (1_003, 50)])
+def test_known_pages_are_numbered_host_by_host(pages: int, hosts: int) -> None:
+    import workloads
+
+    known = workloads.Known(pages, hosts)
+    sizes = [pages // hosts + (host < pages % hosts) for host in range(hosts)]
+    assert list(known) == [(host, page) for host in range(hosts) for page in range(sizes[host])]
+    known.append((hosts, 0))
+    assert (len(known), known[pages]) == (pages + 1, (hosts, 0))
+
+
+class Answering:
+    """A contender whose audit answers what it is told to."""
+
+    def __init__(self, **answer: Any) -> None:
+        self.name, self.worker, self.answer = "told", self, answer
+
+    def ask(self, _do: str, **_arguments: Any) -> dict[str, Any]:
+        return self.answer
+
+
+def test_race_ends_on_books_that_do_not_balance() -> None:
+    import bench_journal
+
+    bench_journal.check([Answering(known=5, conserved=True), Answering(known=5, off_by=1e-9)], 5, 5)
+    for wrong in ({"known": 5, "conserved": False}, {"known": 5, "off_by": 1e-3}, {"known": 4, "conserved": True}):
+        with pytest.raises(SystemExit):
+            bench_journal.check([Answering(**wrong)], 5, 5)
+
+
+def run_benchmark(name: str, result: Path, *arguments: str) -> dict[str, Any]:
+    command = [sys.executable, str(BENCHMARKS / name), *arguments, "--result", str(result)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+@pytest.mark.slow
+def test_benchmark_of_the_journal_runs(tmp_path: Path) -> None:
+    small = ("--pages", "2000", "--events", "100", "--rounds", "2", "--warm-up", "100")
+    found = run_benchmark(
+        "bench_journal.py", tmp_path / "journal.json", *small, "--latency", "--seconds", "1", "--restart"
+    )
+    assert [row["kind"] for row in found["speed"]] == ["warm", "tenth", "seven"]
+    for row in found["speed"]:
+        for name in ("now", "baseline"):
+            assert all(row[name][figure] > 0 for figure in ("wall_us", "worker_cpu_us", "server_cpu_us", "aof_bytes"))
+    assert found["speed"][0]["pages_in_the_end"] == 2_000
+    (latency,) = found["latency"]
+    assert latency["now, 2,000 events/s"]["gets"]["of"] == 500
+    assert len(latency["now, full speed"]["importance"]) == 2
+    (restart,) = found["restart"]
+    assert restart["takeover_s"] > 0
+
+
+@pytest.mark.slow
+def test_benchmark_of_the_journal_runs_with_shards_and_several_workers(tmp_path: Path) -> None:
+    small = ("--pages", "2000", "--events", "100", "--rounds", "1", "--warm-up", "100", "--kinds", "tenth")
+    found = run_benchmark(
+        "bench_journal.py", tmp_path / "journal.json", *small, "--shards", "4", "--workers", "2", "--no-baseline"
+    )
+    assert not found["through_log"]
+    assert found["speed"][0]["pages_in_the_end"] > 2_000
+
+
+@pytest.mark.slow
+def test_benchmark_of_memory_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_memory.py", tmp_path / "memory.json", "--pages", "3000", "--settings", "0")
+    ours = found["engines"]["defaults"]
+    assert ours["pages"] >= 3_000
+    figures = ("bytes_a_page", "worker_bytes_a_page", "loading_worker_bytes_a_page", "endpoint_bytes_a_page")
+    assert all(ours[figure] > 0 for figure in figures)
+    assert found["engines"]["baseline"]["columns"]["cash"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("vegeta") is None, reason="no vegeta on the PATH; benchmarks/open_loop.py says how")
+def test_benchmark_of_the_endpoint_loads_it_open_loop(tmp_path: Path) -> None:
+    small = ("--quick", "--only", "open,first", "--pages", "20000", "--seconds", "1")
+    found = run_benchmark("bench_endpoint.py", tmp_path / "endpoint.json", *small)
+    kinds = found["open"]["kinds"]
+    assert {kind: row["of"] for kind, row in kinds.items()} == {"next": 200, "importance": 600, "batch": 40, "top": 20}
+    assert all(row["age"]["max_ms"] > 0 for row in kinds.values())
+    assert kinds["batch"]["pages_an_answer"] == 100
+    assert found["first"]["first next after a restart of the store"]["of"] == 3
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("wrk") is None, reason="no wrk on the PATH; Debian, Ubuntu: apt-get install wrk")
 def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
-    result = tmp_path / "endpoint.json"
-    command = [sys.executable, str(BENCHMARKS / "bench_endpoint.py"), "--quick", "--only", "load,top,check"]
-    command += ["--pages", "20000", "--seconds", "1", "--suggestions", "2000", "--result", str(result)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(result.read_text())
+    small = ("--quick", "--only", "load,top,check", "--pages", "20000", "--seconds", "1", "--suggestions", "2000")
+    found = run_benchmark("bench_endpoint.py", tmp_path / "endpoint.json", *small)
     assert found["world"]["pages"] == 20_000
     for phase in ("quiet", "busy"):
         assert set(found["load"][phase]) == {"next", "importance", "batch", "top"}
@@ -67,3 +151,18 @@ def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
     assert found["check"]["suggestions"] >= 2_000
     assert found["check"]["hosts_again"] > 0
     assert found["check"]["violations"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "small"),
+    [
+        ("bench_query.py", ("--pages", "3000", "--busy-seconds", "1")),
+        ("bench_latency.py", ("--pages", "20000", "--seconds", "1", "--rounds", "1")),
+        ("bench_shards.py", ("--shards", "1,2", "--pages", "1000", "--events", "50", "--rounds", "1")),
+        ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
+        ("bench_durability.py", ("--pages", "1000", "--events", "50", "--rounds", "1", "--batches", "50")),
+    ],
+)
+def test_benchmark_runs_and_checks_its_answers(tmp_path: Path, name: str, small: tuple[str, ...]) -> None:
+    assert run_benchmark(name, tmp_path / "result.json", *small)["commit"]

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from opic.cash import CONTINUOUS, DAY_US, MILLION, Flag, Rules
+from opic.cash import CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, Flag, Rules
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ledger import Ledger
 
@@ -61,6 +61,8 @@ RULES = (
     CONTINUOUS,
     replace(CONTINUOUS, minted=1_009, q=300_000, inflow=False, measures_max=1),  # Hardly a remainder is 0.
     replace(CONTINUOUS, minted=(1 << 53) - 1),
+    Rules(minted=MINTED_GRAINS),
+    Rules(minted=MINTED_GRAINS, grant=1 << 50),  # Clock and cash pass 2^53; no test reads so often as to pass 2^62.
 )
 
 

@@ -1,7 +1,9 @@
 """The calls of the public contract, one method each."""
 
+import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Final, Protocol
 
 import anyio
@@ -17,7 +19,7 @@ from opic.api import models_sites as sites
 from opic.api.bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.api.intake import Intake, take
 from opic.api.problems import Json, Problem
-from opic.api.together import Together
+from opic.api.together import Together, while_connected
 from opic.classes import check_classes
 from opic.errors import BadInput
 from opic.events import Limits
@@ -32,6 +34,7 @@ TOGETHER_URLS: Final = 200  # A call about more pages, or by a window policy, ha
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # A probe that waits longer has its answer: no.
 EXCERPT_BYTES: Final = 500  # Of a dead letter's value, which may be as large as a body.
+NOTHING_HANDED: Final[Mapping[str, Any]] = {"pages": [], "retry_after": 0}
 READY_THREADS: Final = 4  # Of their own, so that slow calls do not make the service look dead.
 
 
@@ -156,14 +159,23 @@ class Calls:
             mode=asked.mode,
             crawl_delays=asked.crawl_delays,
         )
-        now = time.time()
-        found = await self._wishes.ask(wish)
+        now, gone = time.time(), threading.Event()
+        found = await while_connected(request, self._wishes.ask(replace(wish, gone=gone.is_set)), gone)
         self._handed(found)
         return Json({**found, "as_of": now})
 
     def _next(self, wishes: Sequence[Wish]) -> Sequence[Mapping[str, object]]:
-        self._service.backend.check_room()  # A lease is written; and what came of it could not be told.
-        return self._service.backend.frontier.next_many(wishes)
+        backend = self._service.backend
+        backend.check_room()  # A lease is written; and what came of it could not be told.
+        # A store that stands still makes crawlers give up. What is sent to it takes effect when it goes on, so it is
+        # asked something else first.
+        backend.crawl.follow()
+        wanted = [wish for wish in wishes if not wish.gone()]
+        found = dict(zip(map(id, wanted), backend.frontier.next_many(wanted), strict=True))
+        left: list[Any] = [found[id(wish)]["pages"] for wish in wanted if wish.gone()]
+        if leases := [page["lease"] for pages in left for page in pages]:
+            backend.frontier.release(leases)
+        return [found.get(id(wish), NOTHING_HANDED) for wish in wishes]
 
     async def put_politeness(self, request: Request) -> Response:
         """Set how hosts are spared, in the place of what was set before; others go by the settings.

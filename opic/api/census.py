@@ -6,12 +6,12 @@ from typing import Any, Final
 
 import numpy as np
 
+from opic.admission import is_shut
 from opic.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.classes import OTHERS
-from opic.mirror import Snapshot
+from opic.mirror import Int64s, Snapshot
+from opic.replica import Crawl
 from opic.service import Backend
-from opic.store import Crawl
-from opic.store.columns import Int64s
 
 # Each known page is of one kind. Those before "leased" could be handed out, but for their hosts' delays.
 KINDS: Final = ("never_read", "read", "leased", "waiting", "barred", "spent", "excluded", "gone")
@@ -41,12 +41,10 @@ def count(backend: Backend) -> Census:
     for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):
         at = positions[positions < len(kinds)]
         kinds[at[kinds[at] < LEASED]] = kind
-    shut = backend.frontier.admission.shut(snapshot) if backend.frontier.admission is not None else None
-    if shut is not None:
-        kinds[shut & (kinds < LEASED)] = BARRED
+    kinds[is_shut(backend.admission.verdicts(snapshot)) & (kinds < LEASED)] = BARRED
     width = UNKNOWN + 1
     counts = np.bincount((snapshot.state & CLASS_BITS) * np.uint8(width) + kinds, minlength=CLASSES_MAX * width)
-    names = backend.shard.class_names() if counts[width:].any() else {}
+    names = backend.query.class_names() if counts[width:].any() else {}
     found: dict[tuple[str, str], int] = {}
     for slot, row in enumerate(counts.reshape(CLASSES_MAX, width)[:, :UNKNOWN].tolist()):
         if slot and not any(row):

@@ -1,8 +1,8 @@
 """What `GET /metrics` tells Prometheus.
 
 Nearly all of it comes from the store, so that any endpoint tells the same and a restart forgets nothing. What a process
-knows of itself alone are the times of HTTP requests, what it handed out, how old its mirror is, and what it costs. No
-label holds a URL or a host: labels are few, and known beforehand. docs/operations.md lists all of it.
+knows of itself alone are the times of HTTP requests, what it handed out, how far its replicas follow, and what it
+costs. No label holds a URL or a host: labels are few, and known beforehand. docs/operations.md lists all of it.
 
 What is asked of the store, of Kafka and of the columns is asked beside the scrape: a backend that stands still costs it
 some seconds, and the rest is told all the same.
@@ -26,6 +26,7 @@ from opic.cash import MILLION, ROUND_BITS, Books
 from opic.errors import StoreError, StoreUnavailable
 from opic.events import Outcome
 from opic.log import Positions
+from opic.replica.crawl import Standing
 from opic.service import Backend
 from opic.store.connection import store_errors
 from opic.store.library import primaries
@@ -109,6 +110,7 @@ class _Collector(Collector):
         build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
+        yield from _of_replicas(self._backend.crawl.standing())
         seen = self._store.now(STORE_SECONDS)
         yield _gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
         if self._backend.settings.kafka_bootstrap is not None:
@@ -223,6 +225,12 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     pages = rules.minted - books.pool - books.net
     yield _gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
     yield _gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
+    if not rules.continuous:
+        about = "What the virtual page has left to grant, as a share of all that was minted."
+        yield _gauge("opic_virtual_pool_ratio", about, books.pool / rules.minted)
+    if (left := books.sweeps_left(rules)) is not None:
+        about = "How often all read pages can be read again before the pool is dry or the clock at its limit."
+        yield _gauge("opic_sweeps_left", about, left)
     yield _gauge("opic_in_flight_grains", "Cash on its way from one shard to another.", books.net)
     cash = GaugeMetricFamily("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
     # Under the continuous payout pages that went away gave what they had; under grants they may owe.
@@ -274,6 +282,25 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield _gauge("opic_frontier_age_seconds", "Time since the pages of the frontier were counted.", age)
     about = "Age of the state that answers over all pages were made from then."
     yield _gauge("opic_estimate_age_seconds", about, counted.age_seconds)
+
+
+def _of_replicas(standing: list[Standing]) -> Iterator[Metric]:
+    """Tell how far this endpoint follows the shards, the store being there or not."""
+    for kind, name, about, values in (
+        (GaugeMetricFamily, "opic_replica_lsn", "The last record of a shard's journal that this endpoint has.", "lsn"),
+        (
+            GaugeMetricFamily,
+            "opic_replica_age_seconds",
+            "Time since this endpoint last compared that with the head of the journal.",
+            "age_seconds",
+        ),
+        (GaugeMetricFamily, "opic_replica_pages", "Pages of the shard that this endpoint has, gone ones too.", "pages"),
+        (CounterMetricFamily, "opic_replica_loads", "How often it loaded the shard from its checkpoint.", "loads"),
+    ):
+        family = kind(name, about, labels=["shard"])
+        for shard, one in enumerate(standing):
+            family.add_metric([str(shard)], float(getattr(one, values)))
+        yield family
 
 
 def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:

@@ -352,6 +352,15 @@ class Stats(_Answer):
         description="The clock in units of one grant for every known page; or of all cash, if paid continuously."
     )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
+    pool: int = Field(description="Grains that the virtual page has left to grant, over all shards.")
+    granted_rounds: float | None = Field(
+        None, description="What a page of weight 1 was granted so far, in grants; not there if paid continuously."
+    )
+    sweeps_left: float | None = Field(
+        None,
+        description="How often all read pages can be read again, at the average cost so far, before the pool is dry or "
+        "the clock at its limit.",
+    )
     shards: Any
     as_of: float = Field(description=AS_OF)
 
@@ -449,9 +458,9 @@ _NEXT: dict[str, Any] = {
 _SHOWN: dict[str, Any] = {k: _NEXT[k] for k in ("url", "cash", "importance", "fetched_before")}
 _TOP: dict[str, Any] = {k: _PAGE[k] for k in ("url", "importance", "rank", "cash", "policy", "window")}
 _BOOKS: dict[str, Any] = {
-    "minted": 1 << 52,
+    "minted": 1 << 62,
     "pages": 8_388_608,
-    "virtual": 4_503_599_618_981_888,
+    "virtual": (1 << 62) - 8_388_608,
     "in_flight": 0,
     "conserved": True,
 }
@@ -500,6 +509,9 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "clock": 9_437_184,
             "rounds": 1.125,
             "lag": 0,
+            "pool": _BOOKS["virtual"],
+            "granted_rounds": 1.02,
+            "sweeps_left": 91_000.0,
             "shards": 1,
             "as_of": _NOW,
         }

@@ -1,9 +1,12 @@
 """Calls that come at the same time are worked out together, so that one round trip to the store serves them all."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
 
 Asked = TypeVar("Asked")
 Answer = TypeVar("Answer")
@@ -83,3 +86,27 @@ class Together(Generic[Asked, Answer]):
     def close(self) -> None:
         """End the threads once they are through."""
         self._threads.shutdown(wait=False)
+
+
+async def while_connected(request: Request, answer: Coroutine[Any, Any, Answer], gone: threading.Event) -> Answer:
+    """Return an answer; if the client disconnects first, set `gone` and give up. The body has to be read by then.
+
+    Raises:
+        ClientDisconnect: it did.
+    """
+    asked, left = asyncio.ensure_future(answer), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({asked, left}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            return asked.result()
+        raise ClientDisconnect
+    finally:
+        if not asked.done():
+            gone.set()
+        asked.cancel()
+        left.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -168,15 +168,22 @@ class Audit(Struct, frozen=True):
 
 
 class Stats(Struct, frozen=True):
-    """Counts of the service; `lag` is the events accepted that have not taken effect yet."""
+    """Counts of the service.
+
+    `lag` is the events accepted that have not taken effect yet; `pool` the grains that the virtual page has left to
+    grant; `sweeps_left` how often all read pages can be read again before that or the clock comes to its end.
+    """
 
     known_pages: int
     read_pages: int
     clock: int
     rounds: float
     lag: int
+    pool: int
     shards: Any
     as_of: float
+    granted_rounds: float | None = None
+    sweeps_left: float | None = None
 
 
 class PageClass(Struct, kw_only=True, omit_defaults=True):

@@ -1,16 +1,17 @@
 """Why a page is handed out next, or is not: every hindrance by its name, with the time that it ends."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from opic.cash import MILLION, Flag
-from opic.frontier.held import Manners, manners_of, read_sets
-from opic.frontier.view import View
+from opic.frontier.held import Manners, ids_of, manners_of, read_sets
+from opic.frontier.hot_order import keys_of
+from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.wish import Politeness
-from opic.mirror import Snapshot
-from opic.store import Crawl
-from opic.store.crawl import Place
+from opic.replica import Crawl, Replica
+from opic.replica.crawl import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ class Standing:
     in_flight: int  # Leased pages of its host.
 
     @classmethod
-    def read(cls, crawl: Crawl, place: Place, host: str, politeness: Politeness, view: View) -> "Standing":
+    def read(cls, crawl: Crawl, place: Place, host: str, politeness: Politeness) -> "Standing":
         """Read it from the store. Costs a look at all leases of the shard."""
         keys, page = crawl.shards[place[0]].keys, str(place[1])
         time_us, lease, waits, failures, host_free, polite, asked_for = crawl.ask(
             [
-                ["FCALL_RO", "opic_1_now", 1, keys.leases],
+                ["FCALL_RO", "opic_4_now", 1, keys.leases],
                 ["ZSCORE", keys.leases, page],
                 ["ZSCORE", keys.waits, page],
                 ["HGET", keys.fails, page],
@@ -48,9 +49,9 @@ class Standing:
             delay = set_for_it.delay_seconds
         free = None if host_free is None or not delay or float(host_free) <= now else float(host_free)
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
-        positions = view.snapshot.positions(np.full(len(leased), place[0]), np.array(leased, np.int64))
-        number = view.number(host)
-        of_host = view.host[positions[positions < len(view.host)]] == (-1 if number is None else number)
+        replica, ids = crawl.replicas[place[0]], ids_of(leased)
+        with replica.lock:
+            of_host = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
         return cls(
             now,
             None if lease_until is None or lease_until <= now else lease_until,
@@ -96,13 +97,19 @@ def against(standing: Standing, state: int, cash: int, host: str) -> list[str]:
     return found
 
 
-def place_in_order(snapshot: Snapshot, position: int, discovery: float) -> int | None:
-    """Return the page's place in the greedy order of all that may be offered, from 1; None for one that is not there.
+def place_in_order(replicas: Sequence[Replica], place: Place, discovery: float) -> int | None:
+    """Return a page's place in the greedy order of all that may be offered, from 1; None for one that is not there.
 
-    Costs about 1 ms for a million pages.
+    Ties are broken by shard and id. Costs about 10 ms for a million pages.
     """
-    offers = snapshot.offers(discovery)
-    if position >= len(offers) or offers[position] < 0:
+    keys = []
+    for replica in replicas:
+        with replica.lock:
+            columns = ShardColumns(replica)
+            keys.append(keys_of(columns, columns.credits(), discovery, np.arange(len(replica)))[0])
+    mine = keys[place[0]][place[1]]
+    if not mine:
         return None
-    mine = offers[position]
-    return 1 + int(np.count_nonzero(offers > mine)) + int(np.count_nonzero(offers[:position] == mine))
+    before = int(np.count_nonzero(keys[place[0]][: place[1]] == mine))
+    before += sum(int(np.count_nonzero(part == mine)) for part in keys[: place[0]])
+    return 1 + before + sum(int(np.count_nonzero(part > mine)) for part in keys)

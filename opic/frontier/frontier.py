@@ -3,16 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
-from opic.cash import Books, Flag
 from opic.frontier.explain import Standing, against, place_in_order, state_of
 from opic.frontier.hand import Admission, Hand
 from opic.frontier.held import Manners, read_manners, write_manners
 from opic.frontier.wish import Politeness, Terms, Wish
-from opic.mirror import Mirror
-from opic.store import Crawl
-from opic.store.columns import Record
+from opic.replica import Crawl
 from opic.urls import URL_BYTES_MAX, canonical_url, host_of
 
 
@@ -22,7 +17,6 @@ class Frontier:
     def __init__(
         self,
         crawl: Crawl,
-        mirror: Mirror,
         politeness: Politeness | None = None,
         discovery: float = 1.0,
         *,
@@ -33,16 +27,15 @@ class Frontier:
 
         Args:
             crawl: whose pages.
-            mirror: of its columns.
             politeness: towards hosts and among crawlers.
             discovery: in the order, cash of pages never read counts so many times.
             share: of the pages handed out to who asks for any, so much is for pages never read, where there are such;
                 purely by cash if None.
             admission: says which pages are never to be offered.
         """
-        self.crawl, self.mirror, self.politeness = crawl, mirror, politeness or Politeness()
+        self.crawl, self.politeness = crawl, politeness or Politeness()
         self.discovery, self.admission = discovery, admission
-        self._hand = Hand(crawl, mirror, Terms(self.politeness, discovery, share), admission)
+        self._hand = Hand(crawl, Terms(self.politeness, discovery, share), admission)
 
     def next(
         self,
@@ -108,26 +101,22 @@ class Frontier:
             BadInput: a parameter can't be taken.
         """
         wish = self.wish(n, domain=domain, mode=mode)
-        with self._hand.lock:
-            view = self._hand.seen()
-            positions, _, _ = view.pick(view.order(wish.mode, wish.domain), wish.n, None)
-            hosts = [view.snapshot.hosts[host] for host in view.host[positions].tolist()]
-        places = view.snapshot.places(positions)
+        places = self._hand.peek(wish)
         if not places:
             return {"pages": []}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
-        total = view.snapshot.total_of(Books.merged(rows.books, self.crawl.rules))
+        total = self._hand.hot.total(rows.books)
         return {
             "pages": [
                 {
                     "url": urls[place],
-                    "host": host,
+                    "host": host_of(urls[place]),
                     "cash": cash,
                     "importance": min(max(spent + cash, 0) / total, 1.0),
-                    "fetched_before": Record.unpack(record).reads > 0,
+                    "fetched_before": reads > 0,
                 }
-                for place, host, cash, spent, record in zip(
-                    places, hosts, rows.cash.tolist(), rows.spent.tolist(), rows.records, strict=True
+                for place, cash, spent, reads in zip(
+                    places, rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist(), strict=True
                 )
             ]
         }
@@ -148,21 +137,14 @@ class Frontier:
             BadUrl: the URL can't be taken.
         """
         canonical = canonical_url(url, url_bytes_max)
-        (place,) = self.crawl.ids_of([canonical])
+        (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None
         host = host_of(canonical)
-        with self._hand.lock:
-            view = self._hand.seen()
-        standing = Standing.read(self.crawl, place, host, self.politeness, view)
-        rows = self.crawl.rows([place])
+        standing = Standing.read(self.crawl, place, host, self.politeness)
         state, cash = int(rows.state[0]), int(rows.cash[0])
-        if not state & Flag.KNOWN:
-            return None
-        position = int(view.snapshot.positions(np.array([place[0]]), np.array([place[1]]))[0])
         why_not = against(standing, state, cash, host)
-        shut = None if self.admission is None else self.admission.shut(view.snapshot)
-        if shut is not None and position < len(shut) and shut[position]:
+        if self.admission is not None and self.admission.is_shut(place):
             why_not.append("a rule keeps it from being fetched")
         return {
             "state": state_of(state, cash),
@@ -175,7 +157,7 @@ class Frontier:
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
             "rules": self.admission.why(canonical) if self.admission is not None else [],
-            "place": place_in_order(view.snapshot, position, self.discovery),
+            "place": place_in_order(self.crawl.replicas, place, self.discovery),
             "next": not why_not,
             "why_not": why_not,
         }

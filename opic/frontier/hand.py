@@ -1,37 +1,36 @@
-"""Hands out pages: chosen from the hot index, leased by the store.
+"""Hands out pages: chosen from the hot orders of the replicas, leased by the store.
 
-Wishes that come at the same time are worked out together: pages are chosen for all of them in the order of cash over
-all shards, and one pipeline asks every shard to lease its own. That call alone decides, so any number of endpoints may
-hand out pages: it looks at each page's cash, lease, back-off and host once more. On a small store it leases only what
-was chosen from the very state that it finds, else we look again: there the order is exact. On a large one the hot index
-is up to a second old, and where it moved meanwhile, a page is leased if it still counts at least half of what the first
-page does that was not taken.
+Wishes that come at the same time are worked out together: the replicas catch up, pages are chosen for all wishes in the
+order of cash over all shards, and one pipeline asks every shard to lease its own. That call alone decides, so any
+number of endpoints may hand out pages: it looks at each page's lease, back-off and host once more. On a small store it
+leases only what was chosen from the very state that it finds, else we look again: there the order is exact. On a large
+one it is that of a moment ago, when the replicas caught up.
 """
 
 import math
 import threading
-import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
-from opic import mirror as mirrors
-from opic.cash import MILLION
-from opic.frontier.held import Held, read_held, stamps_of
-from opic.frontier.leases import Chunk, Leased, Lessor, given_back
-from opic.frontier.view import NEVER, VIEW_SECONDS_MAX, View
+import numpy as np
+
+from opic.cash import MILLION, Flag
+from opic.frontier.hot_crawl import HotCrawl, Judge
+from opic.frontier.hot_order import Bools, Int64s
+from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
+from opic.frontier.leases import Chunk, Leased, given_back
 from opic.frontier.wish import Terms, Wish
-from opic.mirror import Bools, Hosts, Int32s, Mirror, Snapshot
-from opic.store import Crawl
+from opic.replica import Crawl
+from opic.replica.crawl import Place
+from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # Past one page in ten asked for or out, a batch is cut at half of its best page's cash.
-CANDIDATES_SPARE: Final = 16  # Of one shard: some may be refused.
+CANDIDATES_SPARE: Final = 16  # Of one shard: some may be refused. Each turn has twice as many,
+SPARE_DOUBLED_MAX: Final = 5  # up to so often.
 PAGES_A_CALL: Final = 500  # Under 5 ms in which the server answers nobody else.
 PAGES_TOGETHER: Final = 2_000  # Wishes for more are worked out one after the other.
-HELD_EXACT: Final = 5_000  # Up to so many leases, waits and delays, and a mirror's PAGES_EXACT, the order is exact.
 STRICT_TRIES: Final = 4  # Looks at a store that moves; after them we take what we saw.
-REST: Final = 5  # Past those numbers the view rests for so many times what making it took, and VIEW_SECONDS_MAX.
 TURNS_MAX: Final = 200  # Of one call: what it has by then is its answer.
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 60.0
@@ -41,28 +40,28 @@ REPORTED_MAX: Final = 100_000  # Crawl-delays that need not be written again.
 
 
 class Ration(Protocol):
-    """What one choice may take of hosts that would swallow the crawl."""
+    """What one choice may take of hosts that would swallow the crawl. Hosts are numbered as in `opic.hosts`."""
 
     refused: bool  # Whether it refused a page.
 
-    def fit(self, hosts: Int32s) -> Bools:
+    def fit(self, hosts: Int64s) -> Bools:
         """Tell which pages of these hosts may be had, in this order; each call goes on from the one before."""
 
     def take(self, hosts: Sequence[int]) -> None:
         """Count pages of these hosts as chosen, and forget what else was asked."""
 
 
-class Admission(Protocol):
+class Admission(Judge, Protocol):
     """Which pages may not be offered, whatever cash they have."""
 
-    def ration(self, snapshot: Snapshot, *, idle: bool) -> Ration | None:
+    def ration(self, *, idle: bool) -> Ration | None:
         """Return what may be had now; None: all. Where nothing else is to be had, it may be more."""
 
-    def note(self, snapshot: Snapshot, hosts: Sequence[int]) -> None:
+    def note(self, hosts: Sequence[int]) -> None:
         """Remember of which hosts pages were handed out."""
 
-    def shut(self, snapshot: Snapshot) -> Bools | None:
-        """Return which, by position; None if none is. The same object as before where nothing changed."""
+    def is_shut(self, place: Place) -> bool:
+        """Tell whether a page is not to be offered."""
 
     def why(self, url: str) -> list[dict[str, Any]]:
         """Return the rules that a canonical URL falls under, each with "rule" and "effect"."""
@@ -91,93 +90,26 @@ class _Part:
 class Hand:
     """What `opic.frontier.Frontier` chooses and leases by. Any thread may ask; one at a time is answered."""
 
-    def __init__(self, crawl: Crawl, mirror: Mirror, terms: Terms, admission: Admission | None) -> None:
+    def __init__(self, crawl: Crawl, terms: Terms, admission: Admission | None) -> None:
         """See `opic.frontier.Frontier`."""
-        self.crawl, self.mirror, self.terms, self.admission = crawl, mirror, terms, admission
-        self.lessor = Lessor(crawl, terms)
+        self.crawl, self.terms, self.admission = crawl, terms, admission
+        self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
-        self._view: View | None = None
-        self._view_seconds = 0.0  # What making it took.
-        self._depth = 0  # How far down its order was looked at.
-        self._leased: list[tuple[float, Hosts, list[Leased]]] = []  # When, hosts by which numbers, what.
-        self._making: Future[View] | None = None
-        self._maker = ThreadPoolExecutor(1, thread_name_prefix="frontier")
         self._rationed = False  # Whether the last choice passed over pages that are rationed.
         self._discoveries = 0.0  # Of a page: what rounding left over from the share.
         self._reported: dict[str, float] = {}
 
-    # The view.
-
-    def _make(self) -> View:
-        began = time.monotonic()
-        held = read_held(self.crawl, self.terms.politeness.retry_seconds, RETRY_SECONDS_MIN)
-        snapshot = self.mirror.fresh()
-        shut = self.admission.shut(snapshot) if self.admission else None
-        view = View(snapshot, held, shut, self.terms, exact=_is_small(snapshot, held))
-        view.as_of = began
-        view.order("any", None).sort(self._depth)
-        self._view_seconds = time.monotonic() - began
-        return view
-
-    def _install(self, view: View) -> View:
-        """Use a view from now on, with what was leased while it was made."""
-        self._leased = [noted for noted in self._leased if noted[0] >= view.as_of]
-        for _, table, leased in self._leased:
-            if table is view.snapshot.table:  # Else hosts have other numbers, and all leases were read anew.
-                for page in leased:
-                    view.note(page, self.terms.politeness.retry_seconds)
-        self._view = view
-        return view
-
-    def is_exact(self, view: View) -> bool:
-        """Tell whether the store is small enough for each answer to be of its very state."""
-        return view.exact and _is_small(view.snapshot, view.held)
-
-    def view(self, *, anew: bool = False) -> View:
-        """Return the view to choose by; hold the lock."""
-        view = self._view
-        if view is None or anew:
-            return self._install(self._make())
-        if self.is_exact(view):
-            return self._with_rules(view)
-        if self._making is not None and self._making.done():
-            made, self._making = self._making, None
-            view = self._install(made.result())
-        age = time.monotonic() - view.as_of
-        if age > VIEW_SECONDS_MAX:
-            if self._making is not None:
-                made, self._making = self._making, None
-                view = self._install(made.result())
-            elif stamps_of(self.crawl) == view.stamps:
-                view.as_of = time.monotonic()
-            else:
-                view = self._install(self._make())
-        elif view.moved and self._making is None and age > self._rest():
-            self._depth = view.order("any", None).depth
-            self._making = self._maker.submit(self._make)
-        return self._with_rules(view)
-
-    def _rest(self) -> float:
-        """Return how old a view gets before the next is made: which is done in time if it takes twice as long."""
-        took = self._view_seconds
-        return min(REST * took, VIEW_SECONDS_MAX / 2, VIEW_SECONDS_MAX - 2 * took)
-
-    def _with_rules(self, view: View) -> View:
-        if self.admission is not None:
-            view.admit(self.admission.shut(view.snapshot))
-        return view
-
-    def seen(self) -> View:
-        """Return a view for a look, of what there is now where the store is small; hold the lock."""
-        view = self.view()
-        if self.is_exact(view) and stamps_of(self.crawl) != view.stamps:
-            view = self.view(anew=True)
-        return view
-
     def forget(self) -> None:
-        """Drop the view, a cache: it is made again from the store."""
+        """Drop the hot orders, a cache: they are made again from replicas and store."""
         with self.lock:
-            self._view = None
+            self.hot.drop()
+
+    def peek(self, wish: Wish) -> list[tuple[int, int]]:
+        """Return the places of the pages that would be handed out next."""
+        with self.lock:
+            self.hot.look()
+            found = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+        return list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
 
     # The wishes.
 
@@ -194,15 +126,16 @@ class Hand:
                 try:
                     answers += self._serve(wishes[at:end])
                 except BaseException:
-                    self._view = None  # What became of the leases asked for is not known.
+                    self.hot.drop()  # What became of the leases asked for is not known.
                     raise
                 at = end
             return answers
 
     def _serve(self, wishes: Sequence[Wish]) -> list[dict[str, object]]:
+        self.hot.prepare()
         self._report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
-        view = self._lease(parts)
+        self._lease(parts)
         if self.terms.share is not None:  # Where pages of one mode ran out, those of the other fill up.
             missing = [0] * len(wishes)
             for part in parts:
@@ -214,7 +147,7 @@ class Hand:
             ]
             if rest:
                 parts += rest
-                view = self._lease(rest)
+                self._lease(rest)
         found: list[list[Leased]] = [[] for _ in wishes]
         for part in parts:
             found[part.wish] += part.granted
@@ -224,11 +157,11 @@ class Hand:
                 for at, wish in enumerate(wishes)
                 if not found[at]
             ]
-            view = self._lease(rest, idle=True)
+            self._lease(rest, idle=True)
             for part in rest:
                 found[part.wish] += part.granted
         return [
-            self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(view, wish)}
+            self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(wish)}
             for wish, leased in zip(wishes, found, strict=True)
         ]
 
@@ -246,10 +179,10 @@ class Hand:
         new = {host: delay for host, delay in delays.items() if self._reported.get(host) != delay}
         if not new:
             return
-        view, commands = self.view(), []
+        commands = []
         for host, delay in new.items():
-            if view.number(host) is not None:
-                keys = self.crawl.shard_of(f"http://{host}/").keys
+            if (place := self.hot.number(host)) is not None:
+                keys = self.crawl.shards[place[0]].keys
                 command = ["HSET", keys.crawl_delays, host, repr(delay)] if delay else ["HDEL", keys.crawl_delays, host]
                 commands.append(command)
                 self._reported[host] = delay
@@ -258,57 +191,56 @@ class Hand:
         while len(self._reported) > REPORTED_MAX:
             del self._reported[next(iter(self._reported))]
 
-    def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> View:
-        """Lease what the parts ask for, in turns, until they have it or there is no more; return the last view."""
+    def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> None:
+        """Lease what the parts ask for, in turns, until they have it or there is no more."""
         self._rationed = False
-        view, looked_again, turn, first = self.view(), False, 0, True
+        turn, first = 0, True
         while turn < TURNS_MAX and (first or any(part.missing for part in parts)):
-            strict = turn < STRICT_TRIES and self.is_exact(view)
-            granted = [page for part in parts for page in part.granted]
-            for page in granted:  # No answer has a page twice, however short its lease is.
-                view.hold(page.place, NEVER)
-            chunks = self._choose(view, [part for part in parts if part.missing], idle=idle)
+            strict = turn < STRICT_TRIES and self.hot.is_exact()
+            heads = self.crawl.heads()
+            spare = CANDIDATES_SPARE << min(turn, SPARE_DOUBLED_MAX)
+            chunks = self._choose([part for part in parts if part.missing], spare, idle=idle)
             if not chunks and not first:
                 break
             if first:  # All are asked: whether they stand as we saw them, and to end leases that ran out.
                 asked = {chunk.shard for chunk in chunks}
-                chunks += [Chunk.empty(shard) for shard in range(len(self.crawl)) if shard not in asked]
-            still = self._ask(view, chunks, strict=strict, sweep=turn == 0 or not strict)
+                chunks += [Chunk(shard) for shard in range(len(self.crawl)) if shard not in asked]
+            again = self._ask(
+                chunks, heads if strict else None, sweep=turn == 0 or not strict, patient=turn < STRICT_TRIES
+            )
             turn, first = turn + 1, False
-            if not still:
-                view, first = self.view(anew=True), True
+            if again:
+                self.hot.prepare()
+                first = True
                 for part in parts:
                     part.over, part.cut = False, part.cut if part.granted else None
-            elif not looked_again and not strict and self._may_err(view) and not any(part.granted for part in parts):
-                # Before we say that there is nothing, we look at what there is now.
-                view, looked_again = self.view(anew=True), True
-                for part in parts:
-                    part.over, part.cut = False, None
-        for page in (page for part in parts for page in part.granted):
-            view.note(page, self.terms.politeness.retry_seconds)
-        return view
+        self._hold([page for part in parts for page in part.granted])
 
-    def _may_err(self, view: View) -> bool:
-        return view.moved and time.monotonic() - view.as_of > REST * self._view_seconds
+    def _hold(self, pages: Sequence[Leased]) -> None:
+        """Hold pages that were leased for as long as that, but for those of whose fetch the journal told by now."""
+        for shard in {page.place[0] for page in pages}:
+            hot, some = self.hot.shards[shard], [page for page in pages if page.place[0] == shard]
+            ids, until = np.array([page.place[1] for page in some]), np.array([page.until_us for page in some])
+            with hot.replica.lock:
+                if hot.loads == hot.replica.loads:
+                    hot.settle(ids, until / MILLION + self.terms.politeness.retry_seconds)
 
-    def _choose(self, view: View, parts: Sequence[_Part], *, idle: bool) -> list[Chunk]:
-        """Choose pages for all parts, each after those before it; hold them in the view meanwhile."""
+    def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
+        """Choose pages for all parts, each after those before it, and some to spare; hold them meanwhile."""
         groups: dict[tuple[str, str | None, frozenset[str]], list[_Part]] = {}
         for part in parts:
             groups.setdefault((part.mode, part.domain, part.busy), []).append(part)
-        chunks: list[Chunk] = []
-        leases, live = sum(view.running), view.snapshot.books.live
-        ration = self.admission.ration(view.snapshot, idle=idle) if self.admission else None
+        by_shard: dict[int, list[Chunk]] = {}
+        leases, live = self.hot.running(), self.hot.live()
+        ration = self.admission.ration(idle=idle) if self.admission else None
         for (mode, domain, busy), some in groups.items():
             total = sum(part.missing for part in some)
-            spare = CANDIDATES_SPARE if len(self.crawl) == len(groups) == 1 else 0  # Nobody else may miss them.
+            spare = more if len(self.crawl) == len(groups) == 1 else 0  # Nobody else may miss them.
             # Who asks for one domain wants it, however much of the crawl it is.
-            fit = ration.fit if ration is not None and domain is None else None
-            positions, counts, following = view.pick(view.order(mode, domain), total + spare, view.mask(busy), fit)
-            passed = (
-                counts[total] if len(counts) > total else following
-            )  # What the first page counts that is not taken.
-            at, quotas = 0, []
+            limits = ration if domain is None else None
+            picked = self.hot.pick(mode, domain, total + spare, busy, limits)
+            counts, at, least = picked.counts.tolist(), 0, 0.0
+            pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in some:
                 if part.cut is None:
                     part.cut = (part.asked + leases) * BATCH_SHARE > live
@@ -316,68 +248,107 @@ class Hand:
                 least = best / 2 if part.cut else 0
                 end = at
                 while end < min(at + part.missing, len(counts)) and counts[end] >= least:
+                    shard, page, host = pages[end]
+                    _chunk(by_shard, shard).add(page, host, part, part.seconds)
                     end += 1
-                if end == at:
-                    part.over = True
-                    continue
-                quotas.append((part, end - at, max(least, passed / 2)))
+                part.over = end == at
                 leases += end - at
                 at = end
-            if quotas:
-                chunks += self._chunks(view, mode, quotas, positions[: at + spare].tolist())
+            if at:
+                while at < len(counts) and counts[at] >= least and spare:
+                    by_shard[0][-1].add(*pages[at][1:])
+                    at, spare = at + 1, spare - 1
+            self._keep(pages[:at])
             if ration is not None:
-                ration.take(view.host[positions[: at + spare]].tolist() if quotas else ())
+                ration.take([host * len(self.crawl) + shard for shard, _, host in pages[:at]])
                 self._rationed |= ration.refused
-        return chunks
+        return [chunk for some in by_shard.values() for chunk in some]
 
-    def _chunks(
-        self, view: View, mode: str, quotas: Sequence[tuple[_Part, int, float]], positions: Sequence[int]
-    ) -> list[Chunk]:
-        """Say what each shard is asked: its pages in their order, and for whom each is; spare ones come last."""
-        by_shard: dict[int, list[Chunk]] = {}
-        at = 0
-        for part, count, least in quotas:
-            for position in positions[at : at + count]:
-                self._chunk(by_shard, int(view.page_shard[position]), mode).add(position, part, part.seconds, least)
-            at += count
-        for position in positions[at:]:
-            by_shard[0][-1].positions.append(position)
-        chunks = [chunk for some in by_shard.values() for chunk in some]
-        for chunk in chunks:
-            chunk.take(view)
-        return chunks
+    def _keep(self, pages: Sequence[tuple[int, int, int]]) -> None:
+        """Hold pages, each a shard, an id and a host, until it is known what became of them."""
+        places = np.array(pages, np.int64).reshape(-1, 3)
+        for shard in np.unique(places[:, 0]).tolist():
+            hot, mine = self.hot.shards[shard], places[places[:, 0] == shard]
+            with hot.replica.lock:
+                if hot.loads == hot.replica.loads:
+                    hot.ask(mine[:, 1], mine[:, 2])
 
-    def _chunk(self, by_shard: dict[int, list[Chunk]], shard: int, mode: str) -> Chunk:
-        chunks = by_shard.setdefault(shard, [])
-        if not chunks or len(chunks[-1].positions) >= PAGES_A_CALL:
-            chunks.append(Chunk(shard, mode))
-        return chunks[-1]
+    def _ask(self, chunks: Sequence[Chunk], heads: Sequence[Head] | None, *, sweep: bool, patient: bool) -> bool:
+        """Let the store lease what was chosen; tell whether to choose again from what there is now.
 
-    def _ask(self, view: View, chunks: Sequence[Chunk], *, strict: bool, sweep: bool) -> bool:
-        """Let the store lease what was chosen; False if it is not as we saw it, which is all that is known then.
-
-        With `sweep` it ends leases that ran out. One that ends while we choose would else bind its page in the store
-        alone, and the page be chosen and refused again and again.
+        With `heads`, of the journals when we chose, a shard leases nothing if it or its leases stand elsewhere; if
+        `patient`, nor if a page was given back elsewhere. With `sweep` it ends leases that ran out. One that ends while
+        we choose would else bind its page in the store alone, and the page be chosen and refused again and again.
         """
-        commands, seen = [], set()
-        for chunk in chunks:
+        commands, seen, hots = [], set[int](), [self.hot.shards[chunk.shard] for chunk in chunks]
+        for chunk, hot in zip(chunks, hots, strict=True):
             again = chunk.shard in seen  # What we lease ourselves, a call before, moves what is held.
             seen.add(chunk.shard)
-            held = strict and not again
-            commands.append(self.lessor.command(view, chunk, state=strict, held=held, sweep=sweep and not again))
-        began = time.monotonic()
-        answers, leased, still = self.crawl.ask(commands), [], True
+            names = hot.replica.hosts.names
+            stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
+            with hot.replica.lock:
+                if hot.loads != hot.replica.loads:  # The ids may be other pages'.
+                    self.hot.drop()
+                    return True
+                hot.begin_call()
+            commands.append(
+                lease_command(
+                    self.crawl.shards[chunk.shard].keys,
+                    self.terms.politeness,
+                    [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
+                    [Quota(count, seconds) for _, count, seconds in chunk.quotas()],
+                    head=heads[chunk.shard] if heads is not None else None,
+                    stamp=stamp if patient and not again else None,
+                    sweep=sweep and not again,
+                )
+            )
+        answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
+        moved, freed = False, set[int]()
+        for chunk, hot, answer in zip(chunks, hots, answers, strict=True):
+            with hot.replica.lock:
+                if hot.loads != hot.replica.loads:
+                    moved = True
+                    continue
+                # No answer has a page twice, however short its lease is.
+                same = hot.take(chunk.ids, chunk.hosts, answer, keep=True)
+                hot.end_call(answer.head.lsn)
+            if heads is not None and (not same or answer.head != heads[chunk.shard]):
+                moved = True
+            if answer.stamp.freed != hot.stamp.freed:
+                freed.add(chunk.shard)
+        self._grant(chunks, answers)
+        for shard in freed:
+            self.hot.hear_freed(shard)
+        return moved or bool(freed)
+
+    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
+        """Give each part the pages that were leased for it."""
+        taken = []
         for chunk, answer in zip(chunks, answers, strict=True):
-            same, found = self.lessor.heard(view, chunk, answer)
-            still = still and (same or not strict)
-            leased += found
-        if leased:
-            self._leased.append((began, view.snapshot.table, leased))
-            if self.admission is not None:
-                self.admission.note(view.snapshot, [page.host for page in leased])
-        if not view.moved and seen == set(range(len(self.crawl))):
-            view.as_of = began
-        return still
+            parts = [part for part, _, _ in chunk.quotas()]
+            for page in answer.granted:
+                place = chunk.shard, chunk.pages[page.place]
+                taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place]))
+        if not taken:
+            return
+        places = [place for _, place, _, _ in taken]
+        rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
+        total = self.hot.total(rows.books)
+        for nth, (part, place, until_us, _) in enumerate(taken):
+            cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
+            part.granted.append(
+                Leased(
+                    place=place,
+                    url=urls[place],
+                    cash=cash,
+                    counts=self.terms.counts(cash, bool(state & Flag.OPEN)),
+                    importance=min(max(spent + cash, 0) / total, 1.0),
+                    read_before=int(rows.reads[nth]) > 0,
+                    until_us=until_us,
+                )
+            )
+        if self.admission is not None:
+            self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
 
     def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
         return {
@@ -390,32 +361,33 @@ class Hand:
                     "lease": f"{page.place[0]}-{page.place[1]}-{page.until_us}",
                     "lease_until": page.until_us / MILLION,
                 }
-                for page in sorted(leased, key=lambda page: (-page.counts, page.position))
+                for page in sorted(leased, key=lambda page: (-page.counts, page.place))
             ],
             "retry_after": 0,
         }
 
-    def _retry_after(self, view: View, wish: Wish) -> float:
+    def _retry_after(self, wish: Wish) -> float:
         """Return in how many seconds the first of the wanted pages may be free."""
-        first = view.first_free(view.order(wish.mode, wish.domain), view.mask(wish.busy))
+        first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX)
         if first is None:
             return RETRY_SECONDS_DEFAULT
         if self._rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
-        most = RETRY_SECONDS_DEFAULT if sum(view.running) else RETRY_SECONDS_MAX
+        most = RETRY_SECONDS_DEFAULT if self.hot.running() else RETRY_SECONDS_MAX
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
 
     def release(self, leases: Sequence[str]) -> int:
         """Give pages back; return how many of the leases still ran."""
         with self.lock:
-            released = given_back(self.crawl, leases)
-            if self._view is not None:
-                for shard, ids in released.items():
-                    self._view.give_back(shard, ids)
-            for _, _, leased in self._leased:  # They would be held again.
-                leased[:] = [page for page in leased if page.place[1] not in released.get(page.place[0], ())]
-            return sum(map(len, released.values()))
+            count = 0
+            for shard, freed, ids in given_back(self.crawl, leases):
+                self.hot.give_back(shard, freed, ids)
+                count += len(ids)
+            return count
 
 
-def _is_small(snapshot: Snapshot, held: Held) -> bool:
-    return len(snapshot) <= mirrors.PAGES_EXACT and len(held) <= HELD_EXACT
+def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:
+    chunks = by_shard.setdefault(shard, [])
+    if not chunks or len(chunks[-1].pages) >= PAGES_A_CALL:
+        chunks.append(Chunk(shard))
+    return chunks[-1]

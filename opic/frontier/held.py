@@ -1,6 +1,5 @@
 """What may not be handed out and until when: leases, waits, resting hosts, read from the store in stretches."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
@@ -9,20 +8,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.cash import MILLION
-from opic.store import Crawl
-from opic.store.columns import Int64s
+from opic.frontier.lease_call import LeaseStamp
+from opic.replica import Crawl
 
+Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
 STRETCH: Final = 4_000  # Of a sorted set at once: about 2 ms in which the server answers nobody else.
-
-
-class Stamp(NamedTuple):
-    """What tells that a shard stands as it was seen: where all of it is the same, a choice made then still holds."""
-
-    era: bytes
-    version: bytes  # Of the books: it counts steps.
-    freed: bytes  # Counts what made pages or hosts free before their time.
-    leases: int  # How many there are.
 
 
 class Manners(NamedTuple):
@@ -34,81 +25,101 @@ class Manners(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What was read. Times are Unix seconds by the clock of each shard's own server."""
+    """What was read of a shard. Times are Unix seconds by the clock of its server."""
 
-    stamps: list[Stamp]
-    clocks: list[float]  # Of each shard's server: what it said, less our own time (monotonic) when we heard it.
-    pages: list[tuple[Int64s, Float64s]]  # Of each shard: ids, and when each may be offered again.
-    hosts: list[tuple[list[str], Float64s]]
-    running: list[int]  # Leases.
+    stamp: LeaseStamp  # From before.
+    now: float
+    pages: tuple[Int64s, Float64s]  # Ids, and when each may be offered again; a page may be there twice.
+    hosts: tuple[list[str], Float64s]
+    running: int  # Leases.
     manners: dict[str, Manners]  # Of hosts that an operator set any for.
 
-    def __len__(self) -> int:
-        """Count pages and hosts."""
-        return sum(len(ids) for ids, _ in self.pages) + sum(len(names) for names, _ in self.hosts)
 
-
-def stamps_of(crawl: Crawl) -> list[Stamp]:
-    """Read the stamp of each shard."""
-    commands = []
-    for keys in (shard.keys for shard in crawl.shards):
-        commands.append(["HMGET", keys.books, "era", "version"])
-        commands += [["HGET", keys.freed, "n"], ["ZCARD", keys.leases]]
+def read_stamps(crawl: Crawl) -> list[LeaseStamp]:
+    """Read the stamp of the leases of each shard."""
+    commands = [c for k in (s.keys for s in crawl.shards) for c in (["HGET", k.freed, "n"], ["ZCARD", k.leases])]
     found = crawl.ask(commands)
-    return [
-        Stamp(era or b"", version or b"", freed or b"0", leases)
-        for (era, version), freed, leases in zip(found[::3], found[1::3], found[2::3], strict=True)
-    ]
+    return [LeaseStamp(int(freed or 0), leases) for freed, leases in zip(found[::2], found[1::2], strict=True)]
 
 
-def read_held(crawl: Crawl, retry_seconds: float, least_seconds: float) -> Held:
-    """Read what is held in all shards. What changes meanwhile may be in it; then its stamp is an older one.
+def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_seconds: float) -> list[Held]:
+    """Read what is held in shards. What changes meanwhile may be in it; then its stamp is an older one.
 
     Args:
         crawl: whose.
+        shards: their numbers.
         retry_seconds: the first wait of a page whose lease ends unheard of.
         least_seconds: how long a lease binds at least, from now: one that is over does until it is swept.
     """
-    stamps = stamps_of(crawl)
-    keys = [shard.keys for shard in crawl.shards]
-    first = crawl.ask([c for k in keys for c in (["FCALL_RO", "opic_1_now", 1, k.leases], ["HGETALL", k.polite])])
-    heard, now = time.monotonic(), [us / MILLION for us in first[::2]]
-    sets = [
+    keys = [crawl.shards[number].keys for number in shards]
+    first = crawl.ask([
+        command
+        for k in keys
+        for command in (
+            ["HGET", k.freed, "n"], ["ZCARD", k.leases], ["FCALL_RO", "opic_4_now", 1, k.leases], ["HGETALL", k.polite]
+        )
+    ])  # fmt: skip
+    now = [us / MILLION for us in first[2::4]]
+    parts = read_sets(crawl, [
         (name, least)
         for k, t in zip(keys, now, strict=True)
         for name, least in ((k.leases, "-inf"), (k.waits, f"({t:.6f}"), (k.hosts, f"({t:.6f}"))
-    ]
-    parts = read_sets(crawl, sets)
-    pages, hosts, running = [], [], []
-    for number, t in enumerate(now):
-        (leased, ends), (waiting, until), (names, free) = parts[3 * number : 3 * number + 3]
-        running.append(int(np.count_nonzero(ends > t * MILLION)))
-        ends = np.maximum(ends / MILLION + retry_seconds, t + least_seconds)
-        ids = np.array([*leased, *waiting], np.int64)
-        pages.append((ids, np.concatenate((ends, until))))
-        hosts.append(([name.decode() for name in names], free))
-    manners = {host.decode(): manners_of(rule) for found in first[1::2] for host, rule in found.items()}
-    return Held(stamps, [t - heard for t in now], pages, hosts, running, manners)
+    ])  # fmt: skip
+    found = []
+    for nth, t in enumerate(now):
+        freed, leases, _, rules = first[4 * nth : 4 * nth + 4]
+        (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
+        ids = np.concatenate((ids_of(leased), ids_of(waiting)))
+        found.append(
+            Held(
+                LeaseStamp(int(freed or 0), leases),
+                t,
+                (ids, np.concatenate((np.maximum(ends / MILLION + retry_seconds, t + least_seconds), until))),
+                (names.decode().split("\n") if names else [], free),
+                int(np.count_nonzero(ends > t * MILLION)),
+                {host.decode(): manners_of(rule) for host, rule in rules.items()},
+            )
+        )
+    return found
 
 
-def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[list[bytes], Float64s]]:
-    """Read sorted sets from a score on, a stretch of each at a time."""
+def read_released(crawl: Crawl, shard: int, known: int) -> tuple[int, list[int] | None]:
+    """Return the count of what made pages free, and the pages given back since it was `known`; None if they are many.
+
+    Then, and after other manners of hosts were set, all that is held is to be read.
+    """
+    keys = crawl.shards[shard].keys
+    (freed, whole), ids = crawl.ask([
+        ["HMGET", keys.freed, "n", "whole"],
+        ["ZRANGE", keys.released, f"({known}", "+inf", "BYSCORE"],
+    ])  # fmt: skip
+    count = int(freed or 0)
+    return count, None if count < known or known < int(whole or 0) else [int(page) for page in ids]
+
+
+def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:
+    """Read sorted sets from a score on, a stretch of each at a time: members by line feeds, and their scores."""
     members: list[list[bytes]] = [[] for _ in sets]
     scores: list[list[Float64s]] = [[] for _ in sets]
     todo, at = list(range(len(sets))), 0
     while todo:
-        commands = [["FCALL_RO", "opic_1_held", 1, sets[i][0], sets[i][1], at, STRETCH] for i in todo]
+        commands = [["FCALL_RO", "opic_4_held", 1, sets[i][0], sets[i][1], at, STRETCH] for i in todo]
         longer = []
         for i, (packed, raw) in zip(todo, crawl.ask(commands), strict=True):
             part = np.frombuffer(raw, "<f8")
             if len(part):
-                members[i] += packed.split(b"\n")
+                members[i].append(packed)
                 scores[i].append(part)
             if len(part) == STRETCH:
                 longer.append(i)
         todo, at = longer, at + STRETCH
     nothing = np.empty(0, np.float64)
-    return [(some, np.concatenate([nothing, *parts])) for some, parts in zip(members, scores, strict=True)]
+    return [(b"\n".join(some), np.concatenate([nothing, *parts])) for some, parts in zip(members, scores, strict=True)]
+
+
+def ids_of(members: bytes) -> Int64s:
+    """Return the pages that `read_sets` found."""
+    return np.fromstring(members, np.int64, sep="\n")
 
 
 def read_manners(crawl: Crawl) -> dict[str, Manners]:
@@ -126,7 +137,7 @@ def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
     commands = []
     for number, some in rules.items():
         keys = crawl.shards[number].keys
-        commands.append(["FCALL", "opic_1_polite", 2, keys.polite, keys.freed, *some])
+        commands.append(["FCALL", "opic_4_polite", 2, keys.polite, keys.freed, *some])
     crawl.ask(commands)
 
 

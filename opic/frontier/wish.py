@@ -1,6 +1,6 @@
 """What a crawler asks for, checked; and what is owed to hosts and among crawlers."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -45,6 +45,7 @@ class Wish:
     domain: str | None = None
     busy: frozenset[str] = frozenset()  # Hosts to pass over.
     crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, as its robots.txt asks for.
+    gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # Whether its crawler has gone meanwhile.
 
     @classmethod
     def of(

@@ -11,7 +11,7 @@ from kafka import errors as broken
 from kafka.net.compat import KafkaNetClient
 
 from opic.errors import BadInput, KafkaRefused, KafkaUnavailable, SettingsError
-from opic.events import RECORD_KINDS, Record
+from opic.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
 from opic.settings import Settings
 
 # kafka-python's own types are loose; what comes out of it is checked where it matters.
@@ -28,8 +28,10 @@ ERROR: Final = "opic-error"
 TOPIC: Final = "opic-topic"
 PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
+VALUE_BYTES: Final = "opic-value-bytes"  # Of a dead letter that was cut to fit its topic: how large the value was.
 KEY_BYTES: Final = 16
 INDEX_BYTES: Final = 4
+INDEX_DIGITS_MAX: Final = 10
 
 BOOTSTRAP_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 10.0
@@ -67,6 +69,11 @@ def kafka_errors(where: str) -> Iterator[None]:
     except broken.FencedInstanceIdError as error:
         raise KafkaRefused(
             "another worker has the same OPIC_KAFKA_GROUP_INSTANCE_ID and took our place: give each worker its own"
+        ) from error
+    except (broken.UnsupportedCodecError, broken.CorruptRecordError) as error:
+        raise KafkaUnavailable(
+            f"Kafka at {where} has records that can't be read: {_said(error)}; publish with compression none, gzip or "
+            "zstd, and check the client that published them"
         ) from error
     except _FOR_GOOD as error:
         raise KafkaRefused(
@@ -210,15 +217,29 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def record_of(message: Message) -> Record:
-    """Read a record off what Kafka handed us; what its headers say wrong makes it a dead letter, later."""
-    headers = dict(message.headers or ())
+    """Read a record off what Kafka handed us. Whoever may publish may send anything: this raises nothing.
+
+    A record whose headers or time can't be taken becomes a dead letter, later. Such a time counts as 0: a dead letter
+    moves no cash, so neither the series nor anything that is remembered for some time depends on it.
+    """
+    headers = {name: value or b"" for name, value in message.headers or ()}  # A header's value may be null.
     kind = headers.get(KIND, b"event").decode("utf-8", "replace")
     key, index = headers.get(KEY, b""), headers.get(INDEX, b"")
-    call = b""
+    call, problem, time_us = b"", "", message.timestamp * 1000
     if key or index:
-        sound = len(key) == KEY_BYTES and index.isdigit() and int(index) < 1 << 8 * INDEX_BYTES
-        kind, call = (kind, key + int(index).to_bytes(INDEX_BYTES, "big")) if sound else (f"bad {KEY}", b"")
-    return Record(message.offset, max(0, message.timestamp) * 1000, message.value or b"", kind, call)
+        # Python refuses to read a number of 4,301 digits.
+        number = int(index) if index.isdigit() and len(index) <= INDEX_DIGITS_MAX else 1 << 8 * INDEX_BYTES
+        if len(key) == KEY_BYTES and number < 1 << 8 * INDEX_BYTES:
+            call = key + number.to_bytes(INDEX_BYTES, "big")
+        else:
+            problem = f"the headers {KEY} and {INDEX} are {KEY_BYTES} bytes and a number below 2^32, or left out"
+    if not TIME_MIN_US <= time_us <= TIME_MAX_US:
+        problem = (
+            f"the record's time, {message.timestamp} ms, is not between 1990 and 2100: set it in milliseconds, or let "
+            "the topic have message.timestamp.type=LogAppendTime"
+        )
+        time_us = 0
+    return Record(message.offset, time_us, message.value or b"", kind, call, problem)
 
 
 def headers_of(kind: str = "event", key: bytes = b"", index: int = 0) -> list[tuple[str, bytes]]:

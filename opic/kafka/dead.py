@@ -1,24 +1,42 @@
 """Dead letters on Kafka: forwarded from the store to the topic where people look for them, and published again.
 
 A letter is put on the topic first and taken out of the store then: a worker that dies in between sends it again. Its
-headers name the record that it was, so that a reader may tell.
+headers name the record that it was, so that a reader may tell. One that is larger than the topic takes is cut.
 """
 
+import logging
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from itertools import islice
 from typing import Any, Final
 
-from opic.kafka.connection import ERROR, KEY_BYTES, OFFSET, PARTITION, TOPIC, Cluster, headers_of, kafka_errors
+from opic.errors import BadInput
+from opic.kafka.connection import (
+    ERROR,
+    KEY_BYTES,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    VALUE_BYTES,
+    Cluster,
+    headers_of,
+    kafka_errors,
+)
 from opic.kafka.log import Producer, key_of
 from opic.letters import LETTERS_A_CALL, Letter, remove, stored
+from opic.replica import Crawl
 from opic.store.connection import store_errors
-from opic.store.crawl import Crawl
 from opic.store.shard import Shard
+
+log = logging.getLogger("opic.kafka")
 
 FORWARD_SECONDS: Final = 0.5  # Least time between two looks.
 ANSWER_SECONDS: Final = 10.0
+CUT_BYTES: Final = (512 << 10, 64 << 10, 4 << 10, 0)  # Tried in turn for a letter larger than its topic takes.
+ERROR_CHARS_MAX: Final = 1_000
+DIGITS_MAX: Final = 19
 POLL_SECONDS: Final = 1.0
 
 
@@ -55,12 +73,40 @@ class Forwarder:
     def _forward(self, shard: Shard) -> int:
         letters = stored(shard)
         if letters:
-            sent = [self._producer.send(self._topic, one.value, None, _headers(one)) for one in letters]
-            self._producer.wait(sent, ANSWER_SECONDS)
+            for letter in self._send(letters):
+                self._send_cut(letter)
             remove(shard, letters)
             if len(letters) == LETTERS_A_CALL:
                 self._looked = float("-inf")  # There are more.
         return len(letters)
+
+    def _send(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Put letters on the topic; return those that are larger than it takes."""
+        sent, refused = [], []
+        for letter in letters:
+            try:
+                sent.append((letter, self._producer.send(self._topic, letter.value, None, _headers(letter))))
+            except BadInput:
+                refused.append(letter)
+        end = time.monotonic() + ANSWER_SECONDS
+        for letter, one in sent:
+            try:
+                self._producer.wait([one], end - time.monotonic())
+            except BadInput:
+                refused.append(letter)
+        return refused
+
+    def _send_cut(self, letter: Letter) -> None:
+        """Put a letter on the topic with as much of its value as that takes; the event's own topic has the whole."""
+        # First whole: with a record that is too large Kafka's client also gives up those that were sent after it.
+        for size in (len(letter.value), *CUT_BYTES):
+            if size <= len(letter.value) and not self._send([replace(letter, value=letter.value[:size])]):
+                return
+        log.error(
+            "the dead letter of %s/%s@%d is left out: %s takes no record of its size even without the value, see "
+            "max.message.bytes; %s",
+            letter.topic, letter.partition, letter.offset, self._topic, letter.error[:ERROR_CHARS_MAX],
+        )  # fmt: skip
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -86,7 +132,8 @@ class TopicLetters:
         """Publish again, then remember. Who dies in between does it again, by a key that the step knows for a day."""
         replayed = self._replayed()
         letters = (_letter(message, replayed) for message in self._messages(None))
-        wanted = islice((one for one in letters if not one.replayed and error in one.error), count)
+        matching = (one for one in letters if not one.replayed and error in one.error)
+        wanted = islice((one for one in matching if _is_whole(one)), count)
         producer, total = Producer(self._cluster), 0
         try:
             while batch := list(islice(wanted, LETTERS_A_CALL)):
@@ -133,26 +180,46 @@ class TopicLetters:
 
 
 def _headers(letter: Letter) -> list[tuple[str, bytes]]:
-    pairs = (ERROR, letter.error), (TOPIC, letter.topic), (PARTITION, letter.partition), (OFFSET, str(letter.offset))
+    pairs = [(ERROR, letter.error[:ERROR_CHARS_MAX]), (TOPIC, letter.topic), (PARTITION, letter.partition)]
+    pairs.append((OFFSET, str(letter.offset)))
+    if letter.value_bytes > len(letter.value):
+        pairs.append((VALUE_BYTES, str(letter.value_bytes)))
     return [(name, text.encode("utf-8", "replace")) for name, text in pairs]
 
 
+def _is_whole(letter: Letter) -> bool:
+    """Tell whether a letter has its whole value; say so if not."""
+    if letter.value_bytes > len(letter.value):
+        log.warning(
+            "%s/%s@%d can't be published again: of its %s bytes the dead letter has the first %s",
+            letter.topic, letter.partition, letter.offset, f"{letter.value_bytes:,}", f"{len(letter.value):,}",
+        )  # fmt: skip
+        return False
+    return True
+
+
+def _number(message: Any, name: str, default: int) -> int:
+    """Return the number in a header; whoever may publish may write anything there."""
+    text = _header(message, name)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else default
+
+
 def _header(message: Any, name: str) -> str:
-    found: bytes = dict(message.headers or ()).get(name, b"")
-    return found.decode("utf-8", "replace")
+    found: bytes | None = dict(message.headers or ()).get(name)
+    return (found or b"").decode("utf-8", "replace")
 
 
 def _letter(message: Any, replayed: set[str], value_bytes_max: int | None = None) -> Letter:
-    offset, place = _header(message, OFFSET), f"{message.partition}-{message.offset}"
+    place = f"{message.partition}-{message.offset}"
     value = message.value or b""
     return Letter(
         place,
         _header(message, ERROR),
         _header(message, TOPIC),
         _header(message, PARTITION),
-        int(offset) if offset.isdigit() else -1,
+        _number(message, OFFSET, -1),
         value[:value_bytes_max],
-        len(value),
+        max(_number(message, VALUE_BYTES, 0), len(value)),
         max(message.timestamp, 0) / 1000,
         place in replayed,
     )

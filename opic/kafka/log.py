@@ -8,7 +8,8 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -16,16 +17,24 @@ from opic.errors import BadInput, BadUrl
 from opic.events import decode_seeds, encode_seeds
 from opic.kafka.connection import Client, Cluster, headers_of, kafka_errors, name_of
 from opic.log import Begun, Call, EventLog, Positions, Terms
-from opic.store.crawl import Crawl
+from opic.replica import Crawl
 from opic.urls import canonical_url, host_of, shard_of
 
 ANSWER_SECONDS: Final = 10.0  # As the endpoint gives the store.
+CLOSE_SECONDS: Final = 1.0  # For what others have under way on a client that is replaced.
 
 
 class _Keyed(msgspec.Struct):
     """Of an encoded event, what its key is made from."""
 
     url: str
+
+
+class Sent(NamedTuple):
+    """A record under way."""
+
+    client: Client  # That has it.
+    future: Any
 
 
 _url_of = msgspec.msgpack.Decoder(_Keyed).decode
@@ -42,29 +51,46 @@ class Producer:
             KafkaRefused: it does not want us.
         """
         self.where = cluster.where
-        self._client: Client = cluster.producer(**options)
+        self._connect = partial(cluster.producer, **options)
+        self._lock = threading.Lock()
+        self._client: Client = self._connect()
 
     def send(
         self, topic: str, value: bytes, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (), **more: Any
-    ) -> Any:
+    ) -> Sent:
         """Give a record to the client, which sends it with others; return what `wait` waits for.
 
         Raises:
             BadInput: it is larger than Kafka takes.
             KafkaUnavailable: Kafka is away, and there is no more room to keep it in.
         """
+        client = self._client
         with kafka_errors(self.where):
-            return self._client.send(topic, value=value, key=key, headers=list(headers), **more)
+            return Sent(client, client.send(topic, value=value, key=key, headers=list(headers), **more))
 
-    def wait(self, sent: Iterable[Any], seconds: float) -> list[Any]:
+    def wait(self, sent: Iterable[Sent], seconds: float) -> list[Any]:
         """Return where each record came to lie: topic_partition and offset.
 
         Raises:
+            BadInput: one is larger than its topic takes; some of the others may have been taken.
             KafkaUnavailable: Kafka does not answer; some may have been taken.
         """
-        end = time.monotonic() + seconds
-        with kafka_errors(self.where):
-            return [one.get(timeout=max(0.0, end - time.monotonic())) for one in sent]
+        end, found = time.monotonic() + seconds, []
+        for client, one in sent:
+            try:
+                with kafka_errors(self.where):
+                    found.append(one.get(timeout=max(0.0, end - time.monotonic())))
+            except BadInput:
+                self._replace(client)
+                raise
+        return found
+
+    def _replace(self, client: Client) -> None:
+        """Connect anew after the broker refused a record: an idempotent client then refuses every other one too."""
+        with self._lock:
+            if self._client is client:
+                self._client = self._connect()
+                client.close(timeout=CLOSE_SECONDS)
 
     def close(self, seconds: float = 5.0) -> None:
         """Give up what is not sent within some seconds, and let go of the connections."""

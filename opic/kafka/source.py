@@ -173,7 +173,7 @@ class KafkaSource:
     def _fetch(self, seconds: float) -> None:
         try:
             with kafka_errors(self._cluster.where):
-                found = self._consumer.poll(timeout_ms=round(seconds * 1000))
+                found = self._poll(seconds)
         except KafkaUnavailable as error:
             if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
                 raise
@@ -190,6 +190,14 @@ class KafkaSource:
         elif time.monotonic() - self._heard > QUIET_SECONDS:
             self._look()
         self._tell_idle()
+
+    def _poll(self, seconds: float) -> Any:
+        try:
+            return self._consumer.poll(timeout_ms=round(seconds * 1000))
+        except (broken.KafkaError, OSError):
+            raise
+        except Exception as error:  # What a damaged batch makes the client's codecs raise is of any kind.
+            raise broken.CorruptRecordError(f"{type(error).__name__}: {error}") from error
 
     def _look(self) -> None:
         """Ask Kafka something, since the client does not tell silence from nothing new."""

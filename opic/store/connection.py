@@ -143,8 +143,10 @@ def _ours(error: Exception) -> StoreError:
         return StoreFull(text)
     if text.startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")):
         return StoreUnavailable(f"the store is not ready: {text}")
-    if text.startswith("MISCONF") or "OOM command not allowed" in text:
+    if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("MISCONF") or "OOM command" in text:
         return StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}")
+    if text.startswith("NOREPLICAS"):
+        return StoreUnavailable(f"the store wants more replicas before it writes (min-replicas-to-write): {text}")
     return StoreError(f"the store refused a command: {text}")
 
 

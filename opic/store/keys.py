@@ -1,4 +1,4 @@
-"""Every key of a shard, and the geometry of its columns.
+"""Every key of a shard.
 
 All keys of a shard carry the hash tag {crawl:shard}, so one call touches one slot of a cluster.
 """
@@ -8,14 +8,7 @@ from typing import Final
 
 from opic.errors import SettingsError
 
-FORMAT: Final = "3"  # Of keys, columns and records. Another one is refused.
-# 4,094 int64 with the string's header fill the allocator's 32 KiB class; a power of two would waste a fifth.
-ROWS_I64: Final = 4_094
-ROWS_U8: Final = 32_752
-BLOCK_BYTES: Final = 32_752
-ROWS_MEASURES: Final = 128
-ROWS_URLS: Final = 256
-BUCKET_LOAD: Final = 32  # Fingerprints a bucket: 120 take 1 B a page less, and a search four times as long.
+FORMAT: Final = "4"  # Of keys, journal and checkpoint. Another one is refused.
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -35,17 +28,17 @@ class Keys:
         self.meta = self.prefix + "meta"
         self.books = self.prefix + "books"
         self.offsets = self.prefix + "offsets"
-        self.ids = self.prefix + "ids"
+        self.head = self.prefix + "head"
+        self.journal = self.prefix + "journal"
+        self.names_block = self.prefix + "b:names"
         self.log = self.prefix + "log"
         self.end = self.prefix + "end"
         self.dead = self.prefix + "dead"
         self.replayed = self.prefix + "replayed"
-        self.classes = self.prefix + "classes"
         self.rules = self.prefix + "rules"
         self.calls = self.prefix + "calls"
         self.call_ends = self.prefix + "callends"
         self.metrics = self.prefix + "metrics"
-        self.series = self.prefix + "series"
         self.curve = self.prefix + "curve"
         self.sent = self.prefix + "sent"
         self.seen = self.prefix + "seen"
@@ -55,15 +48,16 @@ class Keys:
         self.fails = self.prefix + "fails"
         self.hosts = self.prefix + "hosts"
         self.freed = self.prefix + "freed"
+        self.released = self.prefix + "released"
         self.polite = self.prefix + "polite"
         self.crawl_delays = self.prefix + "crawldelays"
         self.flights = self.prefix + "flights"
         self.flight_ends = self.prefix + "flightends"
         self.barrier = self.prefix + "barrier"
 
-    def block(self, column: str, number: int) -> str:
-        """Return the key of a block: column v, h, f, r (int64), s (state), m (measures), u (URLs), p (fingerprints)."""
-        return f"{self.prefix}{column}:{number}"
+    def block(self, number: int) -> str:
+        """Return the key of a block of the checkpoint."""
+        return f"{self.prefix}b:{number}"
 
     def outbox(self, to: int) -> str:
         """Return the key of the stream of what was sent to another shard."""

@@ -14,7 +14,7 @@ from redis.cluster import RedisCluster
 
 log = logging.getLogger("opic.store")
 
-LIBRARY = "opic_1"  # The version is part of the name: two versions of the program may share a server.
+LIBRARY = "opic_4"  # The version is part of the name: two versions of the program may share a server.
 MISSING = "Function not found"
 
 
@@ -27,7 +27,7 @@ def primaries(client: Any) -> list[Any]:
 
 def load_functions(client: Any) -> None:
     """Load the function library into each primary, unless it has this very text already."""
-    code = "\n".join((Path(__file__).parent / name).read_text() for name in ("opic.lua", "leases.lua"))
+    code = "\n".join((Path(__file__).parent / name).read_text() for name in ("journal.lua", "leases.lua"))
     for server in primaries(client):
         for library in server.function_list(LIBRARY, withcode=True):
             flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library

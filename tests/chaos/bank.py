@@ -14,7 +14,7 @@ from opic.cash import split
 from opic.errors import BadUrl
 from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ledger import Page
-from opic.store import Crawl
+from opic.replica import Crawl
 from opic.urls import canonical_url
 
 
@@ -89,7 +89,7 @@ def inspect(crawl: Crawl, expected: Expected) -> list[str]:
         for name in names
         if getattr(books, name) != expected.counts[name]
     ]
-    pages = {page.url: page for shard in crawl.shards for page in shard.pages()}
+    pages = {page.url: page for page in crawl.pages()}
     wrong += [f"{url} is known, and nothing names it" for url in sorted(pages.keys() - expected.known)]
     wrong += [f"{url} is not known" for url in sorted(expected.known - pages.keys())]
     return wrong + _reads_wrong(pages, expected) + _received_wrong(crawl, pages, expected)

@@ -10,7 +10,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-TRACED = ("worker.py", "step.py", "batch.py", "writer.py", "ids.py", "shard.py", "connection.py", "source.py")
+TRACED = ("worker.py", "shard_writer.py", "checkpointer.py", "batch.py", "writer.py", "replica.py", "follow.py")
+TRACED += ("shard.py", "connection.py", "source.py")
 
 
 class Doom:

@@ -39,10 +39,12 @@ from chaos.bank import expected_of, inspect, shown
 from chaos.proxy import Proxy
 from opic.errors import StoreError
 from opic.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.ingest import Writer
 from opic.kafka.connection import headers_of, quiet_client
 from opic.ledger import Ledger
+from opic.replica import Crawl
 from opic.settings import Settings
-from opic.store import Crawl, Keys, Writer, connect
+from opic.store import Keys, connect
 from opic.store.connection import Client
 
 WORKERS = 3

@@ -9,10 +9,11 @@ import pytest
 from servers import Server
 
 from opic import admission as admissions
-from opic.admission import Admission, check_policy
+from opic.admission import Admission, check_policy, is_shut
 from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.ingest import Writer
 from opic.mirror import Mirror, Snapshot
-from opic.store import Crawl, Writer
+from opic.replica import Crawl
 from opic.traps import WINDOW
 
 pytestmark = pytest.mark.slow
@@ -51,9 +52,7 @@ class Crawled:
     def held(self) -> set[str]:
         """Return the URLs that are held back."""
         snapshot = self.mirror.fresh()
-        shut = self.admission.shut(snapshot)
-        if shut is None:
-            return set()
+        shut = is_shut(self.admission.verdicts(snapshot))
         assert shut.shape == (len(snapshot),)
         return set(self.crawl.urls_of(snapshot.places(shut.nonzero()[0])).values())
 
@@ -94,8 +93,7 @@ def test_rules_decide_before_shapes_and_hold_at_once(crawled: Crawled, pages: li
     crawled.put(rules=[{"effect": "allow", "domain": "h0.example"}, {"effect": "deny", "path": "/a$", "note": "no"}])
     expected = {url for url in pages if "h0." not in url and not url.endswith("a/a/a")} | ending(pages[4:], "a/a")
     assert crawled.held() == expected
-    shut = other.shut(snapshot := crawled.mirror.fresh())
-    assert shut is not None
+    shut = is_shut(other.verdicts(snapshot := crawled.mirror.fresh()))
     assert int(shut.sum()) == len(expected)
     assert crawled.admission.why("http://h1.example/a") == [{"rule": "rule 1: no", "effect": "deny"}]
     assert crawled.admission.why("http://h0.example/a/a/a/a") == [{"rule": "rule 0", "effect": "allow"}]
@@ -112,11 +110,11 @@ def test_another_endpoint_goes_by_new_rules_once_it_looks(
 ) -> None:
     snapshot = crawled.seed(*pages)
     other = Admission(crawled.crawl)
-    assert other.shut(snapshot) is not None
+    assert is_shut(other.verdicts(snapshot)).any()
     crawled.put(traps={"on": False})
-    assert other.shut(snapshot) is not None, "it looks once a second"
+    assert is_shut(other.verdicts(snapshot)).any(), "it looks once a second"
     monkeypatch.setattr(admissions, "LOOK_SECONDS", 0.0)
-    assert other.shut(snapshot) is None
+    assert not is_shut(other.verdicts(snapshot)).any()
 
 
 def test_why_tells_of_traps_what_was_too_much(crawled: Crawled, pages: list[str]) -> None:
@@ -133,10 +131,10 @@ def test_why_tells_of_traps_what_was_too_much(crawled: Crawled, pages: list[str]
     assert why == {"rule": "trap: long", "effect": "deny: the URL is over 1,024 bytes long"}
 
 
-def having(crawled: Crawled, snapshot: Snapshot, asked: Sequence[int], *, idle: bool = False) -> list[bool]:
+def having(crawled: Crawled, asked: Sequence[int], *, idle: bool = False) -> list[bool]:
     """Return which pages of hosts may be had."""
-    ration = crawled.admission.ration(snapshot, idle=idle)
-    return [True] * len(asked) if ration is None else ration.fit(np.array(asked, np.int32)).tolist()
+    ration = crawled.admission.ration(idle=idle)
+    return [True] * len(asked) if ration is None else ration.fit(np.array(asked, np.int64)).tolist()
 
 
 def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(crawled: Crawled) -> None:
@@ -144,28 +142,28 @@ def test_a_large_host_has_half_of_the_last_suggestions_while_others_have_some(cr
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
     big, small = (snapshot.table.number(f"{name}.example") or 0 for name in ("big", "small"))
     half = WINDOW // 2
-    assert having(crawled, snapshot, [big] * WINDOW) == [True] * half + [False] * half
-    assert having(crawled, snapshot, [small] * WINDOW) == [True] * WINDOW
+    assert having(crawled, [big] * WINDOW) == [True] * half + [False] * half
+    assert having(crawled, [small] * WINDOW) == [True] * WINDOW
     for _ in range(half):
-        assert having(crawled, snapshot, [big, small]) == [True, True]
-        crawled.admission.note(snapshot, [big])
-    assert having(crawled, snapshot, [big, small, big]) == [False, True, False]
-    assert having(crawled, snapshot, [big, small, big], idle=True) == [True, True, True]
+        assert having(crawled, [big, small]) == [True, True]
+        crawled.admission.note([big])
+    assert having(crawled, [big, small, big]) == [False, True, False]
+    assert having(crawled, [big, small, big], idle=True) == [True, True, True]
     (why,) = crawled.admission.why("http://big.example/1")
     assert why["rule"] == "large host big.example"
-    crawled.admission.note(snapshot, [small] * half)
-    assert having(crawled, snapshot, [big]) == [False], "the window still has 50 of it"
-    crawled.admission.note(snapshot, [small])
-    assert having(crawled, snapshot, [big, big]) == [True, False]
+    crawled.admission.note([small] * half)
+    assert having(crawled, [big]) == [False], "the window still has 50 of it"
+    crawled.admission.note([small])
+    assert having(crawled, [big, big]) == [True, False]
     crawled.put(traps={"host_pages": 10}, rules=[{"effect": "allow", "host": "big.example"}])
-    assert having(crawled, snapshot, [big] * WINDOW) == [True] * WINDOW
+    assert having(crawled, [big] * WINDOW) == [True] * WINDOW
 
 
 def test_one_choice_counts_what_it_took_and_nothing_else(crawled: Crawled) -> None:
     crawled.put(traps={"host_pages": 10})
     snapshot = crawled.seed(*(f"http://big.example/{n}" for n in range(11)), "http://small.example/")
     big = snapshot.table.number("big.example") or 0
-    ration = crawled.admission.ration(snapshot)
+    ration = crawled.admission.ration()
     assert ration is not None
     asked = np.full(30, big, np.int32)
     assert [int(ration.fit(asked).sum()) for _ in range(3)] == [30, 20, 0]
@@ -189,16 +187,16 @@ def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, m
     assert len(snapshot.host) == len(snapshot)
     trap, new, honest = (snapshot.table.number(f"{name}.example") or 0 for name in ("t3.trap", "t7.trap", "w3.good"))
     tenth = [True] * 10 + [False] * 10
-    assert having(crawled, snapshot, [trap, new] * 10 + [honest] * 20) == tenth + [True] * 20
-    crawled.admission.note(snapshot, [trap] * 10)
-    assert having(crawled, snapshot, [new, honest]) == [False, True]
+    assert having(crawled, [trap, new] * 10 + [honest] * 20) == tenth + [True] * 20
+    crawled.admission.note([trap] * 10)
+    assert having(crawled, [new, honest]) == [False, True]
     (why,) = crawled.admission.why("http://t3.trap.example/")
     assert why["rule"] == "outgrown site trap.example"
     assert crawled.admission.counts(snapshot)["outgrown_sites"] == 1
     # A crawler that would wait otherwise gets one of its pages a second.
-    assert having(crawled, snapshot, [trap, new], idle=True) == [False, False]
+    assert having(crawled, [trap, new], idle=True) == [False, False]
     monkeypatch.setattr(admissions, "SPARED_SECONDS", 0.0)
-    assert having(crawled, snapshot, [trap, new], idle=True) == [True, False]
+    assert having(crawled, [trap, new], idle=True) == [True, False]
     # Its new hosts are of it from the moment they are known.
     crawled.seed("http://t99.trap.example/")
-    assert having(crawled, snapshot, [snapshot.table.number("t99.trap.example") or 0]) == [False]
+    assert having(crawled, [snapshot.table.number("t99.trap.example") or 0]) == [False]

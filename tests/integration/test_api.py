@@ -764,7 +764,7 @@ def test_the_audit_adds_up_exactly(api: Api) -> None:
     api.settle()
     audit = api.client.get("/v1/audit").json()
     assert audit["conserved"] is True
-    assert audit["minted"] == audit["pages"] + audit["virtual"] + audit["in_flight"] == 1 << 52
+    assert audit["minted"] == audit["pages"] + audit["virtual"] + audit["in_flight"] == 1 << 62
     assert len(audit["shards"]) == 1
 
 

@@ -1,44 +1,36 @@
 """A backup is of one state, and comes back as a whole or not at all; then workers read on and end where they did."""
 
 import json
-import threading
-from collections.abc import Iterator
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
-import zstandard
-from conftest import lend_cluster
-from logs import NOW_US, PARTITION, pep_history
+from copies import HALF, LOG, around, backup_of_four, filled, ledger_of
+from logs import NOW_US, PARTITION
 from processes import environment
-from redis_cluster import Cluster
 from repository import ROOT
 from sameness import assert_same
 from servers import Server
 from sources import Listed, work_through
 
-from opic import backup as backups
-from opic.backup import backup, restore, verify
-from opic.errors import SettingsError, StoreError, StoreMismatch, StoreUnavailable
-from opic.ledger import Ledger
+from opic.errors import StoreError, StoreMismatch, StoreUnavailable, TailLost
+from opic.events import Record
+from opic.ingest import ShardWriter, Writer
 from opic.log import EventLog
-from opic.store import Crawl, Keys, Shard, Store, Writer
-
-LOG = pep_history()[:2_000]
-HALF = 1_000
-
-
-def ledger_of(count: int = len(LOG)) -> Ledger:
-    ledger = Ledger()
-    ledger.apply(PARTITION, LOG[:count])
-    return ledger
+from opic.ops import restore as restores
+from opic.ops.backup import FLEETING, SETTINGS, ShardCopy, backup
+from opic.ops.backup_files import MANIFEST
+from opic.ops.restore import restore
+from opic.replica import Crawl
+from opic.store import Keys, Shard
 
 
-def filled(server: Any, count: int = HALF, **options: Any) -> Crawl:
-    crawl = Crawl.open(server.client(), **options)
-    Writer(crawl).apply(PARTITION, LOG[:count])
-    return crawl
+@pytest.fixture
+def copy(valkey: Server, tmp_path: Path) -> Path:
+    """A backup of four shards."""
+    return backup_of_four(valkey, tmp_path / "copy")
 
 
 @pytest.mark.slow
@@ -49,7 +41,7 @@ def test_restored_shard_ends_where_the_first_one_did(servers: Server, tmp_path: 
     assert told[-1][0] == told[-1][1] > 0
     assert made["offsets"] == [{PARTITION: HALF}]
     assert made["audit"]["conserved"]
-    work_through(Store(crawl.shards[0]), Listed(LOG))
+    work_through(ShardWriter(crawl.shards[0]), Listed(LOG))
     assert_same(crawl.shards[0], ledger_of())
 
     servers.reset()
@@ -57,19 +49,91 @@ def test_restored_shard_ends_where_the_first_one_did(servers: Server, tmp_path: 
     assert restore(client, tmp_path / "copy", "default") == made
     again = Shard.open(client)
     assert_same(again, ledger_of(HALF))
-    work_through(Store(again), Listed(LOG))
+    work_through(ShardWriter(again), Listed(LOG))
     assert_same(again, ledger_of())
+
+
+@pytest.mark.parametrize("checkpoints", [[], [300], [300, 301, 999]])
+def test_copy_of_any_checkpoint_is_the_same_state(valkey: Server, tmp_path: Path, checkpoints: list[int]) -> None:
+    crawl = Crawl.open(valkey.client())
+    writer = ShardWriter(crawl.shards[0])
+    for first in range(0, HALF, 50):
+        writer.apply(PARTITION, LOG[first : first + 50])
+        if any(first <= at < first + 50 for at in checkpoints):
+            writer.checkpoint()
+    backup(crawl, tmp_path / "copy")
+    restore(valkey.client(), tmp_path / "copy", "other")
+    assert_same(Shard.open(valkey.client(), "other"), ledger_of(HALF))
 
 
 def test_worker_that_lived_through_a_restore_reads_on_from_the_copy(servers: Server, tmp_path: Path) -> None:
     """It should have been ended first; what it remembers is of pages that are not known any more."""
     crawl = filled(servers)
     backup(crawl, tmp_path / "copy")
-    store = Store(crawl.shards[0])
+    store = ShardWriter(crawl.shards[0])
     work_through(store, Listed(LOG))
     restore(servers.client(), tmp_path / "copy", "default", replace=True)
     work_through(store, Listed(LOG))
     assert_same(store.shard, ledger_of())
+
+
+def test_reader_that_lived_through_a_restore_sees_the_copy(servers: Server, tmp_path: Path) -> None:
+    """Also where its journal ended at the very number at which the restored one ends."""
+    crawl = Crawl.open(servers.client())
+    writer = ShardWriter(crawl.shards[0])
+    writer.apply(PARTITION, LOG[:HALF])
+    writer.checkpoint()
+    backup(crawl, tmp_path / "copy")
+    before = crawl.follow()[0].head
+    writer.apply(PARTITION, LOG[HALF : HALF + 10])
+    head = crawl.follow()[0].head
+    assert head.lsn == before.lsn + 1
+    loads = crawl.replicas[0].loads
+    restore(servers.client(), tmp_path / "copy", "default", replace=True)
+    (replica,) = crawl.follow()
+    assert replica.head.lsn == head.lsn
+    assert replica.head.digest != head.digest
+    assert replica.loads > loads
+    assert {page.url: page for page in crawl.pages()} == dict(ledger_of(HALF).pages)
+
+    # And once more: two restores of one backup are two branches as well.
+    digest, loads = replica.head.digest, replica.loads
+    restore(servers.client(), tmp_path / "copy", "default", replace=True)
+    (replica,) = crawl.follow()
+    assert (replica.head.lsn, replica.loads > loads) == (head.lsn, True)
+    assert replica.head.digest != digest
+
+
+def test_whoever_is_there_while_a_restore_runs_is_refused(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl = filled(valkey)
+    backup(crawl, tmp_path / "copy")
+    writer = ShardWriter(crawl.shards[0])
+    writer.apply(PARTITION, LOG[HALF : HALF + 10])
+    crawl.follow()
+    send, refused = restores._send, []
+
+    def watched(*args: Any) -> None:
+        send(*args)
+        for tries in range(2):
+            with pytest.raises(StoreUnavailable, match="shard 0 is being restored from a backup"):
+                crawl.follow()
+            with pytest.raises(StoreUnavailable, match="shard 0 is being restored from a backup"):
+                writer.apply(PARTITION, LOG[HALF + 10 : HALF + 20])
+            with pytest.raises(StoreMismatch, match="a backup is being restored"):
+                Crawl.open(valkey.client())
+            refused.append(tries)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restores, "_send", watched)
+        restore(valkey.client(), tmp_path / "copy", "default", replace=True)
+    assert refused
+    assert {page.url: page for page in crawl.pages()} == dict(ledger_of(HALF).pages)
+    with pytest.raises(TailLost):
+        writer.apply(PARTITION, LOG[HALF + 10 : HALF + 20])
+    writer.apply(PARTITION, LOG[HALF:])
+    assert_same(crawl.shards[0], ledger_of())
 
 
 def test_accepted_events_are_in_the_copy(servers: Server, tmp_path: Path) -> None:
@@ -83,101 +147,145 @@ def test_accepted_events_are_in_the_copy(servers: Server, tmp_path: Path) -> Non
     assert found.append([LOG[500].value], NOW_US) == {"log/0": 501}
 
 
-@pytest.mark.slow
-def test_records_wait_while_a_backup_is_made_and_go_on_after(
+def test_log_that_is_trimmed_under_the_copy_is_in_it_from_the_offset_on(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    crawl = filled(valkey)
-    store = Store(Shard.open(valkey.client()))
-    copied, looked = threading.Event(), threading.Event()
-    keys_of = backups._keys_by_shard
+    """A worker takes events and lets go of them at every step of the copy."""
+    crawl = filled(valkey, 0)
+    log, writer = EventLog(valkey.client(), crawl.shards[0].keys), Writer(Crawl.open(valkey.client()))
+    values = [record.value for record in LOG[:HALF]]
+    log.append(values[:200], NOW_US)
+    done = 200
 
-    def watched(*args: Any) -> Any:
-        copied.set()
-        assert looked.wait(20)
-        return keys_of(*args)
+    def live() -> None:
+        nonlocal done
+        log.append(values[done : done + 30], NOW_US)
+        done = min(done + 30, HALF)
+        at = writer.resume(PARTITION)
+        writer.apply(PARTITION, log.read(at, 40))
+        log.trim(writer.resume(PARTITION))
 
-    monkeypatch.setattr(backups, "_keys_by_shard", watched)
-    made: list[dict[str, Any]] = []
-    thread = threading.Thread(target=lambda: made.append(backup(crawl, tmp_path / "copy")))
-    thread.start()
-    assert copied.wait(20)
-    before = crawl.shards[0].books(), crawl.client.hgetall(crawl.shards[0].keys.ids)
-    with pytest.raises(StoreUnavailable, match="a backup is being made"):
-        store.apply(PARTITION, LOG[HALF : HALF + 10])
-    assert (crawl.shards[0].books(), crawl.client.hgetall(crawl.shards[0].keys.ids)) == before
-    looked.set()
-    thread.join()
-    assert made
-    work_through(store, Listed(LOG))
-    assert_same(store.shard, ledger_of())
+    client = valkey.client()
+    client.config_set("stream-node-max-entries", 1)  # So that trims are exact.
+    around(monkeypatch, live, "turn", "read_settings", "read_resume", "read_end", "read_outboxes", "read_rest")
+    made = backup(crawl, tmp_path / "copy")
+    (offsets,) = made["offsets"]
+    assert 0 < offsets[PARTITION] < done < HALF
+    for _ in range(5):
+        live()
+    client.config_set("stream-node-max-entries", 100)
+    assert not client.xrange(log.keys.log, "-", f"1-{offsets[PARTITION]}")  # Only the hold kept it for the copy.
+    restore(valkey.client(), tmp_path / "copy", "other")
+    again = Crawl.open(valkey.client(), "other")
+    assert Writer(again).resume(PARTITION) == offsets[PARTITION]
+    left = EventLog(valkey.client(), again.shards[0].keys)
+    assert [r.value for r in left.read(offsets[PARTITION], HALF)] == values[offsets[PARTITION] : left.end()]
 
 
 @pytest.mark.slow
-def test_backup_that_died_holds_the_service_for_a_while_only(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    crawl = filled(valkey)
-    monkeypatch.setattr(backups, "HOLD_SECONDS", 0.5)
-    hold = backups._Hold(crawl)
-    hold.__enter__()
-    hold.close()
-    store = Store(Shard.open(valkey.client()))
-    with pytest.raises(StoreUnavailable, match="a backup is being made"):
-        store.apply(PARTITION, LOG[HALF : HALF + 10])
-    work_through(store, Listed(LOG))
-    assert_same(store.shard, ledger_of())
+def test_copy_under_a_journal_that_turns_over_is_the_state_of_its_head(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker appends, writes all blocks and trims the journal to its last record at every step of the copy."""
+    crawl = filled(valkey, 100)
+    writer, at, turns = ShardWriter(Shard.open(valkey.client())), 100, 0
+    trimming = ShardWriter(Shard.open(valkey.client()), journal_bytes=1)
+
+    def append() -> None:
+        nonlocal at
+        writer.apply(PARTITION, LOG[at : at + 7])
+        at += 7
+
+    def turn_over() -> None:
+        nonlocal turns
+        turns += 1
+        if turns < 12:
+            append()
+            trimming.checkpoint()
+
+    around(monkeypatch, append, "read_settings", "read_end", "read_outboxes")
+    around(monkeypatch, turn_over, "_take")
+    again_, begins = ShardCopy._begin, []
+    monkeypatch.setattr(ShardCopy, "_begin", lambda self, why: (begins.append(why), again_(self, why)))
+    made = backup(crawl, tmp_path / "copy")
+    assert len(begins) > 3
+    (offsets,) = made["offsets"]
+    assert 100 < offsets[PARTITION] < at
+    restore(valkey.client(), tmp_path / "copy", "other")
+    again = Shard.open(valkey.client(), "other")
+    assert_same(again, ledger_of(offsets[PARTITION]))
+    work_through(ShardWriter(again), Listed(LOG))
+    assert_same(again, ledger_of())
 
 
-@pytest.fixture
-def copy(valkey: Server, tmp_path: Path) -> Path:
-    """A backup of four shards."""
-    backup(filled(valkey, shards=4), tmp_path / "copy")
-    return tmp_path / "copy"
+def test_backup_that_can_never_keep_up_says_so(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    crawl = filled(valkey, 100)
+    writer, at = ShardWriter(Shard.open(valkey.client()), journal_bytes=1), 100
+
+    def live() -> None:
+        nonlocal at
+        for _ in range(3):
+            writer.apply(PARTITION, LOG[at : at + 1])
+            at += 1
+        writer.checkpoint()
+
+    around(monkeypatch, live, "_follow")
+    with pytest.raises(StoreUnavailable, match="copied 20 times, and each time the store let go"):
+        backup(crawl, tmp_path / "copy")
+    assert not (tmp_path / "copy" / MANIFEST).exists()
 
 
-def test_shards_are_copied_with_nothing_under_way(valkey: Server, copy: Path) -> None:
-    restore(valkey.client(), copy, "other")
-    crawl = Crawl.open(valkey.client(), "other")
-    whole, _ = crawl.audit()
-    assert whole.conserved
-    assert whole.in_flight == 0
-    assert crawl.waiting() == 0
-    writer = Writer(crawl)
-    assert writer.resume(PARTITION) == HALF
-    writer.apply(PARTITION, LOG[HALF:])
-    while writer.deliver():
-        pass
-    assert crawl.audit()[0].conserved
+def test_repeats_of_calls_are_known_in_the_copy_and_only_those(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawl = Crawl.open(valkey.client())
+    writer, keys = ShardWriter(Shard.open(valkey.client())), crawl.shards[0].keys
+    named = [Record(r.offset, r.time_us, r.value, r.kind, call=b"c%d" % r.offset) for r in LOG[:100]]
+    writer.apply(PARTITION, named[:10])
+    at = 10
+
+    def live() -> None:
+        nonlocal at
+        writer.apply(PARTITION, named[at : at + 3])
+        at += 3
+
+    around(monkeypatch, live, "turn", "read_end", "read_rest")
+    (offsets,) = backup(crawl, tmp_path / "copy")["offsets"]
+    assert 10 < offsets[PARTITION] < at
+    restore(valkey.client(), tmp_path / "copy", "other")
+    seen = valkey.client().zrange(Keys("other", 0).seen, 0, -1, withscores=True)
+    expected = {r.call: float(r.time_us) for r in named[: offsets[PARTITION]]}
+    assert dict(seen) == expected
+    assert keys.seen != Keys("other", 0).seen
 
 
-def test_mixture_of_backups_is_refused_and_nothing_is_written(valkey: Server, copy: Path, tmp_path: Path) -> None:
-    backup(Crawl.open(valkey.client()), tmp_path / "later")
-    (tmp_path / "later" / "shard-0002.zst").replace(copy / "shard-0002.zst")
-    with pytest.raises(SettingsError, match=r"shard-0002\.zst is not shard 2 of backup"):
-        restore(valkey.client(), copy, "other")
-    assert not valkey.client().exists(Keys("other", 0).meta)
+def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp_path: Path) -> None:
+    crawl = Crawl.open(valkey.client())
+    keys, client = crawl.shards[0].keys, valkey.client()
+    Writer(crawl).apply(PARTITION, [*LOG[:5], Record(5, NOW_US, b"no event at all")])
+    client.hset(keys.polite, "a.org", "2.5 3")
+    client.hset(keys.crawl_delays, "b.org", "7")
+    client.hset(keys.rules, mapping={"document": b"\x80", "version": "v"})
+    client.hset(keys.curve, "1", b"point")
+    client.sadd(keys.replayed, "dead/0@3")
+    client.zadd(keys.leases, {"1": 5})
+    backup(crawl, tmp_path / "copy")
+    restore(client, tmp_path / "copy", "other")
+    other = Keys("other", 0)
+    for name in ("polite", "crawl_delays", "rules", "curve"):
+        assert client.hgetall(getattr(other, name)) == client.hgetall(getattr(keys, name)) != {}
+    assert client.smembers(other.replayed) == {b"dead/0@3"}
+    assert client.xrange(other.dead) == client.xrange(keys.dead)
+    assert client.xlen(other.dead) == 1
+    assert not client.exists(other.leases)
 
 
-def test_shard_that_was_brought_back_alone_is_refused(valkey: Server, copy: Path) -> None:
-    """By a copy of one server's files, say."""
-    client = valkey.client()
-    restore(client, copy, "other")
-    client.hset(Keys("other", 2).meta, "restored", "another")
-    with pytest.raises(StoreMismatch, match="shard 2 is of backup another, shard 0 of"):
-        Crawl.open(client, "other")
-
-
-@pytest.mark.parametrize("damage", ["cut", "flip", "remove", "manifest"])
-def test_damaged_backup_is_refused_and_nothing_is_written(valkey: Server, copy: Path, damage: str) -> None:
-    path = copy / ("manifest.json" if damage == "manifest" else "shard-0003.zst")
-    held = bytearray(path.read_bytes())
-    if damage == "remove":
-        path.unlink()
-    else:
-        held[len(held) // 2] ^= 1
-        path.write_bytes(held[: len(held) // 2] if damage in ("cut", "manifest") else held)
-    with pytest.raises(SettingsError):
-        restore(valkey.client(), copy, "other")
-    assert not valkey.client().exists(Keys("other", 0).meta)
+def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
+    keys = Keys("default", 0)
+    names = {value.removeprefix(keys.prefix) for value in vars(keys).values() if isinstance(value, str)}
+    names -= {keys.crawl, "", "journal", "b:names", "seen", "log"}  # Files, or parts of files, of their own.
+    at_the_end = {"head", "books", "offsets", "sent", "meta", "resume", "calls", "end", "callends", "dead"}
+    assert names == at_the_end | {name for name, _ in SETTINGS} | set(FLEETING)
 
 
 def test_crawl_that_is_there_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:
@@ -187,18 +295,26 @@ def test_crawl_that_is_there_is_not_overwritten_unasked(valkey: Server, copy: Pa
     assert Writer(Crawl.open(valkey.client())).resume(PARTITION) == HALF
 
 
+def test_nothing_is_left_of_a_crawl_that_is_replaced(valkey: Server, copy: Path) -> None:
+    client = valkey.client()
+    client.set(Keys("default", 9).meta + ":left", 1)
+    restore(client, copy, "default", replace=True)
+    assert not client.keys("opic:{default:9*")
+    assert not client.hexists(Keys("default", 0).meta, "restoring")
+
+
 def test_restore_that_broke_off_is_no_crawl_until_it_is_done_again(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put, times = backups._put, iter(range(100))
+    send, times = restores._send, iter(range(100))
 
     def breaking(*args: Any) -> None:
         if next(times) == 3:
             raise KeyboardInterrupt
-        put(*args)
+        send(*args)
 
     with monkeypatch.context() as patched:
-        patched.setattr(backups, "_put", breaking)
+        patched.setattr(restores, "_send", breaking)
         with pytest.raises(KeyboardInterrupt):
             restore(valkey.client(), copy, "other")
     with pytest.raises(StoreMismatch, match="a restore broke off"):
@@ -207,41 +323,8 @@ def test_restore_that_broke_off_is_no_crawl_until_it_is_done_again(
     assert Crawl.open(valkey.client(), "other").audit()[0].conserved
 
 
-def test_directory_that_is_not_empty_is_left_alone(valkey: Server, copy: Path) -> None:
-    with pytest.raises(SettingsError, match="is not empty"):
-        backup(Crawl.open(valkey.client()), copy)
-
-
-def test_file_says_what_it_is(copy: Path) -> None:
-    made = verify(copy)
-    with (copy / "shard-0001.zst").open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as packed:
-        first, *entries, last = msgpack.Unpacker(packed)
-    assert first == {"id": made["id"], "shard": 1, "shards": 4, "format": 1}
-    assert last == {"keys": len(entries)}
-
-
-@pytest.fixture
-def redis_cluster(running_clusters: dict[tuple[str, int], Cluster]) -> Iterator[Cluster]:
-    yield from lend_cluster("redis", 0, running_clusters)
-
-
-@pytest.mark.slow
-def test_cluster_is_copied_and_comes_back(redis_cluster: Cluster, tmp_path: Path) -> None:
-    crawl = filled(redis_cluster, shards=4)
-    made = backup(crawl, tmp_path / "copy")
-    redis_cluster.reset()
-    restore(redis_cluster.client(), tmp_path / "copy", "default")
-    again = Crawl.open(redis_cluster.client())
-    assert again.audit()[0].conserved
-    assert Writer(again).resume(PARTITION) == HALF
-    assert made["shards"] == 4
-
-
 @pytest.mark.slow
 def test_embedded_store_is_copied_and_comes_back_by_the_command_line(tmp_path: Path) -> None:
-    import subprocess
-    import sys
-
     def opic(*words: object) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "opic.cli", *map(str, words)]
         return subprocess.run(

@@ -13,20 +13,22 @@ import redis
 from logs import NOW_US, PARTITION, pep_history
 from processes import free_port
 from redis_cluster import SLOTS, Cluster, Node
-from sameness import assert_same
+from sameness import assert_same, assert_same_replica
 from servers import Server
 from sources import Durable, Listed, work_through
 
 from opic.doctor import look
 from opic.errors import OpicError, StoreError, StoreUnavailable, TailLost
+from opic.ingest import ShardWriter, Writer
 from opic.ledger import Ledger
+from opic.log import EventLog
+from opic.replica import Crawl
 from opic.service import Backend
 from opic.settings import Settings
-from opic.store import Crawl, Shard, Store, Writer, connect
+from opic.store import Shard, connect
 from opic.store.connection import store_errors
 from opic.store.durability import Durability
 from opic.store.library import LIBRARY
-from opic.store.shard import ROWS_READ_MAX
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +43,7 @@ def ledger_of(records: Any = LOG) -> Ledger:
 
 
 def test_log_takes_effect_on_a_cluster_as_in_the_ledger(cluster: Cluster) -> None:
-    store = Store(Shard.open(cluster.client()))
+    store = ShardWriter(Shard.open(cluster.client()))
     store.apply(PARTITION, LOG)
     assert_same(store.shard, ledger_of())
 
@@ -66,7 +68,7 @@ def test_doctor_looks_at_all_nodes(cluster: Cluster) -> None:
         settings = Settings.load(store=cluster.url)
         return {one.check: (one.verdict, one.found) for one in look(lambda: settings)}
 
-    Store(Shard.open(cluster.client())).apply(PARTITION, LOG[:100])
+    ShardWriter(Shard.open(cluster.client())).apply(PARTITION, LOG[:100])
     first = found()
     assert not [check for check, (verdict, _) in first.items() if verdict != "ok"]
     assert "a cluster, 3 primaries of " in first["store"][1]
@@ -101,8 +103,9 @@ def meanwhile(deed: Any) -> Iterator[None]:
 
 def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Cluster) -> None:
     """Readers meanwhile get an error or a state that is conserved, never columns of two instants."""
-    store, reader = Store(Shard.open(cluster.client())), Shard.open(cluster.client(retries=0))
+    store, reader = ShardWriter(Shard.open(cluster.client())), Crawl([Shard.open(cluster.client(retries=0))])
     store.apply(PARTITION, LOG[:500])
+    known = len(store.replica)
     home = cluster.owner(KEY)
     away = cluster.other(home)
     moves, audits, refused = 0, 0, 0
@@ -116,13 +119,13 @@ def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Clu
     def look() -> None:
         nonlocal audits, refused
         try:
-            audit = reader.audit()
-            rows = reader.rows(range(min(500, ROWS_READ_MAX)))
+            audit, _ = reader.audit()
         except StoreUnavailable:
             refused += 1
             return
         assert audit.conserved, audit.mismatches
-        assert len(rows.v) == 500
+        assert audit.minted == reader.rules.minted
+        assert len(reader.replicas[0]) >= known
         audits += 1
 
     with meanwhile(move), meanwhile(look):
@@ -134,14 +137,14 @@ def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Clu
 
 
 def test_node_that_joined_later_gets_the_library_when_it_is_called(cluster: Cluster) -> None:
-    store = Store(Shard.open(cluster.client()))
+    store = ShardWriter(Shard.open(cluster.client()))
     store.apply(PARTITION, LOG[:500])
     added = cluster.add_node()
     assert added.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY) == []
     cluster.migrate_slot(KEY, added)
     other = Shard.open(cluster.client())
     added.ask("FUNCTION", "FLUSH")
-    assert len(other.rows([0, 1]).v) == 2  # By the client.
+    EventLog(other.client, other.keys).append([b"{}"], NOW_US)  # By the client.
     added.ask("FUNCTION", "FLUSH")
     work_through(store, Listed(LOG))  # By the line.
     assert added.ask("FUNCTION", "LIST", "LIBRARYNAME", LIBRARY) != []
@@ -149,7 +152,7 @@ def test_node_that_joined_later_gets_the_library_when_it_is_called(cluster: Clus
 
 
 def test_restarted_primary_costs_time_and_nothing_else(cluster: Cluster) -> None:
-    store = Store(Shard.open(cluster.client(timeout_seconds=5.0)))
+    store = ShardWriter(Shard.open(cluster.client(timeout_seconds=5.0)))
     node = cluster.owner(KEY)
     restarts: list[threading.Thread] = []
 
@@ -192,17 +195,20 @@ def test_primary_that_dies_alone_takes_its_last_moment_along_and_it_is_read_agai
 
     The worker holds records that follow on lost ones. Were they applied, the lost ones would never be.
     """
-    store = Store(Shard.open(cluster_of_six.client()))
+    store = ShardWriter(Shard.open(cluster_of_six.client()))
     primary = cluster_of_six.owner(KEY)
     replica = cluster_of_six.replica_of(primary)
     work_through(store, Listed(LOG), until=1_000)
     assert primary.ask("WAIT", 1, 10_000) == 1
     cluster_of_six.kill(replica)
     store.apply(PARTITION, LOG[1_000:1_200])
+    reader = Crawl([Shard.open(cluster_of_six.client())])
+    assert reader.follow()[0].books.reads == ledger_of(LOG[:1_200]).books.reads
     cluster_of_six.kill(primary)
     replica.start()
     cluster_of_six.await_failover(KEY, primary)
     assert Shard.open(cluster_of_six.client()).next_offset(PARTITION) == 1_000
+    assert reader.follow()[0].books.reads == ledger_of(LOG[:1_000]).books.reads, "it shows what was lost"
 
     # As the loop goes on that has records in hand.
     deadline = time.monotonic() + 30
@@ -224,13 +230,15 @@ def test_too_few_replicas_are_said_and_the_offset_is_not_durable(cluster_of_six:
 
 
 def test_failover_in_order_loses_nothing_and_is_noticed(cluster_of_six: Cluster) -> None:
-    store = Store(Shard.open(cluster_of_six.client()))
+    store = ShardWriter(Shard.open(cluster_of_six.client()))
     work_through(store, Listed(LOG), until=1_000)
-    run_id = store.shard.run_id
+    run_id, reader = store.shard.run_id, Crawl([Shard.open(cluster_of_six.client())])
+    reader.follow()
     cluster_of_six.failover(KEY)
     work_through(store, Listed(LOG))
     assert store.shard.run_id != run_id
     assert_same(store.shard, ledger_of())
+    assert_same_replica(reader.follow()[0], store.replica)
 
 
 # What can't be used is said.
@@ -359,7 +367,7 @@ def test_shards_on_a_cluster_whose_primary_dies_keep_every_grain(cluster_of_six:
         pass
     balanced(crawl)
     expected = ledger_of()
-    found = {page.url: page for shard in crawl.shards for page in shard.pages()}
+    found = {page.url: page for page in crawl.pages()}
     assert found.keys() == expected.pages.keys()
     assert {url: page.reads for url, page in found.items()} == {u: p.reads for u, p in expected.pages.items()}
 

@@ -5,25 +5,37 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 
 import pytest
+from files import append_only_file, cut
 from logs import NOW_US, PARTITION, pep_history
 from repository import ROOT
-from sameness import assert_same
+from sameness import assert_same, small_blocks
 from servers import Server
 
 from opic.classes import check_classes, encode_classes
 from opic.events import Record, encode_ids
+from opic.ingest import ShardWriter
+from opic.ingest.checkpointer import Checkpointer
 from opic.ledger import Ledger
 from opic.log import EventLog
-from opic.store import Shard, Store, connect
+from opic.replica import Crawl
+from opic.store import Shard, connect
 
 CRASHES = 50
+OTHERS = 25  # Crashes anywhere, once each statement near the append had its turn.
 SEED = 20030524
 WORKER_SECONDS_MAX = 120
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    """The same blocks of few pages as those of the workers."""
+    with small_blocks(64, 8):
+        yield
 
 
 def run_worker(server: Server, crawl: str, batch: int, plan: dict[str, object]) -> subprocess.CompletedProcess[str]:
@@ -53,14 +65,32 @@ def weighed_history() -> list[Record]:
     return [Record(offset, NOW_US, value, kind) for offset, (kind, value) in enumerate(records)]
 
 
+def near_the_append(seen: Iterable[str]) -> list[str]:
+    """The statements where a crash has most to break: from before a record is sent until all of it is confirmed."""
+    found = []
+    for owner, file, functions in (
+        (ShardWriter, "shard_writer.py", ("_stream", "_append", "_confirmed", "_confirm", "_take_trim")),
+        (Checkpointer, "checkpointer.py", ("confirm", "trimmed")),
+    ):
+        for name in functions:
+            lines, first = inspect.getsourcelines(getattr(owner, name))
+            if name == "_append":  # Before it is applied here, it is as if nothing had begun.
+                first += next(at for at, line in enumerate(lines) if "replica.apply" in line)
+                lines = lines[next(at for at, line in enumerate(lines) if "replica.apply" in line) :]
+            found += [f"{file}:{number}" for number in range(first, first + len(lines))]
+    return [statement for statement in found if statement in seen]
+
+
 @pytest.mark.slow
-def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
+def test_killed_before_any_of_many_statements_nothing_is_lost_or_doubled(
     valkey: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The history of the Python proposals, while worker and server are killed at 50 seeded statements.
+    """The history of the Python proposals, while worker and server are killed at seeded statements.
 
     The server writes `appendfsync always`. A statement is drawn from those that such a run comes by, not from time, so
-    that one which runs once a batch is as likely as one that runs for each link.
+    that one which runs once a batch is as likely as one that runs for each link. Blocks are few pages, each written by
+    a call of its own, and the journal is trimmed all the time; some of the servers that are killed lose the end of
+    their file too, be it in the middle of a call.
     """
     rng = random.Random(SEED)
     log = weighed_history()
@@ -68,32 +98,40 @@ def test_killed_before_any_of_fifty_statements_nothing_is_lost_or_doubled(
     seen = json.loads(run_worker(valkey, "scratch", 100, {"record": True}).stdout)
     scratch.client.close()
     statements = sorted(seen)
-    # Where a crash has most to break, around the call that takes effect, each statement gets its turn first.
-    lines, first = inspect.getsourcelines(Store._stream)
-    near = [s for s in statements if s.startswith("step.py:") and first <= int(s[8:]) < first + len(lines)]
-    turns = [(statement, on_server) for statement in near for on_server in (False, True)]
-    assert len(turns) > 10
+    assert {statement.partition(":")[0] for statement in statements} >= {"checkpoint.py", "url_tail.py", "follow.py"}
+    near = near_the_append(seen)
+    assert len(near) > 30
+    turns = [(statement, at % 2 == 0) for at, statement in enumerate(near)]
+    crashes_max = max(CRASHES, len(turns) + OTHERS)
 
     shard = fill(valkey, "real", log)
-    crashes: list[str] = []
-    while len(crashes) < CRASHES:
+    audited, crashes, behind = Crawl([shard]), list[str](), 0
+    while len(crashes) < crashes_max:
         statement, on_server = turns.pop() if turns else (rng.choice(statements), rng.random() < 0.4)
         batch, victim = rng.choice([1, 7, 40]), valkey.pid if on_server else 0
-        before = shard.next_offset(PARTITION)
-        until = min(before + len(log) // CRASHES, len(log) - 1)  # So that the log lasts for all crashes.
+        file = append_only_file(valkey)
+        before, size = shard.next_offset(PARTITION), file.stat().st_size
+        until = min(before + len(log) // crashes_max, len(log) - 1)  # So that the log lasts for all crashes.
         plan = {"statement": statement, "times": rng.randint(1, max(1, min(seen[statement], 40))), "victim": victim}
         found = run_worker(valkey, "real", batch, {**plan, "until": until})
         if "killed the" in found.stderr:
-            crashes.append(found.stderr.split("\n")[0])
+            crashes += [line for line in found.stderr.splitlines() if line.startswith("killed the")]
         if not valkey.alive:
+            if file == append_only_file(valkey) and rng.random() < 0.5:
+                whole = file.stat().st_size
+                cut(file, rng.randrange(size, whole + 1))
+                crashes[-1] += f" (and {whole - file.stat().st_size:,} bytes of {whole - size:,} were lost)"
+                behind += 1
             valkey.restart()
-        audit = shard.audit()
+        audit, _ = audited.audit()
         assert audit.conserved, (crashes[-1], audit)
+    assert behind > 5
     assert run_worker(valkey, "real", 1000, {"statement": "", "victim": 0}).returncode == 0
 
     ledger = Ledger()
     ledger.apply(PARTITION, log)
     assert_same(shard, ledger)
+    assert len(crashes) >= CRASHES
     shard.client.close()
     with capsys.disabled():
         print(f"\n{len(crashes)} crashes, seed {SEED}:")

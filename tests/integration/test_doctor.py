@@ -17,10 +17,11 @@ from serving import serving
 
 from opic import doctor as doctor_module
 from opic.doctor import look
+from opic.ingest import ShardWriter
 from opic.log import EventLog
 from opic.service import Backend, EmbeddedService
 from opic.settings import Settings
-from opic.store import Shard, Store
+from opic.store import Shard
 
 SECONDS_MAX = 60
 
@@ -55,9 +56,10 @@ def test_nothing_is_wrong_with_a_store_as_it_should_be(servers: Server) -> None:
         ("maxmemory-policy", "allkeys-lru", "eviction", "FAIL", "set it to noeviction"),
         ("appendfsync", "everysec", "durability", "warn", "set it to always"),
         ("appendonly", "no", "durability", "FAIL", "set it to yes"),
+        ("maxmemory", "600000000", "journal", "warn", "OPIC_JOURNAL_BYTES 67,108,864 bytes, more than a tenth"),
     ],
 )
-def test_server_that_would_lose_cash_is_found(
+def test_server_that_would_lose_cash_or_stand_still_is_found(
     servers: Server, option: str, value: str, check: str, verdict: str, advice: str
 ) -> None:
     client = servers.client()
@@ -79,7 +81,7 @@ def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.Monkey
     monkeypatch.setattr(doctor_module, "LAG_WARN", 3)
     assert verdicts(store=valkey.url)["lag"][0] == "warn"
     assert verdicts(store=valkey.url, max_lag=3)["lag"][0] == "FAIL"
-    Store(shard).apply("log/0", EventLog(client, shard.keys).read(0, 10))
+    ShardWriter(shard).apply("log/0", EventLog(client, shard.keys).read(0, 10))
     assert verdicts(store=valkey.url)["lag"][0] == "ok"
     client.hincrby(shard.keys.books, "pool", 1)
     assert verdicts(store=valkey.url)["audit"][0] == "FAIL"

@@ -12,7 +12,6 @@ import pytest
 from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from logs import PARTITION, pep_history
 from servers import Server
-from stale import stand_still
 
 from opic.cash import Flag, Rules
 from opic.errors import BadInput
@@ -30,7 +29,7 @@ def test_order_is_the_models_order_of_cash(servers: Server) -> None:
     log = pep_history()[:9_000]
     ledger.apply(PARTITION, log)
     crawl.store.apply(PARTITION, log)
-    credit, total = ledger.books.credit, ledger.books.importance_total(1 << 52)
+    credit, total = ledger.books.credit, ledger.books.importance_total(1 << 62)
     offered = [page for page in ledger.pages.values() if not page.has(Flag.GONE) and ledger.cash(page) > 0]
     offered.sort(key=lambda page: (-ledger.cash(page), page.id))
     found: list[dict[str, Any]] = []
@@ -58,20 +57,20 @@ def test_pages_of_equal_cash_come_as_they_became_known(valkey: Server) -> None:
     assert crawl.urls(20) + crawl.urls(7) == urls[:27]
 
 
-def test_page_just_read_is_not_offered_from_an_old_mirror(valkey: Server) -> None:
-    """The mirror may be a second old; the cash that decides is of now."""
+def test_page_just_read_is_not_offered_on_a_store_too_large_to_compare(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cash that decides is of now, however many pages there are."""
+    too_large(monkeypatch)
     crawl, urls = Crawl(valkey), pages_of(200, 1)
     crawl.seed(urls)
     for i, url in enumerate(urls[:20]):
         crawl.event(f"http://hub{i}.org/", [url])
     assert crawl.urls(1) == [urls[0]]
-    stand_still(crawl.frontier.mirror)
-    version = crawl.frontier.mirror.fresh().books.version
     for i, url in enumerate(urls[1:10]):
         crawl.event(url, [urls[199]])
         crawl.event(f"http://late{i}.org/", [url, urls[198], urls[197]])  # A little comes back, less than others hold.
-    assert crawl.frontier.mirror.fresh().books.version == version
-    assert crawl.urls(10) == urls[10:20]
+    assert crawl.urls(10) == [urls[199], *urls[197:199], *urls[10:17]]
 
 
 # One page, one crawler.
@@ -110,9 +109,7 @@ def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
-    monkeypatch.setattr("opic.frontier.hand.HELD_EXACT", -1)
-    monkeypatch.setattr("opic.frontier.hand.REST", math.inf)
-    monkeypatch.setattr("opic.frontier.hand.VIEW_SECONDS_MAX", 1e9)
+    monkeypatch.setattr("opic.frontier.hot_crawl.HELD_EXACT", -1)
     crawl, urls = Crawl(valkey), pages_of(100, 10)
     crawl.seed(urls)
     other, found = crawl.endpoint(), []
@@ -199,6 +196,51 @@ def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) 
     crawl.event("http://a.org/")
     assert crawl.frontier.release([theirs["lease"]]) == {"released": 0}
     assert crawl.frontier.release(["0-77-1790000000000000"]) == {"released": 0}
+
+
+def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if the store were too large for each answer to be of the very state that it has."""
+    monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
+
+
+def asked_of_others(other: Frontier, n: int) -> list[str]:
+    """What another endpoint hands out, by what it knows by then."""
+    return [page["url"] for page in other.next(n)["pages"]]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("kept_max", [10_000, 2])
+def test_page_given_back_through_another_endpoint_is_free_at_once(
+    servers: Server, monkeypatch: pytest.MonkeyPatch, kept_max: int
+) -> None:
+    """It held the page by its own lease, or by a refusal; and where very many came back, it reads all anew."""
+    too_large(monkeypatch)
+    crawl, urls = Crawl(servers), pages_of(40, 1)
+    other = crawl.endpoint()
+    crawl.seed(urls)
+    mine = crawl.next(8)
+    theirs: Any = other.next(8)["pages"]
+    assert [page["url"] for page in [*mine, *theirs]] == urls[:16]
+    client, keys = crawl.store.shard.client, crawl.store.shard.keys
+    assert other.release([page["lease"] for page in mine[:6]]) == {"released": 6}
+    if kept_max < 6:  # As after so many that the list has lost them.
+        client.delete(keys.released)
+        client.hset(keys.freed, "whole", client.hget(keys.freed, "n"))
+    assert crawl.urls(6) == urls[:6]
+    assert crawl.frontier.release([page["lease"] for page in theirs[:3]]) == {"released": 3}
+    assert asked_of_others(other, 3) == urls[8:11]
+
+
+def test_store_remembers_the_last_pages_that_were_given_back(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(100, 26)
+    for at in range(0, 2_600, 1_300):
+        crawl.seed(urls[at : at + 1_300])
+    client, keys = crawl.store.shard.client, crawl.store.shard.keys
+    client.zadd(keys.released, {str(at): at // 1_000 - 9 for at in range(10_000, 19_000)})
+    client.hset(keys.freed, "n", 9)
+    pages = crawl.next(1_500)
+    assert crawl.frontier.release([page["lease"] for page in pages]) == {"released": 1_500}
+    assert client.zcard(keys.released) == 9_500  # A call of 1,000 and one of 500; all of the first count went.
+    assert client.hget(keys.freed, "whole") == b"1"
 
 
 @pytest.mark.parametrize(
@@ -340,7 +382,7 @@ def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey:
     crawl.seed(urls)
     for i in range(12):
         crawl.event(f"http://hub{i}.org/", urls[:3])  # Four times the cash of the others.
-    assert crawl.store.books.live == 112
+    assert crawl.store.replica.books.live == 112
     found = crawl.next(11)  # No more than a tenth: as many as asked for.
     assert len(found) == 11
     crawl.frontier.release([page["lease"] for page in found])

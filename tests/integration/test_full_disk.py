@@ -24,6 +24,7 @@ from opic.store import Shard, connect
 
 DISK_BYTES = 32 << 20  # An eighth of it is the room that the store wants.
 BALLAST_BYTES = 24 << 20  # Of somebody else: its end is what makes room.
+PAGE_BYTES = 4_096  # Of the file system: a file takes the rest of its last one even when the disk is full.
 A_CALL = 10
 CALLS_MAX = 2_000
 
@@ -111,6 +112,11 @@ def is_refused(answer: httpx.Response) -> None:
     assert "make room" in answer.json()["detail"]
 
 
+def worker_waits(service: Service) -> bool:
+    """Nothing is under way then: the worker has looked at the disk, and writes nothing until there is room."""
+    return "make room on it; asking again" in service.said()
+
+
 def goes_on(service: Service, accepted: list[str]) -> None:
     """There is room again: nobody has to start anything, and each accepted event has taken effect once."""
     wait_until(service.ready)
@@ -129,6 +135,7 @@ def test_full_disk_refuses_what_would_be_written_and_answers_all_else(service: S
     is_refused(service.post("/v1/seeds", {"urls": ["http://refused.example/"]}))
     is_refused(service.post("/v1/next", {"n": 1}))
     is_refused(service.get("/readyz"))
+    wait_until(lambda: worker_waits(service))  # A store that is just writing when the disk is full ends itself.
     disk.fill()
     is_refused(service.post("/v1/events", {"url": "http://refused.example/"}))
     assert service.get("/healthz").status_code == 200
@@ -141,6 +148,27 @@ def test_full_disk_refuses_what_would_be_written_and_answers_all_else(service: S
     assert service.reads(["http://refused.example/"]) == [0]
     assert service.post("/v1/next", {"n": 1}).json()["pages"]
     assert service.pids() == before, "something ended"
+
+
+@pytest.mark.slow
+def test_worker_that_has_caught_up_writes_nothing_on_a_full_disk(service: Service, disk: Disk) -> None:
+    """What steps took is counted in the store up to a second later; that write would end the server."""
+    before = service.pids()
+    for number in range(5):
+        assert service.post("/v1/events", events_of(number)).status_code == 202
+    service.settle()
+    files = (service.data / "store" / "appendonlydir").glob("*.incr.aof")
+    size = max(files, key=lambda file: file.stat().st_mtime).stat().st_size
+    client = connect(service.store_url(), retries=0)
+    client.set(
+        "padding", bytes(2 * PAGE_BYTES - size % PAGE_BYTES - 150)
+    )  # Less than 150 bytes fit into its last page.
+    disk.fill()
+    wait_until(lambda: worker_waits(service))
+    assert service.pids() == before
+    assert "the store ended" not in service.said()
+    disk.make_room()
+    goes_on(service, [url for number in range(5) for url in urls_of(number)])
 
 
 @pytest.mark.slow
@@ -168,8 +196,7 @@ def test_server_that_ended_on_a_full_disk_is_back_with_all_that_was_accepted(ser
             assert service.post("/v1/events", events_of(number)).status_code == 202
             accepted += urls_of(number)
         disk.fill()
-        socket = json.loads((service.data / "service.json").read_text())["socket"]
-        log = EventLog(connect(f"unix://{socket}", retries=0), Shard.open(connect(f"unix://{socket}")).keys)
+        log = EventLog(connect(service.store_url(), retries=0), Shard.open(connect(service.store_url())).keys)
         lost = "http://never-answered.example/"
         with pytest.raises(StoreUnavailable):
             log.append([encode_crawl_event(CrawlEvent(lost, ["http://a.example/" + "a" * 2_000] * 100))] * 3, 1)
@@ -183,7 +210,7 @@ def test_server_that_ended_on_a_full_disk_is_back_with_all_that_was_accepted(ser
     said = [line for line in service.said().splitlines() if "the store ended" in line]
     assert len(said) == 1, said
     assert "the disk of the store is full" in said[0]
-    wait_until(lambda: "make room on it; asking again" in service.said())  # The worker.
+    wait_until(lambda: worker_waits(service))
     disk.make_room()
     goes_on(service, accepted)
     assert service.reads([lost]) == [0]

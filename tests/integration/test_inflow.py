@@ -10,10 +10,11 @@ from opic.cash import Flag
 from opic.errors import BadInput, NotKept
 from opic.events import Record
 from opic.inflow import inflow
+from opic.ingest import Writer
 from opic.ledger import Ledger
 from opic.mirror import Mirror
 from opic.query import Query
-from opic.store import Crawl, Writer
+from opic.replica import Crawl
 from opic.urls import host_of, registered_domain
 
 pytestmark = pytest.mark.slow

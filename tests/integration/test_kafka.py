@@ -77,7 +77,7 @@ def test_two_workers_share_four_partitions(kafka: Kafka, valkey: Server, tmp_pat
         one.stop()
         books = crawl.shards[0].books()
         assert books.reads == 804
-        assert crawl.shards[0].audit().conserved
+        assert crawl.audit()[0].conserved
 
 
 def test_worker_without_a_partition_says_so(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

@@ -6,39 +6,28 @@ disk does that had not got the last of it.
 
 import random
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 from conftest import lend_server
+from files import EXEC, MULTI, append_only_file, cut
 from logs import PARTITION, pep_history, record
 from sameness import assert_same
 from servers import Server
 from sources import Listed, work_through
-from stale import stand_still
 
 from opic.errors import StoreMismatch, StoreUnavailable, TailLost
 from opic.events import Record
+from opic.ingest import ShardWriter, Writer
 from opic.ledger import Ledger
 from opic.log import EventLog
 from opic.mirror import Mirror
 from opic.query import Query
-from opic.store import Crawl, Shard, Store, Writer, connect
+from opic.replica import Crawl
+from opic.store import Shard, connect
 
 SEED = 19520101
 CUTS = 5
 LOG = pep_history()[:2_000]
-MULTI, EXEC = b"*1\r\n$5\r\nMULTI\r\n", b"*1\r\n$4\r\nEXEC\r\n"
-
-
-def append_only_file(server: Server) -> Path:
-    """The one that is written to."""
-    files = (server.directory / "appendonlydir").glob("*.incr.aof")
-    return max(files, key=lambda file: int(file.name.split(".")[2]))
-
-
-def cut(file: Path, at: int) -> None:
-    with file.open("r+b") as written:
-        written.truncate(at)
 
 
 def ledger_of(count: int) -> Ledger:
@@ -47,7 +36,7 @@ def ledger_of(count: int) -> Ledger:
     return ledger
 
 
-def refusal(store: Store, records: Sequence[Record]) -> str:
+def refusal(store: ShardWriter, records: Sequence[Record]) -> str:
     """Why a store does not take records that follow on lost ones; a connection may break first."""
     while True:
         with pytest.raises(StoreUnavailable) as refused:
@@ -60,7 +49,7 @@ def test_worker_reads_again_what_the_store_lost(servers: Server) -> None:
     """Its cache of links names pages that the store has forgotten, and its next records follow on lost ones."""
     rng = random.Random(SEED)
     shard = Shard.open(connect(servers.url))
-    store = Store(shard)
+    store = ShardWriter(shard)
     done = 200
     store.apply(PARTITION, LOG[:done])
     for _ in range(CUTS):
@@ -81,7 +70,7 @@ def test_worker_reads_again_what_the_store_lost(servers: Server) -> None:
 def test_other_records_after_a_lost_tail_get_their_own_ids(servers: Server) -> None:
     """A log that was lost with the store goes on with others: a link that was cached would name another page."""
     shard = Shard.open(connect(servers.url))
-    store, log = Store(shard), EventLog(connect(servers.url, retries=0), shard.keys)
+    store, log = ShardWriter(shard), EventLog(connect(servers.url, retries=0), shard.keys)
     kept, lost, other = LOG[:100], LOG[100:700], LOG[800:1_400]
     log.append([record.value for record in kept], kept[0].time_us)
     store.apply(PARTITION, log.read(0, 1_000))
@@ -111,7 +100,7 @@ def test_half_a_transaction_is_never_applied(name: str, running_servers: dict[st
     for _ in range(CUTS):
         for server in lend_server(name, running_servers):
             with connect(server.url) as client:
-                Store(Shard.open(client)).apply(PARTITION, LOG[:300])
+                ShardWriter(Shard.open(client)).apply(PARTITION, LOG[:300])
                 file = append_only_file(server)
             server.kill()
             written = file.read_bytes()
@@ -119,7 +108,7 @@ def test_half_a_transaction_is_never_applied(name: str, running_servers: dict[st
             cut(file, rng.randrange(begun + 100, written.rindex(EXEC)))
             server.restart()
             with connect(server.url) as client:
-                store = Store(Shard.open(client))
+                store = ShardWriter(Shard.open(client))
                 at = store.next_offset(PARTITION)
                 for start in range(at, at + 30, 10):
                     store.apply(PARTITION, LOG[start : start + 10])
@@ -147,13 +136,12 @@ def test_endpoint_forgets_what_the_store_lost(valkey: Server) -> None:
     assert [page["host"] for page in query.top(9, "other.org")] == ["other.org"] * 2
 
 
-def test_page_is_looked_for_anew_in_a_store_that_was_made_anew_though_the_mirror_stands_still(valkey: Server) -> None:
-    """The mirror knows which page had which id; what is read with the page tells that this counts no longer."""
+def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -> None:
+    """Its pages have other ids, and the fingerprints of their URLs another key."""
     crawl = Crawl.open(valkey.client())
     query = Query(crawl, Mirror(crawl))
     Writer(crawl).apply(PARTITION, [record(0, "http://first.org/", ["http://second.org/"])])
     assert len(query.mirror.fresh().host) == 2  # Reads the URLs.
-    stand_still(query.mirror)
     valkey.client().flushall()
     Writer(crawl).apply(PARTITION, [record(0, "http://second.org/", ["http://first.org/"])])
     found = query.importance(["http://first.org/", "http://second.org/", "http://third.org/"])
@@ -187,7 +175,7 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
         pass
     again = Crawl.open(valkey.client(), "anew", given)
     assert again.totals().reads == 500
-    urls = [page.url for shard in again.shards for page in shard.pages()]
+    urls = [page.url for page in again.pages()]
     assert len(urls) == len(set(urls))
     assert all(place is not None for place in again.ids_of(urls))
     assert crawl.ids_of(urls) == again.ids_of(urls)
@@ -197,14 +185,14 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
 
 
 def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
-    """Be it between two looks of a reader that goes on by itself."""
+    """Between two looks of a reader that goes on by itself."""
     crawl = Crawl.open(valkey.client(), "looked-at")
     Writer(crawl).apply(PARTITION, LOG[:10])
+    mirror = Mirror(crawl)
+    assert mirror.fresh().books.reads == 10
     valkey.client().flushall()
     with pytest.raises(StoreUnavailable, match="not there any more"):
-        crawl.shards[0].columns()
-    with pytest.raises(StoreUnavailable, match="not there any more"):
-        Mirror(crawl).fresh()
+        mirror.fresh()
     assert not valkey.client().keys("*"), "a look made the crawl anew"
 
 

@@ -14,7 +14,7 @@ from servers import Server
 
 from opic.errors import BadInput
 from opic.frontier import Frontier, Manners, Politeness
-from opic.mirror import Bools, Snapshot
+from opic.replica import Crawl as Shards
 from opic.urls import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
@@ -148,19 +148,35 @@ def test_share_of_suggestions_goes_to_discovery_while_there_is_something(servers
 class Shut:
     """An admission that keeps pages out whose URLs have a word in them."""
 
-    def __init__(self, word: str) -> None:
-        self.word, self._known = word, (0, np.zeros(0, np.bool_))
+    def __init__(self, server: Server, word: str) -> None:
+        self._crawl, self.word = Shards.open(server.client(), given={"regrant_ppm": 0}), word
+        self._said: dict[tuple[int, int], bool] = {}
+        self._held = self.word
 
-    def shut(self, snapshot: Snapshot) -> Bools | None:
-        if self._known[0] != len(snapshot):
-            urls = snapshot.crawl.urls_of(snapshot.places(np.arange(len(snapshot))))
-            self._known = len(snapshot), np.array([self.word in url for url in urls.values()], np.bool_)
-        return self._known[1]
+    def look(self) -> object:
+        if self._held != self.word:
+            self._said, self._held = {}, self.word
+        return self._said
 
-    def ration(self, snapshot: Snapshot, *, idle: bool) -> None:
+    def shut(self, shard: int, ids: Any) -> Any:
+        return np.array([self._said.get((shard, page), False) for page in ids.tolist()], np.bool_)
+
+    def judge(self, shard: int, ids: Any) -> Any:
+        self._crawl.follow()
+        urls = self._crawl.urls_of([(shard, page) for page in ids.tolist()])
+        self._said |= {place: self.word in url for place, url in urls.items()}
+        return ids[self.shut(shard, ids)]
+
+    def judge_next(self, shard: int) -> Any:
+        return np.empty(0, np.int64)
+
+    def is_shut(self, place: tuple[int, int]) -> bool:
+        return len(self.judge(place[0], np.array([place[1]]))) > 0
+
+    def ration(self, *, idle: bool) -> None:
         return None
 
-    def note(self, snapshot: Snapshot, hosts: Sequence[int]) -> None:
+    def note(self, hosts: Sequence[int]) -> None:
         pass
 
     def why(self, url: str) -> list[dict[str, Any]]:
@@ -168,7 +184,7 @@ class Shut:
 
 
 def test_pages_that_are_not_admitted_are_never_offered(servers: Server) -> None:
-    admission = Shut("calendar")
+    admission = Shut(servers, "calendar")
     crawl = Crawl(servers, admission=admission)
     crawl.seed([f"http://h{i}.org/{word}" for i in range(20) for word in ("calendar", "page")])
     assert {url.rpartition("/")[2] for url in crawl.urls(40)} == {"page"}
@@ -176,20 +192,19 @@ def test_pages_that_are_not_admitted_are_never_offered(servers: Server) -> None:
     shown: Any = crawl.frontier.explain("http://h3.org/calendar")
     assert (shown["next"], shown["rules"]) == (False, [{"rule": "calendar", "effect": "deny"}])
     assert "a rule keeps it from being fetched" in shown["why_not"]
-    admission.word, admission._known = "nothing", (0, admission._known[1])  # Rules may change while nothing moves.
+    admission.word = "nothing"  # Rules may change while nothing moves.
     assert len(crawl.next(40)) == 20
 
 
-# The hot index is a cache, and may be old on a large busy store.
+# The hot order is a cache.
 
 
-def test_hot_index_may_be_dropped_at_any_time(servers: Server) -> None:
+def test_hot_order_may_be_dropped_at_any_time(servers: Server) -> None:
     crawl, urls = Crawl(servers, Politeness(host_delay_seconds=0.0)), pages_of(40, 5)
     crawl.seed(urls)
     found: list[str] = []
     while len(found) < len(urls):
         crawl.frontier._hand.forget()
-        crawl.frontier.mirror._snapshot = None
         found += crawl.urls(7)
     assert found == urls
     assert crawl.next() == []
@@ -198,8 +213,8 @@ def test_hot_index_may_be_dropped_at_any_time(servers: Server) -> None:
 def test_on_a_store_too_large_to_be_read_each_time_nothing_is_handed_out_twice_nor_for_too_little(
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The view is up to a second old; the store has the last word on each page."""
-    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    """What is chosen is of a moment ago; the store has the last word on each page."""
+    monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
     politeness = Politeness(host_delay_seconds=0.0, retry_seconds=600.0)
     crawl, urls = Crawl(servers, politeness), pages_of(50, 20)
     crawl.seed(urls)
@@ -259,15 +274,14 @@ def test_host_with_nine_in_ten_of_the_hottest_pages_does_not_slow_the_answer(val
         crawl.seed(pages_of(500, 2))
         crawl.event("http://hub.org/", hot[:10_000])
         crawl.next(1)
-        view = crawl.frontier._hand._view
-        assert view is not None
-        before = view.looked
+        (order,) = crawl.frontier._hand.hot.orders
+        before = order.looked
         for _ in range(20):
             found = crawl.next(10)
             assert len(found) == 10
             assert max(hosts_of(found).values()) == 1
-        assert crawl.frontier._hand._view is view
-        looked.append(view.looked - before)
+        assert crawl.frontier._hand.hot.orders == [order]
+        looked.append(order.looked - before)
     assert looked[1] <= 4 * looked[0], looked
 
 

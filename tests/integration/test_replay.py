@@ -106,6 +106,18 @@ def test_replayed_history_equals_the_ledger_fed_the_same(crawls: Crawls, still: 
     assert (summary.pages, summary.links) == (ledger.books.live, ledger.books.links)
 
 
+def test_replay_into_the_embedded_store_ends_with_a_checkpoint(crawls: Crawls, tmp_path: Path) -> None:
+    """Whoever opens it next has nothing of the journal to apply."""
+    urls = [f"http://h{host}.example/" for host in range(8)]
+    rows = [{"url": url, "links": urls} for url in urls]
+    for store in ("embedded", crawls.service.server.url):
+        backend = crawls.open(store=store, data=crawls.service.server.data, shards=2)
+        feed(backend, lines(tmp_path / "crawl.jsonl", *rows), Plan("jsonl"))
+        for shard, head in zip(backend.crawl.shards, backend.crawl.heads(), strict=True):
+            written = shard.client.hget(shard.keys.block(0), "l")
+            assert written == (b"%d" % head.lsn if store == "embedded" else None)
+
+
 def test_line_that_can_not_be_taken_is_a_dead_letter_and_the_rest_goes_on(crawls: Crawls, tmp_path: Path) -> None:
     file = lines(
         tmp_path / "crawl.jsonl",
@@ -272,7 +284,7 @@ def test_log_and_cycle_read_pages_in_the_order_of_first_mention(crawls: Crawls, 
     for strategy in ("log", "cycle"):
         backend = crawls.open()
         feed(backend, file, Plan("edges", strategy, reads_per_page=1.34))
-        clocks = {page.url[-1]: [m.clock for m in page.measures] for page in backend.shard.pages()}
+        clocks = {page.url[-1]: [m.clock for m in page.measures] for page in backend.crawl.pages()}
         assert sorted(clocks, key=lambda name: clocks[name][0]) == ["c", "a", "b"]
         assert [len(clocks[name]) for name in "cab"] == [2, 1, 1]
 
@@ -281,7 +293,7 @@ def test_random_choices_repeat_with_their_seed(crawls: Crawls, graph: tuple[Path
     def reads(seed: int) -> list[int]:
         backend = crawls.open()
         feed(backend, graph[0], Plan("edges", "random", seed=seed))
-        return [page.reads for page in backend.shard.pages()]
+        return [page.reads for page in backend.crawl.pages()]
 
     assert reads(1) == reads(1) != reads(2)
 
@@ -291,7 +303,7 @@ def test_greedy_reads_only_what_its_seeds_reach(crawls: Crawls, tmp_path: Path) 
     backend = crawls.open()
     plan = Plan("edges", "greedy", reads_per_page=4, seed_urls=["http://graph.example/a"])
     assert feed(backend, file, plan).note is None
-    assert {page.url[-1] for page in backend.shard.pages()} == set("abc")
+    assert {page.url[-1] for page in backend.crawl.pages()} == set("abc")
     with refused("--seed-url http://graph.example/z is no page of this graph"):
         feed(crawls.open(), file, Plan("edges", "greedy", seed_urls=["http://graph.example/z"]))
 

@@ -14,10 +14,11 @@ from opic.cash import MILLION, Flag
 from opic.errors import BadInput, BadUrl
 from opic.events import Record
 from opic.explain import explain
+from opic.ingest import Writer
 from opic.ledger import Ledger
 from opic.mirror import Mirror
 from opic.query import POLICIES, Query
-from opic.store import Crawl, Writer
+from opic.replica import Crawl
 from opic.urls import host_of
 
 pytestmark = pytest.mark.slow
@@ -130,11 +131,12 @@ def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
         seen = mirror.fresh()
         _ = seen.host, seen.dangling
         query.hosts(3, "variable")
-    followed, late = mirror.fresh(), Mirror(query.crawl).fresh()
+    followed, late = mirror.fresh(), Mirror(Crawl.open(valkey.client(), create=False)).fresh()
     for name in ("scores", "ascending", "cash", "spent", "state", "dangling"):
         assert getattr(followed, name).tolist() == getattr(late, name).tolist()
     assert [followed.hosts[n] for n in followed.host] == [late.hosts[n] for n in late.host]
-    assert followed.table.places_of(PAGES) == late.table.places_of(PAGES) == query.crawl.ids_of(PAGES)
+    other = Crawl.open(valkey.client(), create=False)
+    assert query.crawl.ids_of(PAGES) == other.ids_of(PAGES)
     assert query.hosts(9, "variable") == Query(query.crawl, Mirror(query.crawl)).hosts(9, "variable")
 
 

@@ -1,91 +1,87 @@
-"""What the store promises at its edges: numbers near their limits, columns read while pages come, settings kept."""
+"""What the store promises at its edges: numbers near their limits, settings kept, a log that is read in portions."""
 
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, replace
 
 import pytest
 from logs import NOW_US, PARTITION, record, seeds
+from sameness import assert_same
 from servers import Server
 
-from opic.cash import CLOCK_LIMIT, Books
+from opic.cash import CLOCK_LIMIT, MINTED_GRAINS, Rules
+from opic.classes import check_classes, encode_classes
 from opic.errors import StoreError, StoreFull, StoreMismatch
-from opic.events import Record
+from opic.events import Record, encode_ids
+from opic.ingest import ShardWriter
 from opic.ledger import Ledger
 from opic.log import EventLog
+from opic.replica import Crawl
 from opic.series import ENTRIES_MAX, ENTRY_US
-from opic.store import Shard, Store
+from opic.store import Shard
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
 
 
+def opened(server: Server, name: str = "default") -> ShardWriter:
+    return ShardWriter(Shard.open(server.client(), name))
+
+
+def moved(store: ShardWriter, **totals: int) -> None:
+    """Let a worker believe in other totals, which its next record makes those of the shard."""
+    store.replica.books = replace(store.replica.books, **totals)
+
+
 def test_a_clock_past_what_a_double_holds_is_exact(servers: Server) -> None:
-    shard = Shard.open(servers.client())
-    Store(shard).apply(PARTITION, [record(0, A, [B])])
-    shard.client.hset(shard.keys.books, "clock", 2**53 - 1)
-    Store(shard).apply(PARTITION, [record(1, B, [A])])
-    assert shard.books().clock == 2**53 - 1 + int(shard.rows([1]).spent[0])
+    store = opened(servers)
+    store.apply(PARTITION, [record(0, A, [B])])
+    moved(store, clock=2**53 - 1)
+    store.apply(PARTITION, [record(1, B, [A])])
+    (replica,) = Crawl([store.shard]).follow()
+    assert replica.books.clock == 2**53 - 1 + int(replica.spent()[1])
+    assert store.shard.books() == replica.books, "the totals that no replica is loaded for"
 
 
 def test_a_clock_at_its_limit_stops_the_store_before_anything_is_written(servers: Server) -> None:
-    shard = Shard.open(servers.client())
-    Store(shard).apply(PARTITION, [record(0, A, [B])])
-    shard.client.hset(shard.keys.books, "clock", CLOCK_LIMIT - 1)
-    before = asdict(shard.books())
+    store = opened(servers)
+    store.apply(PARTITION, [record(0, A, [B])])
+    before = store.shard.books()
+    moved(store, clock=CLOCK_LIMIT - 1)
     with pytest.raises(StoreFull, match="reached its limit of 2\\^62"):
-        Store(shard).apply(PARTITION, [record(1, B, [A])])
-    assert asdict(shard.books()) == before
-    assert shard.next_offset(PARTITION) == 1
-
-
-def test_the_server_refuses_what_the_worker_let_through(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both sides of the boundary check: a worker whose own check is gone changes nothing either."""
-    shard = Shard.open(servers.client())
-    Store(shard).apply(PARTITION, [record(0, A, [B])])
-    shard.client.hset(shard.keys.books, "clock", CLOCK_LIMIT - 1)
-    before = asdict(shard.books())
-    monkeypatch.setattr(Books, "check", lambda _: None)
-    with pytest.raises(StoreFull, match="OPICFULL the clock"):
-        Store(shard).apply(PARTITION, [record(1, B, [A])])
-    assert asdict(shard.books()) == before
-    assert shard.next_offset(PARTITION) == 1
+        store.apply(PARTITION, [record(1, B, [A])])
+    assert store.shard.books() == before
+    assert store.shard.next_offset(PARTITION) == 1
+    assert store.shard.client.xlen(store.shard.keys.journal) == 1
 
 
 def test_drift_at_its_limit_stops_counting_and_moves_cash_on(servers: Server) -> None:
-    shard = Shard.open(servers.client())
-    Store(shard).apply(PARTITION, [record(0, A, [B])])
-    shard.client.hset(shard.keys.books, "drift_plus", CLOCK_LIMIT - 1)
-    Store(shard).apply(PARTITION, [record(1, A, [C])])
-    books = shard.books()
+    store = opened(servers)
+    store.apply(PARTITION, [record(0, A, [B])])
+    moved(store, drift_plus=CLOCK_LIMIT - 1)
+    store.apply(PARTITION, [record(1, A, [C])])
+    books = store.shard.books()
     assert books.drift_plus == CLOCK_LIMIT
     assert books.reads == 2
-    assert shard.audit().conserved
+    assert Crawl([store.shard]).audit()[0].conserved
 
 
-class StepFirst:
-    """A client that lets another worker step just before each pipeline: the worst moment, every time."""
-
-    def __init__(self, client: Any, worker: Store) -> None:
-        self._client, self._worker, self._at = client, worker, 1
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "pipeline" and self._at < 4:
-            urls = [f"http://host-{self._at}.org/{n}" for n in range(3)]
-            self._worker.apply(PARTITION, [record(self._at, A, urls)])
-            self._at += 1
-        return getattr(self._client, name)
-
-
-def test_columns_are_of_one_instant_while_pages_come(servers: Server) -> None:
-    """Pages that became known between the count of ids and the books were missing, and were granted twice."""
-    worker = Store(Shard.open(servers.client()))
-    worker.apply(PARTITION, [record(0, A, [B])])
-    shard = Shard.open(servers.client())
-    shard.client = StepFirst(shard.client, worker)
-    for _ in range(3):
-        audit = shard.audit()
-        assert audit.conserved, audit.mismatches
-    Store(shard).apply(PARTITION, [record(4, B, ["http://host-3.org/1", "http://host-9.org/"])])
-    assert worker.audit().conserved
+def test_balances_near_the_end_of_their_range_are_exact(servers: Server) -> None:
+    """A page that holds all that was minted spends it, is granted more, and is weighed anew."""
+    rules = Rules(grant=MINTED_GRAINS // 64)
+    light, heavy = ([{"name": "a", "weight": weight, "hosts": ["a.org"]}] for weight in (0.5, 2))
+    log = [record(0, A, [B])]
+    log += [record(offset, (A, B)[offset % 2], [(B, A)[offset % 2]]) for offset in range(1, 9)]
+    for classes in (heavy, light, []):
+        log.append(Record(len(log), NOW_US, encode_classes(check_classes(classes)), "classes"))
+        log.append(Record(len(log), NOW_US, encode_ids((0, 9)), "classify"))
+        log += [record(len(log) + n, (A, B)[n % 2], [(B, A)[n % 2]]) for n in range(2)]
+    ledger, shard = Ledger(rules), Shard.open(servers.client(), given=asdict(rules))
+    ledger.apply(PARTITION, log)
+    store = ShardWriter(shard, journal_bytes=64)
+    for at in range(len(log)):
+        store.apply(PARTITION, log[: at + 1])
+        store.checkpoint()
+    assert ledger.books.clock > MINTED_GRAINS // 8
+    assert ledger.books.taken_back > 0
+    assert_same(shard, ledger)
 
 
 def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_are_given(servers: Server) -> None:
@@ -99,7 +95,7 @@ def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_a
 def test_a_store_of_another_format_is_refused(servers: Server) -> None:
     shard = Shard.open(servers.client())
     shard.client.hset(shard.keys.meta, "format", "0")
-    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 3"):
+    with pytest.raises(StoreMismatch, match="format version 0, this program reads version 4"):
         Shard.open(servers.client())
 
 
@@ -110,50 +106,36 @@ def test_a_server_that_evicts_is_refused(servers: Server) -> None:
 
 
 def test_crawls_in_one_store_do_not_see_each_other(servers: Server) -> None:
-    one, two = (Store(Shard.open(servers.client(), name)) for name in ("one", "two"))
+    one, two = (opened(servers, name) for name in ("one", "two"))
     one.apply(PARTITION, [record(0, A, [B])])
-    assert two.shard.page(A) is None
+    assert Crawl([two.shard]).page(A) is None
     assert two.next_offset(PARTITION) == 0
-    assert one.shard.page(B) is not None
+    assert Crawl([one.shard]).page(B) is not None
 
 
 def test_seeds_known_and_new_in_one_record_all_become_known(servers: Server) -> None:
     """The first page has id 0, which once counted as an id that was not found."""
-    store = Store(Shard.open(servers.client()))
+    store = opened(servers)
     store.apply(PARTITION, [seeds(0, A)])
     store.apply(PARTITION, [seeds(1, A, B, C)])
-    assert store.shard.page(C) is not None
-    assert store.audit().conserved
+    crawl = Crawl([store.shard])
+    assert crawl.page(C) is not None
+    assert crawl.audit()[0].conserved
 
 
 def test_series_keeps_its_newest_entries_in_the_store_as_in_the_ledger(servers: Server) -> None:
     """An entry an hour for a year and a half: dead letters are enough, since it is the time that moves."""
     log = [Record(offset, NOW_US + offset * ENTRY_US, b"") for offset in range(3 * ENTRIES_MAX // 2)]
-    store, ledger = Store(Shard.open(servers.client())), Ledger()
+    store, ledger = opened(servers), Ledger()
     store.apply(PARTITION, log)
     ledger.apply(PARTITION, log)
-    found = store.shard.series()
-    assert len(found) == ENTRIES_MAX
-    assert found == list(ledger.series)
-    assert found[-1] == store.shard.series(newest=1)[0] == (log[-1].time_us, 0, 0)
-
-
-def test_store_without_a_series_starts_one_where_it_stands(servers: Server) -> None:
-    """One that was filled before there was a series; and its worker finds where the last entry is after a reload."""
-    store = Store(Shard.open(servers.client()))
-    store.apply(PARTITION, [record(0, A, [B])])
-    books = store.shard.books()
-    store.shard.client.delete(store.shard.keys.series)
-    again = Store(store.shard)
-    again.apply(PARTITION, [record(1, B, [A])])
-    first, *_ = store.shard.series()
-    assert (first.rounds, first.clock) == (books.rounds, books.clock)
-    (last,) = store.shard.series(newest=1)
-    for offset, late_us in ((2, ENTRY_US - 1), (3, ENTRY_US)):
-        assert store.shard.series(newest=1) == [last]
-        Store(store.shard).apply(PARTITION, [Record(offset, last.time_us + late_us, b"")])
-    assert store.shard.series(newest=2)[0] == last
-    assert store.shard.series(newest=1)[0].time_us == last.time_us + ENTRY_US
+    for checkpoint in (False, True):
+        if checkpoint:
+            store.checkpoint()
+        (replica,) = Crawl([store.shard]).follow()
+        assert len(replica.series) == ENTRIES_MAX
+        assert replica.series == list(ledger.series)
+        assert replica.series[-1] == (log[-1].time_us, 0, 0)
 
 
 def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,17 +15,18 @@ from hypothesis.stateful import initialize, rule
 from logs import NOW_US, PARTITION, pep_history
 from logs import record as logged
 from logs import seeds as logged_seeds
-from sameness import STEPS, assert_same, small_steps
+from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 from witness import FIRST_DAY_S, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
 from opic.cash import CONTINUOUS, MILLION, Flag, Rules
 from opic.classes import check_classes, encode_classes
 from opic.events import CrawlEvent, Record, encode_ids
+from opic.ingest import ShardWriter
 from opic.ledger import Ledger
 from opic.query import Mirror, Query
-from opic.store import Crawl as Shards
-from opic.store import Shard, Store
+from opic.replica import Crawl as Shards
+from opic.store import Shard
 
 numbers = count()
 TAGS = ("news", "sport", "spam")
@@ -234,24 +235,25 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
     log=weighed_logs(),
     rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), CONTINUOUS]),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12),
-    steps=STEPS,
+    links=BATCH_LINKS,
+    journal_bytes=st.sampled_from([1, 5_000, 1 << 20]),
 )
 def test_store_with_classes_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], steps: tuple[int, int]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], links: int, journal_bytes: int
 ) -> None:
     """Cut anywhere, sent by three workers in turns, each with caches of its own; then all of it again."""
     ledger, client = Ledger(rules), valkey.client()
     ledger.apply(PARTITION, log)
     shard = Shard.open(client, f"classes-{next(numbers)}", asdict(rules))
-    workers = [Store(shard) for _ in range(3)]
-    with small_steps(*steps):
+    workers = [ShardWriter(shard, journal_bytes=journal_bytes) for _ in range(3)]
+    with small_batches(links), small_blocks():
         for worker, size in turns:
             at = workers[worker].next_offset(PARTITION)
             workers[worker].apply(PARTITION, log[max(0, at - size // 2) : at + size])
         for store in workers:
             store.apply(PARTITION, log)
-    assert_same(shard, ledger)
-    assert shard.classes() == ledger.classes
+        assert_same(shard, ledger)
+        assert Shards([shard]).follow()[0].classes == ledger.classes
     client.close()
 
 
@@ -273,7 +275,7 @@ def test_real_history_with_classes_ends_in_the_state_of_the_ledger(valkey: Serve
     ledger, shard = Ledger(), Shard.open(valkey.client())
     ledger.apply(PARTITION, history)
     assert ledger.books.taken_back > 0
-    store = Store(shard)
+    store = ShardWriter(shard)
     for at in range(0, len(history), 1_000):
         store.apply(PARTITION, history[at : at + 1_000])
     assert_same(shard, ledger)
@@ -325,7 +327,7 @@ def test_a_removed_name_leaves_its_place_to_others_once_no_page_is_in_it() -> No
 
 
 def test_weights_that_no_shard_could_grant_are_a_dead_letter_and_change_nothing() -> None:
-    ledger = Ledger(Rules(minted=1 << 52, grant=1 << 44, regrant_ppm=0))
+    ledger = Ledger(Rules(minted=1 << 62, grant=1 << 54, regrant_ppm=0))
     log = [classes_record(0, [{"name": "a", "weight": 1, "hosts": ["a.example"]}])]
     log += [
         logged_seeds(1, "http://a.example/"),
@@ -333,7 +335,7 @@ def test_weights_that_no_shard_could_grant_are_a_dead_letter_and_change_nothing(
     ]
     ledger.apply(PARTITION, log)
     assert ledger.books.dead_letters == 1
-    assert ledger.cash(ledger.pages["http://a.example/"]) == 1 << 44
+    assert ledger.cash(ledger.pages["http://a.example/"]) == 1 << 54
     assert ledger.audit().conserved
 
 
@@ -409,7 +411,7 @@ def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(va
     """Its parent gave to others, then showed it alone, then took back there what the others had got."""
     a, b, c, d = (f"http://{name}.example/" for name in "abcd")
     heavy = [{"name": "a", "weight": 100, "hosts": ["a.example"]}]
-    store = Store(Shard.open(valkey.client(), given={"regrant_ppm": 0}))
+    store = ShardWriter(Shard.open(valkey.client(), given={"regrant_ppm": 0}))
     log = [classes_record(0, heavy), logged_seeds(1, a, b, c, d), logged(2, a, [b]), logged(3, a, [c])]
     log += [classes_record(4, []), logged(5, a, [c])]
     store.apply(PARTITION, log)
@@ -418,4 +420,4 @@ def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(va
     assert [page["importance"] == 0 for page in found] == [False, False, True, False]
     assert sum(float(str(page["importance"])) for page in found) == pytest.approx(1)
     assert sum(float(str(page["importance"])) for page in query.top()) == pytest.approx(1)
-    assert store.audit().conserved
+    assert Shards([store.shard]).audit()[0].conserved

@@ -40,9 +40,8 @@ class Model:
         self.resting: set[str] = set()
 
     def next(self, crawl: Crawl, n: int, mode: str) -> list[str]:
-        shard = crawl.store.shard
-        books, flying = shard.books(), Counter(map(host_of, self.leased))
-        pages = sorted(shard.pages(), key=lambda page: (-(page.v + books.credit), page.id))
+        books, flying = crawl.pages.totals(), Counter(map(host_of, self.leased))
+        pages = sorted(crawl.pages.pages(), key=lambda page: (-(page.v + books.credit), page.id))
         found: list[tuple[int, str]] = []
         for page in pages:
             cash, host, read = page.v + books.credit, host_of(page.url), page.has(Flag.OPEN)

@@ -182,6 +182,36 @@ def test_a_crawl_of_an_unchanging_web_converges_to_pagerank_within_a_bound_that_
     assert crawl.error() <= crawl.bound() < 0.01
 
 
+def test_a_thousand_sweeps_of_reading_again_leave_the_pool_full_and_narrow_the_error() -> None:
+    """A trigger that is a share of all that was ever granted would have emptied this pool after 500 sweeps."""
+    web = site(pages=30, links_max=6, seed=1)
+    readable = [url for number, url in enumerate(web) if number % 3 == 0]  # Most pages of a crawl are never read.
+    crawl = Crawl(Rules(minted=30 * 40 * GRANT_GRAINS))
+    crawl.append(encode_seeds(list(web)), "seeds")
+    crawl.witness.seed(list(web))
+    seen: dict[int, tuple[float, float, int]] = {}
+    for sweep in range(1, 1_001):
+        before = crawl.ledger.books.credit
+        for _ in readable:
+            url = max(readable, key=lambda url: crawl.ledger.cash(crawl.ledger.pages[url]))
+            assert crawl.ledger.cash(crawl.ledger.pages[url]) > 0, "nothing would be offered"
+            crawl.read(url, web[url])
+        if sweep in (10, 100, 400, 1_000):
+            seen[sweep] = crawl.error(), crawl.bound(), crawl.ledger.books.credit
+        if sweep > 100:  # Every few dozen sweeps, linearly: not one after the other.
+            assert crawl.ledger.books.credit - before <= crawl.rules.grant // 20
+    errors, bounds, credits = zip(*seen.values(), strict=True)
+    assert list(errors) == sorted(errors, reverse=True)
+    assert list(bounds) == sorted(bounds, reverse=True)
+    assert all(error <= bound for error, bound in zip(errors, bounds, strict=True))
+    a_sweep = (credits[3] - credits[2]) / 600
+    assert a_sweep == pytest.approx((credits[2] - credits[1]) / 300, rel=0.1)
+    assert crawl.ledger.books.pool > crawl.rules.minted // 4
+    forecast = crawl.ledger.books.sweeps_left(crawl.rules)
+    assert forecast == pytest.approx(crawl.ledger.books.pool / (30 * a_sweep), rel=0.05)
+    assert crawl.ledger.audit().conserved
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_paid_at_once_all_history_of_a_web_that_was_known_from_the_start_converges_to_pagerank(seed: int) -> None:
     """The paper's theorem: the error is at most some constant over the clock. So four times the reads, a quarter."""

@@ -1,6 +1,5 @@
 """Many shards: each ends in the state of its ledger, fed what it took; between them no grain is lost or doubled."""
 
-import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,16 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, record, seeds
-from sameness import STEPS, assert_same, small_steps
+from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
 from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.errors import StoreUnavailable, TailLost
 from opic.events import Record, encode_seeds
+from opic.ingest import ShardWriter, Writer
 from opic.ledger import Ledger
-from opic.store import Crawl, Store, Writer
-from opic.store.batch import Batch
-from opic.store.step import Input
+from opic.replica import Crawl
+from opic.replica.batch import Input, entry_digest
+from opic.replica.effect import NO_DIGEST
 from opic.transfer import Transfer
 from opic.urls import host_of, shard_of
 
@@ -65,13 +65,13 @@ def logs(draw: st.DrawFn) -> list[Record]:
 def watched() -> Iterator[dict[tuple[str, int], list[Input]]]:
     """Note what takes effect in each shard, in its order."""
     taken: dict[tuple[str, int], list[Input]] = {}
-    confirm = Store._confirm
+    confirm = ShardWriter._confirm
 
-    def noting(store: Store, line: object, sent: Batch) -> None:
-        confirm(store, line, sent)  # type: ignore[arg-type]
-        taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(sent.inputs)
+    def noting(store: ShardWriter, line: Any, sent: Any) -> None:
+        confirm(store, line, sent)
+        taken.setdefault((store.shard.keys.crawl, store.shard.number), []).extend(sent.batch.inputs)
 
-    with patch.object(Store, "_confirm", noting):
+    with patch.object(ShardWriter, "_confirm", noting):
         yield taken
 
 
@@ -112,7 +112,8 @@ def assert_drained(crawl: Crawl) -> None:
     books = crawl.books()
     assert sum(part.net for part in books) == 0
     assert len({part.credit for part in books}) == 1
-    audits = [shard.audit() for shard in crawl.shards]
+    whole, audits = crawl.audit()
+    assert whole.conserved, whole.mismatches
     assert all(audit.conserved for audit in audits), audits
     assert sum(audit.pages + audit.virtual for audit in audits) == crawl.rules.minted
 
@@ -125,7 +126,8 @@ interleaved = given(
     log=logs(),
     rules=payouts,
     shards=st.integers(2, 4),
-    steps=STEPS,
+    links=BATCH_LINKS,
+    journal_bytes=st.sampled_from([1, 5_000, 1 << 20]),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sets(st.integers(0, 3))), max_size=12),
 )
 
@@ -149,12 +151,13 @@ def write_in_turns(
     log: list[Record],
     rules: Rules,
     shards: int,
-    steps: tuple[int, int],
+    links: int,
+    journal_bytes: int,
     turns: Sequence[tuple[int, int, set[int]]],
 ) -> None:
     crawl = open_crawl(valkey, rules, shards)
-    writers = [Writer(crawl), Writer(crawl), Writer(crawl)]
-    with watched() as taken, small_steps(*steps):
+    writers = [Writer(crawl, journal_bytes=journal_bytes) for _ in range(3)]
+    with watched() as taken, small_batches(links), small_blocks():
         for which, size, to in turns:
             writer = writers[which]
             at = writer.resume(PARTITION)
@@ -163,9 +166,9 @@ def write_in_turns(
         for writer in writers:
             writer.apply(PARTITION, log)
         drain(*writers)
-    assert writers[0].resume(PARTITION) == len(log)
-    assert_drained(crawl)
-    assert_each_shard_is_its_ledger(crawl, taken)
+        assert writers[0].resume(PARTITION) == len(log)
+        assert_drained(crawl)
+        assert_each_shard_is_its_ledger(crawl, taken)
     crawl.client.close()
 
 
@@ -190,11 +193,14 @@ def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
     writer = Writer(crawl)
     full = next(url for url in PAGES if shard_of(host_of(url), 2) == 0)
     other = next(url for url in PAGES if shard_of(host_of(url), 2) == 1)
+    before, entry = NO_DIGEST, Transfer(NOW_US).pack()
     with crawl.client.pipeline() as pipe:
         for number in range(20_000):
-            pipe.xadd(crawl.shards[0].keys.outbox(1), {"v": Transfer(NOW_US).pack()}, id=f"1-{number}")
+            pipe.xadd(crawl.shards[0].keys.outbox(1), {"p": before, "v": entry}, id=f"1-{number}")
+            before = entry_digest(before, entry)
         pipe.hset(crawl.shards[0].keys.sent, 1, 20_000)
         pipe.execute()
+    writer.stores[0].replica.sent[1] = 20_000, before
     writer.apply(PARTITION, [record(0, full, [other])])
     assert crawl.client.xlen(crawl.shards[0].keys.outbox(1)) < 20_000
     drain(writer)
@@ -206,26 +212,12 @@ def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) ->
     crawl = open_crawl(valkey, Rules(), 3)
     writer = Writer(crawl)
     a, b, c = (next(url for url in PAGES if shard_of(host_of(url), 3) == shard) for shard in range(3))
-    with patch.object(Batch, "payload", side_effect=StoreUnavailable("gone")), pytest.raises(StoreUnavailable):
+    with patch.object(ShardWriter, "_append", side_effect=StoreUnavailable("gone")), pytest.raises(StoreUnavailable):
         writer.apply(PARTITION, [record(0, a, [c])])
     writer.apply("log/other", [record(0, b, [c])])
     writer.apply(PARTITION, [record(0, a, [c])])
     drain(writer)
     assert_drained(crawl)
-
-
-def test_what_shards_sent_arrives_while_a_backup_holds_back_the_rest(valkey: Server) -> None:
-    crawl = open_crawl(valkey, Rules(), 3)
-    writer = Writer(crawl)
-    writer.apply(PARTITION, [record(i, url, PAGES) for i, url in enumerate(PAGES)])
-    assert crawl.waiting()
-    hour_ahead_us = round((time.time() + 3_600) * 1e6)
-    for shard in crawl.shards:
-        crawl.client.hset(shard.keys.offsets, "pause", hour_ahead_us)
-    drain(writer)
-    assert_drained(crawl)
-    with pytest.raises(StoreUnavailable, match="backup"):
-        writer.apply(PARTITION, [record(len(PAGES), PAGES[0], PAGES)])
 
 
 def test_a_shard_that_is_missing_is_not_made_anew(valkey: Server) -> None:

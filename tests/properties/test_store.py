@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
-from sameness import STEPS, assert_same, small_steps
+from sameness import BATCH_LINKS, assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
 from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.events import Record
+from opic.ingest import ShardWriter
 from opic.ledger import Ledger
-from opic.mirror import Mirror
-from opic.store import Crawl, Shard, Store
+from opic.replica import Crawl
+from opic.store import Shard
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
@@ -59,9 +60,9 @@ def cuts(draw: st.DrawFn, most: int = 41) -> list[int]:
 names = count()
 
 
-def open_store(server: Server, rules: Rules) -> Store:
+def open_store(server: Server, rules: Rules) -> ShardWriter:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
-    return Store(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
+    return ShardWriter(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
 
 
 PAYOUTS = [Rules(), CONTINUOUS]
@@ -76,14 +77,14 @@ rules = st.builds(
 
 
 @settings(max_examples=100)
-@given(log=logs(), cut=cuts(), rules=rules, steps=STEPS)
+@given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS)
 def test_store_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], cut: list[int], rules: Rules, steps: tuple[int, int]
+    valkey: Server, log: list[Record], cut: list[int], rules: Rules, links: int
 ) -> None:
     ledger, store = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
     done = 0
-    with small_steps(*steps):
+    with small_batches(links):
         for at in [*cut, len(log)]:
             store.apply(PARTITION, log[min(done, at) : max(done, at)])  # Onwards, or again what was done.
             done = max(done, at)
@@ -97,16 +98,16 @@ def test_store_ends_in_the_state_of_the_ledger(
     log=logs(),
     rules=st.sampled_from(PAYOUTS),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 7)), min_size=3, max_size=20),
-    steps=STEPS,
+    links=BATCH_LINKS,
 )
 def test_workers_that_share_a_shard_make_one_effect(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], steps: tuple[int, int]
+    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], links: int
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
     ledger, first = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
-    workers = [first, Store(first.shard), Store(first.shard)]
-    with small_steps(*steps):
+    workers = [first, ShardWriter(first.shard), ShardWriter(first.shard)]
+    with small_batches(links):
         for worker, size in turns:
             at = workers[worker].next_offset(PARTITION)
             back = max(0, at - size // 2)
@@ -118,28 +119,29 @@ def test_workers_that_share_a_shard_make_one_effect(
 
 
 @settings(max_examples=60)
-@given(log=logs(), cut=cuts(), rules=rules, later=st.booleans())
-def test_mirror_that_looked_before_sees_the_measures_that_a_new_one_sees(
-    valkey: Server, log: list[Record], cut: list[int], rules: Rules, later: bool
+@given(log=logs(), cut=cuts(), rules=rules, whole=st.booleans(), budget=st.sampled_from([1, 2_000, 20_000]))
+def test_readers_that_follow_from_anywhere_and_that_load_any_checkpoint_end_in_one_state(
+    valkey: Server, log: list[Record], cut: list[int], rules: Rules, whole: bool, budget: int
 ) -> None:
-    """Whatever was read between two looks, with cash or without; and whatever comes while it looks."""
-    store = open_store(valkey, rules)
-    mirror = Mirror(Crawl([store.shard]))
-    for at in [*sorted(cut), len(log)]:
-        store.apply(PARTITION, log[:at])
-        snapshot = mirror.fresh()
-        if later:
-            store.apply(PARTITION, log[: at + 2])
-        seen = snapshot._past()
-        if not later or at == len(log):
-            expected = Mirror(Crawl([store.shard])).fresh()._past()
-            for column in ("starts", "clock", "spent", "cash", "history", "live"):
-                assert getattr(seen, column).tolist() == getattr(expected, column).tolist()
-            assert seen.now == expected.now
-            for one, other in zip(seen.anchors or (), expected.anchors or (), strict=True):
-                assert one.tolist() == other.tolist()
-            assert (seen.anchors is not None) == rules.continuous
-    store.shard.client.close()
+    """A journal of almost no bytes is trimmed all the time; each cut leaves a reader that follows from there."""
+    ledger, shard = Ledger(rules), open_store(valkey, rules).shard
+    ledger.apply(PARTITION, log)
+    store, readers = ShardWriter(shard, journal_bytes=budget), []
+    with small_batches(5), small_blocks():
+        for at in [*sorted(cut), len(log)]:
+            store.apply(PARTITION, log[:at])
+            if whole:
+                store.checkpoint()
+            readers.append(Crawl([shard]))
+            readers[-1].follow()
+        cold = Crawl([shard])
+        expected = [repr(page) for page in cold.pages()]
+        assert len(expected) == len(ledger.pages)
+        for reader in readers:
+            assert [repr(page) for page in reader.pages()] == expected
+            assert_same_replica(reader.replicas[0], cold.replicas[0])
+        assert_same(shard, ledger)
+    shard.client.close()
 
 
 @cache
@@ -174,7 +176,7 @@ def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
     assert min(page.v for page in ledger.pages.values()) < -(1 << 61)
     assert_same(store.shard, ledger)
     store.apply(PARTITION, [seeds(len(log), "http://late.org/")])
-    assert store.audit().conserved
+    assert Crawl([store.shard]).audit()[0].conserved
 
 
 @pytest.mark.slow

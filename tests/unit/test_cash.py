@@ -1,5 +1,6 @@
 """Cash is whole grains: a read splits it exactly, the books know how far they are off, and refuse to overflow."""
 
+import json
 import math
 from dataclasses import fields, replace
 from fractions import Fraction
@@ -15,6 +16,7 @@ from opic.cash import (
     CLOCK_LIMIT,
     CONTINUOUS,
     DAY_US,
+    DEBT_MAX,
     GRANT_GRAINS,
     MILLION,
     MINTED_GRAINS,
@@ -27,7 +29,12 @@ from opic.cash import (
 )
 from opic.errors import SettingsError, StoreFull
 
-CASH = st.one_of(st.integers(0, BALANCE_LIMIT - 1), st.integers(0, 3 * MILLION))
+CASH = st.one_of(
+    st.integers(0, BALANCE_LIMIT - 1),
+    st.integers(0, 3 * MILLION),
+    st.integers(2**53 - 2, 2**53 + 2),  # From here on a double is not exact,
+    st.integers(2**62 - 2, 2**62),  # and here is all that is minted.
+)
 LINKS = st.integers(1, 10_000)
 QS = st.integers(1, MILLION - 1)
 RULES = Rules()
@@ -64,6 +71,25 @@ def test_a_split_neither_makes_nor_loses_a_grain(cash: int, links: int, q: int) 
     assert out.share * links + out.virtual == cash
     assert out.share >= 0
     assert out.virtual >= 0
+    assert out.rounding >= 0
+
+
+@given(cash=CASH, links=st.integers(0, 10_000), q=QS)
+def test_a_page_that_owes_takes_back_what_it_would_have_given(cash: int, links: int, q: int) -> None:
+    gives, takes = split(cash, links, q), split(-cash, links, q)
+    assert (takes.share, takes.virtual, takes.rounding) == (-gives.share, -gives.virtual, gives.rounding)
+
+
+@given(cash=CASH, links=LINKS, q=QS)
+def test_a_split_in_int64_arithmetic_is_the_same(cash: int, links: int, q: int) -> None:
+    """As a vectorised or a native implementation has it, which may never pass 2^63 on the way."""
+    with np.errstate(over="raise"):
+        held, parts, million = np.int64(cash), np.int64(q), np.int64(MILLION)
+        leaving = held // million * parts + held % million * parts // million
+        share, remainder = divmod(held - leaving, np.int64(links))
+        virtual = leaving + remainder
+    out = split(cash, links, q)
+    assert (int(share), int(virtual)) == (out.share, out.virtual)
 
 
 @given(cash=CASH, links=LINKS, q=QS)
@@ -79,6 +105,7 @@ def test_the_two_part_product_is_the_plain_floor_of_q_times_cash(cash: int, link
 def test_no_step_of_the_product_leaves_an_int64(cash: int, q: int) -> None:
     assert (cash // MILLION) * q < 1 << 63
     assert (cash % MILLION) * q < 1 << 63
+    assert (cash // MILLION) * q + (cash % MILLION) * q // MILLION <= cash
 
 
 @given(cash=CASH, links=LINKS, q=QS)
@@ -121,12 +148,12 @@ def test_a_page_that_goes_away_waits_a_day_then_twice_as_long_each_time_up_to_10
 # Totals that are no longer exact are refused.
 
 
-@pytest.mark.parametrize("name", ["pool", "open_cash", "v_gone"])
+@pytest.mark.parametrize("name", ["pool", "net", "open_cash", "v_gone"])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_balance_of_2_to_the_53_is_refused_and_one_grain_less_is_not(name: str, sign: int) -> None:
-    replace(Books(), **{name: sign * (2**53 - 1)}).check()
+def test_a_balance_of_2_to_the_63_is_refused_and_one_grain_less_is_not(name: str, sign: int) -> None:
+    replace(Books(), **{name: sign * (2**63 - 1)}).check()
     with pytest.raises(StoreFull, match=name):
-        replace(Books(), **{name: sign * 2**53}).check()
+        replace(Books(), **{name: sign * 2**63}).check()
 
 
 @pytest.mark.parametrize("name", ["clock", "credit"])
@@ -141,9 +168,19 @@ def test_a_pool_may_owe() -> None:
     Books(pool=-MINTED_GRAINS).check()
 
 
-def test_a_double_holds_every_balance_that_the_books_let_pass() -> None:
-    for balance in (2**53 - 1, 1 - 2**53):
-        assert int(float(balance)) == balance
+def test_history_and_cash_of_all_pages_together_fit_an_int64_or_are_refused() -> None:
+    """So does the score of each page."""
+    full = Books(clock=2**62 - 1, pool=-1)
+    full.check(MINTED_GRAINS - 1)
+    for books in (replace(full, pool=-2), replace(full, net=-1)):
+        with pytest.raises(StoreFull, match="together"):
+            books.check(MINTED_GRAINS - 1)
+
+
+def test_all_grains_of_format_3_fit_at_genesis_and_all_on_pages() -> None:
+    rules = Rules(minted=MINTED_GRAINS)
+    Books.genesis(rules).check(rules.minted)
+    Books(clock=2**62 - 1, credit=2**62 - 1, live=1, open=1, open_cash=2**62 - 1, pool=1).check(rules.minted)
 
 
 def test_book_fields_are_the_fields_of_the_books_in_their_order() -> None:
@@ -153,13 +190,24 @@ def test_book_fields_are_the_fields_of_the_books_in_their_order() -> None:
 # A further grant.
 
 
-def test_a_further_grant_is_due_once_open_pages_hold_less_than_its_share_of_what_they_were_granted() -> None:
-    granted = 10 * GRANT_GRAINS
-    threshold = 10 * granted // 100  # Ten open pages, one per cent.
-    full = Books(pool=MINTED_GRAINS, credit=granted, live=50, open=10, open_cash=threshold)
+@pytest.mark.parametrize("credit", [GRANT_GRAINS, 10 * GRANT_GRAINS, 2**62 - 1])
+def test_a_further_grant_is_due_once_open_pages_hold_less_than_its_share_of_one_grant_for_each(credit: int) -> None:
+    one_each = 10 * GRANT_GRAINS
+    threshold = one_each // 100 + 1  # Ten open pages, one per cent, rounded up.
+    full = Books(pool=MINTED_GRAINS, credit=credit, live=50, open=10, open_cash=threshold)
     drained = replace(full, open_cash=threshold - 1)
     assert full.grant_due(10_000, GRANT_GRAINS) == 0
     assert drained.grant_due(10_000, GRANT_GRAINS) == GRANT_GRAINS // 100
+
+
+def test_the_grant_that_open_pages_have_to_drain_below_is_by_weight() -> None:
+    by = (0, 4, 0, 0, 0, 0, 0, 0)
+    books = Books(pool=2**62, credit=50 * GRANT_GRAINS, live=10, open=10, known_by=by, live_by=by, open_by=by)
+    books.extra = (0, 2 * MILLION, 0, 0, 0, 0, 0, 0)  # Four pages of weight 3.
+    threshold = (6 + 4 * 3) * GRANT_GRAINS // 2
+    assert replace(books, open_cash=threshold).grant_due(500_000, GRANT_GRAINS) == 0
+    assert replace(books, open_cash=threshold - 1).grant_due(500_000, GRANT_GRAINS) == GRANT_GRAINS // 2
+    assert replace(books, open_cash=1 - threshold).grant_due(500_000, GRANT_GRAINS) == GRANT_GRAINS // 2
 
 
 def test_cash_on_pages_that_were_never_read_holds_no_grant_back() -> None:
@@ -417,6 +465,105 @@ def test_a_grant_by_weight_pays_each_class_what_its_credit_rose_by(
     books.pay(Rules())
     rise = [b - a for a, b in zip(before, books.credits(), strict=True)]
     assert 2**62 - books.pool == books.open_cash == sum(r * n for r, n in zip(rise, pages, strict=True))
-    assert bool(books.credit > credit) == (
-        sum(pages) > 0 and sum(c * n for c, n in zip(before, pages, strict=True)) > 0
+    one_each = sum((GRANT_GRAINS + GRANT_GRAINS * e // MILLION) * n for e, n in zip(books.extra, pages, strict=True))
+    assert bool(books.credit > credit) == (one_each > 0)
+
+
+# How long a crawl can go on.
+
+
+def test_sweeps_left_by_the_clock_are_those_so_far_scaled_to_what_is_left_of_it() -> None:
+    books = Books(clock=2**60, pool=2**61, credit=GRANT_GRAINS, live=900, open=300, reads=30_000)
+    assert books.sweeps_left(RULES) == 3 * 100
+    assert books.sweeps_left(CONTINUOUS) == 3 * 100
+    assert replace(books, clock=2**62 + 1).sweeps_left(RULES) == 0  # Of many shards together.
+
+
+def test_sweeps_left_by_the_pool_are_at_the_cost_of_the_further_grants_so_far() -> None:
+    """A hundred sweeps took two further grants of 900 pages; the pool has six more."""
+    books = Books(clock=2**40, pool=6 * 900 * GRANT_GRAINS, credit=3 * GRANT_GRAINS, live=900, open=300, reads=30_000)
+    assert books.sweeps_left(RULES) == pytest.approx(300)
+    heavy = replace(books, live_by=(0, 900, *[0] * 6), extra=(0, MILLION, *[0] * 6))
+    assert heavy.sweeps_left(RULES) == pytest.approx(150)
+    assert replace(books, pool=-1).sweeps_left(RULES) == 0
+
+
+def test_sweeps_left_are_not_foretold_before_a_read_moved_cash() -> None:
+    for books in (Books(live=9), Books(live=9, open=1, reads=1), Books(live=9, reads=1, clock=5)):
+        assert books.sweeps_left(RULES) is None
+
+
+# Near the ends of 64-bit integers: all is exact, in Python integers.
+
+NEAR_THE_END = st.one_of(st.integers(2**53 - 2, 2**53 + 2), st.integers(2**62 - 2, 2**62 - 1))
+
+
+@given(credit=NEAR_THE_END, amount=NEAR_THE_END, live=st.integers(1, 9), read=st.integers(0, 9))
+def test_a_grant_moves_every_grain_however_much_there_is(credit: int, amount: int, live: int, read: int) -> None:
+    read = min(live, read)
+    books = Books(pool=2**62, credit=credit, live=live, open=read, open_cash=2**62 - 1)
+    books.grant_all(amount)
+    assert (books.credit, books.pool) == (credit + amount, 2**62 - amount * live)
+    assert books.open_cash == 2**62 - 1 + amount * read
+    assert all(type(n) is int for n in books.flat().values())
+
+
+@given(
+    credit=NEAR_THE_END,
+    weights=st.lists(st.integers(1, 1_000 * MILLION), min_size=2, max_size=2),
+    pages=st.integers(1, 3),
+)
+def test_other_weights_take_all_or_nothing_from_the_pool(credit: int, weights: list[int], pages: int) -> None:
+    by = (0, pages, *[0] * 6)
+    extras = [(0, weight - MILLION, *[0] * 6) for weight in weights]
+    books = Books(
+        pool=2**62, credit=credit, live=pages, open=pages, known_by=by, live_by=by, open_by=by, extra=extras[0]
     )
+    before, old = books.credit_of(1), replace(books)
+    more = (credit + credit * extras[1][1] // MILLION - before) * pages
+    if books.reweigh(extras[1]):
+        assert (books.pool, books.open_cash) == (2**62 - more, more)
+        assert more <= 0 or books.pool > -DEBT_MAX
+    else:
+        assert books == old
+        assert more >= 2**62 + DEBT_MAX
+
+
+@given(credit=NEAR_THE_END, weight=st.integers(1, 1_000 * MILLION), opened=st.booleans())
+def test_a_page_that_changes_its_class_pays_or_gets_the_difference_to_the_grain(
+    credit: int, weight: int, opened: bool
+) -> None:
+    books = Books(pool=2**62, credit=credit, live=1, open=int(opened), extra=(0, weight - MILLION, *[0] * 6))
+    more = credit * (weight - MILLION) // MILLION
+    assert books.reclass(0, 1, live=True, opened=opened) == (more <= 0 or 2**62 - more > -DEBT_MAX)
+    if books.live_by[1]:
+        assert (books.pool, books.open_cash) == (2**62 - more, more * opened)
+        assert books.reclass(1, 0, live=True, opened=opened)
+    assert (books.pool, books.open_cash) == (2**62, 0)
+
+
+@given(open_cash=NEAR_THE_END, opened=st.integers(1, 2**40))
+def test_whether_a_grant_is_due_is_decided_by_exact_products(open_cash: int, opened: int) -> None:
+    """open_cash * 10^6 passes 2^81."""
+    books = Books(pool=2**62, credit=GRANT_GRAINS, live=1, open=opened, open_cash=open_cash)
+    assert bool(books.grant_due(10_000, GRANT_GRAINS)) == (
+        Fraction(open_cash, opened * GRANT_GRAINS) < Fraction(1, 100)
+    )
+
+
+def test_the_bound_of_totals_near_2_to_the_62_is_that_of_the_same_totals_scaled_down() -> None:
+    """Its floats begin after the sums: only the last digits may differ."""
+    scale = 2**41
+    small = Books(clock=10**6, pool=2**21 - 10**6, credit=1, live=0, open=5, open_cash=10**4, h_gone=10**3, v_gone=500)
+    large = replace(small, **{name: getattr(small, name) * scale for name in ("clock", "pool", "open_cash")})
+    large = replace(large, h_gone=small.h_gone * scale, v_gone=small.v_gone * scale)
+    assert 2**60 < large.clock < 2**62
+    bound = large.error_bound(2**62, RULES.q)
+    assert bound == pytest.approx(small.error_bound(2**21, RULES.q), rel=1e-12)
+    assert large.importance_total(2**62) == small.importance_total(2**21) * scale
+    assert isinstance(large.importance_total(2**62), int)
+
+
+@given(st.builds(Books, **dict.fromkeys(("clock", "pool", "open_cash", "credit", "h_gone"), NEAR_THE_END)))
+def test_json_holds_totals_to_the_grain(books: Books) -> None:
+    assert Books.unflat(json.loads(json.dumps(books.flat()))) == books

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.hosts import Ids
 from opic.mirror import largest
 from opic.urls import canonical_host
 
@@ -59,14 +58,3 @@ def test_largest_is_the_head_of_a_stable_sort(values: list[int], count: int) -> 
     expected = sorted((i for i, value in enumerate(values) if value >= 0), key=lambda i: -values[i])
     # Negative values are left out, wherever they stand.
     assert largest(np.array(values, np.int64), count).tolist() == expected[:count]
-
-
-@given(st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=6), max_size=8))
-def test_ids_are_found_by_their_hashes_however_they_came(parts: list[list[int]]) -> None:
-    ids, expected = Ids(), {}
-    for part in parts:
-        new = [hashed for hashed in dict.fromkeys(part) if hashed not in expected]
-        ids.add(np.array(new, np.int64), first=len(expected))
-        expected.update(zip(new, range(len(expected), len(expected) + len(new)), strict=True))
-    asked = [*expected, 0, 1, -1]
-    assert ids.find(np.array(asked, np.int64)).tolist() == [expected.get(hashed, -1) for hashed in asked]

@@ -1,0 +1,535 @@
+"""The hot order: the pages of a shard that count most, kept sorted by what changed.
+
+Only pages at or above a threshold are sorted: the run, some 4,000 to 16,000. A change costs one comparison with the
+threshold unless the page is hot. When the run is used up, one scan of the columns finds a lower threshold. A page that
+is held leaves the run until a timer brings it back; so do the pages of a host that rests, with their host. A host with
+very many hot pages has a threshold of its own, so that it keeps a few of them in the run. What is chosen is always what
+a sort of all pages would give: ties are broken by id.
+"""
+
+import heapq
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.cash import CLASS_BITS, Flag
+from opic.frontier.host_pages import HostPages
+from opic.frontier.timers import SparseTimes, Timers
+
+Int64s = NDArray[np.int64]
+Keys = NDArray[Any]  # int64, or float64 where pages never read are weighed.
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+RUN_PAGES: Final = 1 << 12  # So many pages at least are brought into the run by a scan of the columns.
+RUN_PAGES_MAX: Final = 1 << 14  # Past it the threshold is raised.
+RUN_SHARE: Final = 1_024  # Of a large shard the run has this part of the pages at least, so that scans are rare.
+FRESH_PAGES_MAX: Final = 1 << 16  # Hot pages that wait to be sorted into the run.
+SAMPLE_PAGES: Final = 1 << 16  # The threshold is estimated by so many pages.
+HOST_PAGES: Final = 16  # A host that is passed over for twice as many pages keeps so many in the run.
+HOST_SHARE: Final = 64  # One without a delay then gets this part of its pages at a time.
+OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
+ID_MAX: Final = np.iinfo(np.int64).max
+COLD, IN_RUN, IN_FRESH, HELD, WITH_HOST = 0, 1, 3, 5, 6  # Where a page is; plus 1 in the run or fresh for a read page.
+
+
+class OrderColumns(Protocol):
+    """The columns of a shard by page id, as a replica keeps them. Arrays may be replaced as they grow."""
+
+    def __len__(self) -> int:
+        """Count the ids."""
+
+    @property
+    def v(self) -> Int64s:
+        """Cash, less the credit of the page's class."""
+
+    @property
+    def state(self) -> NDArray[np.uint8]:
+        """Bits of `opic.cash.Flag`, and the class."""
+
+    @property
+    def host(self) -> NDArray[np.integer]:
+        """The number of each page's host; it never changes."""
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts there are."""
+
+    def credits(self) -> Int64s:
+        """Return the credit of each class, (8,)."""
+
+    def shut(self, ids: Int64s) -> Bools | None:
+        """Return which pages rules keep from being offered, as far as it is known; None for none of them."""
+
+
+def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s) -> tuple[Keys, Bools]:
+    """Return what pages count in the greedy order, 0 for those that may not be offered; and which were read.
+
+    Args:
+        columns: of the shard.
+        credits: of each class, (8,).
+        discovery: cash of pages never read counts so many times.
+        ids: which pages.
+    """
+    state = columns.state[ids]
+    cash = columns.v[ids] + credits[state & CLASS_BITS]
+    read = (state & Flag.OPEN) != 0
+    fit = ((state & OFFERED_BITS) == Flag.KNOWN) & ((cash > 0) | read)
+    if (shut := columns.shut(ids)) is not None:
+        fit &= ~shut
+    keys: Keys = np.abs(cash)
+    if discovery != 1:
+        keys = np.where(read, keys, np.maximum(keys * discovery, 1.0))
+    return np.where(fit, keys, 0), read
+
+
+class Side:
+    """The hot pages that were never read, or those that were."""
+
+    def __init__(self, number: int, dtype: type) -> None:
+        """Start with an empty run and nothing above the threshold; `number` is 1 for pages that were read."""
+        self.number, self.in_run, self.in_fresh = number, IN_RUN + number, IN_FRESH + number
+        self.ids: Int64s = np.empty(0, np.int64)
+        self.neg: Keys = np.empty(0, dtype)  # Negative keys, ascending, of the run; ties by id.
+        self.fresh: list[Int64s] = []  # Hot pages that are not in the run yet.
+        self.dirty = False  # Pages left the run, their entries are still there.
+        self.nothing = np.iinfo(np.int64).max if dtype is np.int64 else np.inf
+        # Thresholds: a page is hot if it is not below. First the usual one, then those of hosts that have their own.
+        self.cut_key: Keys = np.array([self.nothing], dtype)
+        self.cut_id = np.array([-1])
+        self.slot: NDArray[np.int32] | None = None  # Which threshold is a host's.
+        self.slot_of: dict[int, int] = {}
+        self._spare: list[int] = []
+        self.open: list[tuple[Any, int, int]] = []  # Heap of own thresholds of hosts that do not rest: -key, id, host.
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether all pages that count are above the usual threshold."""
+        return bool(self.cut_key[0] == 0)
+
+    def passes(self, keys: Keys, ids: Int64s, hosts: NDArray[np.integer]) -> Bools:
+        """Tell which pages are hot."""
+        if self.slot is None:
+            cut, cut_id = self.cut_key[0], self.cut_id[0]
+            hot: Bools = (keys > cut) | ((keys == cut) & (ids <= cut_id))
+            return hot
+        slots = self.slot[hosts]
+        cuts = self.cut_key[slots]
+        hot = (keys > cuts) | ((keys == cuts) & (ids <= self.cut_id[slots]))
+        return hot
+
+    def place(self, neg: Any, page: int) -> int:
+        """Return how many entries of the run are not after a place in the order."""
+        low, high = (int(np.searchsorted(self.neg, neg, side=side)) for side in ("left", "right"))
+        return low + int(np.searchsorted(self.ids[low:high], page, side="right"))
+
+    def insert(self, ids: Int64s, keys: Keys) -> None:
+        """Put pages, which are not there, into the run."""
+        order = np.lexsort((ids, -keys))
+        ids, neg = ids[order], -keys[order]
+        if not len(self.ids):
+            self.ids, self.neg = ids, neg
+            return
+        low, high = np.searchsorted(self.neg, neg, side="left"), np.searchsorted(self.neg, neg, side="right")
+        while (wide := low < high).any():  # Bisect by id among equal keys.
+            middle = (low + high) // 2
+            before = self.ids[np.minimum(middle, len(self.ids) - 1)] < ids
+            low, high = np.where(wide & before, middle + 1, low), np.where(wide & ~before, middle, high)
+        self.ids, self.neg = np.insert(self.ids, low, ids), np.insert(self.neg, low, neg)
+
+    def set_cut(self, host: int, key: Any, page: int, hosts: int) -> None:
+        """Give a host a threshold of its own."""
+        if self.slot is None or len(self.slot) < hosts:
+            grown = np.zeros(hosts + hosts // 2, np.int32)
+            if self.slot is not None:
+                grown[: len(self.slot)] = self.slot
+            self.slot = grown
+        at = self.slot_of.get(host)
+        if at is None:
+            at = self._spare.pop() if self._spare else len(self.slot_of) + 1
+            self.slot_of[host] = self.slot[host] = at
+            if at >= len(self.cut_key):
+                self.cut_key = np.concatenate((self.cut_key, np.zeros_like(self.cut_key)))
+                self.cut_id = np.concatenate((self.cut_id, np.zeros_like(self.cut_id)))
+        self.cut_key[at], self.cut_id[at] = key, page
+
+    def forget_low_cuts(self) -> None:
+        """Let the usual threshold hold for hosts whose own is lower."""
+        usual = -self.cut_key[0], int(self.cut_id[0])
+        for host in [host for host in self.slot_of if self.cut_of(host) >= usual]:
+            assert self.slot is not None
+            self.slot[host] = 0
+            self._spare.append(self.slot_of.pop(host))
+
+    def cut_of(self, host: int) -> tuple[Any, int]:
+        """Return the place of a host's threshold in the order: its negative key, and an id."""
+        at = self.slot_of.get(host, 0)
+        return -self.cut_key[at], int(self.cut_id[at])
+
+
+class HotOrder:
+    """The pages of a shard in the order of what they count. One thread at a time may use it.
+
+    The columns may change only between two calls, and `changed` is told before the next choice. Times are seconds by
+    any clock that never goes back.
+    """
+
+    def __init__(self, columns: OrderColumns, discovery: float = 1.0, *, single: bool = False) -> None:
+        """Order pages.
+
+        Args:
+            columns: of the shard.
+            discovery: cash of pages never read counts so many times.
+            single: a host gives one page at a time unless `set_single` says otherwise.
+        """
+        self.columns, self.discovery, self.now = columns, discovery, -np.inf
+        dtype: type = np.int64 if discovery == 1 else np.float64
+        self.sides = Side(0, dtype), Side(1, dtype)
+        self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._free = SparseTimes()  # When each held page is free.
+        self.host_free: Floats = np.zeros(0)
+        self.single: Bools = np.zeros(0, np.bool_)
+        self.mark: NDArray[np.int32] = np.zeros(0, np.int32)  # The last choice that passes over each host.
+        self.tick, self.looked, self.scans = 0, 0, 0
+        self.pages = HostPages()
+        self.page_timers, self.host_timers = Timers(), Timers()
+        self._single, self._with_host = single, dict[int, list[Int64s]]()
+        self._passed: list[NDArray[np.integer]] = []
+        self._credits = columns.credits().copy()
+        self.grow()
+        self._classes = np.zeros(8, np.bool_)
+        self._classes[np.unique(columns.state[: len(columns)] & CLASS_BITS)] = True
+
+    # What pages count.
+
+    def keys(self, ids: Int64s) -> tuple[Keys, Bools]:
+        """Return what pages count, 0 for those that may not be offered; and which were read."""
+        return keys_of(self.columns, self._credits, self.discovery, ids)
+
+    def grow(self) -> None:
+        """Make room for pages and hosts that are new."""
+        if len(self.columns) > len(self.where):
+            more = max(len(self.columns) - len(self.where), len(self.where) // 4, 1_024)
+            self.where = np.concatenate((self.where, np.zeros(more, np.uint8)))
+        if self.columns.hosts > len(self.mark):
+            more = max(self.columns.hosts - len(self.mark), len(self.mark) // 4, 1_024)
+            self.mark = np.concatenate((self.mark, np.zeros(more, np.int32)))
+            self.host_free = np.concatenate((self.host_free, np.zeros(more)))
+            self.single = np.concatenate((self.single, np.full(more, self._single)))
+        for side in self.sides:
+            if side.slot is not None and len(side.slot) < len(self.mark):
+                side.slot = np.concatenate((side.slot, np.zeros(len(self.mark) - len(side.slot), np.int32)))
+
+    # What changes.
+
+    def changed(self, ids: Int64s) -> None:
+        """Take notice of pages that are new, or whose cash or state changed. Costs some 50 ns each."""
+        self.grow()
+        self._classes[self.columns.state[ids] & CLASS_BITS] = True
+        parked = self.where[ids] >= HELD
+        self._enter(ids[~parked] if parked.any() else ids)
+        for side in self.sides:
+            if sum(map(len, side.fresh)) > FRESH_PAGES_MAX:  # Nobody has chosen for a while.
+                self._settle(side)
+
+    def _enter(self, ids: Int64s) -> None:
+        """Put pages that are hot among the fresh ones; others are cold from now on."""
+        if not len(ids):
+            return
+        (keys, read), before, hosts = self.keys(ids), self.where[ids], self.columns.host[ids]
+        after = np.zeros(len(ids), np.uint8)
+        for side in self.sides:
+            side.dirty |= bool((before == side.in_run).any())
+            hot = np.flatnonzero(side.passes(keys, ids, hosts) & (read == side.number))
+            if len(hot):
+                after[hot] = side.in_fresh
+                side.fresh.append(ids[hot[before[hot] != side.in_fresh]])
+        self.where[ids] = after
+
+    def _take_credits(self) -> None:
+        """Go by other credits: what a page counts moves by their change at most, and so do the thresholds."""
+        credits = self.columns.credits()
+        if (credits == self._credits).all():
+            return
+        change = np.abs((credits - self._credits)[self._classes]).max(initial=0)
+        self._credits = credits.copy()
+        for side in self.sides:
+            bump = change if self.discovery == 1 else change * max(self.discovery, 1.0) * (1 + 2.0**-50)
+            side.cut_key = np.where(side.cut_key == side.nothing, side.nothing, side.cut_key + bump)
+            self._compact(side)
+            keys, ids = self.keys(side.ids)[0], side.ids
+            order = np.lexsort((ids, -keys))
+            order = order[keys[order] > 0]
+            self.where[ids] = COLD
+            side.ids, side.neg = ids[order], -keys[order]
+            self.where[side.ids] = side.in_run
+            side.open = [
+                (*side.cut_of(host), host) for host in side.slot_of if self.host_free[host] <= max(self.now, 0.0)
+            ]
+            heapq.heapify(side.open)
+
+    def hold(self, ids: Int64s, until: Floats) -> None:
+        """Hold pages until times; at infinity until they are released."""
+        self.grow()
+        self._free.set(ids, until, self.held)
+        before = self.where[ids]
+        for side in self.sides:
+            side.dirty |= bool((before == side.in_run).any())
+        self.where[ids] = HELD
+        self.page_timers.add(ids, until)
+
+    def release(self, ids: Int64s) -> None:
+        """Let pages be free again, whether they were held or not."""
+        self.grow()
+        held = np.unique(ids[self.where[ids] == HELD])
+        self.where[held] = COLD
+        self._enter(held)
+
+    def held(self) -> Int64s:
+        """Return the pages that are held, ascending. Costs some 100 us for a million pages."""
+        return np.flatnonzero(self.where == HELD)
+
+    def free_at(self, ids: Int64s) -> Floats:
+        """Return when pages are free; 0 for those that are not held. Hosts are another matter."""
+        return np.where(self.where[ids] == HELD, self._free.get(ids), 0.0)
+
+    def clear(self) -> None:
+        """Let all pages and hosts be free, and hosts give as many pages as they would at first."""
+        self.page_timers, self.host_timers = Timers(), Timers()
+        self.release(self.held())
+        hosts = np.flatnonzero(self.host_free)
+        self.host_free[:], self.single[:] = 0.0, self._single
+        self._rested(hosts)
+
+    def rest(self, hosts: Int64s, until: Floats) -> None:
+        """Let hosts rest until times; at infinity until they are told another."""
+        self.grow()
+        self.host_free[hosts] = until
+        self.host_timers.add(hosts, until)
+        self._rested(hosts[until <= self.now])
+
+    def set_single(self, hosts: Int64s, *, single: bool) -> None:
+        """Let hosts give one page at a time, or as many as are asked for."""
+        self.grow()
+        self.single[hosts] = single
+
+    def advance(self, now: float) -> None:
+        """Let time pass: what is due is free."""
+        self.grow()
+        self._take_credits()
+        self.now = max(self.now, now)
+        hosts = self.host_timers.due(self.now)
+        if len(hosts):
+            self._rested(np.unique(hosts[self.host_free[hosts] <= self.now]))
+        ids = self.page_timers.due(self.now)
+        if len(ids):
+            ids = np.unique(ids[(self.where[ids] == HELD) & (self._free.get(ids) <= self.now)])
+            self.where[ids] = COLD
+            self._enter(ids)
+        for side in self.sides:
+            self._settle(side)
+
+    def _rested(self, hosts: Int64s) -> None:
+        back: list[Int64s] = []
+        for host in hosts.tolist():
+            back += self._with_host.pop(host, ())
+            for side in self.sides:
+                if host in side.slot_of:
+                    heapq.heappush(side.open, (*side.cut_of(host), host))
+        if back:
+            ids = np.unique(np.concatenate(back))
+            ids = ids[self.where[ids] == WITH_HOST]
+            self.where[ids] = COLD
+            self._enter(ids)
+
+    def begin(self, busy: Int64s | None) -> None:
+        """Begin a choice, that passes over some hosts."""
+        self.tick += 1
+        if self.tick == np.iinfo(np.int32).max:
+            self.mark[:], self.tick = 0, 1
+        if busy is not None:
+            self.mark[busy] = self.tick
+
+    # The run.
+
+    def _compact(self, side: Side, at: int = 0) -> int:
+        """Leave out entries of pages that left; return where the place `at` is then."""
+        if side.dirty:
+            keep = self.where[side.ids] == side.in_run
+            at = int(np.count_nonzero(keep[:at]))
+            side.ids, side.neg, side.dirty = side.ids[keep], side.neg[keep], False
+        return at
+
+    def _settle(self, side: Side) -> None:
+        """Sort the fresh pages into the run, and raise the threshold if there are too many."""
+        self._compact(side)
+        if side.fresh:
+            ids = np.unique(np.concatenate(side.fresh))
+            side.fresh = []
+            ids = ids[self.where[ids] == side.in_fresh]
+            keys = self.keys(ids)[0]
+            hot = side.passes(keys, ids, self.columns.host[ids])
+            self.where[ids] = np.where(hot, side.in_run, COLD)
+            side.insert(ids[hot], keys[hot])
+        keep = self._scan_pages()
+        if len(side.ids) > max(RUN_PAGES_MAX, 4 * keep):
+            self.where[side.ids[keep:]] = COLD
+            side.ids, side.neg = side.ids[:keep], side.neg[:keep]
+            side.cut_key[0], side.cut_id[0] = -side.neg[-1], side.ids[-1]
+            side.forget_low_cuts()
+
+    def _scan_pages(self) -> int:
+        return max(RUN_PAGES, len(self.columns) // RUN_SHARE)
+
+    def deepen(self, side: Side, at: int) -> int:
+        """Lower the usual threshold by a scan of the columns; return where the place `at` of the run is then."""
+        at = self._compact(side, at)
+        self.scans += 1
+        wanted, count = self._scan_pages(), len(self.columns)
+        step = max(count // SAMPLE_PAGES, 1)
+        sample = self._cold(side, np.arange(self.scans % step, count, step))[1]
+        rank = max(2 * wanted // step, 1)
+        while True:
+            least = np.partition(sample, len(sample) - rank)[len(sample) - rank] if rank < len(sample) else 0
+            ids, keys = self._cold(side, self._above(least))
+            ids, keys = (ids[keys >= least], keys[keys >= least]) if least else (ids, keys)
+            if not least or len(ids) >= wanted // 4:
+                break
+            rank = max(4 * rank, 4)
+        side.cut_key[0], side.cut_id[0] = (least, ID_MAX) if least else (0, -1)
+        if len(ids) > 4 * wanted:  # Very many count the same.
+            ids, keys = first(ids, keys, wanted)
+            worst = np.lexsort((ids, -keys))[-1]
+            side.cut_key[0], side.cut_id[0] = keys[worst], ids[worst]
+        self.where[ids] = side.in_run
+        side.insert(ids, keys)
+        return at
+
+    def _above(self, least: Any) -> Int64s:
+        """Return all pages that may count so much, and some more."""
+        count, credits = len(self.columns), self._credits[self._classes]
+        if not least:
+            return np.arange(count)
+        cash = int(least if self.discovery == 1 else least / max(self.discovery, 1.0) * (1 - 2.0**-50))
+        v = self.columns.v[:count]
+        above: Bools = v >= cash - int(credits.max(initial=0))
+        above |= v <= -cash - int(credits.min(initial=0))
+        return np.flatnonzero(above)
+
+    def _cold(self, side: Side, ids: Int64s) -> tuple[Int64s, Keys]:
+        """Return those of some pages that are cold and may be offered, of hosts with the usual threshold."""
+        ids = ids[self.where[ids] == COLD]
+        if side.slot is not None:
+            ids = ids[side.slot[self.columns.host[ids]] == 0]
+        keys, read = self.keys(ids)
+        fit = (keys > 0) & (read == side.number)
+        return ids[fit], keys[fit]
+
+    # Hosts with very many hot pages.
+
+    def park(self, ids: Int64s, hosts: NDArray[np.integer]) -> None:
+        """Take pages out of the run until their hosts have rested."""
+        before = self.where[ids]
+        for side in self.sides:
+            side.dirty |= bool((before == side.in_run).any())
+        self.where[ids] = WITH_HOST
+        order = np.argsort(hosts, kind="stable")
+        ids, hosts, crowded = ids[order], hosts[order], list[int]()
+        starts = np.flatnonzero(hosts[1:] != hosts[:-1]) + 1
+        ends = [*starts.tolist(), len(ids)]
+        for host, start, end in zip(hosts[[0, *starts]].tolist(), [0, *ends], ends, strict=False):
+            parked = self._with_host.setdefault(host, [])
+            parked.append(ids[start:end])
+            if len(parked) > HOST_PAGES or sum(map(len, parked)) > 2 * HOST_PAGES:
+                crowded.append(host)
+        if crowded:
+            self._thin(crowded)
+
+    def _thin(self, crowded: Sequence[int]) -> None:
+        """Leave with hosts that rest only the first of their pages of each side."""
+        ids = np.unique(np.concatenate([some for host in crowded for some in self._with_host.pop(host)]))
+        ids = ids[self.where[ids] == WITH_HOST]
+        keys, read = self.keys(ids)
+        self.where[ids] = COLD
+        ids, keys, read = ids[keys > 0], keys[keys > 0], read[keys > 0]
+        group = 2 * self.columns.host[ids].astype(np.int64) + read
+        order = np.lexsort((ids, -keys, group))
+        ids, keys, group = ids[order], keys[order], group[order]
+        nth = np.arange(len(ids)) - np.searchsorted(group, group)
+        for at in np.flatnonzero(nth == HOST_PAGES).tolist():  # The first one that goes: the one before is the last.
+            host, side = divmod(int(group[at]), 2)
+            self._raise_cut(self.sides[side], host, keys[at - 1], int(ids[at - 1]))
+        ids, group = ids[nth < HOST_PAGES], group[nth < HOST_PAGES]
+        self.where[ids] = WITH_HOST
+        starts = np.flatnonzero(group[1:] >> 1 != group[:-1] >> 1) + 1
+        bounds = [0, *starts.tolist(), len(ids)] if len(ids) else [0]
+        for start, end in pairwise(bounds):
+            self._with_host[int(group[start]) >> 1] = [ids[start:end]]
+
+    def _raise_cut(self, side: Side, host: int, key: Any, page: int) -> None:
+        """Let the threshold of a host be a page, unless it is higher."""
+        place = min((-key, page), side.cut_of(host))
+        side.set_cut(host, -place[0], place[1], len(self.mark))
+        if self.host_free[host] <= self.now:
+            heapq.heappush(side.open, (*place, host))
+
+    def parked(self, hosts: Int64s) -> Int64s:
+        """Return pages that wait for their hosts to have rested: the first ones of each host at least."""
+        found = [ids for host in hosts.tolist() for ids in self._with_host.get(host, ())]
+        ids = np.concatenate(found) if found else np.empty(0, np.int64)
+        waiting: Int64s = ids[self.where[ids] == WITH_HOST]
+        return waiting
+
+    def passed_over(self, hosts: NDArray[np.integer]) -> None:
+        """Note that pages of these hosts were looked at for nothing."""
+        self._passed.append(hosts)
+
+    def crowd(self) -> None:
+        """Take pages out of the run of hosts that were passed over for very many."""
+        if sum(map(len, self._passed)) <= 2 * HOST_PAGES:
+            self._passed.clear()
+            return
+        hosts, counts = np.unique(np.concatenate(self._passed), return_counts=True)
+        self._passed.clear()
+        for host in hosts[counts > 2 * HOST_PAGES].tolist():
+            for side in self.sides:
+                at = np.flatnonzero(self.columns.host[side.ids] == host)
+                at = at[self.where[side.ids[at]] == side.in_run]
+                if len(at) > HOST_PAGES:
+                    last = at[HOST_PAGES - 1]
+                    self._raise_cut(side, host, -side.neg[last], int(side.ids[last]))
+                    self.where[side.ids[at[HOST_PAGES:]]] = COLD
+                    side.dirty = True
+
+    def refill(self, side: Side, host: int, at: int) -> int:
+        """Bring more pages of a host with its own threshold into the run; return where the place `at` is then."""
+        at = self._compact(side, at)
+        self.pages.extend(self.columns.host[: len(self.columns)])
+        ids = self.pages.of(np.array([host]))
+        wanted = HOST_PAGES if self.single[host] else max(HOST_PAGES, len(ids) // HOST_SHARE)
+        ids = ids[self.where[ids] == COLD]
+        keys, read = self.keys(ids)
+        mine = (keys > 0) & (read == side.number)
+        count, (ids, keys) = int(np.count_nonzero(mine)), first(ids[mine], keys[mine], wanted)
+        if count > len(ids):
+            worst = np.lexsort((ids, -keys))[-1]
+            side.set_cut(host, keys[worst], int(ids[worst]), len(self.mark))
+            heapq.heappush(side.open, (*side.cut_of(host), host))
+        else:
+            side.set_cut(host, 0, -1, len(self.mark))
+        self.where[ids] = side.in_run
+        side.insert(ids, keys)
+        return at
+
+
+def first(ids: Int64s, keys: Keys, count: int) -> tuple[Int64s, Keys]:
+    """Return the `count` pages with the largest keys, ties by id, in no order; `ids` ascend."""
+    if len(ids) <= count:
+        return ids, keys
+    edge = np.partition(keys, len(keys) - count)[len(keys) - count]
+    above = np.flatnonzero(keys > edge)
+    at = np.concatenate((above, np.flatnonzero(keys == edge)[: count - len(above)]))
+    return ids[at], keys[at]

@@ -1,0 +1,359 @@
+"""Choices from the hot orders of all shards: the first free pages, merged; of a host with a delay at most one."""
+
+import heapq
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.frontier.hot_order import HELD, HotOrder, Int64s, Keys, Side, first
+
+Bools = NDArray[np.bool_]
+STRETCH: Final = 64  # Entries of a run that are looked at first; it doubles.
+DOMAIN_PAGES: Final = 1 << 16  # The pages of a larger domain are looked for in the run first.
+FIRST_DUE: Final = 1_024  # Held pages that are looked at first, when the time of the next free one is wanted.
+SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,)}
+
+
+@dataclass(eq=False, slots=True)
+class Within:
+    """Hosts that pages are wanted of, by shard: those of a domain. Keep it, for it remembers their pages."""
+
+    hosts: list[Int64s]  # Ascending numbers, of each shard; `extend` adds new ones.
+    _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # Of each shard: as of so many pages.
+    _masks: dict[int, tuple[int, Bools]] = field(default_factory=dict)
+
+    def pages(self, shard: int, order: HotOrder) -> Int64s:
+        """Return the ids of the pages of these hosts, ascending. New pages are looked through once."""
+        column = order.columns.host[: len(order.columns)]
+        if shard not in self._pages:
+            order.pages.extend(column)
+            self._pages[shard] = len(column), np.sort(order.pages.of(self.hosts[shard]))
+        known, ids = self._pages[shard]
+        if known < len(column):
+            later = known + np.flatnonzero(self.mask(shard, order)[column[known:]])
+            self._pages[shard] = len(column), np.concatenate((ids, later)) if len(later) else ids
+        return self._pages[shard][1]
+
+    def mask(self, shard: int, order: HotOrder) -> Bools:
+        """Return which hosts of a shard are meant, by number."""
+        count, hosts = len(order.mark), self.hosts[shard]
+        known = self._masks.get(shard)
+        if known is None or known[0] != len(hosts) or len(known[1]) < count:
+            mask = np.zeros(count, np.bool_)
+            mask[hosts] = True
+            known = self._masks[shard] = len(hosts), mask
+        return known[1]
+
+
+class Source(Protocol):
+    """Pages of a shard in their order, a stretch at a time."""
+
+    shard: int
+    ids: Int64s  # The pages that were looked at and not taken yet,
+    neg: Keys  # and their negative keys.
+    done: bool  # There are no more,
+    short: bool  # or there are, and another source has to be asked for them.
+
+    def fill(self, size: int) -> None:
+        """Look at up to so many more."""
+
+    def close(self) -> None:
+        """Leave the order as other choices need it."""
+
+
+class RunSource:
+    """The run of one side of a hot order."""
+
+    def __init__(self, shard: int, order: HotOrder, side: Side, *, inside: Bools | None, deepen: bool) -> None:
+        """Begin at the head of the run: hosts in `inside` only, and no scan of the columns if not `deepen`."""
+        self.shard, self._order, self._side, self._inside, self._deepen = shard, order, side, inside, deepen
+        self.ids, self.neg, self.done, self.short = side.ids[:0], side.neg[:0], False, False
+        self._at = 0
+        self._aside: list[tuple[Any, int, int]] = []
+
+    def fill(self, size: int) -> None:
+        """Look at up to so many entries, or bring pages into the run where it ends."""
+        order, side = self._order, self._side
+        end, host = self._limit()
+        if self._at < end:
+            end = min(end, self._at + size)
+            ids, neg = side.ids[self._at : end], side.neg[self._at : end]
+            self._at = end
+            self._look(ids, neg)
+        elif host is not None:
+            self._at = order.refill(side, host, self._at)
+        elif side.whole:
+            self.done = True
+        elif self._deepen:
+            order.crowd()
+            self._at = order.deepen(side, self._at)
+        else:
+            self.done = self.short = True
+
+    def _limit(self) -> tuple[int, int | None]:
+        """Return up to where the run has all pages, and the host that lacks some there; None for all hosts."""
+        order, side = self._order, self._side
+        end = len(side.ids) if side.whole else side.place(-side.cut_key[0], int(side.cut_id[0]))
+        while side.open:
+            neg, page, host = side.open[0]
+            if host not in side.slot_of or side.cut_of(host) != (neg, page) or not neg:
+                heapq.heappop(side.open)  # It has another one since, or none.
+            elif order.host_free[host] > order.now:
+                heapq.heappop(side.open)  # Until it has rested.
+            elif order.mark[host] == order.tick or (self._inside is not None and not self._inside[host]):
+                self._aside.append(heapq.heappop(side.open))
+            else:
+                place = side.place(neg, page)
+                if place <= end:
+                    if place <= self._at:
+                        heapq.heappop(side.open)
+                    return place, host
+                break
+        return end, None
+
+    def _look(self, ids: Int64s, neg: Keys) -> None:
+        order = self._order
+        order.looked += len(ids)
+        keep = order.where[ids] == self._side.in_run
+        hosts = order.columns.host[ids]
+        resting = keep & (order.host_free[hosts] > order.now)
+        if resting.any():
+            order.park(ids[resting], hosts[resting])
+            keep &= ~resting
+        passed = keep & (order.mark[hosts] == order.tick)
+        if passed.any():
+            order.passed_over(hosts[passed])
+            keep &= ~passed
+        if self._inside is not None:
+            keep &= self._inside[hosts]
+        self.ids, self.neg = ids[keep], neg[keep]
+
+    def close(self) -> None:
+        """Leave the order as other choices need it."""
+        for entry in self._aside:
+            heapq.heappush(self._side.open, entry)
+
+
+class ListSource:
+    """Given pages of a hot order, free ones, sorted as far as somebody looks."""
+
+    def __init__(self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int]) -> None:
+        """Look at pages with ascending ids."""
+        self.shard, self._order = shard, order
+        keys, read = order.keys(ids)
+        order.looked += len(ids)
+        fit = keys > 0 if len(sides) > 1 else (keys > 0) & (read == sides[0])
+        self._ids, self._keys = ids[fit], keys[fit]
+        self._sorted: Int64s | None = None
+        self.ids, self.neg, self.done, self.short = self._ids[:0], -self._keys[:0], False, False
+
+    def fill(self, size: int) -> None:
+        """Sort the next pages, eight times as many as asked for, and leave out those that are held."""
+        order = self._order
+        if self._sorted is not None:
+            left = ~np.isin(self._ids, self._sorted)
+            self._ids, self._keys = self._ids[left], self._keys[left]
+        ids, keys = first(self._ids, self._keys, 8 * size)
+        self._sorted, self.done = ids, len(ids) == len(self._ids)
+        hosts = order.columns.host[ids]
+        free = (order.where[ids] != HELD) & (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+        ids, keys = ids[free], keys[free]
+        by_key = np.lexsort((ids, -keys))
+        self.ids, self.neg = ids[by_key], -keys[by_key]
+
+    def close(self) -> None:
+        """There is nothing to leave."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picked:
+    """Pages in their order. Arrays are (n,)."""
+
+    shards: Int64s
+    ids: Int64s
+    hosts: Int64s  # Their numbers, each in its shard.
+    counts: Keys  # What each counts.
+    following: int | float  # What the next one does that was not taken; 0 if there is none.
+
+    def __len__(self) -> int:
+        """Count the pages."""
+        return len(self.ids)
+
+
+Fit = Callable[[Int64s, Int64s], Bools]
+
+
+def pick(
+    orders: Sequence[HotOrder],
+    count: int,
+    now: Sequence[float],
+    *,
+    mode: str = "any",
+    busy: Sequence[Int64s] | None = None,
+    within: Within | None = None,
+    fit: Fit | None = None,
+) -> Picked:
+    """Return the first free pages of all shards, ties by shard and id; of a host that rests between two at most one.
+
+    Args:
+        orders: of each shard.
+        count: how many at most.
+        now: by the clock of each order; it never goes back.
+        mode: "any", "discover" for pages never read, "refresh" for others.
+        busy: numbers of hosts to pass over, of each shard.
+        within: only of these hosts.
+        fit: told shards and hosts of pages in their order, tells which may be had; each call goes on from the one
+            before.
+    """
+    for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
+        order.advance(time)
+        order.begin(busy[shard] if busy is not None else None)
+    listed = within is None
+    while True:
+        sources = _sources(orders, SIDES[mode], within, listed=listed)
+        try:
+            picked = _merge(orders, sources, count, fit)
+        finally:
+            for source in sources:
+                source.close()
+            for order in orders:
+                order.crowd()
+        if listed or len(picked) > count or not any(source.short for source in sources):
+            break
+        listed = True
+        for shard, order in enumerate(orders):  # What was marked as taken is not.
+            order.begin(busy[shard] if busy is not None else None)
+    following = picked.counts[count].item() if len(picked) > count else 0
+    return Picked(picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following)
+
+
+def first_free(
+    orders: Sequence[HotOrder],
+    *,
+    mode: str = "any",
+    busy: Sequence[Int64s] | None = None,
+    within: Within | None = None,
+    seconds_max: float = 60.0,
+) -> float | None:
+    """Return in how many seconds the first wanted page is free, exact up to `seconds_max`; None if there is none.
+
+    To be asked after a choice of the same pages that found none. See `pick`. Costs what is due soon, or the pages
+    of a domain, not what waits.
+    """
+    found: list[float] = []
+    for shard, order in enumerate(orders):
+        order.begin(busy[shard] if busy is not None else None)
+        count, best, upto = FIRST_DUE, np.inf, -np.inf
+        if within is not None:
+            best, upto = _soonest(order, within.pages(shard, order), mode), np.inf
+        while best > upto and (best == np.inf or upto < order.now + seconds_max):
+            held, pages_upto = order.page_timers.first(count)
+            hosts, hosts_upto = order.host_timers.first(count)
+            runs = [order.sides[side].ids for side in SIDES[mode]]
+            ids = np.concatenate((held, order.parked(np.unique(hosts)), *runs))
+            best, upto = _soonest(order, ids, mode), min(pages_upto, hosts_upto)
+            count *= 8
+        if best < np.inf:
+            found.append(max(best - order.now, 0.0))
+    return min(found, default=None)
+
+
+def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
+    """Return when the first of some pages is free, if it is wanted."""
+    keys, read = order.keys(ids)
+    hosts = order.columns.host[ids]
+    wanted = (keys > 0) & (order.mark[hosts] != order.tick)
+    if mode != "any":
+        wanted &= read == (mode == "refresh")
+    ids, hosts = ids[wanted], hosts[wanted]
+    return float(np.maximum(order.free_at(ids), order.host_free[hosts]).min(initial=np.inf))
+
+
+def _sources(orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, *, listed: bool) -> list[Source]:
+    found: list[Source] = []
+    for shard, order in enumerate(orders):
+        inside = None
+        if within is not None:
+            if not len(within.hosts[shard]):
+                continue
+            ids = within.pages(shard, order)
+            if listed or len(ids) <= DOMAIN_PAGES:
+                found.append(ListSource(shard, order, ids, sides))
+                continue
+            inside = within.mask(shard, order)
+        found += [RunSource(shard, order, order.sides[side], inside=inside, deepen=within is None) for side in sides]
+    return found
+
+
+def _merge(orders: Sequence[HotOrder], sources: Sequence[Source], count: int, fit: Fit | None) -> Picked:
+    """Take pages from sources in the order over all of them: more than `count`, if there are more."""
+    size, have = max(STRETCH, 2 * count), 0
+    nothing = np.empty(0, np.int64)
+    found: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
+    while have <= count:
+        for source in sources:
+            while not len(source.ids) and not source.done:
+                source.fill(size)
+                size *= 2
+        some = [source for source in sources if len(source.ids)]
+        if not some or any(source.short for source in sources):
+            break
+        shards, ids, neg = _upto(some)
+        hosts = np.empty(len(ids), np.int64)
+        for shard in {source.shard for source in some}:
+            at = np.flatnonzero(shards == shard)
+            hosts[at] = orders[shard].columns.host[ids[at]]
+        keep = _different(orders, shards, hosts)
+        shards, ids, neg, hosts = shards[keep], ids[keep], neg[keep], hosts[keep]
+        if fit is not None and len(ids):
+            fits = fit(shards, hosts)
+            for shard in np.unique(shards[~fits]).tolist():
+                refused = hosts[~fits & (shards == shard)]
+                orders[shard].mark[refused] = orders[shard].tick
+                orders[shard].passed_over(refused)
+            shards, ids, neg, hosts = shards[fits], ids[fits], neg[fits], hosts[fits]
+        found.append((shards, ids, hosts, -neg))
+        have += len(ids)
+    columns: list[Any] = [np.concatenate(parts) for parts in zip(*found[len(found) > 1 :], strict=True)]
+    return Picked(columns[0], columns[1], columns[2], columns[3], 0)
+
+
+def _upto(sources: Sequence[Source]) -> tuple[Int64s, Int64s, Keys]:
+    """Take from sources what comes before all that was not looked at in any, merged: shards, ids and negative keys."""
+    ends = [(source.neg[-1], source.shard, int(source.ids[-1])) for source in sources if not source.done]
+    parts: list[tuple[Int64s, Int64s, Keys]] = []
+    for source in sources:
+        end = len(source.ids)
+        if ends:
+            neg, shard, page = min(ends)
+            low, high = (int(np.searchsorted(source.neg, neg, side=side)) for side in ("left", "right"))
+            if source.shard == shard:
+                end = low + int(np.searchsorted(source.ids[low:high], page, side="right"))
+            else:
+                end = high if source.shard < shard else low
+        parts.append((np.full(end, source.shard), source.ids[:end], source.neg[:end]))
+        source.ids, source.neg = source.ids[end:], source.neg[end:]
+    if len(parts) == 1:
+        return parts[0]
+    columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
+    order = np.lexsort((columns[1], columns[0], columns[2]))
+    return columns[0][order], columns[1][order], columns[2][order]
+
+
+def _different(orders: Sequence[HotOrder], shards: Int64s, hosts: Int64s) -> Bools:
+    """Tell which pages to keep: of a host with a delay the first, if none was taken before."""
+    keep = np.ones(len(hosts), np.bool_)
+    for shard in np.unique(shards).tolist():
+        order, at = orders[shard], np.flatnonzero(shards == shard)
+        late = order.mark[hosts[at]] == order.tick  # Marked since they were looked at.
+        single = np.flatnonzero(order.single[hosts[at]] & ~late)
+        different, nth = np.unique(hosts[at[single]], return_index=True)
+        late[single] = True
+        late[single[nth]] = False
+        order.mark[different] = order.tick
+        order.passed_over(hosts[at[late]])
+        keep[at[late]] = False
+    return keep

@@ -1,0 +1,141 @@
+"""Times of numbers: which are due, in sorted runs, so that a million cost what comes due; and the time of each."""
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+RECENT_MAX: Final = 4_096  # Unsorted entries; past it they become a sorted run.
+BLOCK_BITS: Final = 6  # Of a sparse column, so many numbers, 64, have their times in a block.
+RUNS_RATIO: Final = 2  # A run is merged with the one before unless that is so many times as long.
+
+
+class Timers:
+    """Numbers and the times when each is due. A number may be set several times; it is then returned as often.
+
+    >>> timers = Timers()
+    >>> timers.add(np.array([7, 8, 9]), np.array([3.0, 1.0, 2.0]))
+    >>> timers.due(2.0), timers.due(2.5), timers.due(3.0)
+    (array([8, 9]), array([], dtype=int64), array([7]))
+    """
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._runs: list[tuple[Floats, Int64s]] = []
+        self._recent: list[tuple[Floats, Int64s]] = []
+        self._recent_count, self._soonest = 0, np.inf
+
+    def __len__(self) -> int:
+        """Count the entries that are not due yet."""
+        return self._recent_count + sum(len(times) for times, _ in self._runs)
+
+    def add(self, numbers: Int64s, until: Floats) -> None:
+        """Let numbers be due at times; those at infinity never are, and are not kept."""
+        finite = until < np.inf
+        if not finite.all():
+            numbers, until = numbers[finite], until[finite]
+        if not len(numbers):
+            return
+        self._recent.append((until, numbers))
+        self._recent_count += len(numbers)
+        self._soonest = min(self._soonest, float(until.min()))
+        if self._recent_count > RECENT_MAX:
+            self._sort()
+
+    def _sort(self) -> None:
+        """Make a run of what is not sorted yet, and merge runs of similar lengths."""
+        if not self._recent:
+            return
+        self._runs.append(_in_order(self._recent))
+        self._recent, self._recent_count, self._soonest = [], 0, np.inf
+        while len(self._runs) > 1 and len(self._runs[-2][0]) <= RUNS_RATIO * len(self._runs[-1][0]):
+            self._runs[-2:] = [_in_order(self._runs[-2:])]
+
+    def due(self, now: float) -> Int64s:
+        """Remove and return the numbers that are due, in no order."""
+        found: list[Int64s] = []
+        for at, (times, numbers) in enumerate(self._runs):
+            if times[0] <= now:
+                end = int(np.searchsorted(times, now, side="right"))
+                found.append(numbers[:end])
+                self._runs[at] = times[end:], numbers[end:]
+        self._runs = [run for run in self._runs if len(run[0])]
+        if self._soonest <= now:
+            times, numbers = _in_order(self._recent)
+            end = int(np.searchsorted(times, now, side="right"))
+            found.append(numbers[:end])
+            self._recent_count = len(times) - end
+            self._recent = [(times[end:], numbers[end:])] if self._recent_count else []
+            self._soonest = float(times[end]) if end < len(times) else np.inf
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def first(self, count: int) -> tuple[Int64s, float]:
+        """Return numbers among which are the `count` that are due first, and the time up to which they are all."""
+        self._sort()
+        found = [numbers[:count] for _, numbers in self._runs]
+        upto = min((float(times[count]) for times, _ in self._runs if len(times) > count), default=np.inf)
+        return (np.concatenate(found) if found else np.empty(0, np.int64)), upto
+
+
+def _in_order(parts: list[tuple[Floats, Int64s]]) -> tuple[Floats, Int64s]:
+    times, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
+    order = np.argsort(times, kind="stable")  # Which is quick where parts are sorted already.
+    return times[order], numbers[order]
+
+
+class SparseTimes:
+    """A column of times by number, of which blocks of 64 are kept that somebody wrote to. Others are 0.
+
+    >>> times = SparseTimes()
+    >>> times.set(np.array([7, 900]), np.array([1.5, 2.5]), lambda: np.array([7]))
+    >>> times.get(np.array([900, 8, 7]))
+    array([2.5, 0. , 1.5])
+    """
+
+    def __init__(self) -> None:
+        """Start with zeros."""
+        self._block = np.zeros(0, np.int32)  # Of each stretch of numbers; block 0 stays zero.
+        self._times = np.zeros((1, 1 << BLOCK_BITS))
+        self._used = 1
+
+    def get(self, numbers: Int64s) -> Floats:
+        """Return the times of numbers."""
+        at = numbers >> BLOCK_BITS
+        if len(numbers) and int(at.max()) >= len(self._block):
+            self._reach(int(at.max()))
+        found: Floats = self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)]
+        return found
+
+    def set(self, numbers: Int64s, times: Floats, kept: Callable[[], Int64s]) -> None:
+        """Write times; where there is no room, those of all numbers but `kept` are forgotten first."""
+        if not len(numbers):
+            return
+        at = numbers >> BLOCK_BITS
+        if int(at.max()) >= len(self._block):
+            self._reach(int(at.max()))
+        new = np.unique(at[self._block[at] == 0])
+        if self._used + len(new) > len(self._times):
+            self._compact(np.unique(kept() >> BLOCK_BITS), len(np.unique(at)))
+            new = np.unique(at[self._block[at] == 0])
+        if len(new):
+            self._block[new] = np.arange(self._used, self._used + len(new))
+            self._times[self._used : self._used + len(new)] = 0.0
+            self._used += len(new)
+        self._times[self._block[at], numbers & ((1 << BLOCK_BITS) - 1)] = times
+
+    def _reach(self, stretch: int) -> None:
+        more = max(stretch + 1 - len(self._block), len(self._block) // 4)
+        self._block = np.concatenate((self._block, np.zeros(more, np.int32)))
+
+    def _compact(self, stretches: Int64s, more: int) -> None:
+        stretches = stretches[stretches < len(self._block)]
+        stretches = stretches[self._block[stretches] > 0]
+        times = np.zeros((2 * (1 + len(stretches) + more), 1 << BLOCK_BITS))
+        times[1 : 1 + len(stretches)] = self._times[self._block[stretches]]
+        self._block[:] = 0
+        self._block[stretches] = np.arange(1, 1 + len(stretches))
+        self._times, self._used = times, 1 + len(stretches)

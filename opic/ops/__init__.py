@@ -1,0 +1,1 @@
+"""What is done to a whole crawl: backup and restore."""

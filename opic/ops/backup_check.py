@@ -1,0 +1,198 @@
+"""The check of a backup: each shard is put together from the files alone, recounted, and compared with the others.
+
+It is done before a backup gets its manifest, and before a restore writes anything. One shard at a time is in memory.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from opic.cash import Rules
+from opic.errors import SettingsError, StoreDamaged, StoreError
+from opic.ledger import Audit
+from opic.ops.backup_files import LOG_SHARD, file_name, read_values
+from opic.replica.audit import audit_replica
+from opic.replica.batch import entry_digest
+from opic.replica.checkpoint import Loading, blocks_of
+from opic.replica.effect import NO_DIGEST, Effect, Head
+from opic.replica.follow import head_of
+from opic.replica.replica import Replica
+from opic.store.shard import books_of
+from opic.transfer import Transfer, source_of
+
+OUTBOX = "out:"
+
+
+@dataclass(slots=True)
+class Waiting:
+    """What waits in an outbox of the copy."""
+
+    first: int  # The number of its first entry,
+    previous: bytes  # and the digest of the one before.
+    count: int = 0
+    digest: bytes = NO_DIGEST  # Of the last one.
+    grains: int = 0
+
+
+@dataclass(slots=True)
+class ShardChecked:
+    """What the files say of one shard."""
+
+    audit: Audit
+    head: Head
+    offsets: dict[str, int]
+    sent: dict[int, tuple[int, bytes]]  # To each shard: how many entries, the digest of the last.
+    taken: dict[int, bytes]  # Of each shard: the digest of the last entry.
+    pages: int
+    records: int
+    waiting: dict[int, Waiting] = field(default_factory=dict)
+
+
+def rules_of(manifest: Mapping[str, Any]) -> Rules:
+    """Return the rules of the crawl that was copied."""
+    return Rules(**{name: value for name, value in manifest["rules"].items() if name != "shards"})
+
+
+def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChecked]:
+    """Put every shard together, recount its books, and see that all shards are of one state.
+
+    Args:
+        directory: of the backup.
+        manifest: of which `shards` and `rules` are used. Checksums are not looked at: see `read_manifest`.
+
+    Raises:
+        SettingsError: a record, a block or another part is missing or damaged.
+        StoreError: the books don't balance, so that the copy is worth nothing.
+    """
+    rules = rules_of(manifest)
+    shards = [_check_shard(directory, rules, number) for number in range(manifest["shards"])]
+    wrong = [f"shard {n}: {text}" for n, shard in enumerate(shards) for text in _mismatches(shard.audit)]
+    wrong += _between(shards)
+    if wrong:
+        raise StoreError(f"the books don't balance ({'; '.join(wrong)}): see `opic audit`")
+    return shards
+
+
+def audit_of(parts: Sequence[Audit]) -> dict[str, object]:
+    """Return the audit of all shards, as a manifest has it."""
+    names = ("minted", "pages", "virtual", "in_flight")
+    return {name: sum(getattr(part, name) for part in parts) for name in names} | {
+        "conserved": all(part.conserved for part in parts)
+    }
+
+
+def _mismatches(audit: Audit) -> list[str]:
+    wrong = list(audit.mismatches)
+    if audit.minted != audit.pages + audit.virtual + audit.in_flight:
+        wrong.append("minted is not pages + virtual + in flight")
+    return wrong
+
+
+def _check_shard(directory: Path, rules: Rules, number: int) -> ShardChecked:
+    hashes, waiting, end = _read_keys(directory / file_name(number, "keys"))
+    replica = Replica(rules, number)
+    try:
+        records = _load(directory, replica)
+        head = head_of([hashes["head"].get(name) for name in (b"lsn", b"digest")])
+        if replica.head != head:
+            raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, the shard was at {head.lsn}")
+        if books_of(hashes["books"]) != replica.books:
+            raise StoreDamaged("its totals are not those of the last record")
+        counts = {int(to): int(count) for to, count in hashes.get("sent", {}).items()}
+        if counts != {to: count for to, (count, _) in replica.sent.items()}:
+            raise StoreDamaged("its counts of what it sent are not those of its records")
+        if number == LOG_SHARD:
+            _check_log(directory / file_name(number, "log"), end)
+    except StoreDamaged as error:
+        raise SettingsError(f"{directory}: shard {number}: {error}: use another backup") from error
+    except (KeyError, ValueError, TypeError) as error:
+        raise SettingsError(f"{directory}: shard {number} lacks something ({error!r}): use another backup") from error
+    audit = audit_replica(replica, 0 if number else rules.minted)
+    return ShardChecked(
+        audit=audit,
+        head=head,
+        offsets={name.decode(): int(offset) for name, offset in sorted(hashes.get("offsets", {}).items())},
+        sent=replica.sent,
+        taken=replica.taken,
+        pages=len(replica),
+        records=records,
+        waiting=waiting,
+    )
+
+
+def _load(directory: Path, replica: Replica) -> int:
+    effects: list[Effect] = []
+    for record in read_values(directory / file_name(replica.shard, "journal")):
+        effect = Effect.unpack(record)
+        if effects and (effect.lsn, effect.previous) != (effects[-1].lsn + 1, effects[-1].digest):
+            raise StoreDamaged(f"record {effect.lsn} does not follow {effects[-1].lsn}")
+        effects.append(effect)
+    if not effects:
+        return 0
+    loading, lacking = Loading(replica, effects), set(range(blocks_of(effects[-1].pages)))
+    for name, image in read_values(directory / file_name(replica.shard, "blocks")):
+        fields = {key.decode(): value for key, value in image.items()} if isinstance(image, dict) else {}
+        if name == "names":
+            loading.take_names(fields)
+        elif name != "seen" and fields:
+            loading.take_block(name, fields)
+            lacking.discard(name)
+    for block in sorted(lacking):
+        loading.take_block(block, {})
+    loading.finish()
+    return len(effects)
+
+
+def _read_keys(path: Path) -> tuple[dict[str, dict[bytes, bytes]], dict[int, Waiting], int]:
+    """Return the hashes, what waits in outboxes, and the log's end."""
+    hashes: dict[str, dict[bytes, bytes]] = {"head": {}, "books": {}}
+    waiting: dict[int, Waiting] = {}
+    end = 0
+    for name, kind, value in read_values(path):
+        if kind == "hash":
+            hashes.setdefault(name, {}).update(value)
+        elif name == "end":
+            end = int(value)
+        elif name.startswith(OUTBOX):
+            for entry_id, fields in value:
+                _wait(waiting, int(name.removeprefix(OUTBOX)), int(entry_id.partition(b"-")[2]), fields)
+    return hashes, waiting, end
+
+
+def _wait(waiting: dict[int, Waiting], to: int, number: int, fields: Mapping[bytes, bytes]) -> None:
+    one = waiting.setdefault(to, Waiting(number, fields[b"p"], digest=fields[b"p"]))
+    if number != one.first + one.count or fields[b"p"] != one.digest:
+        raise SettingsError(f"an outbox to shard {to} lacks entry {one.first + one.count}: use another backup")
+    one.count, one.digest = one.count + 1, entry_digest(one.digest, fields[b"v"])
+    one.grains += int(Transfer.unpack(fields[b"v"]).grains.sum())
+
+
+def _between(shards: Sequence[ShardChecked]) -> list[str]:
+    """Say what does not fit between shards: what each sent is what the other took, and the rest waits."""
+    wrong, grains = [], 0
+    for of, source in enumerate(shards):
+        for to, target in enumerate(shards):
+            sent, last = source.sent.get(to, (0, NO_DIGEST))
+            taken = target.offsets.get(source_of(of), 0)
+            found = source.waiting.get(to) or Waiting(sent, last, digest=last)
+            grains += found.grains
+            if (found.first, found.first + found.count, found.digest) != (taken, sent, last):
+                wrong.append(f"shard {of} sent {sent} entries to {to}, which took {taken}, and {found.count} wait")
+            elif found.previous != target.taken.get(of, NO_DIGEST):
+                wrong.append(f"what shard {to} took of shard {of} is not what that one sent")
+    if grains != (in_flight := sum(shard.audit.in_flight for shard in shards)):
+        wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
+    return wrong
+
+
+def _check_log(path: Path, end: int) -> None:
+    next_: int | None = None
+    for entries in read_values(path):
+        for entry_id, _ in entries:
+            number = int(entry_id.partition(b"-")[2])
+            if next_ is not None and number != next_:
+                raise StoreDamaged(f"the log of accepted events lacks event {next_}")
+            next_ = number + 1
+    if next_ is not None and next_ != end:
+        raise StoreDamaged(f"the log of accepted events ends at {next_}, not at {end}")

@@ -1,0 +1,570 @@
+"""A batch of events: what they do to a shard, decided on a replica's arrays and written down as one effect.
+
+The events are worked through one after the other, each seeing what those before it paid, exactly as `opic.ledger` has
+it. Only scalars are sequential: cash of the pages that are read, totals, the pool. Pages that are read or change their
+state in the batch are held as small objects meanwhile; everything else is found by numpy for the whole batch at once.
+Nothing is changed here: that is what `Replica.apply` does with the effect.
+"""
+
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
+from opic.classes import NO_ROOM, NO_WEIGHTS
+from opic.errors import BadInput, OutOfOrder
+from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
+from opic.replica.named import Context, Named, distinct
+from opic.replica.replica import pack_bits
+from opic.series import ENTRY_ROUNDS, ENTRY_US, Entry
+from opic.transfer import NO_NUMBERS, Transfer
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+LINKS_A_BATCH_MAX: Final = 4_000  # A record of 20 to 30 kB: smaller ones cost more each, larger ones hold the server.
+URL_BYTES_A_BATCH_MAX: Final = 8 << 20  # Unless one event alone has more.
+LINKS_DIGEST_BYTES: Final = 6
+NEVER: Final = 1 << 63
+READ: Final = Outcome.READ
+OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
+TAGGED = int(Flag.TAGGED)
+
+
+@dataclass(slots=True)
+class Input:
+    """A record with its partition, and what it says once it was decoded: kept for the next try."""
+
+    partition: str
+    record: Record
+    event: Event | None = None
+    previous: bytes | None = None  # Of an outbox's entry: the digest of the one before.
+
+    def decoded(self, limits: Limits) -> Event:
+        """Return what it says."""
+        if self.event is None:
+            self.event = decode_record(self.partition, self.record, limits)
+        return self.event
+
+
+@dataclass(slots=True)
+class _Page:
+    """A page that is read, or may change its state, in this batch."""
+
+    id: int
+    v: int
+    state: int
+    spent: int
+    digest: int
+    times_gone: int
+    gone_until_us: int
+
+    @property
+    def slot(self) -> int:
+        return self.state & CLASS_BITS
+
+
+class Batch:
+    """As many of some inputs as make one effect. Made, then decided once."""
+
+    effect: Effect
+    books: Books
+
+    def __init__(self, context: Context, inputs: Sequence[Input], start: int) -> None:
+        """Take as many inputs from `start` on as one record of the journal takes."""
+        self.context, self.replica, self.rules = context, context.replica, context.rules
+        self.events: list[Event] = []
+        end, links = start, 0
+        while end < len(inputs):
+            event = inputs[end].decoded(context.limits)
+            links += len(event.links) + len(event.seeds) + 1
+            if event.transfer is not None:
+                links += len(event.transfer.urls)
+            if end > start and (links > LINKS_A_BATCH_MAX or event.concerns_classes):
+                break
+            self.events.append(event)
+            end += 1
+            if event.concerns_classes:  # It has a record of its own.
+                break
+        self.inputs, self.end = inputs[start:end], end
+        self.offsets = {one.partition: one.record.offset + 1 for one in self.inputs}  # The next ones after this.
+        self.calls: dict[bytes, int] = {}  # Records of calls with an Idempotency-Key -> their time.
+        self.letters: list[str | bytes] = []
+        self.fetches: list[float] = []  # Page, 1 if it failed, when; and so on.
+        self.unread: list[tuple[int, int]] = []  # Of these, those that were no reads: page, 1 if it failed.
+        self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # To which shard: number, digest before, entry.
+
+    def call_names(self) -> list[bytes]:
+        """Return the names of records of calls with an Idempotency-Key."""
+        return [one.record.call for one in self.inputs if one.record.call]
+
+    # Who is named.
+
+    def decide(self, seen: Mapping[bytes, int]) -> Effect:
+        """Work out what happens.
+
+        Args:
+            seen: times of records of calls with an Idempotency-Key that took effect before.
+
+        Raises:
+            StoreFull: a total would leave its range.
+            OutOfOrder: an entry of another shard does not follow the last one that was taken.
+        """
+        self.repeats = [bool(one.record.call) and self._repeats(one.record, seen) for one in self.inputs]
+        self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
+        self.entries: list[bytes] = []
+        self.classes, self.defined = self.replica.classes, False
+        self.grants = 0  # For every page of the other shards.
+        self.taken: dict[int, bytes] = {}
+        self.moved_page, self.moved = list[Int64s](), list[Int64s]()
+        # Page, cash, share, time of fetch, digest, links in this shard, event: of each read.
+        self.reads: list[tuple[int, int, int, int, int, int, int]] = []
+        self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
+        self.gone: dict[int, _Page] = {}
+        self.far_sent: list[Int64s] = []
+        self.named = Named(self.context, self.events, self.repeats)
+        self._hold(self.named.event_of)
+        self._await_entry()
+        try:
+            self._work_through()
+        except BaseException:
+            self.context.far.drop()
+            raise
+        self.books.version += 1
+        self.books.check(0 if self.replica.shard else self.rules.minted)
+        self._finish()
+        return self.effect
+
+    def _repeats(self, record: Record, seen: Mapping[bytes, int]) -> bool:
+        """Tell whether a record of a call took effect before, within a day of record time; remember it."""
+        last = self.calls.get(record.call, seen.get(record.call))
+        if last is not None and record.time_us - last < DAY_US:
+            return True
+        self.calls[record.call] = record.time_us
+        return False
+
+    def _hold(self, event_of: Int64s) -> None:
+        """Take the pages that may change by more than deposits into objects; count open pages among the others."""
+        columns, count = self.replica.columns, len(self.events)
+        state = columns.state[self.named.links]
+        gone = self.named.links[(state & GONE) != 0]
+        named = [page for page in self.named.own if page >= 0]
+        for pages in self.named.seeds.values():
+            seeds = np.array(pages, np.int64)
+            named += seeds[(columns.state[seeds] & (GONE | EXCLUDED)) != 0].tolist()
+        named += [page for e in self.events for page in range(*e.ids) if page < self.named.first]
+        ids = distinct(np.concatenate((np.array(named, np.int64), gone)))
+        rows = self.replica.histories.rows
+        row = columns.row[ids]
+        self.held = {
+            numbers[0]: _Page(*numbers)
+            for numbers in zip(
+                ids.tolist(), columns.v[ids].tolist(), columns.state[ids].tolist(), rows.spent[row].tolist(),
+                rows.digest[row].tolist(), rows.times_gone[row].tolist(), rows.gone_until_us[row].tolist(), strict=True,
+            )
+        }  # fmt: skip
+        self.state_before = {page.id: page.state for page in self.held.values()}
+        mark = self.context.marks(self.named.first + len(self.named.new_urls))
+        mark[ids] = True
+        held = mark[self.named.links]
+        mark[ids] = False
+        self.hits: dict[int, list[_Page]] = {}
+        for place in np.flatnonzero(held).tolist():
+            self.hits.setdefault(int(event_of[place]), []).append(self.held[int(self.named.links[place])])
+        self.still = ~held
+        self.open_links = np.bincount(event_of[((state & OPEN) != 0) & ~held], minlength=count).tolist()
+        self.link_states = state
+        # The held pages that become known, by the event in which they do.
+        news = ids[ids >= self.named.first]
+        self.new_held: dict[int, list[_Page]] = {}
+        if len(news):
+            known_after = np.cumsum(self.named.new_by_event)
+            events = np.searchsorted(known_after, news - self.named.first, side="right").tolist()
+            for page, at in zip(news.tolist(), events, strict=True):
+                self.new_held.setdefault(at, []).append(self.held[page])
+        self.known_so_far = self.named.first
+        self.new_states = np.zeros(len(self.named.new_urls), np.uint8)
+
+    # One record; compare opic.ledger, method by method.
+
+    def _work_through(self) -> None:
+        """Let the records happen, one after the other."""
+        books, pays = self.books, self.context.shards == 1
+        for place, one in enumerate(self.inputs):
+            time_us = one.record.time_us
+            if self.entry is None:
+                self._note(Entry(time_us, books.rounds, books.clock))
+            if self.repeats[place]:
+                books.repeats += 1
+            else:
+                books.bad_links += self.named.bad_links[place]
+                event = self.events[place]
+                if event.url:
+                    self._fetched(event, place, time_us)
+                else:
+                    self._decide(one, event, place)
+                if pays:
+                    books.pay(self.rules)
+            books.time_us = time_us
+            if time_us >= self.next_entry_us or books.rounds >= self.next_entry_rounds:
+                self._note(Entry.of(books))
+
+    def _note(self, entry: Entry) -> None:
+        self.entry = entry
+        self.entries.append(entry.pack())
+        self._await_entry()
+
+    def _await_entry(self) -> None:
+        """Say from when on an entry is due; compare `opic.series.entry_due`."""
+        self.next_entry_us, self.next_entry_rounds = NEVER, NEVER
+        if self.entry is not None:
+            self.next_entry_us = self.entry.time_us + ENTRY_US
+            self.next_entry_rounds = self.entry.rounds + ENTRY_ROUNDS
+
+    def _fetched(self, event: Event, place: int, time_us: int) -> None:
+        """Let a crawl event happen."""
+        books, outcome, page = self.books, event.outcome, self.held[self.named.own[place]]
+        new = self.named.new_by_event[place]
+        if not page.state:
+            self._know(place, 1)
+            new -= 1
+        if event.tags and self.classes:
+            self._classify(page, event.url, event.tags)
+        if outcome is READ:
+            self._read(page, event, place, new)
+        elif outcome is Outcome.GONE:
+            self._go_away(page, event.at_us)
+        elif outcome is Outcome.EXCLUDED:
+            page.state |= EXCLUDED
+            books.exclusions += 1
+        else:
+            books.failures += 1
+        self.fetches += (page.id, int(outcome is Outcome.FAILED), time_us / MILLION)
+        if outcome is not READ:
+            self.unread.append((page.id, int(outcome is Outcome.FAILED)))
+
+    def _decide(self, one: Input, event: Event, place: int) -> None:
+        """Let any other record happen."""
+        books, outcome = self.books, event.outcome
+        if outcome is Outcome.SEEDS:
+            books.seeds += len(event.seeds)
+            self._know(place, self.named.new_by_event[place])
+            for number in self.named.seeds.get(place, ()):
+                if (seed := self.held.get(number)) is not None:
+                    self._come_back(seed)
+                    seed.state &= ~EXCLUDED
+        elif outcome is Outcome.CLASSES:
+            self._define(one, event)
+        elif outcome is Outcome.CLASSIFY:
+            urls = self.context.urls_of(sorted(self.held))
+            for number, page in sorted(self.held.items()):
+                if not (page.state & TAGGED and self.classes.has_tags(page.slot)):
+                    self._classify(page, urls[number])
+        elif outcome is Outcome.DEAD:
+            self._refuse(one, event.reason)
+        elif event.transfer is not None:
+            self._receive(one, event.transfer, place)
+        else:
+            books.grant_all(event.grant)
+            self.grants += event.grant
+
+    def _refuse(self, one: Input, reason: str) -> None:
+        self.books.dead_letters += 1
+        self.letters += (reason, one.partition, str(one.record.offset), one.record.value)
+
+    def _define(self, one: Input, event: Event) -> None:
+        try:
+            if self.rules.continuous:
+                raise BadInput(NO_WEIGHTS)
+            classes = self.classes.redefined(event.classes, self.books.known_by)
+            if not self.books.reweigh(classes.extra()):
+                raise BadInput(NO_ROOM)
+            self.classes, self.defined = classes, True
+        except BadInput as error:
+            self._refuse(one, str(error))
+
+    def _classify(self, page: _Page, url: str, tags: Sequence[str] = ()) -> None:
+        slot, tagged = self.classes.slot_of(url, tags)
+        live, opened = not page.state & GONE, bool(page.state & OPEN)
+        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
+            page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
+
+    def _read(self, page: _Page, event: Event, place: int, new: int) -> None:
+        """Let a page be read; `new` of its links are to pages that become known."""
+        books, rules, at_us = self.books, self.rules, event.at_us
+        if page.state & GONE:
+            self._come_back(page)
+        if new:
+            self._know(place, new)
+        hits = self.hits.get(place, ())
+        for child in hits:
+            if child.state & GONE and at_us >= child.gone_until_us:
+                self._come_back(child)
+        start, end = self.named.edges[place], self.named.edges[place + 1]
+        far = self.named.far_links[place] if self.named.far_links else NO_NUMBERS
+        count = end - start + len(far)
+        packed = self.named.packed_links[8 * start : 8 * end]
+        if len(far):
+            packed += np.sort(self.context.far.digest[far]).astype("<i8").tobytes()
+        digest = links_digest(packed)
+        state, spent = page.state, page.spent
+        slot = state & CLASS_BITS
+        cash = page.v + (books.credit_of(slot) if slot else books.credit)
+        gives = cash >= 0 or (state & OPEN and digest == page.digest)
+        share, virtual, rounding = split(cash, count if gives else 0, rules.q)
+        if state & OPEN:
+            if digest != page.digest:
+                books.misplace(spent if digest else 0, spent if page.digest else 0)
+            books.open_cash -= cash
+        else:
+            if spent:
+                books.misplace(spent if digest else 0, 0)
+            books.count(slot, opened=1)
+        page.state = (state | OPEN) & ~EXCLUDED
+        page.digest = digest
+
+        gave = cash if cash > 0 else 0
+        books.clock += gave
+        books.taken_back += gave - cash
+        books.rounds += (gave << ROUND_BITS) // rules.round_grains(books.live)
+        books.rounding += rounding
+        books.pool += virtual
+        books.reads += 1
+        books.links += count
+        page.v -= cash
+        page.spent = spent + cash
+        self.reads.append((page.id, cash, share, at_us, digest, end - start, place))
+        if share:
+            books.open_cash += share * self.open_links[place]
+            for child in hits:
+                child.v += share
+                if child.state & OPEN:
+                    books.open_cash += share
+                elif child.state & GONE:
+                    books.v_gone += share
+        if len(far):
+            self._send(page, far, share, at_us)
+
+    def _send(self, page: _Page, far: Int64s, grains: int, at_us: int) -> None:
+        """Pay pages of other shards, which a link also makes known: so those too that get nothing."""
+        table = self.context.far
+        self.books.net += grains * len(far)
+        table.grains[far] += grains
+        table.at_us[far] = np.maximum(table.at_us[far], at_us)
+        if self.rules.inflow:
+            name = self._host_name(page.id)
+            table.inflow[far] += grains * (table.domain[far] != table.domains.of_host(name))
+        self.far_sent.append(far)
+
+    def _host_name(self, page: int) -> str:
+        number, names = int(self.replica.columns.host[page]), self.replica.hosts.names
+        found: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
+        return found
+
+    def _receive(self, one: Input, transfer: Transfer, place: int) -> None:
+        """Let what another shard sent arrive; compare `opic.ledger`, where it does so page by page."""
+        source = int(one.partition.partition(":")[2])
+        last = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
+        if one.previous is not None and one.previous != last:
+            raise OutOfOrder(
+                f"entry {one.record.offset} of shard {source} for shard {self.replica.shard} does not follow the last "
+                "one that was taken: a shard lost the end of what it had written; restore all shards from one backup"
+            )
+        self.taken[source] = entry_digest(last, one.record.value)
+        books, order = self.books, self.named.order[place]
+        grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
+        books.grant_all(transfer.grant)
+        start, end = self.named.edges[place], self.named.edges[place + 1]
+        pages = self.named.links[start:end]
+        self._know(place, self.named.new_by_event[place])
+        books.net -= int(grains.sum())
+        still = self.still[start:end]
+        open_ = still & ((self.link_states[start:end] & OPEN) != 0)
+        books.open_cash += int(grains[open_].sum())
+        for at in np.flatnonzero(~still).tolist():
+            page, amount = self.held[int(pages[at])], int(grains[at])
+            if page.state & GONE and at_us[at] >= page.gone_until_us:
+                self._come_back(page)
+            page.v += amount
+            if page.state & OPEN:
+                books.open_cash += amount
+            elif page.state & GONE:
+                books.v_gone += amount
+        self.moved_page.append(pages)
+        self.moved.append(grains)
+        across = inflow != 0
+        if self.rules.inflow and across.any():
+            self.inflow_page.append(pages[across])
+            self.inflow.append(inflow[across])
+
+    # Pages: known, gone, back.
+
+    def _know(self, place: int, count: int) -> None:
+        """Make the next new pages known."""
+        if not count:
+            return
+        first, self.known_so_far = self.known_so_far, self.known_so_far + count
+        pages = range(first, first + count)
+        held = [page for page in self.new_held.get(place, ()) if page.id in pages]
+        if not self.classes:
+            self.new_states[first - self.named.first : first - self.named.first + count] = KNOWN
+            for page in held:
+                page.state = KNOWN
+            return self._admit(pages, 0, held)
+        by_slot: dict[int, list[int]] = {}
+        for number in pages:
+            slot = self.classes.slot_of(self.named.new_urls[number - self.named.first])[0]
+            self.new_states[number - self.named.first] = KNOWN | slot
+            by_slot.setdefault(slot, []).append(number)
+        for page in held:
+            page.state = int(self.new_states[page.id - self.named.first])
+        for slot, numbers in by_slot.items():
+            self.books.count(slot, known=len(numbers))
+            self._admit(numbers, slot, [page for page in held if page.slot == slot])
+        return None
+
+    def _admit(self, pages: Sequence[int], slot: int, held: Sequence[_Page]) -> None:
+        """Count pages as live; of them some are held."""
+        books = self.books
+        books.count(slot, live=len(pages))
+        if not self.rules.continuous:
+            books.pool -= books.credit_of(slot) * len(pages)
+        elif books.credit:
+            self.moved_page.append(np.array(pages, np.int64))
+            self.moved.append(np.full(len(pages), -books.credit))
+            for page in held:
+                page.v -= books.credit
+
+    def _go_away(self, page: _Page, at_us: int) -> None:
+        books = self.books
+        books.departures += 1
+        page.times_gone += 1
+        page.gone_until_us = max(page.gone_until_us, gone_until_us(at_us, page.times_gone))
+        self.gone[page.id] = page
+        if page.state & GONE:
+            return
+        slot = page.slot
+        cash = page.v + books.credit_of(slot)
+        if page.state & OPEN:
+            books.count(slot, opened=-1)
+            books.open_cash -= cash
+            books.misplace(0, page.spent if page.digest else 0)
+        page.state = (page.state | GONE) & ~OPEN
+        books.count(slot, live=-1)
+        books.gone += 1
+        if self.rules.continuous:
+            books.pool += cash
+            self.moved_page.append(np.array([page.id], np.int64))
+            self.moved.append(np.array([-page.v], np.int64))
+            page.v = 0
+        else:
+            books.pool += books.credit_of(slot)
+        books.v_gone += page.v
+        books.h_gone += page.spent
+
+    def _come_back(self, page: _Page) -> None:
+        if not page.state & GONE:
+            return
+        books = self.books
+        page.state &= ~GONE
+        books.gone -= 1
+        books.v_gone -= page.v
+        books.h_gone -= page.spent
+        self._admit((page.id,), page.slot, (page,))
+
+    # What it was.
+
+    def _finish(self) -> None:
+        """Write the effect down."""
+        replica = self.replica
+        reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 7
+        changed = [page for page in self.held.values() if page.state != self.state_before[page.id]]
+        states = self.new_states
+        state_page = np.concatenate(
+            (np.arange(len(states)) + self.named.first, np.array([p.id for p in changed], np.int64))
+        )
+        state = np.concatenate((states, np.array([p.state for p in changed], np.uint8)))
+        links, across = self._read_links()
+        gone = list(self.gone.values())
+        self._fill_outboxes()
+        self.effect = Effect(
+            lsn=replica.head.lsn + 1,
+            previous=replica.head.digest,
+            books=self.books,
+            pages=self.named.first + len(self.named.new_urls),
+            host_count=len(replica.hosts) + len(self.named.host_names),
+            first_page=self.named.first,
+            fingerprints=self.named.new_fingerprints,
+            hosts=self.named.new_hosts.astype(np.uint32),
+            read_page=np.array(reads[0], np.uint32),
+            read_cash=np.array(reads[1], np.int64),
+            read_share=np.array(reads[2], np.int64),
+            read_at_us=np.array(reads[3], np.int64),
+            read_digest=np.array(reads[4], np.uint64),
+            read_links=np.array(reads[5], np.uint32),
+            links=links.astype(np.uint32),
+            across=pack_bits(across) if self.rules.inflow else np.empty(0, np.uint8),
+            state_page=state_page.astype(np.uint32),
+            state=state,
+            moved_page=_joined(self.moved_page).astype(np.uint32),
+            moved=_joined(self.moved),
+            inflow_page=_joined(self.inflow_page).astype(np.uint32),
+            inflow=_joined(self.inflow),
+            gone_page=np.array([page.id for page in gone], np.uint32),
+            gone_times=np.array([page.times_gone for page in gone], np.uint32),
+            gone_until_us=np.array([page.gone_until_us for page in gone], np.int64),
+            fetched_page=np.array([page for page, _ in self.unread], np.uint32),
+            failed=np.array([failed for _, failed in self.unread], np.uint8),
+            urls=self.named.new_urls,
+            host_names=self.named.host_names,
+            entries=self.entries,
+            classes=self.classes.pack() if self.defined else None,
+            offsets=self.offsets,
+            sent={
+                to: (number + 1, entry_digest(before, entry)) for to, (number, before, entry) in self.outboxes.items()
+            },
+            taken=self.taken,
+            calls=self.calls,
+        )
+
+    def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
+        """Return the links of reads alone, and which of them come from another domain."""
+        across = self.named.across if self.rules.inflow else np.empty(0, np.bool_)
+        if len(self.named.links) == sum(read[5] for read in self.reads):
+            return self.named.links, across
+        keep = np.zeros(len(self.named.links), np.bool_)
+        for *_, place in self.reads:
+            keep[self.named.edges[place] : self.named.edges[place + 1]] = True
+        return self.named.links[keep], across[keep] if self.rules.inflow else across
+
+    def _fill_outboxes(self) -> None:
+        """Take what goes to other shards out of the table."""
+        far, time_us = np.concatenate([*self.far_sent, NO_NUMBERS]), self.books.time_us
+        found = self.context.far.take(distinct(far), time_us)
+        if self.grants:
+            for to in set(range(self.context.shards)) - {self.replica.shard}:
+                found[to] = replace(found.get(to, Transfer(time_us)), grant=self.grants)
+        for to, transfer in found.items():
+            number, before = self.replica.sent.get(to, (0, NO_DIGEST))
+            self.outboxes[to] = number, before, transfer.pack()
+
+
+def links_digest(packed: bytes) -> int:
+    """See `opic.ledger.links_digest`: the same, of the bytes of increasing ids."""
+    if not packed:
+        return 0
+    return int.from_bytes(blake2b(packed, digest_size=LINKS_DIGEST_BYTES).digest(), "little") or 1
+
+
+def entry_digest(before: bytes, entry: bytes) -> bytes:
+    """Return the digest of an outbox's entry, chained over all entries before it."""
+    return blake2b(before + entry, digest_size=DIGEST_BYTES).digest()
+
+
+def _joined(parts: Sequence[Int64s]) -> Int64s:
+    return np.concatenate([NO_NUMBERS, *parts])

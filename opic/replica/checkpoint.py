@@ -1,0 +1,229 @@
+"""The checkpoint: blocks of PAGES_A_BLOCK pages as they were at some record of the journal.
+
+A block is one hash in Redis, `b:<n>`, whose fields are written together, so that it is read as of one record:
+
+    l                       lsn: all effects up to this record are in the block, none after it
+    v f                     int64 of each page: cash less credit, in-flow
+    s p o                   state (uint8), fingerprint (uint64), host number (uint32) of each page
+    m                       histories of the pages that have one, see `Histories.pack`; zstd
+    u0 .. u15               URLs of 255 pages each, one to a line; zstd
+
+A field that did not change since it was written is left out when the block is written again. `b:names` has what is not
+by page: `l`; host names, n0 .. (1,024 each); the series; the definitions of classes; what was sent to other shards.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from opic.classes import Classes
+from opic.errors import StoreDamaged
+from opic.replica.effect import ZSTD_LEVEL, Effect, pack_lines, pairs_of, unpack_urls
+from opic.replica.index import FingerprintIndex
+from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
+from opic.series import PACKED, Entry
+
+URLS_A_FIELD: Final = 255
+URL_FIELDS: Final = PAGES_A_BLOCK // URLS_A_FIELD
+NAMES_A_FIELD: Final = 1_024
+HISTORIES_BYTES_MAX: Final = 64 << 20  # Of a block, unpacked.
+COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
+LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m")
+Image = Mapping[str, bytes]
+
+
+def blocks_of(pages: int) -> int:
+    """Return how many blocks so many pages take."""
+    return -(-pages // PAGES_A_BLOCK)
+
+
+def lsn_of(image: Image) -> int:
+    """Return the record up to which an image is true; 0 if it was never written.
+
+    Raises:
+        StoreDamaged: it does not say.
+    """
+    try:
+        return int(image["l"]) if image else 0
+    except (KeyError, ValueError) as error:
+        raise StoreDamaged("a block of the checkpoint is damaged: it names no record: restore a backup") from error
+
+
+def url_field(page: int) -> tuple[int, str, int]:
+    """Return the block, the field and the place in it of a page's URL."""
+    block, offset = divmod(page, PAGES_A_BLOCK)
+    return block, f"u{offset // URLS_A_FIELD}", offset % URLS_A_FIELD
+
+
+def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str, bytes]:
+    """Return an image of a block as of the replica's head: these columns, and the URLs that are in memory.
+
+    Args:
+        replica: not changing meanwhile.
+        block: its number.
+        fields: of COLUMN_FIELDS and "m"; "u" for the URLs.
+    """
+    first = block * PAGES_A_BLOCK
+    end = min(first + PAGES_A_BLOCK, replica.pages)
+    columns: dict[str, NDArray[Any]] = {
+        "v": replica.columns.v,
+        "f": replica.columns.inflow,
+        "s": replica.columns.state,
+        "o": replica.columns.host,
+    }
+    image = {"l": b"%d" % replica.head.lsn}
+    for name in fields:
+        if name == "m":
+            rows = replica.columns.row[first:end]
+            at = np.flatnonzero(rows)
+            packed = replica.histories.pack(at.astype(np.uint16), rows[at])
+            image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
+        elif name == "p":
+            image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
+        elif name == "u":
+            image |= _pack_urls(replica, first, end)
+        else:
+            image[name] = columns[name][first:end].astype(COLUMN_FIELDS[name]).tobytes()
+    return image
+
+
+def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
+    """Return the fields of URLs that are not wholly in the checkpoint: those that the tail in memory has."""
+    start = max(first, replica.tail.first)
+    fields = {}
+    for at in range(start - (start - first) % URLS_A_FIELD, end, URLS_A_FIELD):
+        if at >= replica.tail.first:
+            urls = replica.tail.run(at, min(at + URLS_A_FIELD, end))
+            fields[url_field(at)[1]] = pack_lines(urls)
+    return fields
+
+
+def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
+    """Return an image of what is not by page; host names from the field of `first_host` on."""
+    image = {"l": b"%d" % replica.head.lsn}
+    for at in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
+        image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
+    image["series"] = b"".join(entry.pack() for entry in replica.series)
+    image["classes"] = replica.classes.pack()
+    image["sent"] = msgpack.packb([list(replica.sent.items()), list(replica.taken.items())])
+    return image
+
+
+class Loading:
+    """A replica that is put together: from blocks of several instants, and the effects that each of them lacks."""
+
+    def __init__(self, replica: Replica, effects: Sequence[Effect]) -> None:
+        """Begin anew.
+
+        Args:
+            replica: reset here.
+            effects: a stretch of the journal without gaps that ends where the replica is to stand.
+        """
+        replica.reset()
+        self.replica, self.effects = replica, effects
+        self.pages = effects[-1].pages
+        self.known_before = effects[0].first_page  # Pages that no effect here makes known.
+        self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The record up to which each block was written.
+        self.names_lsn = 0
+        self._fingerprints = np.zeros(self.pages, np.uint64)
+        replica.columns.reserve(self.pages)
+        replica.tail.start(self.known_before)
+
+    def take_block(self, block: int, image: Image) -> None:
+        """Take a block as it was read; an empty image is one that was never written.
+
+        Raises:
+            StoreDamaged: it has a wrong length, or comes from later than the journal's end, or is missing.
+        """
+        first = block * PAGES_A_BLOCK
+        if not image:
+            if first < self.known_before:
+                raise StoreDamaged(f"block {block} of the checkpoint is missing: restore a backup")
+            return
+        lsn, pages = lsn_of(image), len(image.get("s", b""))
+        if lsn > self.effects[-1].lsn:
+            raise StoreDamaged(
+                f"block {block} of the checkpoint is of record {lsn}, and the journal ends at {self.effects[-1].lsn}: "
+                "restore a backup"
+            )
+        wanted = (
+            dict(COLUMN_FIELDS) if self.replica.rules.inflow else {k: v for k, v in COLUMN_FIELDS.items() if k != "f"}
+        )
+        for name, dtype in wanted.items():
+            if len(image.get(name, b"")) != pages * np.dtype(dtype).itemsize or first + pages > self.pages:
+                raise StoreDamaged(
+                    f"block {block} of the checkpoint: column {name} has a wrong length: restore a backup"
+                )
+        if pages < min(PAGES_A_BLOCK, self.known_before - first):
+            raise StoreDamaged(f"block {block} of the checkpoint lacks pages: restore a backup")
+        end, columns = first + pages, self.replica.columns
+        for name, column in (("v", columns.v), ("f", columns.inflow), ("s", columns.state), ("o", columns.host)):
+            if name in wanted:
+                column[first:end] = np.frombuffer(image[name], COLUMN_FIELDS[name])
+        self._fingerprints[first:end] = np.frombuffer(image["p"], "<u8")
+        try:
+            packed = zstandard.ZstdDecompressor().decompress(image["m"], max_output_size=HISTORIES_BYTES_MAX)
+            offsets, rows = self.replica.histories.unpack(packed)
+            columns.row[first + offsets.astype(np.int64)] = rows
+        except (zstandard.ZstdError, ValueError, KeyError, IndexError) as error:
+            raise StoreDamaged(
+                f"block {block} of the checkpoint: histories are damaged ({error}): restore a backup"
+            ) from error
+        self.block_lsn[block] = lsn
+
+    def take_names(self, image: Image) -> None:
+        """Take what is not by page."""
+        replica, at = self.replica, 0
+        while (packed := image.get(f"n{at}")) is not None:
+            replica.hosts.append(unpack_urls(packed))
+            at += 1
+        try:
+            replica.series = [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get("series", b""))]
+            replica.classes = Classes.unpack(image.get("classes", b""))
+            if "sent" in image:
+                sent, taken = msgpack.unpackb(image["sent"], strict_map_key=False)
+                replica.sent, replica.taken = pairs_of(sent), dict(taken)
+        except Exception as error:
+            raise StoreDamaged(f"the block of names is damaged ({error}): restore a backup") from error
+        self.names_lsn = lsn_of(image)
+
+    def finish(self) -> None:
+        """Apply to each block the effects that it lacks; then the replica stands where the last one ends."""
+        replica = self.replica
+        replica.pages = self.pages
+        for effect in self.effects:
+            due = _Due(self.block_lsn, effect.lsn)
+            first, count = effect.first_page, len(effect.fingerprints)
+            new = np.arange(first, first + count)
+            some, fingerprints, hosts = due(new, effect.fingerprints, effect.hosts)
+            self._fingerprints[some], replica.columns.host[some] = fingerprints, hosts
+            replica.tail.append(count, effect.packed_urls)
+            replica.change_pages(effect, None, due)
+            if effect.lsn > self.names_lsn:
+                replica.hosts.append(effect.host_names)
+                replica.take_totals(effect)
+        last = self.effects[-1]
+        replica.books, replica.head = last.books, last.head
+        if len(replica.hosts) != last.host_count:
+            raise StoreDamaged(f"{len(replica.hosts):,} host names were found of {last.host_count:,}: restore a backup")
+        replica.index = FingerprintIndex.of(self._fingerprints)
+        for listener in replica.load_listeners:
+            listener(self)
+
+
+class _Due:
+    """Tells for which pages an effect is due: those of blocks that are older than it."""
+
+    def __init__(self, lsn_of: Int64s, lsn: int) -> None:
+        self._due: Bools = lsn_of < lsn
+        self._all = bool(self._due.all())
+
+    def __call__(self, pages: Any, *columns: Any) -> tuple[Any, ...]:
+        if self._all:
+            return (pages, *columns)
+        keep = self._due[pages.astype(np.int64) // PAGES_A_BLOCK]
+        return (pages[keep], *(column[keep] for column in columns))

@@ -1,0 +1,523 @@
+"""A crawl: its shards, a replica of each, and what is asked of all of them at once.
+
+Reads only; `opic.ingest` writes. A replica is loaded when it is first asked for. Each answer is of one journal position
+of each shard, and no older than the moment of the question: whoever asks lets the replicas catch up first, which takes
+one round trip for all shards. Several who ask at once share it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.cash import Books, payout_due
+from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable
+from opic.ledger import Audit, Page
+from opic.replica.audit import audit_replica
+from opic.replica.effect import NO_DIGEST, Effect, Head
+from opic.replica.fingerprints import Fingerprints
+from opic.replica.follow import Follower, catch_up
+from opic.replica.histories import Measures
+from opic.replica.replica import Replica
+from opic.replica.urls import read_urls_of_many
+from opic.store.connection import Client, store_errors
+from opic.store.durability import Durability
+from opic.store.shard import Shard, books_of
+from opic.transfer import Transfer, source_of
+from opic.urls import host_of, shard_of
+
+log = logging.getLogger("opic.replica")
+
+Int64s = NDArray[np.int64]
+T = TypeVar("T")
+FOLLOW_SECONDS: Final = 0.1  # Between two looks while nobody asks: at full speed some hundred kilobytes of journal,
+FOLLOW_SECONDS_MAX: Final = 5.0  # and at most, while the store is away.
+END_SECONDS: Final = 2.0
+ENTRIES_RECOUNTED = 1_000  # By an audit, some 10 ms; with more in flight than that a store hardly stands still.
+LOOKS_MAX = 5  # In a row that met a store made anew.
+PAGES_AT_ONCE = 1_000  # Of those that are read together, some 10 ms.
+Place = tuple[int, int]  # Where a page is: its shard, and its id there.
+
+
+class Outdated(Exception):
+    """A replica was loaded anew since then: ids may be other pages'."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How far a replica follows its shard's journal."""
+
+    lsn: int  # Of the last record that it has.
+    age_seconds: float  # Since its head was last compared with the journal's.
+    pages: int
+    loads: int  # How often it was put together from the checkpoint.
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Pages, in the order asked; and the books of each shard, as of the same journal positions."""
+
+    as_of: float  # Unix seconds: none of it is older.
+    books: list[Books]
+    heads: list[Head]
+    cash: Int64s  # What each page holds. A gone one has given its grants back, and may owe.
+    spent: Int64s
+    inflow: Int64s
+    state: NDArray[np.uint8]
+    reads: Int64s  # How often each was ever read.
+    measures: Measures
+
+
+class Crawl:
+    """The shards of one crawl, open, in order. A host's pages are all in one shard."""
+
+    def __init__(self, shards: Sequence[Shard]) -> None:
+        """Use `open`, which checks that the store fits."""
+        self.shards = tuple(shards)
+        self.client, self.rules = shards[0].client, shards[0].rules
+        self.replicas = [Replica(shard.rules, shard.number) for shard in self.shards]
+        self._followers = [
+            Follower(shard.client, shard.keys, replica)
+            for shard, replica in zip(self.shards, self.replicas, strict=True)
+        ]
+        # What shards were made with, as of these loads of the replicas. Replaced as one.
+        self._made = (self._loads, Fingerprints(self.shards[0].secret))
+        self._turn, self._following = threading.Lock(), threading.Lock()
+        self._asked = self._served = 0
+        self.as_of = 0.0  # Unix seconds: the replicas are of then, or of later.
+        self._opened_at = time.monotonic()
+        self._looked_at = float("-inf")  # When the replicas last began to catch up, monotonic.
+        self._done = threading.Event()
+        self._keeper: threading.Thread | None = None
+
+    def __len__(self) -> int:
+        """Count the shards."""
+        return len(self.shards)
+
+    @classmethod
+    def open(
+        cls,
+        client: Client,
+        name: str = "default",
+        given: Mapping[str, int | bool | str] | None = None,
+        *,
+        create: bool = True,
+        shards: int = 1,
+        durability: Durability | None = None,
+    ) -> "Crawl":
+        """Open all shards of a crawl, making them if they are not there.
+
+        Args:
+            client: of a server, or of a cluster.
+            name: of the crawl.
+            given: rules that the user asked for by name, as in SETTING_OF; others are taken from the store.
+            create: make a crawl that is not there; else that is an error.
+            shards: how many a crawl gets that is made now, where `given` says nothing.
+            durability: what has to hold before an offset counts as durable; what the server does, if None.
+
+        Raises:
+            StoreMismatch: the store was made by another format version, with other rules, or lacks a shard.
+            StoreError: the server can't keep the books, or there is no such crawl.
+        """
+        first = Shard.open(client, name, given, create=create, shards=shards)
+        others = [Shard.beside(first, number) for number in range(1, first.shards)]
+        for shard in (first, *others):
+            shard.durability = durability or Durability()
+        for other in others:
+            if other.restored != first.restored:
+                raise StoreMismatch(
+                    f"shard {other.number} is of backup {other.restored or 'none'}, shard 0 of "
+                    f"{first.restored or 'none'}: they don't fit together; restore one backup as a whole"
+                )
+        if others:
+            with store_errors():
+                client.hset(first.keys.meta, "whole", 1)  # From now on a shard that is missing was lost.
+        return cls([first, *others])
+
+    # Keeping up.
+
+    def follow(self) -> list[Replica]:
+        """Let the replicas catch up, and return them: as of now or later. Those who ask at once share one look.
+
+        Raises:
+            StoreUnavailable: the store is away.
+            StoreDamaged: a record or a block can't be read.
+        """
+        with self._turn:
+            self._asked += 1
+            ticket = self._asked
+        with self._following:
+            if self._served < ticket:
+                with self._turn:
+                    served = self._asked  # All who wait now: their questions came before what is read next.
+                now, monotonic = time.time(), time.monotonic()
+                catch_up(self.client, self._followers)
+                if self._made[0] != self._loads:
+                    self._renew()
+                self._served, self.as_of, self._looked_at = served, now, monotonic
+        return self.replicas
+
+    def _renew(self) -> None:
+        """Look again at what shards were made with, after they were loaded anew."""
+        loads = self._loads
+        for shard in self.shards:
+            shard.renew(create=False)
+        self._made = (loads, Fingerprints(self.shards[0].secret))
+
+    @property
+    def _loads(self) -> list[int]:
+        return [replica.loads for replica in self.replicas]
+
+    def steadily(self, ask: Callable[[], T]) -> T:
+        """Return what is asked by several looks at the replicas; asked again where one was loaded anew meanwhile.
+
+        Raises:
+            StoreUnavailable: that happened again and again.
+        """
+        for _ in range(LOOKS_MAX):
+            loads = self._loads
+            try:
+                found = ask()
+            except (Outdated, IndexError, KeyError, StoreDamaged):  # By ids that are other pages' now, or nobody's.
+                if loads == self._loads:
+                    raise
+                continue
+            if loads == self._loads:
+                return found
+        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+
+    def keep_following(self, seconds: float = FOLLOW_SECONDS) -> None:
+        """Let the replicas catch up while nobody asks, until `close`; each so many seconds.
+
+        So the first question after an idle hour does not have to read the whole journal, and this is not trimmed under
+        a replica that fell behind. While the store is away that is tried ever less often.
+        """
+        self._keeper = threading.Thread(target=self._keep, args=(seconds,), name="opic-follow", daemon=True)
+        self._keeper.start()
+
+    def close(self) -> None:
+        """End that."""
+        self._done.set()
+        if self._keeper is not None:
+            self._keeper.join(END_SECONDS)  # A store that stands still would keep it longer; it ends by itself then.
+
+    def _keep(self, seconds: float) -> None:
+        wait = seconds
+        while not self._done.wait(wait):
+            try:
+                if time.monotonic() - self._looked_at >= seconds:
+                    self.follow()
+            except StoreError as error:
+                if wait == seconds and not self._done.is_set():
+                    log.warning("can't follow the store: %s", error)
+                wait = min(2 * wait, FOLLOW_SECONDS_MAX)
+            else:
+                if wait != seconds:
+                    log.info("following the store again")
+                wait = seconds
+
+    def heads(self) -> list[Head]:
+        """Return where each replica stands: where all stand still, nothing moved."""
+        return [replica.head for replica in self.replicas]
+
+    def standing(self) -> list[Standing]:
+        """Return how far each replica follows, without asking the store anything."""
+        now = time.monotonic()
+        return [
+            Standing(replica.head.lsn, now - max(follower.checked_at, self._opened_at), len(replica), replica.loads)
+            for replica, follower in zip(self.replicas, self._followers, strict=True)
+        ]
+
+    # Pages.
+
+    def shard_of(self, url: str) -> Shard:
+        """Return the shard of a page, by its canonical URL."""
+        return self.shards[shard_of(host_of(url), len(self))]
+
+    def ids_of(self, urls: Sequence[str]) -> list[Place | None]:
+        """Return where the pages of canonical URLs are; None for one that is not known."""
+        self.follow()
+        return self.steadily(lambda: self._find(urls))
+
+    def _find(self, urls: Sequence[str]) -> list[Place | None]:
+        loads, secret = self._made
+        if loads != self._loads:  # The thread that loaded one looks at once what it was made with.
+            self.follow()
+            loads, secret = self._made
+        fingerprints = secret.of(urls)
+        numbers = np.array([shard_of(host_of(url), len(self)) for url in urls] if len(self) > 1 else [0], np.int64)
+        found: list[Place | None] = [None] * len(urls)
+        for number in np.unique(numbers).tolist():
+            at = np.flatnonzero(numbers == number) if len(self) > 1 else np.arange(len(urls))
+            with self.replicas[number].reading() as replica:
+                ids = replica.find(fingerprints[at]).tolist()
+            for i, page in zip(at.tolist(), ids, strict=True):
+                found[i] = (number, page) if page >= 0 else None
+        if loads != self._loads:
+            raise Outdated
+        return found
+
+    def look(self, urls: Sequence[str]) -> tuple[list[Place | None], Rows]:
+        """Return where the pages of canonical URLs are, None for one that is not known; and the rows of those known."""
+        self.follow()
+
+        def ask() -> tuple[list[Place | None], Rows]:
+            places = self._find(urls)
+            return places, self.rows([place for place in places if place is not None])
+
+        return self.steadily(ask)
+
+    def rows(self, places: Sequence[Place]) -> Rows:
+        """Return pages by place, as the replicas have them; those of one shard are of one journal position."""
+        as_of = self.as_of  # Before what is read, which others may move on meanwhile.
+        order: dict[int, list[int]] = {}
+        for at, (number, _) in enumerate(places):
+            order.setdefault(number, []).append(at)
+        columns: list[tuple[Any, ...]] = []
+        books, heads = list[Books](), list[Head]()
+        for number in range(len(self)):
+            some = order.get(number, [])
+            ids = np.array([places[at][1] for at in some], np.int64)
+            with self.replicas[number].reading() as replica:
+                books.append(replica.books)
+                heads.append(replica.head)
+                if not some:
+                    continue
+                if int(ids.max()) >= len(replica):
+                    raise IndexError(f"shard {number} has no page {int(ids.max())}")
+                rows = replica.columns.row[ids]
+                columns.append((
+                    replica.cash(ids), replica.spent(ids), replica.columns.inflow[ids].copy(), replica.state[ids],
+                    replica.histories.rows.reads[rows].astype(np.int64), replica.histories.measures(rows),
+                ))  # fmt: skip
+        if len(columns) == 1:
+            return Rows(as_of, books, heads, *columns[0])
+        back = np.argsort(np.array([at for number in sorted(order) for at in order[number]], np.int64))
+        none = (_NOTHING, _NOTHING, _NOTHING, np.empty(0, np.uint8), _NOTHING)
+        joined = [np.concatenate([empty, *(part[i] for part in columns)])[back] for i, empty in enumerate(none)]
+        cash, spent, inflow, state, reads = joined
+        measures = _joined_measures([part[5] for part in columns], back)
+        return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures)
+
+    def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
+        """Return URLs by place."""
+        wanted: dict[int, list[int]] = {}
+        for number, page in places:
+            wanted.setdefault(number, []).append(page)
+        asked = [(self.shards[number].keys, self.replicas[number], ids) for number, ids in wanted.items()]
+        found = read_urls_of_many(self.client, asked)
+        return {(n, i): url for n, urls in zip(wanted, found, strict=True) for i, url in urls.items()}
+
+    def urls_in(self, shard: int, ids: range) -> list[str]:
+        """Return the URLs of pages that follow each other in a shard."""
+        found = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
+        return [found[i] for i in ids]
+
+    def page(self, url: str) -> Page | None:
+        """Return a page as the ledger shows it, or None if it is not known."""
+
+        def ask() -> Page | None:
+            (place,) = self._find([url])
+            return None if place is None else self._pages(place[0], range(place[1], place[1] + 1))[0]
+
+        self.follow()
+        return self.steadily(ask)
+
+    def pages(self) -> Iterator[Page]:
+        """Yield every known page as the ledger shows it, of one shard after the other. For tests and exports."""
+        for number, replica in enumerate(self.follow()):
+            for first in range(0, len(replica), PAGES_AT_ONCE):
+                yield from self._pages(number, range(first, min(first + PAGES_AT_ONCE, len(replica))))
+
+    def _pages(self, number: int, ids: range) -> list[Page]:
+        urls, found = self.urls_in(number, ids), []
+        with self.replicas[number].reading() as replica:
+            columns, histories = replica.columns, replica.histories
+            for page_id, url in zip(ids, urls, strict=True):
+                row = int(columns.row[page_id])
+                page = Page(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
+                page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
+                page.reads, page.digest = int(histories.rows.reads[row]), int(histories.rows.digest[row])
+                page.times_gone = int(histories.rows.times_gone[row])
+                page.gone_until_us = int(histories.rows.gone_until_us[row])
+                page.measures.extend(histories.measures_of(row))
+                page.anchors = histories.anchors_of(row)
+                found.append(page)
+        return found
+
+    # Totals, of the store itself: no replica is loaded for them.
+
+    def home(self, partition: str) -> Shard:
+        """Return the shard that has a partition's resume point."""
+        return self.shards[shard_of(partition, len(self))]
+
+    def resume(self, partition: str) -> int:
+        """Return the offset from which on a partition is to be read: all below it has taken effect."""
+        if len(self) == 1:
+            return self.shards[0].next_offset(partition)
+        with store_errors():
+            return int(self.client.hget(self.home(partition).keys.resume, partition) or 0)
+
+    def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        """Send commands together, each to the shard that its keys name; return the answers in order."""
+        with store_errors():
+            if len(commands) == 1:
+                return [self.client.execute_command(*commands[0])]
+            with self.client.pipeline(transaction=False) as pipe:
+                for command in commands:
+                    pipe.execute_command(*command)
+                answers: list[Any] = pipe.execute()
+        return answers
+
+    def books(self) -> list[Books]:
+        """Return the books of each shard."""
+        return [books_of(stored) for stored in self.ask([["HGETALL", shard.keys.books] for shard in self.shards])]
+
+    def totals(self) -> Books:
+        """Return the books of the whole crawl."""
+        return Books.merged(self.books(), self.rules)
+
+    def waiting(self) -> int:
+        """Return how many entries wait in all outboxes: sent by one shard, not taken yet by the other."""
+        if len(self) == 1:
+            return 0
+        both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
+        answers = self.ask(both)
+        # What was taken first: what is sent meanwhile counts as waiting, and nothing is taken before it was sent.
+        taken, sent = answers[::2], answers[1::2]
+        return sum(
+            max(int(count) - int(taken[int(to)].get(source_of(of).encode(), 0)), 0)
+            for of, counts in enumerate(sent)
+            for to, count in counts.items()
+        )
+
+    def undelivered(self) -> int:
+        """Return what `Writer.deliver` has yet to do: entries in outboxes; if there are none, 1 for a grant.
+
+        Once it is 0 it stays 0 until another record takes effect.
+        """
+        if len(self) == 1:
+            return 0
+        if waiting := self.waiting():
+            return waiting
+        books = self.books()  # Read after the outboxes: a grant that is decided in between shows in the credits.
+        return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
+
+    def audit(self) -> tuple[Audit, list[Audit]]:
+        """Recount the books of all shards: over all of them, and each. Each shard's are of one journal position.
+
+        Of each pair, what one sent and the other has not taken must be in the outbox; and where nothing moved
+        meanwhile and no more than ENTRIES_RECOUNTED entries wait, their grains must be what is in flight, and what one
+        took must be what the other sent, by the digests that chain the entries.
+        """
+        parts = self._audits()
+        if len(self) == 1:
+            return parts[0], parts
+        before = self.heads()
+        wrong = [f"shard {n}: {text}" for n, part in enumerate(parts) for text in part.mismatches]
+        for n, part in enumerate(parts):
+            if part.minted != part.pages + part.virtual + part.in_flight:
+                wrong.append(f"shard {n}: minted is not pages + virtual + in flight")
+        minted, pages, virtual, in_flight = (
+            sum(getattr(part, name) for part in parts) for name in ("minted", "pages", "virtual", "in_flight")
+        )
+        waiting, missing = self._outboxes()
+        wrong += missing
+        if not missing and sum(map(len, waiting.values())) <= ENTRIES_RECOUNTED:
+            entries = self._entries(waiting)
+            branches = self._branches(entries)
+            self.follow()
+            if self.heads() == before:
+                packed = [entry[b"v"] for some in entries.values() for entry in some]
+                grains = sum(int(Transfer.unpack(value).grains.sum()) for value in packed)
+                if grains != in_flight:
+                    wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
+                wrong += branches
+        return Audit(minted, pages, virtual, in_flight, tuple(wrong)), parts
+
+    def _audits(self) -> list[Audit]:
+        parts = []
+        for shard, replica in zip(self.shards, self.follow(), strict=True):
+            with replica.reading():
+                part = audit_replica(replica, shard.minted)
+            parts.append(replace(part, mismatches=(*part.mismatches, *self._totals_wrong(shard))))
+        return parts
+
+    def _totals_wrong(self, shard: Shard) -> list[str]:
+        """Compare the totals that a shard shows with those of its last record, as of one instant."""
+        keys = shard.keys
+        with store_errors(), self.client.pipeline(transaction=True) as pipe:
+            pipe.hgetall(keys.books)
+            pipe.execute_command("XREVRANGE", keys.journal, "+", "-", "COUNT", 1)
+            stored, entries = pipe.execute()
+        shown = asdict(books_of(stored))
+        kept = Effect.unpack(entries[0][1][b"r"]).books if entries else Books.genesis(self.rules, shard.number)
+        return [f"{k} is shown as {shown[k]}, the journal has {n}" for k, n in asdict(kept).items() if shown[k] != n]
+
+    def _outboxes(self) -> tuple[dict[tuple[int, int], range], list[str]]:
+        """Return which entries wait from one shard to another, and what is wrong with that, in words."""
+        # In this order, what moves meanwhile is not taken for wrong: nothing is taken before it was sent, nor trimmed
+        # before it was taken.
+        (first, sent) = self._taken(), self.ask([["HGETALL", shard.keys.sent] for shard in self.shards])
+        counts = {(of, int(to)): int(count) for of, found in enumerate(sent) for to, count in found.items()}
+        if not counts:
+            return {}, []
+        kept = self.ask([["XLEN", self.shards[of].keys.outbox(to)] for of, to in counts])
+        taken, waiting, wrong = self._taken(), {}, []
+        for (pair, count), length in zip(counts.items(), kept, strict=True):
+            (of, to), source = pair, source_of(pair[0]).encode()
+            if (known := int(first[to].get(source, 0))) > count:
+                wrong.append(f"shard {to} took {known} entries of shard {of}, which knows of {count}")
+            now = int(taken[to].get(source, 0))
+            if count - length > now:
+                wrong.append(f"of {count} entries from shard {of} to {to}, {count - length - now} are lost")
+            if now < count:
+                waiting[pair] = range(now, count)
+        return waiting, wrong
+
+    def _taken(self) -> list[dict[bytes, bytes]]:
+        return self.ask([["HGETALL", shard.keys.offsets] for shard in self.shards])
+
+    def _entries(self, waiting: Mapping[tuple[int, int], range]) -> dict[tuple[int, int], list[Mapping[bytes, bytes]]]:
+        """Return these entries of outboxes, those that still wait."""
+        commands = [
+            ["XRANGE", self.shards[of].keys.outbox(to), f"1-{some.start}", f"1-{some.stop - 1}"]
+            for (of, to), some in waiting.items()
+        ]
+        answers = self.ask(commands) if commands else []
+        return {pair: [entry for _, entry in found] for pair, found in zip(waiting, answers, strict=True)}
+
+    def _branches(self, entries: Mapping[tuple[int, int], Sequence[Mapping[bytes, bytes]]]) -> list[str]:
+        """Say which shards sent on from something else than what was taken from them: the digests tell."""
+        wrong = []
+        for of, source in enumerate(self.replicas):
+            for to, (_, last) in source.sent.items():
+                some = entries.get((of, to))
+                if (some[0][b"p"] if some else last) != self.replicas[to].taken.get(of, NO_DIGEST):
+                    wrong.append(f"what shard {to} took of shard {of} is not what that one sent")
+        return wrong
+
+
+_NOTHING = np.empty(0, np.int64)
+
+
+def _joined_measures(parts: Sequence[Measures], order: Int64s) -> Measures:
+    """Put the measures of several shards' pages into another order."""
+    counts = np.concatenate([_NOTHING, *(np.diff(part.starts) for part in parts)])[order]
+    shift, starts = 0, []
+    for part in parts:
+        starts.append(part.starts[:-1] + shift)
+        shift += len(part.clock)
+    first = np.concatenate([_NOTHING, *starts])[order]
+    ends = np.zeros(len(counts) + 1, np.int64)
+    np.cumsum(counts, out=ends[1:])
+    at = np.repeat(first - ends[:-1], counts) + np.arange(int(ends[-1]))
+    clock, cash, at_us = (
+        np.concatenate([_NOTHING, *(getattr(part, name) for part in parts)])[at] for name in ("clock", "cash", "at_us")
+    )
+    return Measures(ends, clock, cash, at_us)

@@ -1,0 +1,243 @@
+"""The effect: one record of a shard's journal, with all that a batch of events did to the shard.
+
+It carries results, so that applying it decides nothing and parses no URL: what each read spent and paid, the links it
+paid, states of pages, the totals afterwards. The layout is little-endian and versioned:
+
+    header        magic "OPIJ", version, lsn, digest of the record before, pages and hosts after it, counts of sections
+    sections      arrays, one after the other, in the order of SECTIONS
+    tail          zstd of the URLs of new pages and the names of new hosts; MessagePack of what is rare
+
+An effect's digest is a hash of its bytes, which hold the digest of the one before. So a head (lsn and digest) names one
+history, whoever wrote it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from struct import Struct
+from typing import Any, Final, NamedTuple
+
+import msgpack
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from opic.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
+from opic.errors import StoreDamaged
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+Uint32s = NDArray[np.uint32]
+Bytes = NDArray[np.uint8]
+
+MAGIC: Final = b"OPIJ"
+VERSION: Final = 1
+DIGEST_BYTES: Final = 8
+ZSTD_LEVEL: Final = 1
+TAIL_BYTES_MAX: Final = 1 << 30  # Of URLs, unpacked.
+NO_DIGEST: Final = bytes(DIGEST_BYTES)
+TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
+
+# Name, type: reads in the order of the log, the links of each read increasing.
+SECTIONS: Final = (
+    ("fingerprints", "<u8"),  # Of new pages.
+    ("hosts", "<u4"),
+    ("read_page", "<u4"),
+    ("read_cash", "<i8"),  # What it spent; negative where it owed.
+    ("read_share", "<i8"),  # What each link got.
+    ("read_at_us", "<i8"),  # When it was fetched.
+    ("read_digest", "<u8"),  # Of the links that it showed.
+    ("read_links", "<u4"),  # How many of them are in this shard.
+    ("links", "<u4"),
+    ("across", "u1"),  # A bit for each link: it comes from another registered domain.
+    ("state_page", "<u4"),
+    ("state", "u1"),
+    ("moved_page", "<u4"),  # Other changes of v: deposits from other shards, payouts to new pages.
+    ("moved", "<i8"),
+    ("inflow_page", "<u4"),
+    ("inflow", "<i8"),
+    ("gone_page", "<u4"),
+    ("gone_times", "<u4"),
+    ("gone_until_us", "<i8"),
+    ("fetched_page", "<u4"),  # Pages whose fetch ended otherwise than by a read.
+    ("failed", "u1"),
+)
+HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
+_TOTALS: Final = Struct(f"<{TOTALS}q")
+
+
+class Head(NamedTuple):
+    """Where a journal stands: the number of its last record (0: none) and that record's digest."""
+
+    lsn: int = 0
+    digest: bytes = NO_DIGEST
+
+
+@dataclass(slots=True)
+class Effect:
+    """What a batch of events did. Arrays as in SECTIONS."""
+
+    lsn: int
+    previous: bytes  # The digest of the record before.
+    books: Books  # The totals afterwards.
+    pages: int  # Known pages afterwards,
+    host_count: int  # and hosts.
+    first_page: int = 0  # The id of the first new page.
+    fingerprints: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
+    hosts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    read_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    read_cash: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    read_share: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    read_at_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    read_digest: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
+    read_links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    links: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    across: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    state_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    state: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    moved_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    moved: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    inflow_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    inflow: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    gone_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    gone_times: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    gone_until_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    fetched_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    failed: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    urls: Sequence[str] = ()  # Of new pages; empty after unpacking, see `packed_urls`.
+    host_names: Sequence[str] = ()
+    entries: Sequence[bytes] = ()  # New entries of the series.
+    classes: bytes | None = None  # New definitions of classes, packed.
+    offsets: Mapping[str, int] = field(default_factory=dict)  # Of partitions: the next ones.
+    # Of each other shard: how many entries it was sent so far, and the digest of the last.
+    sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
+    taken: Mapping[int, bytes] = field(default_factory=dict)  # The digest of the last entry that came from each.
+    calls: Mapping[bytes, int] = field(default_factory=dict)  # Records of calls with an Idempotency-Key: their times.
+    restored: bytes = b""  # A random token, where a restore appended this: it tells this branch from all others.
+    packed_urls: bytes = b""  # zstd of the URLs, one to a line.
+    digest: bytes = NO_DIGEST  # Of the packed record; known once it is packed or unpacked, as its size is.
+    size: int = 0
+
+    @property
+    def head(self) -> Head:
+        """The head of the journal that ends with this."""
+        return Head(self.lsn, self.digest)
+
+    @property
+    def clock_before(self) -> int:
+        """The clock before the first read."""
+        return self.books.clock - int(np.maximum(self.read_cash, 0).sum())
+
+    def pack(self) -> bytes:
+        """Return the record, and set `packed_urls` and `digest`."""
+        if self.urls and not self.packed_urls:
+            self.packed_urls = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(self.urls).encode())
+        rare: dict[str, Any] = {"o": dict(self.offsets)}
+        if self.host_names:
+            rare["h"] = list(self.host_names)
+        if self.entries:
+            rare["e"] = list(self.entries)
+        if self.classes is not None:
+            rare["c"] = self.classes
+        if self.sent:
+            rare["s"] = list(self.sent.items())
+        if self.taken:
+            rare["t"] = list(self.taken.items())
+        if self.calls:
+            rare["k"] = list(self.calls.items())
+        if self.restored:
+            rare["r"] = self.restored
+        packed_rare: bytes = msgpack.packb(rare)
+        arrays = [getattr(self, name) for name, _ in SECTIONS]
+        header = HEADER.pack(
+            MAGIC, VERSION, TOTALS, self.lsn, self.previous, self.first_page, self.pages, self.host_count,
+            *map(len, arrays), len(self.packed_urls), len(packed_rare),
+        )  # fmt: skip
+        parts = [header, _TOTALS.pack(*_numbers(self.books))]
+        parts += [array.astype(dtype, copy=False).tobytes() for array, (_, dtype) in zip(arrays, SECTIONS, strict=True)]
+        record = b"".join([*parts, self.packed_urls, packed_rare])
+        self.digest, self.size = digest_of(record), len(record)
+        return record
+
+    @classmethod
+    def unpack(cls, record: bytes) -> "Effect":
+        """Read a record. Arrays are views of it.
+
+        Raises:
+            StoreDamaged: it is none, is cut, or is of a version that this program does not know.
+        """
+        try:
+            magic, version, totals, lsn, previous, first, pages, hosts, *counts = HEADER.unpack_from(record)
+            if magic != MAGIC or version != VERSION or totals != TOTALS:
+                raise StoreDamaged(
+                    f"a record of the journal has format {magic!r} version {version}, this program reads version "
+                    f"{VERSION}: use the program that wrote it"
+                )
+            at = HEADER.size
+            numbers = _TOTALS.unpack_from(record, at)
+            at += _TOTALS.size
+            arrays: dict[str, Any] = {}
+            for (name, dtype), count in zip(SECTIONS, counts, strict=False):
+                arrays[name] = np.frombuffer(record, dtype, count, at)
+                at += arrays[name].nbytes
+            url_bytes, rare_bytes = counts[len(SECTIONS) :]
+            if len(record) != at + url_bytes + rare_bytes:
+                raise ValueError("its length is not what its header says")
+            rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
+            return cls(
+                lsn, previous, _books(numbers), pages, hosts, first, **arrays,
+                host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
+                offsets=rare["o"], sent=pairs_of(rare.get("s", ())),
+                taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())), restored=rare.get("r", b""),
+                packed_urls=record[at : at + url_bytes],
+                digest=digest_of(record), size=len(record),
+            )  # fmt: skip
+        except StoreDamaged:
+            raise
+        except Exception as error:
+            raise StoreDamaged(f"a record of the journal is damaged ({error}): restore a backup") from error
+
+
+def digest_of(record: bytes) -> bytes:
+    """Return the digest of a packed record."""
+    return blake2b(record, digest_size=DIGEST_BYTES).digest()
+
+
+def unpack_urls(packed: bytes) -> list[str]:
+    """Return the URLs that were packed, one to a line.
+
+    Raises:
+        StoreDamaged: they can't be unpacked.
+    """
+    if not packed:
+        return []
+    try:
+        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=TAIL_BYTES_MAX).decode().split("\n")
+    except (zstandard.ZstdError, UnicodeDecodeError) as error:
+        raise StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup") from error
+
+
+def pack_lines(lines: Sequence[str]) -> bytes:
+    """Pack texts that have no line feed, for `unpack_urls`."""
+    return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(lines).encode())
+
+
+def pairs_of(packed: Sequence[Any]) -> dict[int, tuple[int, bytes]]:
+    """Read what was sent to each shard, as it was packed."""
+    return {to: (count, digest) for to, (count, digest) in packed}
+
+
+def _numbers(books: Books) -> list[int]:
+    return [getattr(books, name) for name in SCALARS] + [n for name in BY_CLASS for n in getattr(books, name)]
+
+
+def _books(numbers: Sequence[int]) -> Books:
+    by_class = {
+        name: tuple(numbers[len(SCALARS) + at * CLASSES_MAX : len(SCALARS) + (at + 1) * CLASSES_MAX])
+        for at, name in enumerate(BY_CLASS)
+    }
+    values: dict[str, Any] = {**dict(zip(SCALARS, numbers, strict=False)), **by_class}
+    return Books(**values)
+
+
+assert {name for name, _ in SECTIONS} < {f.name for f in fields(Effect)}

@@ -1,0 +1,255 @@
+"""Following a journal: how a replica is loaded from a shard's checkpoint and keeps up with its journal.
+
+The order of reading makes it exact. To load, the journal is read first, from its first entry on, then the blocks, then
+what was appended meanwhile; each block gets the effects that it lacks. A block that is clean for a long time is true at
+any later record until one changes it, and the journal is trimmed only past what blocks have. Whatever does not fit (a
+gap, another digest, a head behind our own) means loading again.
+"""
+
+import logging
+import random
+import time
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from opic.errors import StoreDamaged, StoreUnavailable
+from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
+from opic.replica.effect import Effect, Head, pack_lines, unpack_urls
+from opic.replica.replica import Replica
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+
+log = logging.getLogger("opic.replica")
+
+ENTRY_BYTES_AIM: Final = 512 << 10  # Of one read of the journal: a server reads 1 MB in about a millisecond.
+ENTRIES_MAX: Final = 16
+ENTRIES_LOADED_MAX: Final = 64  # Of one read while loading.
+BLOCKS_A_READ: Final = 8
+LOADS_MAX: Final = 20  # In a row that met a journal that moved on under them.
+TAIL_LOOK_BYTES: Final = 16 << 20  # Of records applied between two looks at where the journal begins.
+JITTER_SECONDS: Final = 0.05  # So that many readers do not load again at once.
+NO_HEAD: Final = Head()
+
+
+class Follower:
+    """Keeps one replica true to one shard's journal. One thread at a time; it holds the replica's lock itself."""
+
+    def __init__(self, client: Client, keys: Keys, replica: Replica) -> None:
+        """Follow for a replica that stands at genesis, or where another follower left it."""
+        self.client, self.keys, self.replica = client, keys, replica
+        self._entry_bytes = 64 << 10  # Mean of late.
+        self._loaded = False
+        self._forked = False  # Whether the last load met a record that is not the one that what follows it names.
+        self._tail_bytes = 0  # Of records applied since the last look at where the journal begins,
+        self._tail_needed = 0  # which then was with this page.
+        self.checked_at = float("-inf")  # When (monotonic) the heads were last compared, before the answer came.
+
+    def commands(self) -> list[list[Any]]:
+        """Return what is asked to keep up: the head, then the next entries, which may be newer than that.
+
+        Now and then also the journal's first entry.
+        """
+        count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
+        asked: list[list[Any]] = [
+            ["HMGET", self.keys.head, "lsn", "digest"],
+            ["XRANGE", self.keys.journal, f"({self.replica.head.lsn}-0", "+", "COUNT", count],
+        ]
+        if self._tail_bytes >= TAIL_LOOK_BYTES:
+            asked.append(["XRANGE", self.keys.journal, "-", "+", "COUNT", 1])
+        return asked
+
+    def take(self, answers: Sequence[Any]) -> bool:
+        """Apply what `commands` was answered with; tell whether the replica stands at that head, or past it.
+
+        Raises:
+            StoreDamaged: an entry can't be read.
+        """
+        found, entries, *first = answers
+        head, replica = head_of(found), self.replica
+        with replica.lock:
+            if not self._loaded:
+                if head != replica.head:
+                    return self._reload("")
+                self._loaded = replica.whole = True
+            if head.lsn < replica.head.lsn or (head.lsn == replica.head.lsn and head != replica.head):
+                return self._reload(f"the head is record {head.lsn}, and we have seen {replica.head.lsn}")
+            if head.lsn > replica.head.lsn and not entries:
+                return self._reload("the journal was trimmed before we had read it")
+            for name, fields in entries:
+                effect = Effect.unpack(fields[b"r"])
+                if (effect.lsn, effect.previous) != (replica.head.lsn + 1, replica.head.digest):
+                    return self._reload(f"record {name.decode()} does not follow {replica.head.lsn}")
+                replica.apply(effect)
+                self._entry_bytes += (len(fields[b"r"]) - self._entry_bytes) // 8
+                self._tail_bytes += len(fields[b"r"])
+            if head.lsn == replica.head.lsn and head != replica.head:
+                return self._reload(f"record {head.lsn} is not the one that the head names")
+            if first:
+                self._shorten_tail(first[0])
+            return replica.head.lsn >= head.lsn
+
+    def _shorten_tail(self, entries: Sequence[Any]) -> None:
+        """Let go of URLs that the checkpoint has: those of pages that the journal began with at the last look.
+
+        The last look, not this one: a server that loses its last second may lose blocks that it had a moment ago.
+        """
+        self._tail_bytes = 0
+        self.replica.tail.drop(self._tail_needed // URLS_A_FIELD * URLS_A_FIELD)  # Fields are written whole.
+        if entries:
+            ((_, fields),) = entries
+            self._tail_needed = Effect.unpack(fields[b"r"]).first_page
+
+    def _reload(self, why: str) -> bool:
+        if why:
+            log.info("shard %d: loading again: %s", self.keys.shard, why)
+            time.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311 - jitter, not a secret
+        self.load()
+        return False
+
+    def catch_up(self) -> None:
+        """Return once the replica stands where the journal's head stood at some moment of this call, or later.
+
+        Raises:
+            StoreUnavailable: the store is away, or moved on faster than it could be read.
+            StoreDamaged: a record or a block can't be read.
+        """
+        catch_up(self.client, [self])
+
+    def load(self) -> None:
+        """Put the replica together anew from the checkpoint and the journal."""
+        self._loaded = False
+        for _ in range(LOADS_MAX):
+            if self._load():
+                self._loaded, self._tail_bytes, self._tail_needed = True, 0, 0
+                return
+        if self._forked:
+            raise StoreDamaged(
+                f"shard {self.keys.shard}: records of the journal do not follow from each other: restore a backup"
+            )
+        raise StoreUnavailable(f"shard {self.keys.shard} was trimmed under every load: try again")
+
+    def _load(self) -> bool:
+        effects: list[Effect] = []
+        if not self._read_journal(effects, 0):
+            return False
+        with self.replica.lock:
+            if not effects:
+                self.replica.reset()
+                return True
+            images = self._read_blocks(blocks_of(effects[-1].pages))
+            with store_errors():
+                names = {name.decode(): value for name, value in self.client.hgetall(self.keys.names_block).items()}
+            newest = max(map(lsn_of, [*images, names]))
+            if not self._read_journal(effects, newest):
+                return False
+            loading = Loading(self.replica, effects)
+            try:
+                for block, image in enumerate(images):
+                    loading.take_block(block, image)
+                loading.take_names(names)
+                loading.finish()
+                self._extend_tail(loading.known_before)
+            except BaseException:
+                self.replica.reset()
+                self.replica.whole = False
+                raise
+            return True
+
+    def _read_journal(self, effects: list[Effect], least: int) -> bool:
+        """Read on, up to the head and at least up to record `least`; False if there is a gap."""
+        while True:
+            after = f"({effects[-1].lsn}-0" if effects else "-"
+            found, entries = self._ask([
+                ["HMGET", self.keys.head, "lsn", "digest"],
+                ["XRANGE", self.keys.journal, after, "+", "COUNT", ENTRIES_LOADED_MAX],
+            ])  # fmt: skip
+            head = head_of(found)
+            self._check_restored(head)
+            for _, fields in entries:
+                effect = Effect.unpack(fields[b"r"])
+                if effects and (effect.lsn, effect.previous) != (effects[-1].lsn + 1, effects[-1].digest):
+                    self._forked = effect.lsn == effects[-1].lsn + 1
+                    return False
+                effects.append(effect)
+            if not entries:
+                if not effects:
+                    if head == NO_HEAD:
+                        return True
+                    raise StoreDamaged(f"shard {self.keys.shard}: the journal lacks its last record: restore a backup")
+                if head != effects[-1].head:
+                    self._forked = head.lsn == effects[-1].lsn
+                    return False
+                if least > head.lsn:
+                    raise StoreDamaged(
+                        f"shard {self.keys.shard}: a block of the checkpoint is of record {least}, and the journal "
+                        f"ends at {head.lsn}: restore a backup"
+                    )
+                return True
+
+    def _check_restored(self, head: Head) -> None:
+        if head.lsn == 0 and head != NO_HEAD:
+            raise StoreUnavailable(
+                f"shard {self.keys.shard} is being restored from a backup, or a restore broke off: wait, or run "
+                "`opic restore --replace` again"
+            )
+
+    def _read_blocks(self, count: int) -> list[dict[str, bytes]]:
+        images = []
+        for first in range(0, count, BLOCKS_A_READ):
+            commands = [
+                ["HMGET", self.keys.block(n), *LOADED_FIELDS] for n in range(first, min(first + BLOCKS_A_READ, count))
+            ]
+            for found in self._ask(commands):
+                pairs = zip(LOADED_FIELDS, found, strict=True)
+                images.append({name: value for name, value in pairs if value is not None})
+        return images
+
+    def _extend_tail(self, known_before: int) -> None:
+        """Let the tail begin with a whole field of URLs, so that this can be written again."""
+        start = known_before - known_before % URLS_A_FIELD
+        if start == known_before:
+            return
+        block, field, _ = url_field(start)
+        with store_errors():
+            packed = self.client.hget(self.keys.block(block), field)
+        urls = unpack_urls(packed or b"")[: known_before - start]
+        if len(urls) < known_before - start:
+            raise StoreDamaged(f"URLs of pages {start} to {known_before - 1} are missing: restore a backup")
+        chunks = self.replica.tail
+        self.replica.tail = chunks.preceded(start, pack_lines(urls))
+
+    def _ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
+        with store_errors(), self.client.pipeline(transaction=False) as pipe:
+            for command in commands:
+                pipe.execute_command(*command)
+            answers: list[Any] = pipe.execute()
+        return answers
+
+
+def head_of(found: Sequence[bytes | None]) -> Head:
+    """Read a head as it is stored."""
+    lsn, digest = found
+    return Head(int(lsn), digest) if lsn is not None and digest is not None else NO_HEAD
+
+
+def catch_up(client: Client, followers: Iterable["Follower"]) -> None:
+    """Let several followers keep up at once: what they ask goes out together."""
+    todo = list(followers)
+    for _ in range(LOADS_MAX * ENTRIES_MAX):
+        if not todo:
+            return
+        asked_at = time.monotonic()
+        commands = [follower.commands() for follower in todo]
+        with store_errors(), client.pipeline(transaction=False) as pipe:
+            for some in commands:
+                for command in some:
+                    pipe.execute_command(*command)
+            answers = iter(pipe.execute())
+        behind = []
+        for follower, some in zip(todo, commands, strict=True):
+            if follower.take([next(answers) for _ in some]):
+                follower.checked_at = asked_at
+            else:
+                behind.append(follower)
+        todo = behind
+    raise StoreUnavailable("shards move on faster than their journals can be read")

@@ -1,0 +1,53 @@
+"""Numpy columns that grow by doubling, and what takes back changes to them."""
+
+from typing import Any, ClassVar, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+ROWS_MIN: Final = 1_024
+
+
+class Growing:
+    """Columns of one length. A subclass names them; places past the length in use are zero."""
+
+    COLUMNS: ClassVar[tuple[tuple[str, str], ...]] = ()  # Name, type.
+
+    def __init__(self) -> None:
+        """Start empty."""
+        for name, dtype in self.COLUMNS:
+            setattr(self, name, np.zeros(0, dtype))
+
+    def reserve(self, rows: int) -> None:
+        """Make room for so many rows. Arrays that somebody holds from before no longer change."""
+        capacity = len(getattr(self, self.COLUMNS[0][0]))
+        if rows <= capacity:
+            return
+        size = max(ROWS_MIN, 2 * capacity, rows)
+        for name, dtype in self.COLUMNS:
+            old, new = getattr(self, name), np.zeros(size, dtype)
+            new[:capacity] = old
+            setattr(self, name, new)
+
+    def clear_rows(self, first: int, end: int) -> None:
+        """Set rows back to zero."""
+        for name, _ in self.COLUMNS:
+            getattr(self, name)[first:end] = 0
+
+
+class Undo:
+    """Old values of what is about to change, to be put back in reverse order."""
+
+    def __init__(self) -> None:
+        """Nothing is kept yet."""
+        self._kept: list[tuple[Growing, str, Any, NDArray[Any]]] = []
+
+    def keep(self, owner: Growing, name: str, rows: Any) -> None:
+        """Keep the values of some rows of a column."""
+        self._kept.append((owner, name, rows, getattr(owner, name)[rows].copy()))
+
+    def restore(self) -> None:
+        """Put everything back."""
+        for owner, name, rows, values in reversed(self._kept):
+            getattr(owner, name)[rows] = values
+        self._kept.clear()

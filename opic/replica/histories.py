@@ -1,0 +1,267 @@
+"""What is kept of pages that were read or went away: total history, the last measures, how often it happened.
+
+Most known pages were never read. So a page has a row here from its first read or departure on, and a measure takes a
+slot of its own; the slots of a page are a chain from the newest to the oldest. Where a page has as many measures as are
+kept, the oldest one's slot is used again.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.cash import ANCHOR_ROUNDS, Anchor, Rules
+from opic.ledger import Measure
+from opic.replica.growing import Growing, Undo
+
+Int64s = NDArray[np.int64]
+Uint32s = NDArray[np.uint32]
+Bools = NDArray[np.bool_]
+NO_SLOT: Final = 0  # Slots are numbered from 1.
+
+
+class _Rows(Growing):
+    COLUMNS = (
+        ("spent", "i8"),  # H, total history.
+        ("digest", "u8"),  # Of the links it showed last.
+        ("gone_until_us", "i8"),
+        ("reads", "u4"),
+        ("newest", "u4"),  # The slot of its last measure.
+        ("kept", "u2"),  # Measures that are kept.
+        ("times_gone", "u2"),
+    )
+    spent: Int64s
+    digest: NDArray[np.uint64]
+    gone_until_us: Int64s
+    reads: Uint32s
+    newest: Uint32s
+    kept: NDArray[np.uint16]
+    times_gone: NDArray[np.uint16]
+
+
+class _Slots(Growing):
+    COLUMNS = (("clock", "i8"), ("cash", "i8"), ("at_us", "i8"), ("older", "u4"))
+    clock: Int64s
+    cash: Int64s
+    at_us: Int64s
+    older: Uint32s
+
+
+class _Anchors(Growing):
+    """Of each row up to two anchors, the older one first. Under the continuous payout only."""
+
+    COLUMNS = (("clock_1", "i8"), ("spent_1", "i8"), ("clock_2", "i8"), ("spent_2", "i8"), ("anchored", "u1"))
+    clock_1: Int64s
+    spent_1: Int64s
+    clock_2: Int64s
+    spent_2: Int64s
+    anchored: NDArray[np.uint8]  # How many there are.
+
+
+@dataclass(frozen=True, slots=True)
+class Measures:
+    """The measures of n pages, oldest first: those of page i are starts[i] to starts[i + 1]."""
+
+    starts: Int64s  # (n + 1,)
+    clock: Int64s  # (m,), as are the others.
+    cash: Int64s
+    at_us: Int64s
+
+
+class Histories:
+    """Rows of pages, numbered from 1; 0 is a page that has none."""
+
+    def __init__(self, rules: Rules) -> None:
+        """Start without rows."""
+        self.rules = rules
+        self.rows, self.slots, self.anchors = _Rows(), _Slots(), _Anchors()
+        self.count = self.slot_count = 1  # The next numbers; 0 means none.
+        self.reserve(1)
+        self.slots.reserve(1)
+
+    def reserve(self, count: int) -> None:
+        """Make room for so many rows."""
+        self.rows.reserve(count)
+        if self.rules.continuous:
+            self.anchors.reserve(count)
+
+    def add(self, count: int) -> Uint32s:
+        """Return the numbers of new rows."""
+        first, self.count = self.count, self.count + count
+        self.reserve(self.count)
+        return np.arange(first, self.count, dtype=np.uint32)
+
+    def truncate(self, count: int, slot_count: int) -> None:
+        """Drop the rows and slots that were added since there were so many."""
+        self.rows.clear_rows(count, self.count)
+        if self.rules.continuous:
+            self.anchors.clear_rows(count, self.count)
+        self.slots.clear_rows(slot_count, self.slot_count)
+        self.count, self.slot_count = count, slot_count
+
+    def read(  # noqa: PLR0917 - columns of one table
+        self, rows: Uint32s, clock: Int64s, cash: Int64s, at_us: Int64s, digest: NDArray[np.uint64], undo: Undo | None
+    ) -> None:
+        """Note reads, in the order of the log.
+
+        Args:
+            rows: of the pages that were read, (n,); a page may be read several times.
+            clock: after each read, as are the others.
+            cash: that it spent; negative where the page owed, and its measure is then of 0.
+            at_us: when it was fetched.
+            digest: of the links it showed.
+            undo: keeps what it was; may be None.
+        """
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        first = np.flatnonzero(np.diff(ordered, prepend=-1) != 0) if len(rows) else order
+        nth = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+        if undo is not None:
+            for name in ("spent", "digest", "reads", "newest", "kept"):
+                undo.keep(self.rows, name, rows)
+            if self.rules.continuous:
+                for name, _ in _Anchors.COLUMNS:
+                    undo.keep(self.anchors, name, rows)
+        for wave in range(int(nth.max(initial=-1)) + 1):  # Mostly one: each page once.
+            at = order[nth == wave]
+            self._read_once(rows[at], clock[at], cash[at], at_us[at], digest[at], undo)
+
+    def _read_once(  # noqa: PLR0917 - columns of one table
+        self, rows: Uint32s, clock: Int64s, cash: Int64s, at_us: Int64s, digest: NDArray[np.uint64], undo: Undo | None
+    ) -> None:
+        table = self.rows
+        table.spent[rows] += cash
+        table.digest[rows] = digest
+        table.reads[rows] += np.uint32(1)
+        full = table.kept[rows] >= self.rules.measures_max
+        slots = np.zeros(len(rows), np.uint32)
+        fresh = np.flatnonzero(~full)
+        slots[fresh] = np.arange(self.slot_count, self.slot_count + len(fresh), dtype=np.uint32)
+        self.slot_count += len(fresh)
+        self.slots.reserve(self.slot_count)
+        table.kept[rows[fresh]] += np.uint16(1)
+        again = np.flatnonzero(full)
+        if len(again):
+            slots[again] = self._oldest(rows[again])
+            if undo is not None:
+                for name, _ in _Slots.COLUMNS:
+                    undo.keep(self.slots, name, slots[again])
+        newest = table.newest[rows]
+        self.slots.older[slots] = np.where(newest == slots, NO_SLOT, newest)
+        self.slots.clock[slots], self.slots.cash[slots], self.slots.at_us[slots] = clock, np.maximum(cash, 0), at_us
+        table.newest[rows] = slots
+        if self.rules.continuous:
+            self._anchor(rows, clock)
+
+    def _oldest(self, rows: Uint32s) -> Uint32s:
+        slots = self.rows.newest[rows]
+        for _ in range(self.rules.measures_max - 1):
+            slots = self.slots.older[slots]
+        return slots
+
+    def _anchor(self, rows: Uint32s, clock: Int64s) -> None:
+        """Compare `opic.cash.roll`: the first anchor, then the last two that are ANCHOR_ROUNDS apart."""
+        a = self.anchors
+        last = np.where(a.anchored[rows] > 1, a.clock_2[rows], a.clock_1[rows])
+        due = (a.anchored[rows] == 0) | (clock - last >= ANCHOR_ROUNDS * self.rules.minted)
+        rows, clock = rows[due], clock[due]
+        count = a.anchored[rows]
+        full = rows[count == 2]
+        a.clock_1[full], a.spent_1[full] = a.clock_2[full], a.spent_2[full]
+        later = rows[count > 0]
+        a.clock_2[later], a.spent_2[later] = clock[count > 0], self.rows.spent[later]
+        first = rows[count == 0]
+        a.clock_1[first], a.spent_1[first] = clock[count == 0], self.rows.spent[first]
+        a.anchored[rows] = np.minimum(count + 1, 2)
+
+    def go(self, rows: Uint32s, times: Uint32s, until_us: Int64s, undo: Undo | None) -> None:
+        """Note that pages went away: how often by now, and until when no link brings them back."""
+        if undo is not None:
+            undo.keep(self.rows, "times_gone", rows)
+            undo.keep(self.rows, "gone_until_us", rows)
+        self.rows.times_gone[rows] = times
+        self.rows.gone_until_us[rows] = until_us
+
+    def measures(self, rows: Uint32s) -> Measures:
+        """Return the measures of pages by their rows; 0 has none."""
+        kept = self.rows.kept[rows].astype(np.int64)
+        starts = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum(kept, out=starts[1:])
+        of = np.zeros(int(starts[-1]), np.uint32)
+        slots, left = self.rows.newest[rows], kept.copy()
+        some = np.flatnonzero(left)
+        slots = slots[some]
+        while len(some):
+            left[some] -= 1
+            of[starts[some] + left[some]] = slots
+            more = left[some] > 0
+            some, slots = some[more], self.slots.older[slots[more]]
+        return Measures(starts, self.slots.clock[of], self.slots.cash[of], self.slots.at_us[of])
+
+    def measures_of(self, row: int) -> list[Measure]:
+        """Return the measures of one page, oldest first."""
+        found = self.measures(np.array([row], np.uint32))
+        columns = (found.clock.tolist(), found.cash.tolist(), found.at_us.tolist())
+        return [Measure(*numbers) for numbers in zip(*columns, strict=True)]
+
+    def anchors_of(self, row: int) -> tuple[Anchor, ...]:
+        """Return the anchors of one page."""
+        if not self.rules.continuous:
+            return ()
+        a = self.anchors
+        both = ((int(a.clock_1[row]), int(a.spent_1[row])), (int(a.clock_2[row]), int(a.spent_2[row])))
+        return both[: int(a.anchored[row])]
+
+    def older_anchors(self, rows: Uint32s) -> tuple[Int64s, Int64s] | None:
+        """Return the clock and the total history of each page's older anchor, 0 where there is none."""
+        return (self.anchors.clock_1[rows], self.anchors.spent_1[rows]) if self.rules.continuous else None
+
+    # What a checkpoint keeps of them.
+
+    def pack(self, offsets: NDArray[np.uint16], rows: Uint32s) -> bytes:
+        """Pack the rows of a block of pages; `offsets` are where those pages stand in it."""
+        table, found = self.rows, self.measures(rows)
+        parts: list[NDArray[np.generic]] = [np.array([len(rows), len(found.clock)], "<u4"), offsets.astype("<u2")]
+        parts += [getattr(table, name)[rows].astype(f"<{dtype}") for name, dtype in _Rows.COLUMNS if name != "newest"]
+        if self.rules.continuous:
+            parts += [getattr(self.anchors, name)[rows].astype(f"<{dtype}") for name, dtype in _Anchors.COLUMNS]
+        parts += [found.clock.astype("<i8"), found.cash.astype("<i8"), found.at_us.astype("<i8")]
+        return b"".join(part.tobytes() for part in parts)
+
+    def unpack(self, packed: bytes) -> tuple[NDArray[np.uint16], Uint32s]:
+        """Add what `pack` packed; return where the pages stand in their block, and their rows.
+
+        Raises:
+            ValueError: its length is wrong.
+        """
+        n, m = np.frombuffer(packed, "<u4", 2).tolist()
+        at = 8
+
+        def take(dtype: str, count: int) -> NDArray[np.generic]:
+            nonlocal at
+            array = np.frombuffer(packed, f"<{dtype}", count, at)
+            at += array.nbytes
+            return array
+
+        offsets, rows = take("u2", n), self.add(n)
+        columns: Sequence[tuple[str, str]] = [column for column in _Rows.COLUMNS if column[0] != "newest"]
+        for name, dtype in columns:
+            getattr(self.rows, name)[rows] = take(dtype, n)
+        if self.rules.continuous:
+            for name, dtype in _Anchors.COLUMNS:
+                getattr(self.anchors, name)[rows] = take(dtype, n)
+        first, self.slot_count = self.slot_count, self.slot_count + m
+        self.slots.reserve(self.slot_count)
+        for name in ("clock", "cash", "at_us"):
+            getattr(self.slots, name)[first : self.slot_count] = take("i8", m)
+        kept = self.rows.kept[rows].astype(np.int64)
+        ends = first + np.cumsum(kept)
+        if at != len(packed) or (len(ends) and int(ends[-1]) != self.slot_count):
+            raise ValueError("rows of histories have a wrong length")
+        older = np.arange(first - 1, self.slot_count - 1, dtype=np.uint32)
+        older[(ends - kept)[kept > 0] - first] = NO_SLOT
+        self.slots.older[first : self.slot_count] = older
+        self.rows.newest[rows] = np.where(kept > 0, ends - 1, NO_SLOT)
+        return offsets.astype(np.uint16), rows

@@ -1,0 +1,288 @@
+"""The way from a page's fingerprint to its id, in memory: a column of fingerprints and an open addressing table.
+
+The table holds ids as uint32, so that a page costs 8 bytes for its fingerprint and 6 to 12 for its slots. A look-up of
+thousands goes by rounds of numpy calls, one round for each step of linear probing.
+
+Neither the table nor the column stalls when it doubles: the larger one is filled a part at a time, with each append.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import StoreFull
+
+UInt64s = NDArray[np.uint64]
+UInt32s = NDArray[np.uint32]
+Int64s = NDArray[np.int64]
+
+PAGES_MAX: Final = (1 << 32) - 1  # Slots hold id + 1 in 32 bits.
+TABLE_BITS_MIN: Final = 10
+LOAD_MAX: Final = 2 / 3  # Of slots in use; an unknown fingerprint then costs 5 probes, at half of it 1.6.
+MOVED_MIN: Final = 32_768  # Pages that an append moves at least into a larger table: 1 to 2 ms.
+MOVED_A_NEW_PAGE: Final = 4
+# Memory costs most when it is first written, in some 3 ms a MB on a virtual machine, and new pages go all over a table:
+# the first ones would pay for all of it. So it is written in parts before it is needed.
+PREPARE_FROM: Final = 0.9  # How full the table is, of its limit, when that begins.
+PREPARED_MIN: Final = 1 << 18  # Slots an append.
+PREPARED_A_NEW_PAGE: Final = 32
+ROWS_MIN: Final = 1_024
+COPY_FROM: Final = 7 / 8  # How full the column is when copying it into a larger one begins.
+COPIED_MIN: Final = 65_536
+COPIED_A_NEW_PAGE: Final = 16
+LOADED_AT_ONCE: Final = 1 << 18
+
+
+class FingerprintIndex:
+    """Ids of pages by their fingerprints. Ids are dense, in order of appending. One thread at a time.
+
+    >>> index = FingerprintIndex()
+    >>> index.append(np.array([30, 10, 20], np.uint64))
+    >>> index.find(np.array([10, 11, 30], np.uint64))
+    array([ 1, -1,  0])
+    """
+
+    def __init__(self) -> None:
+        """Start without a page."""
+        self._column = _Column()
+        self._table = _Table(TABLE_BITS_MIN)
+        # While a larger table is filled, the one before: all pages below `_old_pages` are in it, those below `_moved`
+        # in the larger one too, where all further pages are as well.
+        self._old: _Table | None = None
+        self._old_pages = self._moved = 0
+        self._next: _Table | None = None  # The table to come, of which the first `_prepared` slots were written.
+        self._prepared = 0
+
+    @classmethod
+    def of(cls, fingerprints: UInt64s) -> "FingerprintIndex":
+        """Return the index of a whole column, which is copied: 10^7 pages a second and a half.
+
+        Args:
+            fingerprints: shape (n,), distinct, none of them 0.
+
+        Raises:
+            StoreFull: more than PAGES_MAX.
+        """
+        index = cls()
+        _check(len(fingerprints))
+        index._table = _Table(_bits_for(int(len(fingerprints) / PREPARE_FROM)))
+        index._column = _Column(len(fingerprints))
+        index._column.extend(fingerprints)
+        for first in range(0, len(index), LOADED_AT_ONCE):
+            index._table.insert(index._column.rows, first, min(first + LOADED_AT_ONCE, len(index)))
+        return index
+
+    def __len__(self) -> int:
+        """Count the pages."""
+        return self._column.pages
+
+    @property
+    def is_growing(self) -> bool:
+        """Tell whether a larger table is being filled."""
+        return self._old is not None
+
+    @property
+    def fingerprints(self) -> UInt64s:
+        """The fingerprints of all pages, by id, shape (pages,): a view, read-only, true until the next change."""
+        view = self._column.rows[1 : self._column.pages + 1]
+        view.flags.writeable = False
+        return view
+
+    def find(self, fingerprints: UInt64s) -> Int64s:
+        """Return the id of each fingerprint, -1 for one that is not there; shape (n,)."""
+        rows = self._table.find(fingerprints, self._column.rows)
+        if self._old is not None:
+            missing = np.flatnonzero(rows == 0)
+            rows[missing] = self._old.find(fingerprints[missing], self._column.rows)
+        rows -= 1
+        return rows
+
+    def append(self, fingerprints: UInt64s) -> None:
+        """Give new fingerprints the next ids, in their order.
+
+        Args:
+            fingerprints: shape (n,), distinct, none of them 0, none of them there.
+
+        Raises:
+            StoreFull: that would be more than PAGES_MAX pages; nothing was changed.
+        """
+        first, pages = len(self), len(self) + len(fingerprints)
+        _check(pages)
+        if self._old is not None:
+            self._move(max(MOVED_MIN, MOVED_A_NEW_PAGE * len(fingerprints)))
+        elif pages > PREPARE_FROM * self._table.pages_max:
+            self._prepare(max(PREPARED_MIN, PREPARED_A_NEW_PAGE * len(fingerprints)))
+        if pages > self._table.pages_max:
+            self._grow(pages)
+        self._column.extend(fingerprints)
+        self._table.insert(self._column.rows, first, pages)
+
+    def _prepare(self, slots: int) -> None:
+        """Write some more slots of the next table for the first time."""
+        if self._next is None:
+            self._next, self._prepared = _Table(self._table.bits + 1), 0
+        self._next.clear(self._prepared, self._prepared + slots)
+        self._prepared += slots
+
+    def _grow(self, pages: int) -> None:
+        """Begin with a table that has room for so many pages."""
+        if self._old is not None:
+            self._move(self._old_pages)
+        self._old, self._old_pages, self._moved = self._table, len(self), 0
+        following, self._next = self._next, None
+        self._table = following if following and pages <= following.pages_max else _Table(_bits_for(pages))
+
+    def _move(self, pages: int) -> None:
+        """Enter the next pages of the old table into the larger one."""
+        stop = min(self._moved + pages, self._old_pages)
+        self._table.insert(self._column.rows, self._moved, stop)
+        self._moved = stop
+        if stop == self._old_pages:
+            self._old = None
+
+    def truncate(self, count: int) -> None:
+        """Forget all pages but the first `count`: the exact inverse of the appends since there were so many.
+
+        Meant for the newest pages, some 100,000 at most: the cost is theirs, about .5 us each.
+        """
+        pages = len(self)
+        if not 0 <= count <= pages:
+            raise ValueError(f"there are {pages:,} pages, so {count:,} can't be kept")
+        rows = self._column.rows
+        if self._old is None:
+            self._table.remove(rows, count, pages)
+        else:
+            kept = min(count, self._old_pages)
+            self._old.remove(rows, kept, self._old_pages)
+            self._table.remove(rows, min(count, self._moved), self._moved)
+            self._table.remove(rows, max(count, self._old_pages), pages)
+            self._old_pages, self._moved = kept, min(count, self._moved)
+        self._column.truncate(count)
+
+
+def _check(pages: int) -> None:
+    if pages > PAGES_MAX:
+        raise StoreFull(f"{pages:,} pages are more than a shard's ids can name, {PAGES_MAX:,}: use more shards")
+
+
+def _bits_for(pages: int) -> int:
+    """Return the bits of a slot in the smallest table with room for so many pages."""
+    bits = TABLE_BITS_MIN
+    while pages > int(LOAD_MAX * (1 << bits)):
+        bits += 1
+    return bits
+
+
+class _Table:
+    """Open addressing with linear probing from the fingerprint's high bits on. A slot holds a row, 0 when empty.
+
+    Row 0 of the column is nobody's and holds 0: comparing fingerprints needs no case of its own for an empty slot.
+    """
+
+    def __init__(self, bits: int) -> None:
+        self.bits = bits
+        self._slots: UInt32s = np.zeros(1 << bits, np.uint32)  # Memory that the system gives as it fills.
+        self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
+        self.pages_max = int(LOAD_MAX * (1 << bits))
+
+    def _homes(self, fingerprints: UInt64s) -> Int64s:
+        # Fingerprints are a keyed hash: their high bits need no mixing.
+        return (fingerprints >> self._shift).view(np.int64)
+
+    def find(self, fingerprints: UInt64s, column: UInt64s) -> Int64s:
+        """Return the row of each fingerprint, 0 for one that is not there."""
+        slots = self._homes(fingerprints)
+        rows = self._slots[slots].astype(np.int64)
+        lanes = np.flatnonzero((column[rows] != fingerprints) & (rows != 0))
+        wanted, slots = fingerprints[lanes], slots[lanes]
+        while len(lanes):
+            slots = (slots + 1) & self._mask
+            probed = self._slots[slots].astype(np.int64)
+            on = (column[probed] != wanted) & (probed != 0)
+            rows[lanes] = probed  # Of lanes that go on, for the time being.
+            lanes, wanted, slots = lanes[on], wanted[on], slots[on]
+        return rows
+
+    def clear(self, first: int, stop: int) -> None:
+        """Write zeros into some slots, up to the table's end at most."""
+        self._slots[first:stop] = 0
+
+    def insert(self, column: UInt64s, first: int, stop: int) -> None:
+        """Enter the pages with ids from `first` to before `stop`."""
+        self._put(np.arange(first + 1, stop + 1, dtype=np.uint32), self._homes(column[first + 1 : stop + 1]))
+
+    def _put(self, rows: UInt32s, slots: Int64s) -> None:
+        while len(rows):
+            free = self._slots[slots] == 0
+            self._slots[slots[free]] = rows[free]  # Of several that want one slot, the last one gets it.
+            waiting = self._slots[slots] != rows
+            rows, slots = rows[waiting], (slots[waiting] + 1) & self._mask
+
+    def remove(self, column: UInt64s, first: int, stop: int) -> None:
+        """Remove pages with ids from `first` to before `stop`, which are there.
+
+        A page that was moved here later may have been pushed past their slots. So whatever stands between a removed
+        page and the next empty slot is entered again.
+        """
+        if first == stop:
+            return
+        rows = np.arange(first + 1, stop + 1)
+        slots = self._homes(column[first + 1 : stop + 1])
+        gone = np.empty(len(rows), np.int64)
+        lanes = np.arange(len(rows))
+        while len(lanes):
+            here = self._slots[slots] == rows[lanes]
+            gone[lanes[here]] = slots[here]
+            lanes, slots = lanes[~here], (slots[~here] + 1) & self._mask
+        self._slots[gone] = 0
+        behind = []
+        slots = (gone + 1) & self._mask
+        while len(slots := slots[self._slots[slots] != 0]):
+            behind.append(slots)
+            slots = (slots + 1) & self._mask
+        if behind:
+            again = np.unique(np.concatenate(behind))
+            moved = self._slots[again]
+            self._slots[again] = 0
+            self._put(moved, self._homes(column[moved]))
+
+
+class _Column:
+    """Fingerprints by row, id + 1; row 0 is nobody's.
+
+    A row does not change while its page is there, so a larger array can be filled before it is needed.
+    """
+
+    def __init__(self, pages: int = 0) -> None:
+        """Start without a page, with room for twice as many as these: memory that the system gives as it fills."""
+        self.pages = 0
+        self.rows: UInt64s = np.zeros(max(ROWS_MIN, 2 * pages), np.uint64)
+        self._next: UInt64s | None = None
+        self._copied = 0  # Rows of `_next` that are there.
+
+    def extend(self, fingerprints: UInt64s) -> None:
+        """Add pages."""
+        used = self.pages + 1
+        stop = used + len(fingerprints)
+        if stop > COPY_FROM * len(self.rows):
+            self._copy(max(COPIED_MIN, COPIED_A_NEW_PAGE * len(fingerprints)), stop)
+        if stop > len(self.rows):
+            self._copy(used, stop)
+            assert self._next is not None
+            self.rows, self._next = self._next, None
+        self.rows[used:stop] = fingerprints
+        self.pages = stop - 1
+
+    def truncate(self, count: int) -> None:
+        """Forget all pages but the first `count`."""
+        self.pages = count
+        self._copied = min(self._copied, count + 1)
+
+    def _copy(self, rows: int, needed: int) -> None:
+        """Copy some more rows into the larger array; only those that are there by now."""
+        if self._next is None or len(self._next) < needed:
+            self._next, self._copied = np.zeros(max(2 * len(self.rows), needed), np.uint64), 0
+        stop = min(self._copied + rows, self.pages + 1)
+        self._next[self._copied : stop] = self.rows[self._copied : stop]
+        self._copied = stop

@@ -1,0 +1,46 @@
+"""URLs of pages by id: from the tail that a replica has in memory, else from the blocks of the checkpoint."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from opic.errors import StoreDamaged
+from opic.replica.checkpoint import URLS_A_FIELD, url_field
+from opic.replica.effect import unpack_urls
+from opic.replica.replica import Replica
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+
+
+def read_urls(client: Client, keys: Keys, replica: Replica, ids: Iterable[int]) -> dict[int, str]:
+    """Return the URLs of known pages of one shard, by id.
+
+    Raises:
+        StoreDamaged: one is missing.
+    """
+    (found,) = read_urls_of_many(client, [(keys, replica, list(ids))])
+    return found
+
+
+def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]]) -> list[dict[int, str]]:
+    """Return the URLs of known pages of several shards, in one round trip."""
+    found: list[dict[int, str]] = []
+    wanted: list[tuple[int, int]] = []  # Place in `asked`, and field, counted over all blocks.
+    for at, (_, replica, ids) in enumerate(asked):
+        with replica.lock:
+            found.append(replica.urls_of_tail(ids))
+        fields = sorted({i // URLS_A_FIELD for i in ids if i not in found[at]})
+        wanted += [(at, field) for field in fields]
+    if wanted:
+        with store_errors(), client.pipeline(transaction=False) as pipe:
+            for at, number in wanted:
+                block, name, _ = url_field(number * URLS_A_FIELD)
+                pipe.hget(asked[at][0].block(block), name)
+            packed: Mapping[tuple[int, int], bytes | None] = dict(zip(wanted, pipe.execute(), strict=True))
+        urls = {key: unpack_urls(value or b"") for key, value in packed.items()}
+        for at, (_, _, ids) in enumerate(asked):
+            for i in ids:
+                if i not in found[at]:
+                    field = urls[at, i // URLS_A_FIELD]
+                    if i % URLS_A_FIELD >= len(field):
+                        raise StoreDamaged(f"the URL of page {i} is missing: restore a backup")
+                    found[at][i] = field[i % URLS_A_FIELD]
+    return found

@@ -1,0 +1,269 @@
+#!lua name=opic_4
+-- opic: the store's half of the way that cash takes (the other half is opic/replica/batch.py).
+--
+-- A shard is a journal with checkpoints, under one hash tag, opic:{crawl:shard}: --
+--   head                  hash: lsn and digest of the journal's last record. Who appends names the head that he rests on
+--   journal               stream: entry <lsn>-0 has one effect in its field r (opic/replica/effect.py)
+--   b:<n>, b:names        hashes: blocks of the checkpoint (opic/replica/checkpoint.py)
+--   books, offsets        hashes: the totals after the last record; source/partition -> next offset. `hold` in offsets:
+--                         until then (microseconds) the shard takes nothing from other shards and its log is not trimmed: a backup ends
+--   out:<to>, sent        streams: what was sent to another shard, 1-0, 1-1 ..; hash: shard -> how many so far
+--   seen                  sorted set: records of calls with an Idempotency-Key that took effect -> their time
+--   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
+--   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
+--   metrics               hash: what workers measured
+--   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
+--
+-- Rules that keep it exact:
+--   A function runs alone, but nothing it wrote is taken back when it fails. So every check stands above the first
+--   write. A record is opaque here: no amount passes a Lua number, which is a double.
+--   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
+-- At load time there are no globals, not even `string`: only syntax and registrations may stand here.
+
+local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
+local BALANCE = 9007199254740992  -- 2^53
+
+local function whole(n, least, most)
+  return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
+end
+
+-- What stands at the head is not what the caller rests on: {'HEAD', lsn, digest}; nil if it is.
+local function moved(head, lsn, digest)
+  local there = redis.call('HMGET', head, 'lsn', 'digest')
+  if (there[1] or '0') == lsn and (there[2] or digest) == digest then return nil end
+  return {'HEAD', there[1] or '0', there[2] or ''}
+end
+
+-- Until when (microseconds) a backup holds a shard; nil if none does.
+local function held(offsets)
+  local hold = tonumber(redis.call('HGET', offsets, 'hold') or 0) or 0
+  local time = redis.call('TIME')
+  return hold > time[1] * 1000000 + time[2] and string.format('%.0f', hold) or nil
+end
+
+-- opic_4_init: make a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
+-- Returns 1 if it was made now, 0 if it was there.
+local function init(keys, args)
+  local blobs = {}
+  for i = 1, 2 do blobs[i] = cmsgpack.unpack(args[i]) end
+  if redis.call('EXISTS', keys[1]) == 1 then return 0 end
+  for i = 1, 2 do redis.call('HSET', keys[i], unpack(blobs[i])) end
+  return 1
+end
+
+-- opic_4_append: put records at the end of the log.  KEYS log end calls callends
+--   ARGV time_us kind key body terms done now_us keys-max value value ...
+-- `key` is '' or the digest of an Idempotency-Key: then these are the values from number `done` on of a call with that
+-- digest of its body, and how far it came is kept for a day: so whoever repeats the call goes on there. `terms` are
+-- the caller's, given back with the key. Expired keys go a few at a time, so that nobody waits for all of them.
+-- Returns {'OK', offset of the first}, or what refused it: {'AT', terms, done}: the call came that far, by those terms;
+-- {'OTHER'}: the key came with another body; {'FULL', when the first key ends}.
+local KEY_US = 86400000000
+local KEYS_SWEPT_MAX = 100
+
+local function append(keys, args)
+  local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
+  local done, now_us, keys_max = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
+  local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
+  if not (done and now_us and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
+    return redis.error_reply('OPICARGS append wants values')
+  end
+  local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
+  local call = ends > now_us and cmsgpack.unpack(redis.call('HGET', keys[3], key))
+  if call and call[1] ~= body then return {'OTHER'} end
+  if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3]} end
+  local over = redis.call('ZRANGE', keys[4], '-inf', args[7], 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
+  if key ~= '' and not call and redis.call('ZCARD', keys[4]) - #over >= keys_max then
+    return {'FULL', redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or '0'}
+  end
+
+  if #over > 0 then
+    redis.call('HDEL', keys[3], unpack(over))
+    redis.call('ZREM', keys[4], unpack(over))
+  end
+  if key ~= '' then
+    redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
+    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now_us + KEY_US), key) end
+  end
+  for i = 1, count do
+    redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
+  end
+  if count > 0 then redis.call('SET', keys[2], string.format('%.0f', first + count)) end
+  return {'OK', first}
+end
+
+-- opic_4_step: append the effect of a batch of events to the journal, once, whole.
+--   KEYS head journal books offsets dead leases waits fails sent seen, outboxes ..
+--   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob
+--   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
+--           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
+--           for each outbox: shard, number, digest before, entry, ..;
+--           calls' records: time, name, ..;   time before which these are forgotten}
+-- Returns {'OK'}, or what refused it: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED',
+-- until}: a backup holds what other shards sent. A head that is the caller's own new one is success: an answer was lost.
+local OUTBOX_MAX = 20000  -- Entries; at some kilobytes each, a shard that is away for an hour.
+local FIXED = 10
+
+-- Tell whether partitions are what other shards sent, or grants: these have a colon in their names.
+local function own(advances)
+  for i = 1, #advances, 3 do
+    if string.find(advances[i], ':', 1, true) then return true end
+  end
+  return false
+end
+
+local function check_step(keys, args, blob)
+  local advances, totals, fetches, letters, outboxes, calls, forget = unpack(blob)
+  for i = 1, #advances, 3 do
+    local next_offset = redis.call('HGET', keys[4], advances[i]) or '0'
+    if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
+  end
+  local hold = own(advances) and held(keys[4])
+  if hold then return {'PAUSED', hold} end
+  if #keys ~= FIXED + #outboxes / 4 then return redis.error_reply('OPICARGS keys do not match blob') end
+  for i = 1, #outboxes, 4 do
+    if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
+      return redis.error_reply('OPICARGS bad outbox')
+    end
+    if redis.call('XLEN', keys[FIXED + (i + 3) / 4]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
+    if (redis.call('HGET', keys[9], outboxes[i]) or '0') ~= outboxes[i + 1] then
+      return redis.error_reply('OPICARGS an outbox is not where the journal has it')
+    end
+  end
+  for i = 1, #totals, 2 do
+    if not string.find(totals[i + 1], '^%-?%d+$') then return redis.error_reply('OPICARGS bad total') end
+  end
+  for i = 1, #fetches, 3 do
+    if not whole(fetches[i], 0, BALANCE) or type(fetches[i + 2]) ~= 'number' then
+      return redis.error_reply('OPICARGS bad fetch')
+    end
+  end
+  for i = 1, #calls, 2 do
+    if type(calls[i]) ~= 'number' or type(calls[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad call') end
+  end
+  if not tonumber(args[6]) or #letters % 4 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
+    return redis.error_reply('OPICARGS bad record, retry, letters or time')
+  end
+  return nil
+end
+
+-- A fetch ends the page's lease, whoever had it; a failure makes it wait, twice as long each time, up to a day.
+local function end_leases(leases, waits, fails, fetches, retry)
+  local ids, failed = {}, {}
+  for i = 1, #fetches, 3 do
+    local id = string.format('%.0f', fetches[i])
+    ids[#ids + 1] = id
+    if fetches[i + 1] == 1 then failed[#failed + 1] = i end
+  end
+  if #ids == 0 then return end
+  if redis.call('EXISTS', leases) == 1 then
+    for i = 1, #ids, VALUES_MAX do redis.call('ZREM', leases, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids))) end
+  end
+  if #failed == 0 then
+    if redis.call('EXISTS', waits, fails) > 0 then
+      for i = 1, #ids, VALUES_MAX do
+        redis.call('ZREM', waits, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids)))
+        redis.call('HDEL', fails, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids)))
+      end
+    end
+    return
+  end
+  for i = 1, #fetches, 3 do
+    local id = ids[(i + 2) / 3]
+    if fetches[i + 1] == 1 then
+      local times = redis.call('HINCRBY', fails, id, 1)
+      if retry > 0 then
+        redis.call('ZADD', waits, fetches[i + 2] + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), id)
+      end
+    else
+      redis.call('ZREM', waits, id)
+      redis.call('HDEL', fails, id)
+    end
+  end
+end
+
+local function step(keys, args)
+  local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
+  local other = moved(head, args[1], args[2])
+  if other then return other[2] == args[3] and other[3] == args[4] and {'OK'} or other end
+  local blob = cmsgpack.unpack(args[7])
+  local refusal = check_step(keys, args, blob)
+  if refusal then return refusal end
+  local advances, totals, fetches, letters, outboxes, calls, forget = unpack(blob)
+
+  redis.call('XADD', journal, args[3] .. '-0', 'r', args[5])
+  redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
+  for i = 1, #advances, 3 do redis.call('HSET', offsets, advances[i], advances[i + 2]) end
+  redis.call('HSET', books, unpack(totals))
+  end_leases(keys[6], keys[7], keys[8], fetches, tonumber(args[6]))
+  for i = 1, #letters, 4 do
+    redis.call('XADD', dead, 'MAXLEN', '~', 100000, '*', 'opic-error', letters[i], 'opic-topic', 'log',
+      'opic-partition', letters[i + 1], 'opic-offset', letters[i + 2], 'value', letters[i + 3])
+  end
+  for i = 1, #outboxes, 4 do
+    redis.call('HINCRBY', sent, outboxes[i], 1)
+    redis.call('XADD', keys[FIXED + (i + 3) / 4], '1-' .. outboxes[i + 1], 'p', outboxes[i + 2], 'v', outboxes[i + 3])
+  end
+  for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
+  if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
+  return {'OK'}
+end
+
+-- opic_4_blocks: write blocks of the checkpoint, as they are at the head.
+--   KEYS head, blocks ..   ARGV expected-lsn expected-digest, then for each block: number of values, field, value ..
+-- Returns {'OK'} or {'HEAD', lsn, digest}.
+local function blocks(keys, args)
+  local other = moved(keys[1], args[1], args[2])
+  if other then return other end
+  local at = 3
+  for i = 2, #keys do
+    local count = tonumber(args[at])
+    if not whole(count, 2, VALUES_MAX) or count % 2 ~= 0 or not args[at + count] then
+      return redis.error_reply('OPICARGS bad block')
+    end
+    at = at + count + 1
+  end
+  at = 3
+  for i = 2, #keys do
+    local count = tonumber(args[at])
+    redis.call('HSET', keys[i], unpack(args, at + 1, at + count))
+    at = at + count + 1
+  end
+  return {'OK'}
+end
+
+-- opic_4_trim: let go of the journal's records below `least`, but never of the last.
+--   KEYS head journal   ARGV expected-lsn expected-digest least
+-- Frees memory, so it is allowed when memory is full. Returns {'OK'} or {'HEAD', lsn, digest}.
+local function trim(keys, args)
+  local other = moved(keys[1], args[1], args[2])
+  if other then return other end
+  local least = math.min(tonumber(args[3]), tonumber(args[1]))
+  redis.call('XTRIM', keys[2], 'MINID', string.format('%.0f-0', least))
+  return {'OK'}
+end
+
+-- opic_4_trim_log: let go of accepted events below an offset, roughly, since whole nodes are cheap to drop. While a backup
+-- holds the shard, of none.  KEYS log offsets   ARGV offset
+local function trim_log(keys, args)
+  if held(keys[2]) then return 0 end
+  return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
+end
+
+-- opic_4_resume: move a partition's resume point on, unless it is before `least`.  KEYS resume
+--   ARGV source/partition next-offset least; a `least` of -1 moves it back as well
+-- Returns what it was: before `least` a server lost its tail, and what lies between was not read again yet.
+local function resume(keys, args)
+  local now = redis.call('HGET', keys[1], args[1]) or '0'
+  local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])
+  if least == -1 or (at >= least and to > at) then redis.call('HSET', keys[1], args[1], args[2]) end
+  return now
+end
+
+redis.register_function('opic_4_init', init)
+redis.register_function('opic_4_resume', resume)
+redis.register_function('opic_4_append', append)
+redis.register_function('opic_4_step', step)
+redis.register_function('opic_4_blocks', blocks)
+redis.register_function{function_name='opic_4_trim_log', callback=trim_log, flags={'allow-oom'}}
+redis.register_function{function_name='opic_4_trim', callback=trim, flags={'allow-oom'}}

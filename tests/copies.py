@@ -1,0 +1,132 @@
+"""Crawls to make backups of, and workers that go on meanwhile."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from logs import NOW_US, PARTITION, pep_history
+
+from opic.errors import DeliveryPaused
+from opic.events import CrawlEvent, Record, encode_crawl_event
+from opic.ingest import ShardWriter, Writer
+from opic.ledger import Ledger, Page
+from opic.ops.backup import ShardCopy, backup
+from opic.replica import Crawl
+
+LOG = pep_history()[:2_000]
+HALF = 1_000
+SHARDS = 16
+WAIT_SECONDS_MAX = 60.0
+
+
+def ledger_of(count: int = len(LOG)) -> Ledger:
+    ledger = Ledger()
+    ledger.apply(PARTITION, LOG[:count])
+    return ledger
+
+
+def filled(server: Any, count: int = HALF, **options: Any) -> Crawl:
+    crawl = Crawl.open(server.client(), **options)
+    Writer(crawl).apply(PARTITION, LOG[:count])
+    return crawl
+
+
+@cache
+def crossing_log() -> tuple[Record, ...]:
+    """Reads of pages of 60 hosts, nearly all of whose links go to other shards."""
+    rng = random.Random(7)
+    urls = [f"http://h{host}.org/{page}" for host in range(60) for page in range(50)]
+    records = []
+    for offset in range(6_000):
+        event = CrawlEvent(url=rng.choice(urls), links=rng.sample(urls, 12))
+        records.append(Record(offset, NOW_US + offset * 1_000, encode_crawl_event(event)))
+    return tuple(records)
+
+
+def around(monkeypatch: pytest.MonkeyPatch, live: Callable[[], None], *names: str) -> None:
+    """Let something happen before and after each of these steps of a copy."""
+    for name in names:
+        step = getattr(ShardCopy, name)
+
+        def watched(self: ShardCopy, *args: Any, step: Any = step) -> Any:
+            live()
+            found = step(self, *args)
+            live()
+            return found
+
+        monkeypatch.setattr(ShardCopy, name, watched)
+
+
+class Living:
+    """A worker with a connection of its own, which takes a log until it is told to stop."""
+
+    def __init__(self, server: Any, log: tuple[Record, ...], crawl: str = "default") -> None:
+        self.writer = Writer(Crawl.open(server.client(), crawl))
+        self.done, self.stop, self.longest = 0, threading.Event(), 0.0
+        self.paused = 0
+        self._log = log
+        self.errors: list[BaseException] = []
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Living":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop.set()
+        self._thread.join()
+        if self.errors:
+            raise self.errors[0]
+
+    def _run(self) -> None:
+        try:
+            last = time.monotonic()
+            while not self.stop.is_set() and self.done < len(self._log):
+                self.writer.apply(PARTITION, self._log[self.done : self.done + 10])
+                self.done += 10
+                now = time.monotonic()
+                self.longest, last = max(self.longest, now - last), now
+                try:
+                    self.writer.deliver()
+                except DeliveryPaused:
+                    self.paused += 1
+        except BaseException as error:  # noqa: BLE001 - for the test to see
+            self.errors.append(error)
+
+    def wait(self, until: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while not until() and not self.errors:
+            assert time.monotonic() < deadline, "the worker does not go on"
+            time.sleep(0.001)
+
+
+def assert_same_reads(crawl: Crawl, other: Crawl) -> None:
+    """Shards deliver in an order that differs from run to run; what was read of which page does not."""
+
+    def shape(page: Page) -> tuple[object, ...]:
+        return page.state, page.reads, [measure.fetched_at_us for measure in page.measures]
+
+    pages, others = ({page.url: shape(page) for page in one.pages()} for one in (crawl, other))
+    assert pages == others
+    totals, other_totals = (asdict(one.totals()) for one in (crawl, other))
+    for name in ("live", "gone", "open", "time_us"):
+        assert totals[name] == other_totals[name]
+
+
+def backup_of_four(server: Any, directory: Path) -> Path:
+    """Make a backup of four shards, some checkpointed, with cash on its way between them."""
+    crawl = Crawl.open(server.client(), shards=4)
+    writer = Writer(crawl)
+    for first in range(0, HALF, 250):
+        writer.apply(PARTITION, crossing_log()[first : first + 250])
+    for shard in crawl.shards[:3]:
+        ShardWriter(shard, journal_bytes=1).checkpoint()  # Which trims.
+    assert crawl.waiting() > 0
+    backup(crawl, directory)
+    return directory

@@ -1,0 +1,199 @@
+"""The journal and its checkpoint are exact: whichever call fails, whatever is lost, whoever reads meanwhile."""
+
+import random
+from collections.abc import Iterator, Sequence
+from functools import cache
+
+import pytest
+from chaos.proxy import Proxy
+from faults import Chosen, calls_of, cut_off, refused
+from files import append_only_file, boundaries, cut
+from logs import PARTITION, pep_history
+from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from servers import Server
+
+from opic.errors import StoreUnavailable
+from opic.events import Record
+from opic.ingest import ShardWriter
+from opic.ledger import Ledger
+from opic.replica import Crawl, Replica
+from opic.replica.follow import Follower
+from opic.store import Shard, connect
+
+LOG = pep_history()[:1_500]
+A_CALL = 50
+TINY = 6_000  # Bytes of journal: checkpoints and trims happen all the time.
+TRIES_MAX = 200
+SEED = 20260512
+
+
+@pytest.fixture(autouse=True)
+def small() -> Iterator[None]:
+    """Blocks of 16 pages, each in a call of its own, and records of some events each."""
+    with small_blocks(16, 4), small_batches(150):
+        yield
+
+
+@cache
+def ledger_of(count: int = len(LOG)) -> Ledger:
+    ledger = Ledger()
+    ledger.apply(PARTITION, LOG[:count])
+    return ledger
+
+
+def loaded(shard: Shard) -> Replica:
+    """A replica that is put together now, from the checkpoint and the journal."""
+    replica = Replica(shard.rules, shard.number)
+    Follower(shard.client, shard.keys, replica).catch_up()
+    return replica
+
+
+def work_on(store: ShardWriter, log: Sequence[Record], until: int | None = None, a_call: int = A_CALL) -> int:
+    """Let records take effect from where the store says, however often it refuses; return how often it did."""
+    refusals = 0
+    while True:
+        try:
+            at = store.next_offset(PARTITION)
+            if at >= (until or len(log)):
+                return refusals
+            store.apply(PARTITION, log[at : min(at + a_call, until or len(log))])
+        except StoreUnavailable:
+            refusals += 1
+            assert refusals < TRIES_MAX
+
+
+def assert_all_same(store: ShardWriter, *readers: Crawl, count: int = len(LOG)) -> None:
+    """Fail unless the worker's own state, readers that followed, and a cold load are one, and that of the ledger."""
+    cold = loaded(store.shard)
+    assert_same(store.shard, ledger_of(count))
+    store.follower.catch_up()
+    assert_same_replica(store.replica, cold)
+    for reader in readers:
+        reader.follow()
+        assert_same_replica(reader.replicas[0], cold)
+
+
+# Each call fails alone.
+
+
+@pytest.mark.parametrize(
+    ("reason", "function"),
+    [
+        ("memory full", "step"),
+        ("memory full", "blocks"),
+        ("too few replicas", "step"),
+        ("too few replicas", "blocks"),
+        ("too few replicas", "trim"),
+    ],
+)
+def test_call_that_is_refused_while_those_around_it_are_not_changes_nothing(
+    servers: Server, reason: str, function: str
+) -> None:
+    shard = Shard.open(servers.client())
+    store, reader = ShardWriter(shard, journal_bytes=TINY), Crawl([shard])
+    chosen = Chosen(function, 19 if function == "blocks" else 3)
+    with refused(chosen, reason):
+        for until in range(100, len(LOG) + 1, 100):
+            work_on(store, LOG, until)
+            reader.follow()
+    assert chosen.failed > 5
+    assert store.checkpointer.blocks_written > 50
+    assert_all_same(store, reader)
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("function", ["step", "blocks", "trim"])
+def test_connection_that_is_cut_at_a_call_costs_time_and_nothing_else(
+    valkey: Server, function: str, answered: bool
+) -> None:
+    with Proxy(valkey.socket_path) as proxy, connect(f"redis://127.0.0.1:{proxy.port}") as client:
+        store = ShardWriter(Shard.open(client), journal_bytes=TINY)
+        reader, chosen = Crawl([Shard.open(valkey.client())]), Chosen(function, 4, most=12)
+        with cut_off(chosen, proxy, calls_of(valkey.client()), answered=answered):
+            for until in range(100, len(LOG) + 1, 100):
+                work_on(store, LOG, until)
+                reader.follow()
+        assert chosen.failed > 3
+        assert_all_same(store, reader)
+
+
+def test_full_memory_is_no_dead_end_for_a_journal_that_may_be_trimmed(servers: Server) -> None:
+    """What was written of the checkpoint is enough to let go of records; with memory full no other call can."""
+    shard = Shard.open(servers.client())
+    store = ShardWriter(shard, journal_bytes=1 << 30)
+    store.apply(PARTITION, LOG[:1_000])
+    store.checkpointer.budget = 64  # From here on it is time to trim.
+    written = store.checkpointer.write(store.replica.head, everything=True)
+    assert written is not None
+    for command in written.commands:
+        shard.client.execute_command(*command)
+    store.checkpointer.confirm(written)
+    entries = shard.client.xlen(shard.keys.journal)
+    shard.client.config_set("maxmemory", 1)
+    for _ in range(2):  # As the worker does: again after a while.
+        with pytest.raises(StoreUnavailable, match="disk or memory full"):
+            store.apply(PARTITION, LOG[1_000:1_010])
+    assert shard.client.xlen(shard.keys.journal) < entries
+    shard.client.config_set("maxmemory", 0)
+    work_on(store, LOG)
+    assert_all_same(store)
+
+
+# What is lost.
+
+
+@pytest.mark.slow
+def test_file_that_is_cut_anywhere_leaves_former_owners_and_a_reader_with_one_truth(servers: Server) -> None:
+    """At the end of a call or in its middle; all three have seen what is lost, and live on."""
+    rng = random.Random(SEED)
+    shards = [Shard.open(connect(servers.url)) for _ in range(2)]
+    owners = [ShardWriter(shard, journal_bytes=TINY) for shard in shards]
+    reader, at = Crawl([Shard.open(connect(servers.url))]), 0
+    for number in range(12):
+        file = append_only_file(servers)
+        size = file.stat().st_size
+        for owner in rng.sample(owners, 2):
+            at = min(at + rng.randrange(20, 120), len(LOG))
+            work_on(owner, LOG, at)
+        for owner in owners:
+            owner.follower.catch_up()
+        reader.follow()
+        servers.kill()
+        ends = [end for end in boundaries(file) if end >= size]
+        cut(file, rng.choice(ends) if number % 2 else rng.randrange(size, file.stat().st_size + 1))
+        servers.restart()
+        at = owners[number % 2].next_offset(PARTITION)
+        for owner in rng.sample(owners, 2):
+            at = min(at + rng.randrange(5, 60), len(LOG))
+            work_on(owner, LOG, at)
+            if rng.random() < 0.5:
+                reader.follow()
+        assert_all_same(owners[0], reader, count=at)
+        assert_all_same(owners[1], reader, count=at)
+    for shard in (*shards, *reader.shards):
+        shard.client.close()
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+def test_checkpoint_that_alone_is_lost_is_written_again_before_the_journal_is_trimmed(
+    servers: Server, share: float
+) -> None:
+    """The worker took its blocks for written. It lives on, and lets go of records only once they are there again."""
+    shard = Shard.open(connect(servers.url))
+    store = ShardWriter(shard, journal_bytes=1 << 20)
+    store.apply(PARTITION, LOG[:600])
+    file = append_only_file(servers)
+    size = file.stat().st_size
+    store.checkpointer.budget = 1
+    store.checkpoint()
+    assert shard.client.xlen(shard.keys.journal) == 1
+    servers.kill()
+    ends = [end for end in boundaries(file) if end >= size]
+    assert len(ends) >= 8
+    cut(file, ends[int(share * len(ends))])
+    servers.restart()
+    work_on(store, LOG, 610)
+    store.checkpoint()
+    assert shard.client.xlen(shard.keys.journal) == 1
+    assert_all_same(store, count=610)
+    shard.client.close()

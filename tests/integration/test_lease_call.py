@@ -1,0 +1,106 @@
+"""The call that leases knows leases, waits and hosts, and refuses what was chosen by another state."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from servers import Server
+
+from opic.frontier import Politeness
+from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, Quota, lease_command
+from opic.replica.effect import Head
+from opic.store import Keys, Shard
+
+AT_ONCE = Politeness(host_delay_seconds=0.0, retry_seconds=600.0)
+PAGES = [(0, "a.org"), (1, "a.org"), (2, "b.org"), (3, "b.org")]
+
+
+class Caller:
+    def __init__(self, server: Server) -> None:
+        self.shard = Shard.open(server.client())
+        self.keys: Keys = self.shard.keys
+        self.client = self.shard.client
+
+    def take(
+        self,
+        pages: Sequence[tuple[int, str]] = PAGES,
+        quotas: Sequence[tuple[int, float]] = ((10, 60.0),),
+        politeness: Politeness = AT_ONCE,
+        **more: Any,
+    ) -> LeaseAnswer:
+        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas], **more)
+        return LeaseAnswer.parse(self.client.execute_command(*command))
+
+
+def places(answer: LeaseAnswer) -> list[tuple[int, int]]:
+    return [(page.quota, page.place) for page in answer.granted]
+
+
+def test_each_crawler_gets_the_next_free_pages(servers: Server) -> None:
+    caller = Caller(servers)
+    answer = caller.take(quotas=[(1, 60.0), (2, 30.0)])
+    assert places(answer) == [(0, 0), (1, 1), (1, 2)]
+    assert answer.granted[0] == Granted(0, 0, answer.now_us + 60_000_000, 0.0)
+    assert answer.granted[1].until_us == answer.now_us + 30_000_000
+    assert (answer.running, answer.refused) == (3, [])
+    again = caller.take()
+    assert places(again) == [(0, 3)]
+    assert [(page.place, page.host_held) for page in again.refused] == [(0, False), (1, False), (2, False)]
+    assert again.refused[0].until_us == answer.granted[0].until_us + 600_000_000
+
+
+def test_page_named_twice_in_a_call_is_leased_once(servers: Server) -> None:
+    assert places(Caller(servers).take([(7, "a.org"), (7, "a.org")])) == [(0, 0)]
+
+
+def test_host_with_a_delay_gives_one_page(servers: Server) -> None:
+    caller = Caller(servers)
+    answer = caller.take(politeness=Politeness(host_delay_seconds=30.0))
+    assert places(answer) == [(0, 0), (0, 2)]
+    assert [page.delay_seconds for page in answer.granted] == [30.0, 30.0]
+    assert {page.host_held for page in answer.refused} == {True}
+    assert answer.refused[0].until_us == pytest.approx(answer.now_us + 30_000_000, abs=2)
+    caller.client.hset(caller.keys.polite, "a.org", "0 -")
+    assert places(caller.take([(1, "a.org"), (3, "b.org")], politeness=Politeness(host_delay_seconds=30.0))) == [(0, 0)]
+
+
+def test_cap_of_a_host_counts_pages_of_this_call_and_of_others(servers: Server) -> None:
+    caller, capped = Caller(servers), Politeness(host_delay_seconds=0.0, host_in_flight=1)
+    first = caller.take(politeness=capped)
+    assert places(first) == [(0, 0), (0, 2)]
+    again = caller.take([(1, "a.org")], politeness=capped)
+    assert [(page.host_held, page.until_us) for page in again.refused] == [(True, first.granted[0].until_us)]
+
+
+def test_page_that_failed_waits(servers: Server) -> None:
+    caller = Caller(servers)
+    seconds, _ = caller.client.time()
+    caller.client.zadd(caller.keys.waits, {"0": seconds + 100, "1": seconds - 1})
+    answer = caller.take(PAGES[:2])
+    assert places(answer) == [(0, 1)]
+    assert [(page.host_held, page.until_us) for page in answer.refused] == [(False, (seconds + 100) * 1_000_000)]
+
+
+def test_nothing_is_leased_of_another_state(servers: Server) -> None:
+    caller = Caller(servers)
+    caller.client.hset(caller.keys.head, mapping={"lsn": "12", "digest": b"\x01\xff345678"})
+    head = Head(12, b"\x01\xff345678")
+    for other in (Head(11, head.digest), Head(12, b"........")):
+        answer = caller.take(head=other)
+        assert (answer.granted, answer.refused, answer.head) == ([], [], head)
+    first = caller.take(PAGES[:1], head=head, stamp=LeaseStamp(0, 0))
+    assert places(first) == [(0, 0)]
+    assert first.stamp == LeaseStamp(0, 1)
+    assert caller.take(PAGES[1:], head=head, stamp=LeaseStamp(0, 0)).granted == []
+    assert len(caller.take(PAGES[1:], head=head, stamp=first.stamp).granted) == 3
+
+
+def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
+    caller = Caller(servers)
+    caller.client.zadd(caller.keys.leases, {"0": 1_000_000})
+    assert places(caller.take(PAGES[:1])) == []  # It binds until it is swept.
+    at_once = Politeness(host_delay_seconds=0.0, retry_seconds=0.0)
+    answer = caller.take(PAGES[:1], politeness=at_once, sweep=True)
+    assert places(answer) == [(0, 0)]
+    assert answer.stamp == LeaseStamp(0, 1)
+    assert caller.client.hget(caller.keys.fails, "0") == b"1"

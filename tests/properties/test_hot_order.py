@@ -1,0 +1,274 @@
+"""The hot order gives what a sort of all pages gives, whatever changed before, at each instant."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opic.cash import Flag
+from opic.frontier import host_pages, hot_order, picking, timers
+from opic.frontier.hot_order import HotOrder
+from opic.frontier.picking import Within, first_free, pick
+
+HOSTS, SHARDS = 6, 2
+STATES = [
+    Flag.KNOWN,
+    Flag.KNOWN,
+    Flag.KNOWN | Flag.OPEN,
+    Flag.KNOWN | Flag.OPEN,
+    Flag.KNOWN | 1,
+    Flag.KNOWN | Flag.OPEN | 2,
+    Flag.KNOWN | Flag.GONE,
+    Flag.KNOWN | Flag.OPEN | Flag.EXCLUDED,
+    0,
+]
+CASH = st.one_of(st.integers(-3, 12), st.integers(0, 2), st.integers(-(1 << 40), 1 << 61))
+PAGE, HOST, SHARD = st.integers(0, 39), st.integers(0, HOSTS - 1), st.integers(0, SHARDS - 1)
+ENDS = st.sampled_from([0.0, 1.0, 2.0, 3.0, np.inf])
+MODES = st.sampled_from(["any", "any", "discover", "refresh"])
+CHANGE = st.tuples(PAGE, CASH, st.sampled_from(STATES))
+
+
+def call(name: str, *arguments: Any) -> st.SearchStrategy[tuple[Any, ...]]:
+    return st.tuples(st.just(name), *arguments)
+
+
+PICK = call(
+    "pick",
+    st.integers(1, 9),
+    MODES,
+    st.sets(HOST, max_size=2),
+    st.none() | st.sets(HOST),
+    st.none() | st.integers(0, 2),
+)
+CALLS = st.lists(
+    st.one_of(
+        PICK,
+        PICK,
+        PICK,
+        call("new", SHARD, st.lists(st.tuples(HOST, CASH, st.sampled_from(STATES)), max_size=20)),
+        call("new", SHARD, st.integers(1, 30).map(lambda n: [(1, 5, Flag.KNOWN)] * n)),
+        call("change", SHARD, st.lists(CHANGE, max_size=8)),
+        call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS),
+        call("release", SHARD, st.sets(PAGE, max_size=6)),
+        call("shut", SHARD, st.sets(PAGE, max_size=6)),
+        call("clear", SHARD),
+        call("rest", SHARD, st.sets(HOST, max_size=3), ENDS),
+        call("single", SHARD, HOST, st.booleans()),
+        call("grant", SHARD, st.lists(st.integers(-4, 4), min_size=3, max_size=3)),
+        call("grant", SHARD, st.integers(0, 5).map(lambda n: [n, n, n])),
+        call("wait", st.sampled_from([0.5, 1.0, 2.0])),
+        call("take", st.integers(1, 5), MODES, ENDS, ENDS),
+    ),
+    max_size=30,
+)
+
+
+@dataclass
+class Columns:
+    v: Any = field(default_factory=lambda: np.zeros(0, np.int64))
+    state: Any = field(default_factory=lambda: np.zeros(0, np.uint8))
+    host: Any = field(default_factory=lambda: np.zeros(0, np.int32))
+    hosts: int = HOSTS
+    credit: Any = field(default_factory=lambda: np.zeros(8, np.int64))
+    barred: set[int] = field(default_factory=set)
+
+    def shut(self, ids: Any) -> Any:
+        return np.isin(ids, list(self.barred)) if self.barred else None
+
+    def __len__(self) -> int:
+        return len(self.v)
+
+    def credits(self) -> Any:
+        return self.credit.copy()
+
+
+class Twin:
+    """Sorts all pages each time."""
+
+    def __init__(self, columns: list[Columns], discovery: float, delay: bool) -> None:
+        self.columns, self.discovery = columns, discovery
+        self.free: list[dict[int, float]] = [{} for _ in columns]
+        self.host_free: list[dict[int, float]] = [{} for _ in columns]
+        self.single = [dict.fromkeys(range(HOSTS), delay) for _ in columns]
+
+    def key(self, shard: int, page: int) -> tuple[float, bool]:
+        columns = self.columns[shard]
+        state = int(columns.state[page])
+        cash, read = int(columns.v[page]) + int(columns.credit[state & 7]), bool(state & Flag.OPEN)
+        offered = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
+        if page in columns.barred or state & offered != Flag.KNOWN or cash == 0 or (cash < 0 and not read):
+            return 0, read
+        if self.discovery == 1:
+            return abs(cash), read
+        return (float(abs(cash)) if read else max(cash * self.discovery, 1.0)), read
+
+    def pick(
+        self, count: int, now: float, mode: str, busy: set[int], within: set[int] | None, room: int | None
+    ) -> list[tuple[int, int]]:
+        pages = []
+        for shard, columns in enumerate(self.columns):
+            for page in range(len(columns)):
+                (key, read), host = self.key(shard, page), int(columns.host[page])
+                fit = mode == "any" or read == (mode == "refresh")
+                held = self.free[shard].get(page, 0) > now or self.host_free[shard].get(host, 0) > now
+                if key and fit and not held and host not in busy and (within is None or host in within):
+                    pages.append((-key, shard, page, host))
+        found: list[tuple[int, int]] = []
+        had: Counter[tuple[int, int]] = Counter()
+        for _, shard, page, host in sorted(pages):
+            if had[shard, host] and self.single[shard][host]:
+                continue
+            if room is not None and had[shard, host] >= room:
+                continue
+            had[shard, host] += 1
+            found.append((shard, page))
+        return found[: count + 1]
+
+    def first_free(self, now: float, mode: str, busy: set[int], within: set[int] | None) -> float | None:
+        times = []
+        for shard, columns in enumerate(self.columns):
+            for page in range(len(columns)):
+                (key, read), host = self.key(shard, page), int(columns.host[page])
+                fit = mode == "any" or read == (mode == "refresh")
+                if key and fit and host not in busy and (within is None or host in within):
+                    time = max(self.free[shard].get(page, 0), self.host_free[shard].get(host, 0))
+                    times.append(max(time - now, 0))
+        return min((time for time in times if time < np.inf), default=None)
+
+
+class Room:
+    def __init__(self, room: int) -> None:
+        self.room, self.had = room, Counter[tuple[int, int]]()
+
+    def fit(self, shards: Any, hosts: Any) -> Any:
+        fits = []
+        for key in zip(shards.tolist(), hosts.tolist(), strict=True):
+            fits.append(self.had[key] < self.room)
+            self.had[key] += 1
+        return np.array(fits, np.bool_)
+
+
+class Both:
+    """The same is done to the hot orders and to the twin, and each choice compared."""
+
+    def __init__(self, discovery: float, delay: bool) -> None:
+        self.columns = [Columns() for _ in range(SHARDS)]
+        self.orders = [HotOrder(columns, discovery, single=delay) for columns in self.columns]
+        self.twin = Twin(self.columns, discovery, delay)
+        self.now, self.delay = 0.0, delay
+        self.within: dict[frozenset[int], Within] = {}
+
+    def new(self, shard: int, pages: list[tuple[int, int, int]]) -> None:
+        columns, count = self.columns[shard], len(self.columns[shard])
+        for name, values in zip(("host", "v", "state"), zip(*pages, strict=True), strict=False):
+            column = getattr(columns, name)
+            setattr(columns, name, np.concatenate((column, np.array(values, column.dtype))))
+        self.orders[shard].changed(np.arange(count, len(columns)))
+
+    def known(self, shard: int, pages: Any) -> Any:
+        return np.array([page for page in pages if page < len(self.columns[shard])], np.int64)
+
+    def change(self, shard: int, changes: list[tuple[int, int, int]]) -> None:
+        ids = self.known(shard, [page for page, _, _ in changes])
+        for page, v, state in changes:
+            if page in ids:
+                self.columns[shard].v[page], self.columns[shard].state[page] = v, state
+        self.orders[shard].changed(ids)
+
+    def hold(self, shard: int, pages: Any, end: float) -> None:
+        ids = self.known(shard, pages)
+        self.orders[shard].hold(ids, np.full(len(ids), self.now + end))
+        self.twin.free[shard].update(dict.fromkeys(ids.tolist(), self.now + end))
+
+    def release(self, shard: int, pages: set[int]) -> None:
+        ids = self.known(shard, pages)
+        self.orders[shard].release(ids)
+        self.twin.free[shard].update(dict.fromkeys(ids.tolist(), 0.0))
+
+    def shut(self, shard: int, pages: set[int]) -> None:
+        self.columns[shard].barred ^= set(self.known(shard, pages).tolist())
+        self.orders[shard].changed(self.known(shard, pages))
+
+    def clear(self, shard: int) -> None:
+        self.orders[shard].clear()
+        self.twin.free[shard].clear()
+        self.twin.host_free[shard].clear()
+        self.twin.single[shard] = dict.fromkeys(range(HOSTS), self.delay)
+
+    def rest(self, shard: int, hosts: Any, end: float) -> None:
+        self.orders[shard].rest(np.array(list(hosts), np.int64), np.full(len(hosts), self.now + end))
+        self.twin.host_free[shard].update(dict.fromkeys(hosts, self.now + end))
+
+    def single(self, shard: int, host: int, single: bool) -> None:
+        self.orders[shard].set_single(np.array([host]), single=single)
+        self.twin.single[shard][host] = single
+
+    def grant(self, shard: int, credits: list[int]) -> None:
+        self.columns[shard].credit[:3] += credits
+
+    def wait(self, seconds: float) -> None:
+        self.now += seconds
+
+    def pick(
+        self, count: int, mode: str, busy: set[int], within: set[int] | None, room: int | None
+    ) -> list[tuple[int, int]]:
+        wanted = None
+        if within is not None:
+            hosts = np.array(sorted(within), np.int64)
+            wanted = self.within.setdefault(frozenset(within), Within([hosts] * SHARDS))
+            room = None
+        numbers = [np.array(sorted(busy), np.int64)] * SHARDS
+        fit = None if room is None else Room(room).fit
+        found = pick(self.orders, count, [self.now] * SHARDS, mode=mode, busy=numbers, within=wanted, fit=fit)
+        expected = self.twin.pick(count, self.now, mode, busy, within, room)
+        places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
+        assert places == expected[:count]
+        assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
+        assert found.following == (self.twin.key(*expected[count])[0] if len(expected) > count else 0)
+        if not places and room is None:
+            first = first_free(self.orders, mode=mode, busy=numbers, within=wanted, seconds_max=1e9)
+            assert first == self.twin.first_free(self.now, mode, busy, within)
+        assert found.hosts.tolist() == [self.columns[shard].host[page] for shard, page in places]
+        return places
+
+    def take(self, count: int, mode: str, lease: float, delay: float) -> None:
+        for shard, page in self.pick(count, mode, set(), None, None):
+            self.hold(shard, [page], lease)
+            self.rest(shard, [int(self.columns[shard].host[page])], delay)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small() -> Iterator[None]:
+    """Runs so short that each threshold is met."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name, value in (
+            (hot_order, "RUN_PAGES", 3),
+            (hot_order, "RUN_PAGES_MAX", 12),
+            (hot_order, "SAMPLE_PAGES", 8),
+            (hot_order, "FRESH_PAGES_MAX", 5),
+            (timers, "BLOCK_BITS", 1),
+            (hot_order, "HOST_PAGES", 2),
+            (host_pages, "PART_PAGES", 16),
+            (timers, "RECENT_MAX", 3),
+            (picking, "STRETCH", 2),
+            (picking, "DOMAIN_PAGES", 8),
+            (picking, "FIRST_DUE", 2),
+        ):
+            patch.setattr(module, name, value)
+        yield
+
+
+@settings(max_examples=150, deadline=None)
+@given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans())
+def test_each_choice_is_that_of_a_sort_of_all_pages(
+    calls: list[tuple[Any, ...]], discovery: float, delay: bool
+) -> None:
+    both = Both(discovery, delay)
+    for name, *arguments in [*calls, ("pick", 100, "any", set(), None, None)]:
+        getattr(both, name)(*arguments)

@@ -1,0 +1,177 @@
+"""What the frontier knows of leases, waits and hosts follows from what it hears."""
+
+from collections.abc import Sequence
+from copy import copy
+from typing import Any
+
+import numpy as np
+import pytest
+
+from opic.cash import Flag, Rules
+from opic.frontier import Manners, Politeness
+from opic.frontier.held import Held
+from opic.frontier.hot_shard import HotShard
+from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, Refused
+from opic.frontier.picking import pick
+from opic.replica.effect import Effect, Head
+from opic.replica.replica import Replica
+
+HOSTS = ["a.org", "b.org", "c.org"]
+
+
+def effect(replica: Replica, **sections: Any) -> Effect:
+    """The next record of a journal, with these sections."""
+    books = copy(replica.books)
+    found = Effect(replica.head.lsn + 1, replica.head.digest, books, replica.pages, len(replica.hosts), **sections)
+    found.digest = found.lsn.to_bytes(8, "little")
+    return found
+
+
+def made() -> Replica:
+    """Six pages of three hosts that hold 60, 50, .. 10 grains."""
+    replica = Replica(Rules())
+    replica.apply(
+        effect(
+            replica,
+            fingerprints=np.arange(1, 7, dtype=np.uint64),
+            hosts=np.array([0, 0, 1, 1, 2, 2], np.uint32),
+            host_names=HOSTS,
+            state_page=np.arange(6, dtype=np.uint32),
+            state=np.full(6, Flag.KNOWN, np.uint8),
+            moved_page=np.arange(6, dtype=np.uint32),
+            moved=np.array([60, 50, 40, 30, 20, 10]) - replica.books.credit,
+        )
+    )
+    return replica
+
+
+def fetches(shard: HotShard, moved: int, read: Sequence[int], failed: Sequence[int], time_us: int = 0) -> None:
+    """Let the journal tell of fetches, and page 0 lose some cash."""
+    replica = shard.replica
+    found = effect(
+        replica,
+        fetched_page=np.array([*read, *failed], np.uint32),
+        failed=np.array([0] * len(read) + [1] * len(failed), np.uint8),
+        moved_page=np.array([0], np.uint32),
+        moved=np.array([-moved]),
+    )
+    found.books.time_us = time_us
+    replica.listeners = [shard.applied]
+    replica.apply(found)
+
+
+def hot_shard(delay: float = 0.0) -> HotShard:
+    shard = HotShard(made(), Politeness(host_delay_seconds=delay, retry_seconds=60.0))
+    shard.stamp = LeaseStamp(0, 0)
+    shard.hear_time(1_000.0)
+    return shard
+
+
+def picked(shard: HotShard, now: float = 1_000.0) -> list[int]:
+    return pick([shard.order], 10, [now]).ids.tolist()  # type: ignore[no-any-return]
+
+
+def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer:
+    return LeaseAnswer(1_000_000_000, Head(1, b""), LeaseStamp(0, leases), leases, list(granted), list(refused))
+
+
+def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
+    pages = np.array(ids, np.int64)
+    hosts = shard.replica.host[pages].astype(np.int64)
+    shard.ask(pages, hosts)
+    assert not set(ids) & set(picked(shard))
+    return shard.take(pages, hosts, said)
+
+
+def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
+    shard = hot_shard()
+    ask(shard, [0, 1, 2], answer([Granted(0, 0, 1_300_000_000, 0.0)], [Refused(1, False, 1_100_000_000)], 1))
+    assert picked(shard) == [2, 3, 4, 5]
+    assert picked(shard, 1_100.0) == [1, 2, 3, 4, 5]
+    assert picked(shard, 1_359.9) == [1, 2, 3, 4, 5]  # A lease that nobody ends is a failed fetch.
+    assert picked(shard, 1_360.0) == [0, 1, 2, 3, 4, 5]
+
+
+def test_host_rests_after_its_page_was_leased_or_as_long_as_the_refusal_says() -> None:
+    shard = hot_shard(delay=2.0)
+    assert picked(shard) == [0, 2, 4]
+    ask(shard, [0, 2, 4], answer([Granted(0, 0, 1_300_000_000, 2.0)], [Refused(1, True, 1_005_000_000)], 1))
+    assert picked(shard) == [4]
+    assert picked(shard, 1_002.0) == [1, 4]
+    assert picked(shard, 1_005.0) == [1, 2, 4]
+
+
+def test_fetch_ends_a_lease_or_begins_a_wait() -> None:
+    shard = hot_shard()
+    granted = [Granted(at, 0, 1_300_000_000, 0.0) for at in range(3)]
+    ask(shard, [0, 1, 2], answer(granted, leases=3))
+    fetches(shard, 45, [0], [1], 970_000_000)
+    assert shard.unsure == [1]
+    assert picked(shard) == [3, 4, 0, 5]
+    assert picked(shard, 1_030.0) == [1, 3, 4, 0, 5]
+
+
+def test_fetch_that_is_heard_of_before_the_answer_wins_over_it() -> None:
+    shard = hot_shard()
+    shard.begin_call()
+    fetches(shard, 0, [0], [1], 970_000_000)
+    ask(shard, [0, 1], answer([Granted(0, 0, 1_300_000_000, 0.0), Granted(1, 0, 1_300_000_000, 0.0)], leases=2))
+    shard.end_call(1)
+    assert picked(shard) == [0, 2, 3, 4, 5]
+    assert picked(shard, 1_030.0) == [0, 1, 2, 3, 4, 5]
+
+
+def test_fetch_that_the_answer_knew_of_does_not_end_its_leases() -> None:
+    shard = hot_shard()
+    shard.begin_call()
+    fetches(shard, 0, [0], [])
+    ask(shard, [0], answer([Granted(0, 0, 1_300_000_000, 0.0)], leases=1))
+    shard.end_call(2)
+    assert picked(shard) == [1, 2, 3, 4, 5]
+
+
+def test_store_knows_how_long_a_failed_page_waits() -> None:
+    shard = hot_shard()
+    fetches(shard, 0, [], [0, 1], 970_000_000)
+    shard.hear_waits([0, 1], [None, 1_090.0])
+    assert picked(shard) == [0, 2, 3, 4, 5]
+    assert picked(shard, 1_090.0) == [0, 1, 2, 3, 4, 5]
+
+
+def test_host_with_as_many_pages_in_flight_as_it_may_goes_on_when_one_lands() -> None:
+    shard = hot_shard()
+    ask(shard, [0, 1], answer([Granted(0, 0, 1_300_000_000, 0.0)], [Refused(1, True, 1_300_000_000, True)], 1))
+    assert picked(shard) == [2, 3, 4, 5]
+    fetches(shard, 0, [0], [])
+    assert picked(shard) == [0, 1, 2, 3, 4, 5]
+
+
+def test_pages_given_back_are_free() -> None:
+    shard = hot_shard()
+    granted = [Granted(at, 0, 1_300_000_000, 0.0) for at in range(3)]
+    ask(shard, [0, 1, 2], answer(granted, leases=3))
+    shard.give_back([0], 1)
+    assert (picked(shard), shard.stamp) == ([0, 3, 4, 5], LeaseStamp(1, 2))
+    shard.hear_freed([1, 77], 5)
+    assert (picked(shard), shard.stamp.freed) == ([0, 1, 3, 4, 5], 5)
+
+
+def test_what_is_read_whole_is_held_by_the_later_of_two_times() -> None:
+    shard = hot_shard(delay=1.0)
+    pages = np.array([0, 0, 1, 77]), np.array([1_300.0, 1_200.0, 1_100.0, 1_100.0])
+    hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
+    shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
+    shard.load(Held(LeaseStamp(3, 2), 1_000.0, pages, hosts, 2, {"c.org": Manners(0.0)}))
+    assert (shard.stamp, shard.running, shard.complete) == (LeaseStamp(3, 2), 2, True)
+    assert picked(shard) == [4, 5]
+    assert picked(shard, 1_050.0) == [2, 4, 5]
+    assert picked(shard, 1_299.0) == [1, 2, 4, 5]
+    assert picked(shard, 1_300.0) == [0, 2, 4, 5]
+
+
+@pytest.mark.parametrize(("leases", "same"), [(1, True), (2, False)])
+def test_leases_of_others_are_noticed(leases: int, same: bool) -> None:
+    shard = hot_shard()
+    shard.complete = True
+    assert ask(shard, [0], answer([Granted(0, 0, 1_300_000_000, 0.0)], leases=leases)) is same
+    assert shard.complete is same
