@@ -41,7 +41,7 @@ REQUEST_SECONDS = 0.01
 LEASE_SECONDS = 3_600  # No page comes back while we look.
 NEW_SHARE = 0.1
 PAGES_A_HOST = 60  # With the default delay of a second between fetches of a host, a small store has to have hosts.
-EVENTS_A_SECOND = 5_000  # More than the worker takes, so that it never waits.
+EVENTS_A_SECOND = 40_000  # More than the worker takes, so that it never waits.
 PATIENCE_SECONDS = 600.0
 
 
