@@ -28,7 +28,6 @@ from opic.transfer import NO_NUMBERS, Transfer
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
 LINKS_A_BATCH_MAX: Final = 4_000  # A record of 20 to 30 kB: smaller ones cost more each, larger ones hold the server.
-URL_BYTES_A_BATCH_MAX: Final = 8 << 20  # Unless one event alone has more.
 LINKS_DIGEST_BYTES: Final = 6
 NEVER: Final = 1 << 63
 READ: Final = Outcome.READ

@@ -28,7 +28,6 @@ from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
 from opic.series import PACKED, Entry
 
 URLS_A_FIELD: Final = 255
-URL_FIELDS: Final = PAGES_A_BLOCK // URLS_A_FIELD
 NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Of a block, unpacked.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
