@@ -19,10 +19,12 @@ from pathlib import Path
 from typing import Any
 
 import msgpack
+import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD
 from workloads import SEED, Crawl
 
 import opic
+from opic.cash import Flag
 from opic.embedded import EmbeddedServer
 from opic.events import encode_seeds
 from opic.service import Backend
@@ -323,9 +325,11 @@ class Stretch:
 
 
 def greedy_pages(backend: Backend) -> Sequence[tuple[str, int]]:
-    """Return all pages with cash, most first, as the mirror has them."""
+    """Return all pages with cash that may be offered, most first, as the mirror has them."""
     snapshot = backend.mirror.fresh()
-    order = snapshot.greedy(len(snapshot))
+    cash = np.abs(np.where((snapshot.state & Flag.OPEN) != 0, snapshot.cash, np.maximum(snapshot.cash, 0)))
+    fit = np.flatnonzero(((snapshot.state & (Flag.KNOWN | Flag.GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0))
+    order = fit[np.argsort(-cash[fit], kind="stable")]
     places = snapshot.places(order)
     urls = backend.crawl.urls_of(places)
     return [(urls[place], cash) for place, cash in zip(places, snapshot.cash[order].tolist(), strict=True)]

@@ -24,6 +24,7 @@ from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
 from opic.cli_store import backup, restore, stats
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
 from opic.logs import log_to_stderr
+from opic.memory import give_back_large_arrays
 from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, open_to_feed
 from opic.output import print_answer, print_fields, print_json, print_list
 
@@ -124,6 +125,7 @@ def serve(
     from opic.service import EmbeddedService, StandingService
 
     log_to_stderr(logging.INFO, settings.log_format)
+    give_back_large_arrays()
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     with listener, ending_in_order(), opened as service:

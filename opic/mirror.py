@@ -53,19 +53,14 @@ def largest(values: Int64s | Floats, count: int) -> Int64s:
     >>> largest(np.array([5, -1, 7, 5, 0]), 3)
     array([2, 0, 3])
     """
-    at = np.arange(len(values))
-    if count < len(values):
+    if count >= len(values):
+        at = np.arange(len(values))
+    else:
         edge = np.partition(values, len(values) - count)[len(values) - count]
         above = np.flatnonzero(values > edge)
         at = np.concatenate((above, np.flatnonzero(values == edge)[: count - len(above)]))
     at = at[values[at] >= 0]
     return at[np.argsort(-values[at], kind="stable")]
-
-
-def weighed(cash: Int64s, discovery: float) -> Floats:
-    """Return what cash of pages never read counts in the greedy order: at least a grain, since 0 is not offered."""
-    counts: Floats = np.maximum(cash * discovery, 1.0)
-    return counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +90,7 @@ class Part:
     head: Head
     books: Books
     series: NDArray[np.int64]  # (m, 3): time, rounds and clock.
-    v: Int64s
+    cash: Int64s  # Of live pages; of others it means nothing.
     spent: Int64s
     state: Bytes
     host: NDArray[np.uint32]
@@ -111,8 +106,9 @@ class Part:
         with replica.reading():
             series = np.array(replica.series, np.int64).reshape(-1, 3)
             return cls(
-                replica, replica.loads, replica.head, replica.books, series, frozen(replica.v.copy()),
-                replica.spent(), frozen(replica.state.copy()), frozen(replica.host), replica.hosts,
+                replica, replica.loads, replica.head, replica.books, series,
+                frozen(held(replica.books, replica.v, replica.state)), replica.spent(), frozen(replica.state.copy()),
+                frozen(replica.host), replica.hosts,
             )  # fmt: skip
 
     def histories(self) -> tuple[Measures, tuple[Int64s, Int64s] | None]:
@@ -155,6 +151,7 @@ class Snapshot:
     table: HostNames
     books: Books  # Of the whole crawl.
     starts: Int64s  # (shards + 1,), where each shard's positions begin, and the end.
+    cash: Int64s  # Of live pages; of others it means nothing.
     spent: Int64s
     state: Bytes
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
@@ -163,14 +160,16 @@ class Snapshot:
     def of(cls, as_of: float, crawl: Crawl) -> "Snapshot":
         """Copy what the replicas show now. Those of one shard are not put together."""
         parts = [Part.of(replica) for replica in crawl.replicas]
-        spent, state = (frozen(joined([getattr(part, name) for part in parts])) for name in ("spent", "state"))
+        cash, spent, state = (
+            frozen(joined([getattr(part, name) for part in parts])) for name in ("cash", "spent", "state")
+        )
         starts = np.cumsum([0, *(len(part.state) for part in parts)])
         # What is whole and in parts is held once.
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
-        parts = [replace(part, spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
+        parts = [replace(part, cash=cash[a:b], spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
         books = Books.merged([part.books for part in parts], crawl.rules)
         table = HostNames(crawl.replicas, [part.hosts for part in parts])
-        return cls(as_of, crawl, tuple(parts), table, books, starts, spent, state)
+        return cls(as_of, crawl, tuple(parts), table, books, starts, cash, spent, state)
 
     @property
     def heads(self) -> list[Head]:
@@ -209,14 +208,6 @@ class Snapshot:
     def hosts(self) -> Sequence[str]:
         """Host names by number; there may be more than these pages have."""
         return self.table
-
-    @property
-    def cash(self) -> Int64s:
-        """What live pages hold; of others it means nothing."""
-        return self._keep("cash", self._held)
-
-    def _held(self) -> Int64s:
-        return frozen(joined([held(part.books, part.v, part.state) for part in self.parts]))
 
     @property
     def debt(self) -> int:
@@ -334,36 +325,12 @@ class Snapshot:
         return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
 
     def top(self, count: int) -> Int64s:
-        """Return the positions of the live pages with most H + C, descending, ties by position."""
-        return self._head("top", lambda: self.scores, count)
-
-    def offers(self, discovery: float = 1.0) -> Int64s | Floats:
-        """Return what counts in the greedy order of the pages that may be offered at all, -1 for others.
-
-        These are live and not excluded, and have cash, or owe some. It is that cash, whichever its sign; of pages never
-        read so many times as `discovery` says.
-        """
-
-        def work_out() -> Int64s | Floats:
-            read = (self.state & Flag.OPEN) != 0
-            fit = ((self.state & (KNOWN_GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (
-                (self.cash > 0) | read & (self.cash < 0)
-            )
-            weight = np.abs(self.cash)
-            return np.where(fit, weight if discovery == 1 else np.where(read, weight, weighed(weight, discovery)), -1)
-
-        return self._keep(f"offers {discovery}", work_out)
-
-    def greedy(self, count: int, discovery: float = 1.0) -> Int64s:
-        """Return the positions of the pages that may be offered, most cash first, up to `count` or some more."""
-        return self._head(f"greedy {discovery}", lambda: self.offers(discovery), count)
-
-    def _head(self, name: str, values: Callable[[], Int64s | Floats], count: int) -> Int64s:
+        """Return the positions of the live pages with most H + C, descending, ties by position; `count` or more."""
         # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
         length = HEAD_PAGES
         while length < min(count, len(self)):
             length *= 16
-        return self._keep(f"{name} {length}", lambda: largest(values(), length))
+        return self._keep(f"top {length}", lambda: largest(self.scores, length))
 
 
 class Mirror:

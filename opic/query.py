@@ -295,7 +295,8 @@ class Query:
         found = scores[positions].tolist()
         if view is None:
             total = snapshot.total
-            shares, ranks = [min(score / total, 1.0) for score in found], snapshot.ranks(found)
+            shares = [min(score / total, 1.0) for score in found]
+            ranks = ranks_of_best(found) if within is None else snapshot.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)
         places = snapshot.places(positions)
@@ -439,6 +440,18 @@ def check_count(n: int, of: str) -> None:
     """
     if n < 1:
         raise BadInput(f"n={n}: ask for at least one {of}")
+
+
+def ranks_of_best(scores: Sequence[int]) -> list[int]:
+    """Return 1 + the number of larger scores for each of the largest scores that there are, descending.
+
+    >>> ranks_of_best([9, 7, 7, 2])
+    [1, 2, 2, 4]
+    """
+    ranks: list[int] = []
+    for place, score in enumerate(scores):
+        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
+    return ranks
 
 
 def percentile(rank: int, snapshot: Snapshot) -> float:

@@ -20,6 +20,7 @@ from opic.cash import DAY_US
 from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, StoreUnavailable, TailLost
 from opic.events import Limits
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
+from opic.memory import lazy_zeros
 from opic.replica.batch import Batch, Input
 from opic.replica.effect import Effect, Head
 from opic.replica.far import FAR_MAX, Far
@@ -101,7 +102,7 @@ class ShardWriter:
     def marks(self, pages: int) -> NDArray[np.bool_]:
         """Lend a flag for each of so many pages, all False; they are given back so."""
         if pages > len(self._marks):
-            self._marks = np.zeros(2 * pages, np.bool_)
+            self._marks = lazy_zeros(2 * pages, np.bool_)
         return self._marks
 
     def next_offset(self, partition: str) -> int:

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from opic.errors import StoreDamaged, StoreUnavailable
+from opic.memory import give_back_what_is_free
 from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
 from opic.replica.effect import Effect, Head, pack_lines, unpack_urls
 from opic.replica.replica import Replica
@@ -121,6 +122,7 @@ class Follower:
         for _ in range(LOADS_MAX):
             if self._load():
                 self._loaded, self._tail_bytes, self._tail_needed = True, 0, 0
+                give_back_what_is_free()
                 return
         if self._forked:
             raise StoreDamaged(

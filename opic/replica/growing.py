@@ -5,6 +5,8 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.memory import lazy_zeros
+
 ROWS_MIN: Final = 1_024
 
 
@@ -25,7 +27,7 @@ class Growing:
             return
         size = max(ROWS_MIN, 2 * capacity, rows)
         for name, dtype in self.COLUMNS:
-            old, new = getattr(self, name), np.zeros(size, dtype)
+            old, new = getattr(self, name), lazy_zeros(size, dtype)
             new[:capacity] = old
             setattr(self, name, new)
 

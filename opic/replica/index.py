@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreFull
+from opic.memory import lazy_zeros
 
 UInt64s = NDArray[np.uint64]
 UInt32s = NDArray[np.uint32]
@@ -182,7 +183,7 @@ class _Table:
 
     def __init__(self, bits: int) -> None:
         self.bits = bits
-        self._slots: UInt32s = np.zeros(1 << bits, np.uint32)  # Memory that the system gives as it fills.
+        self._slots: UInt32s = lazy_zeros(1 << bits, np.uint32)
         self._shift, self._mask = np.uint64(64 - bits), (1 << bits) - 1
         self.pages_max = int(LOAD_MAX * (1 << bits))
 
@@ -257,7 +258,7 @@ class _Column:
     def __init__(self, pages: int = 0) -> None:
         """Start without a page, with room for twice as many as these: memory that the system gives as it fills."""
         self.pages = 0
-        self.rows: UInt64s = np.zeros(max(ROWS_MIN, 2 * pages), np.uint64)
+        self.rows: UInt64s = lazy_zeros(max(ROWS_MIN, 2 * pages), np.uint64)
         self._next: UInt64s | None = None
         self._copied = 0  # Rows of `_next` that are there.
 
@@ -282,7 +283,7 @@ class _Column:
     def _copy(self, rows: int, needed: int) -> None:
         """Copy some more rows into the larger array; only those that are there by now."""
         if self._next is None or len(self._next) < needed:
-            self._next, self._copied = np.zeros(max(2 * len(self.rows), needed), np.uint64), 0
+            self._next, self._copied = lazy_zeros(max(2 * len(self.rows), needed), np.uint64), 0
         stop = min(self._copied + rows, self.pages + 1)
         self._next[self._copied : stop] = self.rows[self._copied : stop]
         self._copied = stop

@@ -769,6 +769,8 @@ def test_the_audit_adds_up_exactly(api: Api) -> None:
 
 
 def test_stats_count_pages_and_rounds(api: Api) -> None:
+    event = {"url": "http://counted.example/", "links": ["http://counted.example/a"]}
+    assert api.client.post("/v1/events", json=event).status_code == 202
     stats = api.settle()
     assert 0 < stats["read_pages"] <= stats["known_pages"]
     assert stats["clock"] > 0

@@ -1,0 +1,65 @@
+"""Large arrays take memory as they are written, and give it back. Linux says how much a process has."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from opic.memory import MAPPED_BYTES_MIN, lazy_zeros
+
+START = """
+import os, pathlib
+import numpy as np
+from opic.memory import give_back_large_arrays, lazy_zeros
+
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+"""
+
+
+def run(code: str) -> list[int]:
+    """Return what a process of its own prints."""
+    done = subprocess.run([sys.executable, "-c", START + code], capture_output=True, text=True, check=True)
+    return [int(word) for word in done.stdout.split()]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_array_takes_memory_as_it_is_written_and_gives_it_back() -> None:
+    begun, made, half, dropped = run("""
+print(resident())
+column = lazy_zeros(8 << 20, np.int64)
+print(resident())
+column[: 4 << 20] = 1
+print(resident())
+del column
+print(resident())
+""")
+    assert made - begun <= 2
+    assert 32 <= half - begun <= 36
+    assert dropped - begun <= 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+def test_large_arrays_that_were_dropped_are_given_back() -> None:
+    begun, ended = run("""
+give_back_large_arrays()
+print(resident())
+kept = []
+for size in range(1, 9):  # Each one frees memory of a size that the next one needs more than, and something stays.
+    large = np.ones(size << 17)
+    kept.append(bytes(1_000))
+    del large
+print(resident())
+""")
+    assert ended - begun <= 2
+
+
+@pytest.mark.parametrize("rows", [0, 1, MAPPED_BYTES_MIN // 8 - 1, MAPPED_BYTES_MIN // 8, MAPPED_BYTES_MIN])
+def test_lazy_zeros_are_zeros_to_write_to(rows: int) -> None:
+    column = lazy_zeros(rows, "i8")
+    assert column.shape == (rows,)
+    assert column.dtype == np.int64
+    assert not column.any()
+    column[:] = np.arange(rows)
+    assert int(column.sum()) == rows * (rows - 1) // 2
