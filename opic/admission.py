@@ -179,15 +179,16 @@ class _Weighed:
 
     def groups(self) -> Int32s:
         """Return the group of each host by its number, -1 for none; that of its site if it has outgrown others."""
-        shards, hosts = len(self._tables), max(map(len, self._tables))
+        counts = list(map(len, self._tables))  # Once: they grow meanwhile.
+        shards, hosts = len(self._tables), max(counts)
         if shards * hosts > len(self._groups):
             grown = np.full(shards * (hosts + hosts // 4), -1, np.int32)
             grown[: len(self._groups)] = self._groups
             if not len(self._groups):
                 grown[self.large] = np.arange(len(self.large))
             self._groups = grown
-        for shard, table in enumerate(self._tables):
-            known, filled = len(table), self._filled[shard]
+        for shard, (table, known) in enumerate(zip(self._tables, counts, strict=True)):
+            filled = self._filled[shard]
             if known > filled and self.site:
                 domains = table.domains[filled:known]
                 of_domain = np.full(int(domains.max()) + 1, -1, np.int32)

@@ -14,7 +14,9 @@ from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ingest import Writer
 from opic.mirror import Mirror, Snapshot
 from opic.replica import Crawl
+from opic.replica.hosts import HostTable
 from opic.traps import WINDOW
+from opic.urls import shard_of
 
 pytestmark = pytest.mark.slow
 
@@ -200,3 +202,28 @@ def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, m
     # Its new hosts are of it from the moment they are known.
     crawled.seed("http://t99.trap.example/")
     assert having(crawled, [snapshot.table.number("t99.trap.example") or 0]) == [False]
+
+
+def test_hosts_that_become_known_while_groups_are_looked_up_have_theirs_the_next_time(
+    crawled: Crawled, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another thread lets the replica follow between two looks at how many hosts there are."""
+    crawled.seed("http://a.big.org/")
+    table = crawled.crawl.replicas[shard_of("a.big.org", len(crawled.crawl))].hosts
+    weighed, count_hosts = admissions._Weighed(crawled.crawl, sites=["big.org"]), HostTable.__len__
+    later = [f"{i}.big.org" for i in range(8)]
+
+    def counted(asked: HostTable) -> int:
+        found = count_hosts(asked)
+        if asked is table and later:
+            table.append(later)
+            later.clear()
+        return found
+
+    monkeypatch.setattr(HostTable, "__len__", counted)
+    shards = len(crawled.crawl)
+    for known in (1, 9):
+        groups = weighed.groups()
+        assert np.flatnonzero(groups >= 0).tolist() == [
+            number * shards + shard_of("a.big.org", shards) for number in range(known)
+        ]
