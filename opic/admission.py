@@ -310,6 +310,9 @@ class Admission:
             idle: nothing else is to be had, so a large host may have more than its share, and an outgrown site a page
                 every SPARED_SECONDS.
         """
+        return self._crawl.steadily(lambda: self._ration(idle=idle))
+
+    def _ration(self, *, idle: bool) -> "Ration | None":
         self.look()
         with self._lock:
             self._weigh()
@@ -334,7 +337,9 @@ class Admission:
         now = time.monotonic()
         with self._lock:
             for host in hosts:
-                site = registered_domain(self._table[host])
+                if host >= len(self._table) or not (name := self._table[host]):
+                    continue  # It was another one's number, before a replica was loaded anew.
+                site = registered_domain(name)
                 self._window.note(host, site)
                 if site in self._weighed.site:
                     self._spared[site] = now

@@ -97,6 +97,15 @@ class StoreDamaged(StoreError):
     """A record or a block of the store can't be read as what it should be."""
 
 
+class UrlMissing(StoreDamaged):
+    """The checkpoint lacks the URL of a page that a replica knows, and the replica's memory does not have it."""
+
+    def __init__(self, shard: int, page: int) -> None:
+        """Say which."""
+        super().__init__(f"shard {shard}: the URL of page {page} is missing: restore a backup")
+        self.shard = shard
+
+
 class FenceMoved(StoreError):
     """Someone else moved the shard since it was read; recompute and try again. Never seen outside the store."""
 

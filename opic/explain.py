@@ -64,9 +64,13 @@ def _explained(
     if not rules.continuous:
         parts["from_links"] = cash - credit + spent
     names = query.class_names() if slot else {}
+    clocks, fetched_at = rows.measures.clock.tolist(), rows.measures.at_us.tolist()
     found: dict[str, object] = {
         **entry,
         "cash": cash,
+        "reads": int(rows.reads[0]),  # The entry may be of a moment before.
+        "last_read_clock": clocks[-1] if clocks else None,
+        "last_fetched_at": fetched_at[-1] / MILLION if fetched_at else None,
         "known_pages": books.live,
         "cash_parts": parts,
         "history": {

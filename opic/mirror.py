@@ -368,17 +368,19 @@ class Mirror:
 
     def _shown_beside(self, rows: Rows) -> Snapshot:
         with self._lock:
-            if self._shown is not None and self._shown.heads == rows.heads:
+            if self._shown is not None and self._shown.heads == rows.heads and self._still_true(self._shown):
                 self._shown = replace(self._shown, as_of=max(rows.as_of, self._shown.as_of))
                 return self._shown
             return self._current(AGE_SECONDS_MAX)
 
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of
+        if shown is not None and not self._still_true(shown):
+            shown = None  # Though it may be of the same head: what it would yet ask its replicas for is refused.
         if shown is not None and shown.heads == self.crawl.heads():
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
-        if shown is not None and len(shown) > PAGES_EXACT and self._still_true(shown):
+        if shown is not None and len(shown) > PAGES_EXACT:
             rest = min(max(SNAPSHOT_SECONDS, REST * self._took_seconds), AGE_SECONDS_MAX, age_seconds_max)
             if time.time() - shown.as_of < rest - self._took_seconds:
                 return shown

@@ -36,6 +36,10 @@ def count(backend: Backend) -> Census:
     Raises:
         StoreError: the store is away.
     """
+    return backend.crawl.steadily(lambda: _counted(backend))
+
+
+def _counted(backend: Backend) -> Census:
     snapshot = backend.mirror.fresh()
     age, kinds = max(time.time() - snapshot.as_of, 0.0), _kinds(snapshot)
     for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):

@@ -101,6 +101,9 @@ class Frontier:
             BadInput: a parameter can't be taken.
         """
         wish = self.wish(n, domain=domain, mode=mode)
+        return self.crawl.steadily(lambda: self._peeked(wish))
+
+    def _peeked(self, wish: Wish) -> dict[str, object]:
         places = self._hand.peek(wish)
         if not places:
             return {"pages": []}
@@ -137,6 +140,9 @@ class Frontier:
             BadUrl: the URL can't be taken.
         """
         canonical = canonical_url(url, url_bytes_max)
+        return self.crawl.steadily(lambda: self._explained(canonical))
+
+    def _explained(self, canonical: str) -> dict[str, object] | None:
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None

@@ -16,13 +16,15 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from opic.cash import MILLION, Flag
+from opic.errors import StoreDamaged
 from opic.frontier.hot_crawl import HotCrawl, Judge
 from opic.frontier.hot_order import Bools, Int64s
+from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Chunk, Leased, given_back
+from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.wish import Terms, Wish
 from opic.replica import Crawl
-from opic.replica.crawl import Place
+from opic.replica.crawl import Place, Rows
 from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # Past one page in ten asked for or out, a batch is cut at half of its best page's cash.
@@ -107,8 +109,12 @@ class Hand:
     def peek(self, wish: Wish) -> list[tuple[int, int]]:
         """Return the places of the pages that would be handed out next."""
         with self.lock:
-            self.hot.look()
-            found = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+            try:
+                self.hot.look()
+                found = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+            except BaseException:
+                self.hot.drop()  # What was read of it may be half of it.
+                raise
         return list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
 
     # The wishes.
@@ -284,13 +290,13 @@ class Hand:
         for chunk, hot in zip(chunks, hots, strict=True):
             again = chunk.shard in seen  # What we lease ourselves, a call before, moves what is held.
             seen.add(chunk.shard)
-            names = hot.replica.hosts.names
             stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:  # The ids may be other pages'.
                     self.hot.drop()
                     return True
                 hot.begin_call()
+                names = hot.replica.hosts.names
             commands.append(
                 lease_command(
                     self.crawl.shards[chunk.shard].keys,
@@ -316,13 +322,19 @@ class Hand:
                 moved = True
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
-        self._grant(chunks, answers)
+        if not self._grant(chunks, answers):
+            self.hot.drop()
+            return True
         for shard in freed:
             self.hot.hear_freed(shard)
         return moved or bool(freed)
 
-    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
-        """Give each part the pages that were leased for it."""
+    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> bool:
+        """Give each part the pages that were leased for it.
+
+        False if a replica was loaded anew since they were chosen: their ids may be other pages'. Then they are given
+        back, and nobody is told of them.
+        """
         taken = []
         for chunk, answer in zip(chunks, answers, strict=True):
             parts = [part for part, _, _ in chunk.quotas()]
@@ -330,9 +342,13 @@ class Hand:
                 place = chunk.shard, chunk.pages[page.place]
                 taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place]))
         if not taken:
-            return
+            return True
         places = [place for _, place, _, _ in taken]
-        rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
+        known = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
+        if known is None:
+            given_back(self.crawl, [lease_of(place, until_us) for _, place, until_us, _ in taken])
+            return False
+        rows, urls = known
         total = self.hot.total(rows.books)
         for nth, (part, place, until_us, _) in enumerate(taken):
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
@@ -349,6 +365,17 @@ class Hand:
             )
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
+        return True
+
+    def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]] | None:
+        """Return the rows and URLs of pages that were chosen; None if a replica was loaded anew since."""
+        try:
+            found = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
+        except (IndexError, StoreDamaged):
+            if all(hot.loads == hot.replica.loads for hot in hots):
+                raise
+            return None
+        return found if all(hot.loads == hot.replica.loads for hot in hots) else None
 
     def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
         return {
@@ -358,7 +385,7 @@ class Hand:
                     "cash": page.cash,
                     "importance": page.importance,
                     "fetched_before": page.read_before,
-                    "lease": f"{page.place[0]}-{page.place[1]}-{page.until_us}",
+                    "lease": lease_of(page.place, page.until_us),
                     "lease_until": page.until_us / MILLION,
                 }
                 for page in sorted(leased, key=lambda page: (-page.counts, page.place))

@@ -105,6 +105,9 @@ class HotCrawl:
     def prepare(self) -> None:
         """Let the replicas catch up, and what is held; judge pages that are new."""
         self.crawl.follow()
+        self.crawl.steadily(self._prepare)
+
+    def _prepare(self) -> None:
         self._judge_more()
         wanted = {shard for shard in range(len(self.crawl)) if not self._is_current(shard)} | self.stale
         if self.is_exact():
@@ -217,6 +220,9 @@ class HotCrawl:
 
     def pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Any = None) -> Picked:
         """Return the first free pages, most cash first, all of them judged; see `opic.frontier.picking.pick`."""
+        return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration))
+
+    def _pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Any) -> Picked:
         wider = count
         for _ in range(PICKS_MAX):
             with self.locked():

@@ -18,6 +18,11 @@ RELEASES_A_CALL: Final = 1_000
 LEASE: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})")  # Shard, page, end of the lease in microseconds.
 
 
+def lease_of(place: Place, until_us: int) -> str:
+    """Return the text by which a lease is given back."""
+    return f"{place[0]}-{place[1]}-{until_us}"
+
+
 @dataclass(frozen=True, slots=True)
 class Leased:
     """A page that was leased, as it is then."""

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.cash import DAY_US
-from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, StoreUnavailable, TailLost
+from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, StoreUnavailable, TailLost, UrlMissing
 from opic.events import Limits
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
@@ -96,8 +96,18 @@ class ShardWriter:
         self._known: dict[str, int] = {}  # The same, never forgotten: what records we are given may rest on.
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
-        """Return the URLs of known pages."""
-        return read_urls(self.shard.client, self.shard.keys, self.replica, ids)
+        """Return the URLs of known pages.
+
+        Raises:
+            StoreUnavailable: another run of the server lacks one; what we know is of the run before.
+            UrlMissing: one is missing.
+        """
+        try:
+            return read_urls(self.shard.client, self.shard.keys, self.replica, ids)
+        except UrlMissing as error:
+            if self.shard.run_now() != self.shard.run_id:
+                raise StoreUnavailable(f"shard {self.shard.number} is served by another run of the store") from error
+            raise
 
     def marks(self, pages: int) -> NDArray[np.bool_]:
         """Lend a flag for each of so many pages, all False; they are given back so."""

@@ -10,13 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.cash import Books, payout_due
-from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable
+from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
 from opic.ledger import Audit, Page
 from opic.replica.audit import audit_replica
 from opic.replica.effect import NO_DIGEST, Effect, Head
@@ -176,20 +177,43 @@ class Crawl:
     def steadily(self, ask: Callable[[], T]) -> T:
         """Return what is asked by several looks at the replicas; asked again where one was loaded anew meanwhile.
 
+        Whoever finds a page and then asks for its URL or its row does both in here: in between another thread may load
+        a replica, and then the id is another page's.
+
+        A URL may also be missing because the server was started again and lost a block, though not the record behind
+        which it was sent; the replica had let go of the URL once the block was written. The journal has it then, so the
+        replica is loaded anew, once.
+
         Raises:
             StoreUnavailable: that happened again and again.
+            StoreDamaged: a URL is in neither the checkpoint nor the journal.
         """
+        loaded = False
         for _ in range(LOOKS_MAX):
             loads = self._loads
             try:
                 found = ask()
-            except (Outdated, IndexError, KeyError, StoreDamaged):  # By ids that are other pages' now, or nobody's.
+            except (
+                Outdated,
+                IndexError,
+                KeyError,
+                StoreDamaged,
+            ) as error:  # By ids that are other pages', or nobody's.
                 if loads == self._loads:
-                    raise
+                    if not isinstance(error, UrlMissing) or loaded:
+                        raise
+                    self._load_anew(error.shard, loads[error.shard])
+                    loaded = True
                 continue
             if loads == self._loads:
                 return found
         raise StoreUnavailable("the store is made anew, or its server started, again and again")
+
+    def _load_anew(self, shard: int, loads: int) -> None:
+        """Load a replica that was loaded so often so far, unless another thread has done so by now."""
+        with self._following:
+            if self.replicas[shard].loads == loads:
+                self._followers[shard].load()
 
     def keep_following(self, seconds: float = FOLLOW_SECONDS) -> None:
         """Let the replicas catch up while nobody asks, until `close`; each so many seconds.
@@ -305,7 +329,7 @@ class Crawl:
         return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures)
 
     def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
-        """Return URLs by place."""
+        """Return URLs by place. The places have to be of the same load: ask inside of `steadily`."""
         wanted: dict[int, list[int]] = {}
         for number, page in places:
             wanted.setdefault(number, []).append(page)
@@ -314,7 +338,7 @@ class Crawl:
         return {(n, i): url for n, urls in zip(wanted, found, strict=True) for i, url in urls.items()}
 
     def urls_in(self, shard: int, ids: range) -> list[str]:
-        """Return the URLs of pages that follow each other in a shard."""
+        """Return the URLs of pages that follow each other in a shard; see `urls_of`."""
         found = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [found[i] for i in ids]
 
@@ -329,10 +353,20 @@ class Crawl:
         return self.steadily(ask)
 
     def pages(self) -> Iterator[Page]:
-        """Yield every known page as the ledger shows it, of one shard after the other. For tests and exports."""
-        for number, replica in enumerate(self.follow()):
-            for first in range(0, len(replica), PAGES_AT_ONCE):
-                yield from self._pages(number, range(first, min(first + PAGES_AT_ONCE, len(replica))))
+        """Yield every known page as the ledger shows it, of one shard after the other. For tests and exports.
+
+        Raises:
+            StoreUnavailable: a replica was loaded anew meanwhile: the rest may be of another history.
+        """
+        replicas = self.follow()
+        for (number, replica), loads in zip(enumerate(replicas), self._loads, strict=True):
+            pages, head = len(replica), replica.head
+            for first in range(0, pages, PAGES_AT_ONCE):
+                ids = range(first, min(first + PAGES_AT_ONCE, pages))
+                found = self.steadily(partial(self._pages, number, ids))
+                if replica.loads != loads and replica.head != head:
+                    raise StoreUnavailable(f"shard {number} was loaded anew while its pages were read: ask again")
+                yield from found
 
     def _pages(self, number: int, ids: range) -> list[Page]:
         urls, found = self.urls_in(number, ids), []

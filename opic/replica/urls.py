@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from opic.errors import StoreDamaged
+from opic.errors import UrlMissing
 from opic.replica.checkpoint import URLS_A_FIELD, url_field
 from opic.replica.effect import unpack_urls
 from opic.replica.replica import Replica
@@ -14,14 +14,18 @@ def read_urls(client: Client, keys: Keys, replica: Replica, ids: Iterable[int]) 
     """Return the URLs of known pages of one shard, by id.
 
     Raises:
-        StoreDamaged: one is missing.
+        UrlMissing: one is missing.
     """
     (found,) = read_urls_of_many(client, [(keys, replica, list(ids))])
     return found
 
 
 def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]]) -> list[dict[int, str]]:
-    """Return the URLs of known pages of several shards, in one round trip."""
+    """Return the URLs of known pages of several shards, in one round trip.
+
+    Raises:
+        UrlMissing: one is missing.
+    """
     found: list[dict[int, str]] = []
     wanted: list[tuple[int, int]] = []  # Place in `asked`, and field, counted over all blocks.
     for at, (_, replica, ids) in enumerate(asked):
@@ -36,11 +40,11 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
                 pipe.hget(asked[at][0].block(block), name)
             packed: Mapping[tuple[int, int], bytes | None] = dict(zip(wanted, pipe.execute(), strict=True))
         urls = {key: unpack_urls(value or b"") for key, value in packed.items()}
-        for at, (_, _, ids) in enumerate(asked):
+        for at, (keys, _, ids) in enumerate(asked):
             for i in ids:
                 if i not in found[at]:
                     field = urls[at, i // URLS_A_FIELD]
                     if i % URLS_A_FIELD >= len(field):
-                        raise StoreDamaged(f"the URL of page {i} is missing: restore a backup")
+                        raise UrlMissing(keys.shard, i)
                     found[at][i] = field[i % URLS_A_FIELD]
     return found

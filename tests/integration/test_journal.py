@@ -3,21 +3,26 @@
 import random
 from collections.abc import Iterator, Sequence
 from functools import cache
+from typing import Any
 
 import pytest
 from chaos.proxy import Proxy
 from faults import Chosen, calls_of, cut_off, refused
 from files import append_only_file, boundaries, cut
-from logs import PARTITION, pep_history
+from logs import NOW_US, PARTITION, pep_history
 from sameness import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
+from opic.classes import check_classes, encode_classes
 from opic.errors import StoreUnavailable
-from opic.events import Record
+from opic.events import Record, encode_ids
 from opic.ingest import ShardWriter
 from opic.ledger import Ledger
+from opic.mirror import Mirror
+from opic.query import Query
 from opic.replica import Crawl, Replica
 from opic.replica.follow import Follower
+from opic.replica.urls import read_urls
 from opic.store import Shard, connect
 
 LOG = pep_history()[:1_500]
@@ -196,4 +201,60 @@ def test_checkpoint_that_alone_is_lost_is_written_again_before_the_journal_is_tr
     store.checkpoint()
     assert shard.client.xlen(shard.keys.journal) == 1
     assert_all_same(store, count=610)
+    shard.client.close()
+
+
+def test_reader_whose_urls_were_in_a_lost_checkpoint_has_them_from_the_journal(servers: Server) -> None:
+    """It began when the journal was trimmed. The server comes back with the same head, the journal and no block."""
+    shard = Shard.open(connect(servers.url))
+    store = ShardWriter(shard, journal_bytes=1 << 20)
+    store.apply(PARTITION, LOG[:600])
+    file = append_only_file(servers)
+    size = file.stat().st_size
+    store.checkpointer.budget = 1
+    store.checkpoint()
+    readers = [Crawl([Shard.open(connect(servers.url))]) for _ in range(2)]
+    for reader in readers:
+        reader.follow()
+        assert reader.replicas[0].tail.first > 0
+    before = Query(readers[0], Mirror(readers[0])).top(100)
+    servers.kill()
+    cut(file, size)
+    servers.restart()
+    assert shard.client.xlen(shard.keys.journal) > 1
+    assert Query(readers[0], Mirror(readers[0])).top(100) == before
+    assert_same_replica(readers[0].replicas[0], loaded(shard))
+    assert sorted(page.url for page in readers[1].pages()) == sorted(ledger_of(600).pages)
+    for used in (shard, *(reader.shards[0] for reader in readers)):
+        used.client.close()
+
+
+def test_worker_under_whose_look_at_urls_a_checkpoint_is_lost_goes_on(
+    servers: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pages are classified by their URLs. It takes what is missing for news of another run, not for damage."""
+    shard = Shard.open(connect(servers.url))
+    store = ShardWriter(shard, journal_bytes=1 << 20)
+    classes = encode_classes(check_classes([{"name": "a", "weight": 2.0, "hosts": ["peps.python.org"]}]))
+    log = [*LOG[:600], Record(600, NOW_US, classes, "classes"), Record(601, NOW_US, encode_ids((0, 100)), "classify")]
+    work_on(store, log[:601])
+    file = append_only_file(servers)
+    size = file.stat().st_size
+    store.checkpointer.budget = 1
+    store.checkpoint()
+    lost: list[int] = []
+
+    def losing(*asked: Any) -> dict[int, str]:
+        if not lost:
+            lost.append(1)
+            servers.kill()
+            cut(file, size)
+            servers.restart()
+        return read_urls(*asked)
+
+    monkeypatch.setattr("opic.ingest.shard_writer.read_urls", losing)
+    assert work_on(store, log) == 1
+    ledger = Ledger()
+    ledger.apply(PARTITION, log)
+    assert_same(shard, ledger)
     shard.client.close()
