@@ -28,6 +28,8 @@ from opic.transfer import NO_NUMBERS, Transfer
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
 LINKS_A_BATCH_MAX: Final = 4_000  # A record of 20 to 30 kB: smaller ones cost more each, larger ones hold the server.
+# Of the records that it is made of: a few thousand long URLs, or dead letters, which the server gets as they came.
+BYTES_A_BATCH_MAX: Final = 1 << 20
 LINKS_DIGEST_BYTES: Final = 6
 NEVER: Final = 1 << 63
 READ: Final = Outcome.READ
@@ -75,16 +77,18 @@ class Batch:
     books: Books
 
     def __init__(self, context: Context, inputs: Sequence[Input], start: int) -> None:
-        """Take as many inputs from `start` on as one record of the journal takes."""
+        """Take as many inputs from `start` on as one record of the journal takes; one that is over it goes alone."""
         self.context, self.replica, self.rules = context, context.replica, context.rules
         self.events: list[Event] = []
-        end, links = start, 0
+        end, links, size = start, 0, 0
         while end < len(inputs):
             event = inputs[end].decoded(context.limits)
+            size += len(inputs[end].record.value)
             links += len(event.links) + len(event.seeds) + 1
             if event.transfer is not None:
                 links += len(event.transfer.urls)
-            if end > start and (links > LINKS_A_BATCH_MAX or event.concerns_classes):
+            full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
+            if end > start and (full or event.concerns_classes):
                 break
             self.events.append(event)
             end += 1

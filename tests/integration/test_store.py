@@ -15,6 +15,7 @@ from opic.ingest import ShardWriter
 from opic.ledger import Ledger
 from opic.log import EventLog
 from opic.replica import Crawl
+from opic.replica.batch import BYTES_A_BATCH_MAX
 from opic.series import ENTRIES_MAX, ENTRY_US
 from opic.store import Shard
 
@@ -136,6 +137,22 @@ def test_series_keeps_its_newest_entries_in_the_store_as_in_the_ledger(servers: 
         assert len(replica.series) == ENTRIES_MAX
         assert replica.series == list(ledger.series)
         assert replica.series[-1] == (log[-1].time_us, 0, 0)
+
+
+def test_a_batch_takes_records_of_so_many_bytes_and_a_larger_one_alone(servers: Server) -> None:
+    """Dead letters, which have no links to count and are kept as they came; and events with long URLs."""
+    half = BYTES_A_BATCH_MAX // 2
+    store, taken = opened(servers), list[int]()
+    small = [record(0, "http://a.example/", [f"http://a.example/{'b' * 1_900}{i}" for i in range(300)])]
+    assert half < len(small[0].value) < BYTES_A_BATCH_MAX
+    sizes = [half, half, half, half + 1, BYTES_A_BATCH_MAX, BYTES_A_BATCH_MAX + 1, 10, 10]
+    log = [*small, *(Record(at, NOW_US, b"x" * size) for at, size in enumerate(sizes, 1))]
+    store.apply(PARTITION, log, lambda step: taken.append(step.events))
+    assert taken == [1, 2, 1, 1, 1, 1, 2]
+    assert store.shard.books().dead_letters == len(sizes)
+    with servers.client() as client:
+        letters = client.xrange(store.shard.keys.dead)
+    assert [len(fields[b"value"]) for _, fields in letters] == sizes
 
 
 def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monkeypatch: pytest.MonkeyPatch) -> None:
