@@ -32,14 +32,26 @@ CLEAN: Final = 0
 
 
 @dataclass(slots=True)
+class BlocksCall:
+    """A call that writes blocks. It takes effect, or is refused, as a whole and without the others."""
+
+    command: list[Any] = field(default_factory=list)
+    blocks: list[int] = field(default_factory=list)
+    hosts: int | None = None  # How many there were, where it writes the names too.
+    size: int = 0
+
+
+@dataclass(slots=True)
 class Written:
-    """Blocks that were sent and are not confirmed yet."""
+    """Blocks that were sent, as of one head, and are not confirmed yet."""
 
     head: Head
-    blocks: list[int] = field(default_factory=list)
-    names: bool = False
-    hosts: int = 0
-    commands: list[list[Any]] = field(default_factory=list)
+    calls: list[BlocksCall] = field(default_factory=list)
+
+    @property
+    def commands(self) -> list[list[Any]]:
+        """What is sent."""
+        return [call.command for call in self.calls]
 
 
 class Checkpointer:
@@ -157,58 +169,61 @@ class Checkpointer:
         count = len(dirty) if everything else min(len(dirty), math.ceil(share * len(dirty)))
         oldest = dirty[np.argsort(self._since[dirty], kind="stable")[:count]]
         written = Written(head)
-        names_age = self._names_since
-        if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._since[oldest[-1]])):
-            written.names, written.hosts = True, len(self.replica.hosts)
-        images = []
+        images: list[tuple[int | None, dict[str, bytes]]] = []
         for block in oldest.tolist():
             bits = int(self._fields[block])
             names = [name for at, name in enumerate(FIELDS) if bits >> at & 1]
             if not self.replica.rules.inflow:
                 names = [name for name in names if name != "f"]
-            images.append((self.keys.block(block), pack_block(self.replica, block, names)))
-            written.blocks.append(block)
-        if written.names:
-            images.append((self.keys.names_block, pack_names(self.replica, self._hosts_written)))
+            images.append((block, pack_block(self.replica, block, names)))
+        names_age = self._names_since
+        if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._since[oldest[-1]])):
+            images.append((None, pack_names(self.replica, self._hosts_written)))
         self._compose(written, images)
-        return written if written.commands else None
+        return written if written.calls else None
 
-    def _compose(self, written: Written, images: Sequence[tuple[str, dict[str, bytes]]]) -> None:
+    def _compose(self, written: Written, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> None:
+        """Put images of blocks, of None for the names, into calls."""
         keys: list[str] = []
         arguments: list[Any] = []
-        size = 0
+        call = BlocksCall()
 
         def close() -> None:
             if keys:
-                written.commands.append([
-                    "FCALL", "opic_4_blocks", 1 + len(keys), self.keys.head, *keys, written.head.lsn,
-                    written.head.digest, *arguments,
-                ])  # fmt: skip
+                head = written.head
+                rests_on = head.lsn, head.digest
+                call.command += ["FCALL", "opic_4_blocks", 1 + len(keys), self.keys.head, *keys, *rests_on, *arguments]
+                written.calls.append(call)
 
-        for key, image in images:
-            bytes_ = sum(map(len, image.values()))
-            if keys and size + bytes_ > CALL_BYTES_AIM:
+        for block, image in images:
+            size = sum(map(len, image.values()))
+            if keys and call.size + size > CALL_BYTES_AIM:
                 close()
-                keys, arguments, size = [], [], 0
-            keys.append(key)
+                keys, arguments, call = [], [], BlocksCall()
+            if block is None:
+                keys.append(self.keys.names_block)
+                call.hosts = len(self.replica.hosts)
+            else:
+                keys.append(self.keys.block(block))
+                call.blocks.append(block)
             arguments.append(2 * len(image))
             for name, value in image.items():
                 arguments += (name, value)
-            size += bytes_
-            self.bytes_written += bytes_
+            call.size += size
+            self.bytes_written += size
         close()
 
-    def confirm(self, written: Written) -> None:
-        """Take blocks for written: the server said so."""
-        lsn = written.head.lsn
-        for block in written.blocks:
+    def confirm(self, head: Head, calls: Sequence[BlocksCall]) -> None:
+        """Take the blocks of these calls for written as of a head: the server said so. Others stay as they are."""
+        lsn = head.lsn
+        for block in [block for call in calls for block in call.blocks]:
             self.blocks_written += 1
             if self._touched[block] <= lsn:
                 self._since[block], self._fields[block] = CLEAN, 0
             else:  # Changed again meanwhile; what was written is true up to its record.
                 self._since[block] = lsn + 1
-        if written.names:
-            self._hosts_written = written.hosts
+        for hosts in [call.hosts for call in calls if call.hosts is not None]:
+            self._hosts_written = hosts
             self._names_since = CLEAN if self._names_touched <= lsn else lsn + 1
         lacking = np.flatnonzero(self._fields & U)
         first = int(lacking[0]) * PAGES_A_BLOCK if len(lacking) else self.replica.pages

@@ -274,11 +274,19 @@ class ShardWriter:
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written is not None:
-            answers = line.answers(len(sent.written.commands))
-            if all(not isinstance(answer, Exception) and answer[0] == b"OK" for answer in answers):
-                self.checkpointer.confirm(sent.written)
+            self._take_written(sent.written, line)
+
+    def _take_written(self, written: Written, line: Line) -> None:
+        done, refusals = [], []
+        for call, answer in zip(written.calls, line.answers(len(written.calls)), strict=True):
+            if isinstance(answer, Exception) or answer[0] != b"OK":
+                refusals.append(answer)
             else:
-                log.warning("shard %d: blocks of the checkpoint were refused: %s", self.shard.number, answers)
+                done.append(call)
+        self.checkpointer.confirm(written.head, done)
+        if refusals:  # Their blocks are still dirty, and are written with the next ones.
+            text = "shard %d: %d of %d calls that write blocks of the checkpoint were refused: %s"
+            log.warning(text, self.shard.number, len(refusals), len(written.calls), refusals[0])
 
     def _seen(self, line: Line, names: Sequence[bytes]) -> Mapping[bytes, int]:
         """Return the times of records of calls with an Idempotency-Key that took effect before."""
@@ -298,12 +306,11 @@ class ShardWriter:
             self._next.clear()
             head = self.replica.head
             written = self.checkpointer.write(head, everything=True) if head.lsn else None
-            for command in written.commands if written else ():
-                line.send(command)
+            for call in written.calls if written else ():
+                line.send(call.command)
                 if line.answer()[0] != b"OK":
                     raise StoreUnavailable(f"shard {self.shard.number} moved on while its checkpoint was written")
-            if written is not None:
-                self.checkpointer.confirm(written)
+                self.checkpointer.confirm(head, [call])
             self._trim(line)
         finally:
             line.close()

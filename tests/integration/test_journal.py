@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
+import numpy as np
 import pytest
 from chaos.proxy import Proxy
 from faults import Chosen, calls_of, cut_off, refused
@@ -106,6 +107,30 @@ def test_call_that_is_refused_while_those_around_it_are_not_changes_nothing(
     assert_all_same(store, reader)
 
 
+@pytest.mark.parametrize("reason", ["memory full", "too few replicas"])
+def test_call_that_writes_blocks_and_is_refused_keeps_those_blocks_dirty_and_no_others(
+    servers: Server, reason: str
+) -> None:
+    shard = Shard.open(servers.client())
+    store = ShardWriter(shard, journal_bytes=1 << 30)
+    work_on(store, LOG, 600)
+    store.checkpointer.budget = 1  # From here on all that changed is written.
+    dirty, chosen = store.checkpointer.dirty, Chosen("blocks", 3, most=1)
+    with refused(chosen, reason):
+        store.apply(PARTITION, LOG[600:601])
+    assert chosen.calls == dirty > 5
+    assert store.checkpointer.dirty == 1
+    assert store.checkpointer.blocks_written == dirty - 2  # And the names.
+    (missed,) = np.flatnonzero(store.checkpointer._since).tolist()
+    written = [shard.client.hget(shard.keys.block(block), "l") for block in range(dirty - 1)]
+    assert [block for block, lsn in enumerate(written) if lsn is None] == [missed]
+    assert shard.client.xlen(shard.keys.journal) == store.replica.head.lsn, "the journal was trimmed past it"
+    store.apply(PARTITION, LOG[601:602])
+    store.apply(PARTITION, LOG[602:603])
+    assert shard.client.xlen(shard.keys.journal) < 3
+    assert_all_same(store, count=603)
+
+
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("function", ["step", "blocks", "trim"])
 def test_connection_that_is_cut_at_a_call_costs_time_and_nothing_else(
@@ -132,7 +157,7 @@ def test_full_memory_is_no_dead_end_for_a_journal_that_may_be_trimmed(servers: S
     assert written is not None
     for command in written.commands:
         shard.client.execute_command(*command)
-    store.checkpointer.confirm(written)
+    store.checkpointer.confirm(written.head, written.calls)
     entries = shard.client.xlen(shard.keys.journal)
     shard.client.config_set("maxmemory", 1)
     for _ in range(2):  # As the worker does: again after a while.
