@@ -13,6 +13,8 @@ export UV_LINK_MODE ?= copy
 unexport VIRTUAL_ENV
 unexport PYTHONPATH
 unexport PYTHONHOME
+# Nor may it forbid Python to keep what it compiled: the tests start hundreds of processes, each would compile it all.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test lint check chaos bench picture lock clean
