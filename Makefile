@@ -36,7 +36,7 @@ lint: setup ## style and types
 	$(BIN)/mypy
 
 check: lint ## in under two minutes: style, types, and the tests not marked slow
-	$(BIN)/python -m pytest tests -m "not slow" --numprocesses 2 --dist worksteal
+	$(BIN)/python -m pytest tests -m "not slow" --hypothesis-profile quick --numprocesses 2 --dist worksteal
 
 chaos: setup ## break a running crawl for MINUTES (1), with SEED, and see that nothing is lost or doubled
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))

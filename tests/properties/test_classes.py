@@ -9,6 +9,7 @@ from itertools import count
 
 import networkx as nx
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
@@ -196,7 +197,7 @@ class ThoroughClassesMachine(ClassesMachine):
 
 
 TestClasses = ClassesMachine.TestCase
-TestClasses.settings = settings(max_examples=100, stateful_step_count=30)
+TestClasses.settings = examples(100, stateful_step_count=30)
 TestClassesThoroughly = pytest.mark.slow(ThoroughClassesMachine.TestCase)
 TestClassesThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60)
 
@@ -230,7 +231,7 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
     return made
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(
     log=weighed_logs(),
     rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), CONTINUOUS]),

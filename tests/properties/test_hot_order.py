@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.cash import Flag
@@ -264,7 +265,7 @@ def small() -> Iterator[None]:
         yield
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans())
 def test_each_choice_is_that_of_a_sort_of_all_pages(
     calls: list[tuple[Any, ...]], discovery: float, delay: bool

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from witness import (
@@ -30,7 +31,7 @@ class ThoroughLedgerMachine(LedgerMachine):
 
 
 TestLedger = LedgerMachine.TestCase
-TestLedger.settings = settings(max_examples=150, stateful_step_count=30)
+TestLedger.settings = examples(150, stateful_step_count=30)
 TestLedgerThoroughly = pytest.mark.slow(ThoroughLedgerMachine.TestCase)
 TestLedgerThoroughly.settings = settings(max_examples=1_500, stateful_step_count=60)
 

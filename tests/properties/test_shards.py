@@ -9,6 +9,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, record, seeds
@@ -132,7 +133,7 @@ interleaved = given(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @interleaved
 def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server, **drawn: Any) -> None:
     """Three workers read the same partition and deliver to any shards, in turns: zombies and successors."""

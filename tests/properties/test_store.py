@@ -5,7 +5,8 @@ from functools import cache
 from itertools import count
 
 import pytest
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from sameness import BATCH_LINKS, assert_same, assert_same_replica, small_batches, small_blocks
@@ -76,7 +77,7 @@ rules = st.builds(
 )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS)
 def test_store_ends_in_the_state_of_the_ledger(
     valkey: Server, log: list[Record], cut: list[int], rules: Rules, links: int
@@ -93,7 +94,7 @@ def test_store_ends_in_the_state_of_the_ledger(
     store.shard.client.close()
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(
     log=logs(),
     rules=st.sampled_from(PAYOUTS),
@@ -118,7 +119,7 @@ def test_workers_that_share_a_shard_make_one_effect(
     first.shard.client.close()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(log=logs(), cut=cuts(), rules=rules, whole=st.booleans(), budget=st.sampled_from([1, 2_000, 20_000]))
 def test_readers_that_follow_from_anywhere_and_that_load_any_checkpoint_end_in_one_state(
     valkey: Server, log: list[Record], cut: list[int], rules: Rules, whole: bool, budget: int

@@ -6,7 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from example_counts import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, record, seeds
 from numpy.typing import NDArray
@@ -95,7 +96,7 @@ def everything(replica: Replica) -> dict[str, Any]:
     })  # fmt: skip
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(log=logs(), rules=rules, batch=st.integers(1, 9), undone=st.lists(st.integers(0, 2)))
 def test_undo_is_the_inverse_of_apply_and_a_follower_needs_the_record_alone(
     log: list[Record], rules: Rules, batch: int, undone: list[int]
