@@ -32,6 +32,9 @@ from urllib.parse import unquote, urlsplit
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
 from repository import ROOT
+from typer.testing import CliRunner
+
+from opic.cli import app
 
 README_URL = "http://127.0.0.1:8080"
 SHELL_FENCES = ("sh", "console")
@@ -42,6 +45,9 @@ READY_SECONDS_MAX = 60.0
 STOP_SECONDS_MAX = 30.0
 COMMAND_SECONDS_MAX = 120.0
 POLL_SECONDS = 0.05
+
+HELP_WIDTH = 78  # As wide as it gets, however wide the terminal.
+PLAIN = {"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}
 
 BIN = Path(sys.executable).parent
 
@@ -194,14 +200,17 @@ def make_targets(makefile: Path) -> set[str]:
 
 @cache
 def opic_help(*words: str) -> str:
-    """What `opic VERB --help` says."""
-    wide = os.environ | {"COLUMNS": "300", "NO_COLOR": "1", "TERM": "dumb"}
-    done = subprocess.run(
-        [BIN / "opic", *words, "--help"], capture_output=True, text=True, env=wide, timeout=60, check=False
-    )
-    if done.returncode != 0:
+    """What `opic VERB --help` says; in this process, since there are dozens to ask."""
+    done = CliRunner().invoke(app, [*words, "--help"], env=PLAIN, prog_name="opic", terminal_width=HELP_WIDTH)
+    if done.exit_code != 0:
         raise LookupError(f"opic {' '.join(words)} --help fails: {(done.stderr or done.stdout).strip()[-300:]}")
     return done.stdout
+
+
+def installed_help() -> str:
+    """What the program that is installed says when asked for help."""
+    command, env = [BIN / "opic", "--help"], os.environ | PLAIN
+    return subprocess.run(command, capture_output=True, text=True, env=env, timeout=60, check=True).stdout
 
 
 def opic_flags(*words: str) -> set[str]:

@@ -4,7 +4,16 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from documents import README_URL, Command, Service, commands, dead_links, wrong
+from documents import (
+    README_URL,
+    Command,
+    Service,
+    commands,
+    dead_links,
+    installed_help,
+    opic_help,
+    wrong,
+)
 from repository import ROOT, relative, repository_files
 
 README = ROOT / "README.md"
@@ -39,6 +48,7 @@ def test_every_command_in_the_readme_exists() -> None:
     found = readme_commands()
     assert any(command.runs for command in found), "the README shows no command that asks a running service"
     assert not [sentence for command in found for sentence in wrong(command)]
+    assert installed_help() == opic_help()
 
 
 @pytest.mark.slow
