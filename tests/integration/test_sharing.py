@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from typing import Any
 from unittest.mock import patch
 
@@ -13,7 +14,7 @@ import pytest
 from logs import PARTITION, pep_history, record
 from repository import ROOT
 from sameness import assert_same, assert_same_replica, small_batches, small_blocks
-from servers import Server
+from servers import NAMES, Server
 
 from opic.events import Record
 from opic.ingest import ShardWriter
@@ -107,12 +108,26 @@ def another_appends(other: ShardWriter, log: Sequence[Record], each: int) -> Ite
         yield counts
 
 
-@pytest.mark.parametrize("each", [1, 2, 3, 7])
-@pytest.mark.parametrize("journal_bytes", [4_000, 1 << 20], ids=["checkpoints all the time", "none"])
+CHECKPOINTS = {4_000: "checkpoints all the time", 1 << 20: "none"}  # By the bytes that the journal may take.
+QUICK = [("valkey", 4_000, 3), ("redis", 1 << 20, 2)]
+
+
+@pytest.mark.parametrize(
+    ("servers", "journal_bytes", "each"),
+    [
+        pytest.param(
+            *one, id=f"{one[0]}-{CHECKPOINTS[one[1]]}-{one[2]}", marks=() if one in QUICK else pytest.mark.slow
+        )
+        for one in product(NAMES, CHECKPOINTS, [1, 2, 3, 7])
+    ],
+    indirect=["servers"],
+)  # fmt: skip
 def test_worker_whose_appends_are_refused_is_in_the_state_of_one_that_was_never_disturbed(
-    servers: Server, each: int, journal_bytes: int
+    servers: Server, journal_bytes: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It decided, applied and took back each of those records; new pages, hosts and series among what they did."""
+    # Nobody takes a turn while it waits for one: both workers are this thread.
+    monkeypatch.setattr("opic.ingest.shard_writer.TURN_SECONDS", 0)
     log = list(pep_history()[:800])
     log += [record(800 + i, f"http://new{i}.org/", [f"http://new{i + 1}.org/"]) for i in range(99)]
     between = [record(i, f"http://h{i}.org/", [f"http://h{i + 1}.org/p", "http://new7.org/"]) for i in range(60)]
