@@ -28,7 +28,8 @@ demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and s
 	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
 
 test: setup ## every test this machine can run, two files at a time
-	$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile
+	@# In the order of their names: the long ones first, so that neither of the two ends much later than the other.
+	$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## style and types
 	$(BIN)/ruff check .
