@@ -9,7 +9,7 @@ site rests on how much of the crawl it has become, and is looked at again as the
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -19,11 +19,12 @@ import numpy as np
 
 from opic.cash import Flag
 from opic.errors import BadInput, StoreMismatch
-from opic.hosts import Bools, HostNames, Int32s
-from opic.mirror import Bytes, Int64s, Snapshot
+from opic.hosts import Bools, Floats, HostNames, Int32s
+from opic.mirror import PAGES_EXACT, Bytes, Int64s, Snapshot
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
 from opic.replica.crawl import Place
+from opic.replica.replica import Replica
 from opic.rules import RuleBook, check_rules
 from opic.store.connection import store_errors
 from opic.traps import WINDOW, Shapes, Traps, Verdict, Window, check_traps, outgrown
@@ -36,7 +37,8 @@ WEIGH_REST: Final = 50  # Hosts and sites are weighed again after so many times 
 WEIGH_SECONDS_MIN: Final = 0.1  # and no sooner.
 SPARED_SECONDS: Final = 1.0  # Where nothing else is to be had, an outgrown site gives a page so often.
 NO_LIMIT: Final = 1 << 40
-URLS_AT_ONCE: Final = 40 * URLS_A_FIELD  # Judged in some 10 ms.
+URLS_AT_ONCE: Final = 8 * URLS_A_FIELD  # Judged in some 2 ms.
+PAGES_AT_ONCE: Final = 1 << 18  # Weighed in a millisecond.
 UNJUDGED: Final = 255
 NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = ("rules", "traps")
@@ -211,6 +213,7 @@ class Admission:
         self._lock = threading.RLock()
         self._policy = check_policy({})
         self._version: bytes | None = None  # As the store has it.
+        self._weigher: threading.Thread | None = None
         self._looked = float("-inf")
         self._start()
 
@@ -272,7 +275,7 @@ class Admission:
             return ids[self._verdicts[shard].shut(ids)]
 
     def judge_next(self, shard: int) -> Int64s:
-        """Judge the next pages that became known, in some 10 ms; return those that are not to be offered."""
+        """Judge the next pages that became known, in some 2 ms; return those that are not to be offered."""
         with self._lock:
             return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
 
@@ -345,40 +348,54 @@ class Admission:
                     self._spared[site] = now
 
     def _weigh(self) -> None:
-        """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago."""
-        # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
-        now, began, traps = time.monotonic(), time.thread_time(), self._policy.traps
+        """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago.
+
+        On a large crawl a thread does so, and nobody who asks for pages waits: what was found last holds meanwhile.
+        """
+        now, traps = time.monotonic(), self._policy.traps
         if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
             return
-        book, names = self._policy.book, self._table
-        self._weighed = _Weighed(
-            self._crawl,
-            [host for host in self._large() if not book.allows_all(names[host])],
-            [site for site in self._outgrown() if not book.allows_all(site)],
-        )
-        self._spared = {site: at for site, at in self._spared.items() if site in self._weighed.site}
-        self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
+        if self._weighed_at == float("-inf") or sum(map(len, self._crawl.replicas)) <= PAGES_EXACT:
+            self._take_weighed(self._policy, self._table)
+        elif self._weigher is None or not self._weigher.is_alive():
+            self._weigher = threading.Thread(
+                target=self._take_weighed, args=(self._policy, self._table), name="opic-weigh", daemon=True
+            )
+            self._weigher.start()
 
-    def _large(self) -> list[int]:
+    def _take_weighed(self, policy: Policy, names: HostNames) -> None:
+        # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
+        began, book = time.thread_time(), policy.book
+        weighed = _Weighed(
+            self._crawl,
+            [host for host in self._large(policy.traps) if not book.allows_all(names[host])],
+            [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
+        )
+        with self._lock:
+            self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
+            if policy is self._policy and names is self._table:
+                self._weighed = weighed
+                self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
+
+    def _large(self, traps: Traps) -> list[int]:
         """Return the hosts with very many known pages."""
-        found, most = list[int](), self._policy.traps.host_pages
+        found, most = list[int](), traps.host_pages
         for shard, replica in enumerate(self._crawl.replicas if most else ()):
-            with replica.lock:
-                pages = np.bincount(replica.host[(replica.state & Flag.KNOWN) != 0])
+            pages = _sums(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
             found += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
         return found
 
-    def _outgrown(self) -> list[str]:
+    def _outgrown(self, traps: Traps) -> list[str]:
         """Return the sites that were read more often than their hosts' in-flow from others pays for."""
-        traps, replicas, rules = self._policy.traps, self._crawl.replicas, self._crawl.rules
+        replicas, rules = self._crawl.replicas, self._crawl.rules
         reads, live = (sum(getattr(replica.books, name) for replica in replicas) for name in ("open", "live"))
         if not traps.site_reads or not rules.inflow or reads < 2 * traps.site_reads:
             return []
         by_domain, suspected = [], set[str]()
         for replica in replicas:
+            counts = _by_domain(replica, _sums(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
             with replica.lock:
                 domains = replica.hosts.domains
-                counts = np.bincount(domains[replica.host[(replica.state & Flag.OPEN) != 0]])
                 # A site has its hosts in several shards; in one of them it has its share of what is too much.
                 many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
                 suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
@@ -388,11 +405,10 @@ class Admission:
         sums = {site: count for site, count in sums.items() if outgrown(count, reads - count, 0, 1, traps)}
         if not sums:
             return []
-        came = []
-        for replica in replicas:
-            with replica.lock:
-                domains, inflow = replica.hosts.domains, replica.columns.inflow[: len(replica)]
-                came.append(np.bincount(domains[replica.host], weights=np.maximum(inflow, 0)))
+        came = [
+            _by_domain(replica, _sums(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
+            for replica in replicas
+        ]
         for site, count in sorted(sums.items()):
             if outgrown(count, reads - count, self._sum_of(site, came), grant, traps):
                 found.append(site)
@@ -495,3 +511,27 @@ def _unpacked(stored: bytes | None) -> Policy:
         raise StoreMismatch(
             f"the rules in the store can't be read by this program: {error}; set them anew with `opic rules set`"
         ) from None
+
+
+def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Floats:
+    """Sum over the pages of each host of a shard, some pages at a time: who waits for the replica gets it in between.
+
+    Args:
+        replica: of the shard.
+        look: is given states and in-flows of pages; says which count, and for how much (None: 1).
+    """
+    sums = np.zeros(len(replica.hosts))
+    for first in range(0, len(replica), PAGES_AT_ONCE):
+        part = slice(first, min(first + PAGES_AT_ONCE, len(replica)))
+        with replica.lock:
+            counts, weights = look((replica.state[part], replica.columns.inflow[part]))
+            hosts = replica.host[part][counts]
+            sums += np.bincount(hosts, weights, minlength=len(sums))[: len(sums)]
+    return sums
+
+
+def _by_domain(replica: Replica, sums: Floats) -> Floats:
+    """Add up sums of hosts by the number of their registered domain."""
+    with replica.lock:
+        found: Floats = np.bincount(replica.hosts.domains[: len(sums)], weights=sums)
+    return found

@@ -28,6 +28,7 @@ PAGES_EXACT: Final = 100_000  # Up to so many pages,
 HELD_EXACT: Final = 5_000  # and leases, waits and delays, each answer is of the very state that the store then has.
 DOMAINS_MAX: Final = 64  # Whose hosts and pages are remembered.
 PICKS_MAX: Final = 40  # Of one choice, after the store was made anew or pages were shut: each is twice as wide.
+JUDGE_REST: Final = 20  # On a larger store, pages have their turn after so many times what the last ones took.
 LEASE_SECONDS_MIN: Final = 0.05  # A lease that is over binds for so long, until it is swept.
 OVERDRAWN_SECONDS: Final = 1.0
 
@@ -65,6 +66,7 @@ class HotCrawl:
         self._shards: list[HotShard | None] = [None] * len(crawl)
         self.stale: set[int] = set()  # Shards of which all that is held is to be read anew.
         self._rules: object = None
+        self._judged_shard, self._judged_next = 0, float("-inf")  # Whose pages had their turn last; when others have.
         self._domains: dict[str, _Domain] = {}
         self._overdrawn = (float("-inf"), 0)
         for shard, replica in enumerate(crawl.replicas):
@@ -158,8 +160,13 @@ class HotCrawl:
             self._rules = rules
             for shard in range(len(self.crawl)):
                 self._shut(shard, np.arange(len(self.crawl.replicas[shard])))
-        for shard in range(len(self.crawl)):
-            self._shut(shard, self._judge.judge_next(shard))
+        if self.is_exact():
+            for shard in range(len(self.crawl)):
+                self._shut(shard, self._judge.judge_next(shard))
+        elif time.monotonic() >= self._judged_next:  # A page that is chosen before its turn is judged then.
+            began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
+            self._shut(self._judged_shard, self._judge.judge_next(self._judged_shard))
+            self._judged_next = time.monotonic() + JUDGE_REST * (time.thread_time() - began)
 
     def _shut(self, shard: int, ids: Int64s) -> None:
         """Let the order of a shard take notice of what was said of pages."""

@@ -1,10 +1,15 @@
 """URLs of the pages that became known last, which no checkpoint may have yet: packed as they came in the journal."""
 
-from collections import deque
+from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import Final
 
-from opic.replica.effect import unpack_urls
+from opic.replica.effect import pack_lines, unpack_urls
+
+PIECE_URLS: Final = 256
+_first_of = attrgetter("first")
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,13 +18,17 @@ class _Chunk:
     count: int
     packed: bytes
 
+    @property
+    def end(self) -> int:
+        return self.first + self.count
+
 
 class UrlTail:
     """URLs by page id, of all pages from `first` on."""
 
     def __init__(self) -> None:
         """Start with page 0."""
-        self._chunks: deque[_Chunk] = deque()
+        self._chunks: list[_Chunk] = []
         self.first = self.end = 0
         self._unpacked: tuple[_Chunk, list[str]] | None = None  # The last that was looked at.
 
@@ -52,33 +61,47 @@ class UrlTail:
 
     def drop(self, before: int) -> None:
         """Let go of whole chunks of pages before `before`."""
-        while self._chunks and self._chunks[0].first + self._chunks[0].count <= before:
-            chunk = self._chunks.popleft()
-            self.first = chunk.first + chunk.count
-            self._unpacked = None
+        count = 0
+        while count < len(self._chunks) and self._chunks[count].end <= before:
+            self.first = self._chunks[count].end
+            count += 1
+        del self._chunks[:count]
+        self._unpacked = None
 
     def get(self, ids: Iterable[int]) -> dict[int, str]:
         """Return the URLs of those of these pages that are in it."""
         found: dict[int, str] = {}
-        wanted = sorted(i for i in ids if self.first <= i < self.end)
-        at = 0
-        for chunk in self._chunks if wanted else ():
-            if at == len(wanted):
-                break
-            if chunk.first + chunk.count <= wanted[at]:
-                continue
-            urls = self._urls(chunk)
-            while at < len(wanted) and wanted[at] < chunk.first + chunk.count:
-                found[wanted[at]] = urls[wanted[at] - chunk.first]
-                at += 1
+        for page in sorted(i for i in ids if self.first <= i < self.end):
+            chunk, urls = self._chunk_of(page)
+            found[page] = urls[page - chunk.first]
         return found
 
     def run(self, first: int, end: int) -> list[str]:
-        """Return the URLs of pages that follow each other, all of which have to be in it."""
-        found = self.get(range(first, end))
-        return [found[i] for i in range(first, end)]
+        """Return the URLs of pages that follow each other.
 
-    def _urls(self, chunk: _Chunk) -> list[str]:
-        if self._unpacked is None or self._unpacked[0] is not chunk:
-            self._unpacked = chunk, unpack_urls(chunk.packed)
-        return self._unpacked[1]
+        Raises:
+            KeyError: not all of them are in it.
+        """
+        if not self.first <= first <= end <= self.end:
+            raise KeyError(f"pages {first} to {end} of {self.first} to {self.end}")
+        found: list[str] = []
+        while first + len(found) < end:
+            chunk, urls = self._chunk_of(first + len(found))
+            found += urls[first + len(found) - chunk.first : end - chunk.first]
+        return found
+
+    def _chunk_of(self, page: int) -> tuple[_Chunk, list[str]]:
+        """Return the chunk that a page is in, and its URLs."""
+        if self._unpacked is None or not self._unpacked[0].first <= page < self._unpacked[0].end:
+            at = bisect_right(self._chunks, page, key=_first_of) - 1
+            chunk = self._chunks[at]
+            urls = unpack_urls(chunk.packed)
+            if chunk.count > PIECE_URLS:  # Whoever wants another one of them does not unpack them all.
+                pieces = [
+                    _Chunk(chunk.first + begin, len(some), pack_lines(some))
+                    for begin in range(0, chunk.count, PIECE_URLS)
+                    if (some := urls[begin : begin + PIECE_URLS])
+                ]
+                self._chunks[at : at + 1] = pieces
+            self._unpacked = chunk, urls
+        return self._unpacked
