@@ -533,5 +533,5 @@ def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) 
 def _by_domain(replica: Replica, sums: Floats) -> Floats:
     """Add up sums of hosts by the number of their registered domain."""
     with replica.lock:
-        found: Floats = np.bincount(replica.hosts.domains[: len(sums)], weights=sums)
-    return found
+        domains = replica.hosts.domains[: len(sums)]
+    return np.bincount(domains, sums).astype(np.float64)

@@ -42,7 +42,8 @@ class Importances:
     """What a caller is told."""
 
     pages: list[dict[str, object] | None]
-    as_of: float  # Unix seconds: none of it is older.
+    as_of: float  # Unix seconds: none of it is older,
+    rank_as_of: float | None  # but ranks, which are then of this time.
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +96,9 @@ class Query:
         """Estimate the importance of pages.
 
         By the policy static: (H + C) / sum of H + C over live pages, of whole numbers, rounded once, as of this
-        instant; the rank is the mirror's. By a window policy: as `opic.windows` says, as of the mirror's instant,
-        since all pages' measures go into each page's share. Cash and reads are of this instant either way.
+        instant; the rank is the mirror's, up to a second older on a large busy store. By a window policy: as
+        `opic.windows` says, as of the mirror's instant, since all pages' measures go into each page's share. Cash and
+        reads are of this instant either way.
 
         Args:
             urls: any number, in any form; 2,000 at a time are of one instant, in each shard.
@@ -138,32 +140,35 @@ class Query:
 
     def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["Importances | Exception"]:
         good = [one for one in taken if isinstance(one, _Taken)]
-        entries, places, as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
+        entries, places, as_of, rank_as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
         found: list[Importances | Exception] = []
         for one in taken:
             if not isinstance(one, _Taken):
                 found.append(one)
                 continue
-            own, then = {url: entries[url] for url in one.urls if url in entries}, as_of
+            own, then, ranked = {url: entries[url] for url in one.urls if url in entries}, as_of, rank_as_of
             if one.span is not None:
                 own = {url: {**entry, "policy": one.policy, "window": one.span.shown()} for url, entry in own.items()}
                 snapshot, view = self.mirror.view(one.policy, one.span)
-                then = min(then, snapshot.as_of)
+                then, ranked = min(then, snapshot.as_of), None
                 if own:
                     self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
-            found.append(Importances([own.get(url) for url in one.urls], then))
+            found.append(Importances([own.get(url) for url in one.urls], then, ranked))
         return found
 
-    def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float]:
+    def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
         """Look at distinct pages by their canonical URLs.
 
         Returns:
-            What the policy static says of those that are known; where these are; and a time that none of this is older
-            than.
+            What the policy static says of those that are known; where these are; a time that none of this is older
+            than; and such a time of the ranks, where it is another one.
         """
         found, rows, snapshot = self.mirror.beside(lambda: self.crawl.look(urls))
         places = {url: place for url, place in zip(urls, found, strict=True) if place is not None}
-        return self._entries(places, rows, snapshot), places, min(rows.as_of, snapshot.as_of)
+        as_of, rank_as_of = rows.as_of, None if snapshot.heads == rows.heads else snapshot.as_of
+        if snapshot.books.cuts:  # What pages owe, which is not shown, is the snapshot's too.
+            as_of, rank_as_of = min(as_of, snapshot.as_of), None
+        return self._entries(places, rows, snapshot), places, as_of, rank_as_of
 
     def _entries(self, places: dict[str, Place], rows: Rows, snapshot: Snapshot) -> dict[str, dict[str, object]]:
         rules = self.crawl.rules

@@ -231,7 +231,7 @@ class Calls:
         (page,) = found.pages
         if page is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
-        return Json({**page, "as_of": found.as_of})
+        return Json({**page, **_times(found)})
 
     async def post_importance(self, request: Request) -> Response:
         """Return the importance of many pages, in the order asked; null for a page never seen."""
@@ -248,7 +248,7 @@ class Calls:
 
     def _told(self, urls: Sequence[str], found: Importances) -> Mapping[str, object]:
         pages = [page or self._never_seen(url) for url, page in zip(urls, found.pages, strict=True)]
-        return {"pages": pages, "as_of": found.as_of}
+        return {"pages": pages, **_times(found)}
 
     def _never_seen(self, url: str) -> dict[str, object]:
         return {"url": canonical_url(url, self._settings.max_url_bytes), "importance": None}
@@ -379,3 +379,8 @@ class Calls:
 async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200) -> Response:
     """Ask and encode in a worker thread: 10,000 pages are some megabytes, and others wait for the loop."""
     return await run_in_threadpool(lambda: Json(ask(), status))
+
+
+def _times(found: Importances) -> dict[str, float]:
+    """Return of when an answer is."""
+    return {"as_of": found.as_of} | ({} if found.rank_as_of is None else {"rank_as_of": found.rank_as_of})

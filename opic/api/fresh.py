@@ -12,7 +12,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 KEPT: Final = ("/v1/top", "/v1/hosts", "/openapi.json")
-_AS_OF = re.compile(rb'"as_of":[-+0-9.eE]+,?')
+_AS_OF = re.compile(rb'"(?:rank_)?as_of":[-+0-9.eE]+,?')
 
 
 class Fresh:

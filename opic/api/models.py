@@ -22,6 +22,7 @@ LEASE_SECONDS_MAX: Final = 86_400
 PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
 
 AS_OF = "Unix seconds of the state that this answer shows."
+RANK_AS_OF = "Unix seconds of the state that ranks are of, where it is an older one."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
     "Window of a policy that has one: a number of rounds, or a text like 30d or 12h, back from the last event; "
@@ -288,6 +289,7 @@ class OneImportance(PageImportance):
 
     importance: float = Field(description=IMPORTANCE)
     as_of: float = Field(description=AS_OF)
+    rank_as_of: float | None = Field(None, description=RANK_AS_OF)
 
 
 class ManyImportances(_Answer):
@@ -295,6 +297,7 @@ class ManyImportances(_Answer):
 
     pages: list[PageImportance]
     as_of: float = Field(description=AS_OF)
+    rank_as_of: float | None = Field(None, description=RANK_AS_OF)
 
 
 class Measured(_Answer):

@@ -89,6 +89,7 @@ class Importance(Struct, frozen=True):
     page_class: str | None = field(default=None, name="class")
     gone: bool = False
     as_of: float | None = None
+    rank_as_of: float | None = None
 
 
 class Importances(Struct, frozen=True):
@@ -96,6 +97,7 @@ class Importances(Struct, frozen=True):
 
     pages: list[Importance]
     as_of: float
+    rank_as_of: float | None = None
 
 
 class Top(Struct, frozen=True):
