@@ -368,7 +368,7 @@ class Admission:
         began, book = time.thread_time(), policy.book
         weighed = _Weighed(
             self._crawl,
-            [host for host in self._large(policy.traps) if not book.allows_all(names[host])],
+            [host for host in self._large(policy.traps) if host < len(names) and not book.allows_all(names[host])],
             [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
         )
         with self._lock:
@@ -534,4 +534,4 @@ def _by_domain(replica: Replica, sums: Floats) -> Floats:
     """Add up sums of hosts by the number of their registered domain."""
     with replica.lock:
         domains = replica.hosts.domains[: len(sums)]
-    return np.bincount(domains, sums).astype(np.float64)
+    return np.bincount(domains, sums[: len(domains)]).astype(np.float64)  # Loaded anew, it may have fewer hosts.

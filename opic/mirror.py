@@ -34,8 +34,8 @@ Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
 PAGES_EXACT = 100_000  # Up to so many pages, a copy in a millisecond, every answer is of now.
-SNAPSHOT_SECONDS = 0.5  # Past it, a snapshot of a store that moves serves for so long,
-REST = 5  # or so many times what making it took, if that is less,
+SNAPSHOT_SECONDS = 0.08  # Past it, a snapshot of a store that moves serves for so long,
+REST = 5  # or so many times what it took to make it and to work out what was asked of it, if that is longer,
 AGE_SECONDS_MAX = 0.9  # but never longer than this: a second less the time to answer.
 VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
@@ -195,7 +195,9 @@ class Snapshot:
     def _keep(self, name: str, work_out: Callable[[], T]) -> T:
         """Work something out once. Two threads at once may both do so, to the same result."""
         if name not in self.kept:
+            began = time.monotonic()
             self.kept[name] = work_out()
+            self.kept["seconds"] = self.kept.get("seconds", 0.0) + time.monotonic() - began
         kept: T = self.kept[name]
         return kept
 
@@ -381,7 +383,8 @@ class Mirror:
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
         if shown is not None and len(shown) > PAGES_EXACT:
-            rest = min(max(SNAPSHOT_SECONDS, REST * self._took_seconds), AGE_SECONDS_MAX, age_seconds_max)
+            took = self._took_seconds + shown.kept.get("seconds", 0.0)
+            rest = min(max(SNAPSHOT_SECONDS, REST * took), AGE_SECONDS_MAX, age_seconds_max)
             if time.time() - shown.as_of < rest - self._took_seconds:
                 return shown
         began = time.monotonic()
