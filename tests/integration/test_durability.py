@@ -58,6 +58,7 @@ def pair(request: pytest.FixtureRequest) -> Iterator[tuple[Server, Server]]:
     binary = find_server(request.param)
     with Server(binary) as primary, Server(binary) as replica:
         primary.client().config_set("port", port := free_port())
+        primary.client().config_set("repl-diskless-sync-delay", 0)  # No other replica is waited for.
         replica.client().execute_command("REPLICAOF", "127.0.0.1", port)
         wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up")
         wait_until(lambda: not replica.client().info("persistence")["aof_rewrite_in_progress"])
