@@ -212,8 +212,8 @@ def stretch(
     """
     feeder, prober, *followers = others
     if not rate:
-        trial = one.worker.ask("run", seconds=0.0)  # Leaves the worker warm.
-        feeder.ask("prefeed", file=str(file), events=POOL_EVENTS_MAX // 4)
+        one.worker.ask("run", seconds=0.0)  # Leaves the worker warm.
+        feeder.ask("prefeed", file=str(file), events=POOL_EVENTS_MAX)  # With fewer it would wait in the trial.
         trial = one.worker.ask("run", seconds=1.0)
         events = round(FULL_SPEED_LEAD * trial["events_per_s"] * args.seconds)
         feeder.ask("prefeed", file=str(file), events=max(events, POOL_EVENTS_MAX // 4))
