@@ -35,10 +35,15 @@ from opic.worker import LogSource, work
 
 try:
     from opic.ingest import Writer
+    from opic.memory import give_back_large_arrays, search_garbage_rarely
     from opic.replica import Crawl
+
+    PREPARE = (give_back_large_arrays, search_garbage_rarely)  # As the worker's process does.
 except ImportError:  # The commit before the journal.
     from opic.store.crawl import Crawl
     from opic.store.writer import Writer
+
+    PREPARE = ()
 
 CRAWL = "bench"
 RECORD_TIME_US = 1_750_000_000_000_000
@@ -426,6 +431,8 @@ class Driver:
 def main() -> int:
     """Do as told until stdin ends."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    for prepare in PREPARE:
+        prepare()
     answers, driver = os.fdopen(os.dup(1), "w"), Driver()
     os.dup2(2, 1)  # What anything prints is no answer.
     try:

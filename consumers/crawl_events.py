@@ -20,7 +20,7 @@ from opic.health import Health, HealthPort
 from opic.ingest import Writer
 from opic.log import EventLog
 from opic.logs import log_to_stderr
-from opic.memory import give_back_large_arrays
+from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import connect
@@ -143,6 +143,7 @@ def main() -> int:
         settings = Settings.load()
         log_to_stderr(logging.INFO, settings.log_format)
         give_back_large_arrays()
+        search_garbage_rarely()
         Worker(settings).run()
     except Stopped:
         return 0

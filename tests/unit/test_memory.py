@@ -63,3 +63,21 @@ def test_lazy_zeros_are_zeros_to_write_to(rows: int) -> None:
     assert not column.any()
     column[:] = np.arange(rows)
     assert int(column.sum()) == rows * (rows - 1) // 2
+
+
+def test_garbage_is_searched_after_many_objects_and_not_among_those_of_before() -> None:
+    threshold, frozen, cycles = run("""
+import gc
+from opic.memory import search_garbage_rarely
+search_garbage_rarely()
+print(gc.get_threshold()[0], gc.get_freeze_count())
+class Node:
+    pass
+for _ in range(100_000):
+    node = Node()
+    node.itself = node
+print(sum(isinstance(one, Node) for one in gc.get_objects()))
+""")
+    assert threshold == 50_000
+    assert frozen > 1_000
+    assert cycles < 60_000  # What refers to itself goes in the end.
