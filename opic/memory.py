@@ -1,4 +1,4 @@
-"""Memory of large arrays: taken as they are written, given back when they are dropped; and rarer searches for garbage."""
+"""Memory of large arrays, taken as they are written and given back when dropped; and rarer searches for garbage."""
 
 import ctypes
 import gc
