@@ -69,7 +69,7 @@ class TailLost(StoreUnavailable):
             f"shard {shard} goes on from {partition}@{offset}, and had confirmed all below {known}: its server lost "
             "the last of what it wrote; reading that again"
         )
-        self.partition, self.offset = partition, offset
+        self.shard, self.partition, self.offset = shard, partition, offset
 
 
 class KeysFull(StoreUnavailable):

@@ -122,6 +122,12 @@ class ShardWriter:
             self._next.pop(partition, None)
         return found
 
+    def expect(self, partition: str, offset: int) -> None:
+        """Take nothing of a partition while the shard lacks records below an offset."""
+        self._known[partition] = max(self._known.get(partition, 0), offset)
+        if self._next.get(partition, offset) < offset:  # Somebody else moved it.
+            del self._next[partition]
+
     def apply(
         self,
         partition: str,
@@ -130,7 +136,7 @@ class ShardWriter:
         since: int = 0,
     ) -> None:
         """Let records of one partition take effect; `since`: nothing lies between it and the first. See `take`."""
-        self._known[partition] = max(self._known.get(partition, 0), since)
+        self.expect(partition, since)
         self.take([Input(partition, record) for record in records], on_step)
 
     def take(self, inputs: Sequence[Input], on_step: Callable[[Step], object] = lambda _: None) -> None:

@@ -4,8 +4,9 @@ Each shard has a `ShardWriter`, which is all there is with one shard. With more,
 its page, brings what shards sent to others there, and decides grants. It keeps no state that the store does not have.
 """
 
+import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -20,6 +21,8 @@ from opic.replica.far import Far
 from opic.store.connection import store_errors
 from opic.transfer import GRANTS, Transfer, source_of
 from opic.urls import host_of, shard_of
+
+log = logging.getLogger("opic.ingest")
 
 PAUSED_SECONDS: Final = 0.02  # Between two tries to deliver while a backup holds deliveries.
 ENTRIES_A_DELIVERY: Final = 100  # Of one outbox; some kilobytes each.
@@ -55,10 +58,41 @@ class Writer:
             for shard in self.crawl.shards
         ]
         self._swept: set[int] = set()  # Shards whose sources were trimmed of all that was taken.
+        self._compared: dict[str, list[bytes | None]] = {}  # In which runs of the servers `_compare` looked.
 
     def resume(self, partition: str) -> int:
         """Return the offset from which on the partition is to be read: all below it has taken effect, durably."""
-        return self.stores[0].next_offset(partition) if len(self.stores) == 1 else self.crawl.resume(partition)
+        if len(self.stores) == 1:
+            return self.stores[0].next_offset(partition)
+        runs = [store.shard.run_id for store in self.stores]
+        if self._compared.get(partition) != runs:
+            self._compare(partition)
+            self._compared[partition] = runs
+        return self.crawl.resume(partition)
+
+    def _compare(self, partition: str) -> None:
+        """Turn a resume point back where a shard has less than what it rests on: that shard's server lost its tail.
+
+        Whoever served the partition before may be gone with what it knew. So this is done before anything of the
+        partition is taken: a record behind the lost ones would hide them.
+        """
+        home, shards = self.crawl.home(partition), range(len(self.stores))
+        with store_errors():
+            rests_on = self.crawl.client.hmget(home.keys.resume, [f"{partition}@{shard}" for shard in shards])
+        # Read afterwards: unless one is lost, offsets only grow.
+        found = self.crawl.ask([["HGET", shard.keys.offsets, partition] for shard in self.crawl.shards])
+        behind = {}
+        for shard, wanted, offset in zip(shards, rests_on, found, strict=True):
+            if int(offset or 0) < int(wanted or 0):
+                log.warning(
+                    "shard %d goes on from %s@%d, and the resume point rests on %s: its server lost its last records; "
+                    "reading them again", shard, partition, int(offset or 0), wanted.decode(),
+                )  # fmt: skip
+                behind[shard] = self.stores[shard].next_offset(partition)  # Which it knows from now on.
+            else:
+                self.stores[shard].expect(partition, int(wanted or 0))
+        if behind:
+            self._move_resume(partition, min(self.crawl.resume(partition), *behind.values()), behind)
 
     def apply(
         self,
@@ -83,6 +117,8 @@ class Writer:
             self.stores[0].apply(partition, records, on_step, since)
             self.stores[0].shard.barrier()
         elif records:
+            if (found := self.resume(partition)) < since:
+                raise TailLost(self.crawl.home(partition).number, partition, found, since)
             parts: dict[int, list[Input]] = {}
             for record in records:
                 for shard, event in self._route(partition, decode_record(partition, record, self.limits)):
@@ -92,17 +128,26 @@ class Writer:
                     self._take(shard, parts[shard], on_step)
             except TailLost as lost:  # The others have what comes after it, and will skip that.
                 if self.resume(partition) > lost.offset:
-                    self._move_resume(partition, lost.offset)
+                    self._move_resume(partition, lost.offset, {lost.shard: lost.offset})
                 raise
             for shard in sorted(parts):
                 self.stores[shard].shard.barrier()
-            self._move_resume(partition, records[-1].offset + 1, since)
+            rests_on = {shard: inputs[-1].record.offset + 1 for shard, inputs in parts.items()}
+            self._move_resume(partition, records[-1].offset + 1, rests_on, since)
 
-    def _move_resume(self, partition: str, offset: int, since: int | None = None) -> None:
-        """Move a resume point, onwards from `since` at least: behind that, records were not read yet."""
+    def _move_resume(self, partition: str, offset: int, rests_on: Mapping[int, int], since: int | None = None) -> None:
+        """Move a resume point, onwards from `since` at least: behind that, records were not read yet.
+
+        Args:
+            partition: whose.
+            offset: where to.
+            rests_on: of shards, the partition's next offset there.
+            since: None moves it back as well.
+        """
         home, least = self.crawl.home(partition), -1 if since is None else since
+        pairs = [number for pair in rests_on.items() for number in pair]
         with store_errors():
-            found = self.crawl.client.fcall("opic_4_resume", 1, home.keys.resume, partition, offset, least)
+            found = self.crawl.client.fcall("opic_4_resume", 1, home.keys.resume, partition, offset, least, *pairs)
         if int(found) < least:
             raise TailLost(home.number, partition, int(found), least)
 

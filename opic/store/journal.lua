@@ -251,12 +251,17 @@ local function trim_log(keys, args)
 end
 
 -- opic_4_resume: move a partition's resume point on, unless it is before `least`.  KEYS resume
---   ARGV source/partition next-offset least; a `least` of -1 moves it back as well
+--   ARGV source/partition next-offset least shard offset shard offset ..; a `least` of -1 moves it back as well
+-- The resume point rests on what shards have: of each of these, the partition's next offset there. Whoever finds a shard
+-- below it knows that this one's server lost its tail. In fields source/partition@shard.
 -- Returns what it was: before `least` a server lost its tail, and what lies between was not read again yet.
 local function resume(keys, args)
   local now = redis.call('HGET', keys[1], args[1]) or '0'
   local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])
-  if least == -1 or (at >= least and to > at) then redis.call('HSET', keys[1], args[1], args[2]) end
+  if least == -1 or (at >= least and to > at) then
+    redis.call('HSET', keys[1], args[1], args[2])
+    for i = 4, #args, 2 do redis.call('HSET', keys[1], args[1] .. '@' .. args[i], args[i + 1]) end
+  end
   return now
 end
 

@@ -19,7 +19,7 @@ from conftest import lend_cluster
 from logs import PARTITION, record
 from redis_cluster import Cluster, Node
 
-from opic.errors import StoreError, StoreUnavailable
+from opic.errors import StoreError, StoreUnavailable, TailLost
 from opic.events import Record
 from opic.ingest import ShardWriter, Writer
 from opic.replica import Crawl
@@ -169,6 +169,38 @@ def settle(loss: PowerLoss, writer: Writer) -> None:
         writer.apply(PARTITION, loss.log[at:], since=at)
     while writer.deliver():
         pass
+
+
+@pytest.mark.parametrize("who", ["another worker", "another, after others wrote", "the same, which has nothing for it"])
+def test_shard_that_is_behind_what_a_resume_point_rests_on_gets_its_records_again(cluster: Cluster, who: str) -> None:
+    """Its server lost them after the resume point, on another server, had moved past them."""
+    loss = PowerLoss(cluster, 3)
+    home = loss.crawl.home(PARTITION).number
+    lost = next(shard for shard in range(SHARDS) if loss.owner[shard] is not loss.owner[home])
+    pages = [page_in(home), page_in(lost)]  # Which link to nobody: so no digest of an outbox tells either.
+    loss.log = [record(offset, pages[offset % 2], fetched_at=1e9 + offset) for offset in range(20)]
+    worker = Writer(loss.crawl)
+    worker.apply(PARTITION, loss.log[:11])
+    assert worker.resume(PARTITION) == 11
+    for disk in loss.disks.values():
+        disk.sync()
+    worker.apply(PARTITION, loss.log[11:16], since=11)
+    loss.lose_power(loss.owner[lost], everything=True)
+    if who.startswith("another"):
+        worker = Writer(Crawl.open(cluster.client(), loss.crawl.shards[0].keys.crawl))
+    if who.endswith("wrote"):
+        worker.apply("log/other", [record(0, page_in(lost))])
+    if who.startswith("the same"):
+        worker.apply(PARTITION, loss.log[16:17], since=16)  # For the shard at home.
+        worker.deliver()
+    assert loss.crawl.resume(PARTITION) >= 16
+    assert worker.resume(PARTITION) == 10
+    with pytest.raises(TailLost):
+        Writer(loss.crawl).apply(PARTITION, loss.log[16:], since=16)
+    settle(loss, worker)
+    assert worker.resume(PARTITION) == 20
+    reads = {page.url: page.reads for page in loss.crawl.pages()}
+    assert reads == dict.fromkeys(pages, 10) | ({page_in(lost): 11} if who.endswith("wrote") else {})
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held", "broken"])
