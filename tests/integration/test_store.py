@@ -1,14 +1,18 @@
 """What the store promises at its edges: numbers near their limits, settings kept, a log that is read in portions."""
 
+import re
 from dataclasses import asdict, replace
 
+import httpx
 import pytest
 from logs import NOW_US, PARTITION, record, seeds
 from sameness import assert_same
 from servers import Server
+from serving import serving
 
 from opic.cash import CLOCK_LIMIT, MINTED_GRAINS, Rules
 from opic.classes import check_classes, encode_classes
+from opic.client import Client
 from opic.errors import StoreError, StoreFull, StoreMismatch
 from opic.events import Record, encode_ids
 from opic.ingest import ShardWriter
@@ -17,6 +21,8 @@ from opic.log import EventLog
 from opic.replica import Crawl
 from opic.replica.batch import BYTES_A_BATCH_MAX
 from opic.series import ENTRIES_MAX, ENTRY_US
+from opic.service import StandingService
+from opic.settings import Settings
 from opic.store import Shard
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
@@ -83,6 +89,33 @@ def test_balances_near_the_end_of_their_range_are_exact(servers: Server) -> None
     assert ledger.books.clock > MINTED_GRAINS // 8
     assert ledger.books.taken_back > 0
     assert_same(shard, ledger)
+
+
+def test_balances_near_the_end_of_their_range_leave_the_endpoint_as_exact_text(servers: Server) -> None:
+    """No number of theirs passes a double, on the way through the lease call or through JSON, which would round it."""
+    rules = Rules(grant=MINTED_GRAINS // 2 - 12_345)
+    log = [seeds(0, A, B), record(1, A, [B])]
+    ledger = Ledger(rules)
+    ledger.apply(PARTITION, log)
+    page, books = ledger.pages[B], ledger.books
+    cash = page.v + books.credit
+    assert MINTED_GRAINS - cash < MINTED_GRAINS // 10
+    assert int(float(cash)) != cash
+    ShardWriter(Shard.open(servers.client(), given=asdict(rules))).apply(PARTITION, log)
+    settings = Settings.load(store=servers.url, host_delay_seconds=0)
+    with StandingService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+        for path in (f"/v1/importance?url={B}", f"/v1/explain?url={B}", "/v1/top", "/v1/frontier", "/v1/stats"):
+            wanted = books.clock if path == "/v1/stats" else cash
+            assert re.search(rf"\b{wanted}\b", client.get(path).raise_for_status().text), path
+        audit = client.get("/v1/audit").raise_for_status().text
+        for grains in (MINTED_GRAINS, books.pool, MINTED_GRAINS - books.pool):
+            assert re.search(rf"(?<!\d){grains}\b", audit), grains
+        answer = client.post("/v1/next", json={"n": 1}).raise_for_status()
+        assert f'"cash":{cash},' in answer.text.replace(" ", "")
+        with Client(url) as typed:
+            assert typed.importance(B).cash == cash
+            assert typed.release([page["lease"] for page in answer.json()["pages"]]).released == 1
+            assert [one.cash for one in typed.next(1).pages] == [cash]
 
 
 def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_are_given(servers: Server) -> None:
