@@ -6,21 +6,30 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import httpx
 import pytest
+from logs import PARTITION, pep_history
 from processes import Service, children_of, environment, running, wait_until
+from sameness import assert_same, assert_same_replica, small_blocks
+from sources import Listed, work_through
 
 from opic.embedded import EmbeddedServer, disk_full
 from opic.errors import StoreError, StoreUnavailable
 from opic.events import CrawlEvent, encode_crawl_event
+from opic.ingest import ShardWriter
+from opic.ledger import Ledger
 from opic.log import EventLog
+from opic.replica import Crawl
 from opic.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard, connect
+from opic.store.connection import Line
 
 DISK_BYTES = 32 << 20  # An eighth of it is the room that the store wants.
 BALLAST_BYTES = 24 << 20  # Of somebody else: its end is what makes room.
@@ -245,6 +254,45 @@ def test_start_on_a_disk_without_a_byte_left_is_an_error_that_says_so(disk: Disk
     assert ended.returncode == 2
     assert "the disk of the store is full" in ended.stderr
     assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.parametrize("call", [1, 3])
+def test_disk_that_is_full_in_the_middle_of_a_checkpoint_leaves_the_state_whole(disk: Disk, call: int) -> None:
+    """The server ends at a block, or between the pieces of one. The journal has all that this block was to have."""
+    log, sent = pep_history()[:400], list[int]()
+    server = EmbeddedServer(disk.path / "data")
+    server.start()
+    send = Line.send
+
+    def sending(line: Line, *commands: Sequence[Any]) -> None:
+        for command in commands:
+            if command[1] == "opic_4_blocks":
+                sent.append(1)
+                if len(sent) == call:
+                    disk.fill()
+        send(line, *commands)
+
+    try:
+        with small_blocks(4, 2), connect(server.url, retries=0) as client:
+            store = ShardWriter(Shard.open(client))
+            store.apply(PARTITION, log[:300])
+            dirty = store.checkpointer.dirty
+            with patch.object(Line, "send", sending), pytest.raises(StoreUnavailable):
+                store.checkpoint()
+            assert call <= len(sent) < dirty  # The last page of its file takes some more.
+            assert server.process is not None
+            assert server.process.wait(10) != 0
+            disk.make_room()
+            server.start_server()
+            work_through(store, Listed(log))
+            store.checkpoint()
+            ledger = Ledger()
+            ledger.apply(PARTITION, log)
+            assert_same(store.shard, ledger)
+            cold = Crawl([store.shard])
+            assert_same_replica(cold.follow()[0], store.replica)
+    finally:
+        server.stop()
 
 
 def test_store_that_can_not_be_made_on_a_full_disk_says_so(disk: Disk) -> None:
