@@ -1,8 +1,10 @@
 """The journal and its checkpoint are exact: whichever call fails, whatever is lost, whoever reads meanwhile."""
 
 import random
+import shutil
 from collections.abc import Iterator, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -201,6 +203,44 @@ def test_file_that_is_cut_anywhere_leaves_former_owners_and_a_reader_with_one_tr
         assert_all_same(owners[0], reader, count=at)
         assert_all_same(owners[1], reader, count=at)
     for shard in (*shards, *reader.shards):
+        shard.client.close()
+
+
+def test_file_that_is_cut_at_each_call_in_turn_is_a_state_that_all_agree_on(valkey: Server, tmp_path: Path) -> None:
+    """Former owners, who had seen all of it, go on from there; so does a reader, and who loads it cold."""
+    owners = [ShardWriter(Shard.open(connect(valkey.url)), journal_bytes=2_000) for _ in range(2)]
+    reader, file = Crawl([Shard.open(connect(valkey.url))]), append_only_file(valkey)
+    size, log = file.stat().st_size, LOG[:60]
+    for at in range(0, 40, 4):
+        owners[at // 4 % 2].apply(PARTITION, log[: at + 4])
+        reader.follow()
+    valkey.kill()
+    ends = [end for end in boundaries(file) if end >= size]
+    whole = shutil.copytree(file.parent, tmp_path / "whole")
+    written = file.read_bytes()[size:]
+    counts = [written.count(name) for name in (b"XADD", b":b:", b"XTRIM")]
+    assert min(counts) > 3, counts
+    assert len(ends) > 20
+    for number, end in enumerate(ends):
+        valkey.kill()
+        shutil.rmtree(file.parent)
+        shutil.copytree(whole, file.parent)
+        cut(file, end)
+        valkey.start()
+        first, second = owners[number % 2], owners[(number + 1) % 2]
+        at = first.next_offset(PARTITION)
+        reader.follow()
+        assert_same_replica(reader.replicas[0], loaded(first.shard))
+        work_on(first, log, at + 3)
+        work_on(second, log, at + 6)
+        first.follower.catch_up()
+        reader.follow()
+        cold, ledger = loaded(first.shard), Ledger()
+        ledger.apply(PARTITION, log[: at + 6])
+        assert_same(first.shard, ledger)
+        for replica in (first.replica, second.replica, reader.replicas[0]):
+            assert_same_replica(replica, cold)
+    for shard in (owners[0].shard, owners[1].shard, reader.shards[0]):
         shard.client.close()
 
 
