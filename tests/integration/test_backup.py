@@ -15,8 +15,9 @@ from sameness import assert_same
 from servers import Server
 from sources import Listed, work_through
 
+from opic.api import census
 from opic.errors import StoreError, StoreMismatch, StoreUnavailable, TailLost
-from opic.events import Record
+from opic.events import Limits, Record, decode_record
 from opic.ingest import ShardWriter, Writer
 from opic.log import EventLog
 from opic.ops import restore as restores
@@ -24,6 +25,8 @@ from opic.ops.backup import FLEETING, SETTINGS, ShardCopy, backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
 from opic.replica import Crawl
+from opic.service import Backend
+from opic.settings import Settings
 from opic.store import Keys, Shard
 
 
@@ -134,6 +137,49 @@ def test_whoever_is_there_while_a_restore_runs_is_refused(
         writer.apply(PARTITION, LOG[HALF + 10 : HALF + 20])
     writer.apply(PARTITION, LOG[HALF:])
     assert_same(crawl.shards[0], ledger_of())
+
+
+def asked(backend: Backend, url: str) -> list[Any]:
+    """What an endpoint says of all pages, of one, and of what is next."""
+    found: list[Any] = [backend.query.top(50), backend.query.importance([url]), backend.query.history(url)]
+    found += [backend.query.hosts(5), backend.explain(url, None, None), backend.frontier.peek(20), backend.stats()]
+    found.append([page["url"] for page in backend.frontier.next(3)["pages"]])
+    return [*found, census.count(backend).pages]
+
+
+def test_endpoint_that_lives_through_a_restore_refuses_meanwhile_and_then_answers_from_the_copy(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody has to start it again. What was leased since the copy was made is free."""
+    crawl, settings = filled(valkey), Settings.load(store=valkey.url, host_delay_seconds=0)
+    backup(crawl, tmp_path / "copy")
+    url = decode_record(PARTITION, LOG[HALF - 1], Limits()).url
+    live = Backend(settings, valkey.url)
+    live.start()
+    ShardWriter(Shard.open(valkey.client())).apply(PARTITION, LOG[HALF : HALF + 300])
+    before, refused, send = asked(live, url), [], restores._send
+    (leased,) = live.frontier.next(1)["pages"]  # type: ignore[misc]
+
+    def watched(*args: Any) -> None:
+        send(*args)
+        questions = [lambda: live.query.top(3), lambda: live.query.importance([url]), lambda: live.frontier.next(1)]
+        for question in questions:
+            with pytest.raises(StoreUnavailable, match="is being restored from a backup"):
+                question()
+            refused.append(question)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(restores, "_send", watched)
+        restore(valkey.client(), tmp_path / "copy", "default", replace=True)
+    assert refused
+    assert live.frontier.release([leased["lease"]]) == {"released": 0}
+    after = asked(live, url)
+    live.close()
+    valkey.client().flushall()
+    restore(valkey.client(), tmp_path / "copy", "default")
+    fresh = Backend(settings, valkey.url)
+    assert after == asked(fresh, url) != before
+    fresh.close()
 
 
 def test_accepted_events_are_in_the_copy(servers: Server, tmp_path: Path) -> None:
