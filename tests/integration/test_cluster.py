@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from logs import NOW_US, PARTITION, pep_history
-from processes import free_port
+from processes import free_port, wait_until
 from redis_cluster import SLOTS, Cluster, Node
 from sameness import assert_same, assert_same_replica
 from servers import Server
@@ -34,6 +34,7 @@ pytestmark = pytest.mark.slow
 
 LOG = pep_history()[:3_000]
 KEY = "opic:{default:0}:books"
+WAITED_SECONDS = 20.0  # In a server, for a record of the log.
 
 
 def ledger_of(records: Any = LOG) -> Ledger:
@@ -134,6 +135,37 @@ def test_slot_that_moves_back_and_forth_costs_time_and_nothing_else(cluster: Clu
     assert refused, "the moves were not felt"
     assert audits
     assert_same(store.shard, ledger_of())
+
+
+def test_reader_that_waits_at_a_server_goes_on_when_the_slot_moves_from_under_it(cluster: Cluster) -> None:
+    """The worker's read of the log is the one call that waits in a server; followers look again and again."""
+    store = ShardWriter(Shard.open(cluster.client()))
+    keys, reader = store.shard.keys, Crawl([Shard.open(cluster.client())])
+    sending, waiting = (EventLog(cluster.client(retries=0), keys) for _ in range(2))
+    sending.append([LOG[0].value], NOW_US)
+    store.apply(PARTITION, waiting.read(0, 10))
+    reader.follow()
+    found: list[Any] = []
+
+    def wait() -> None:
+        while not found:
+            try:
+                found.extend(waiting.read(1, 10, wait_seconds=WAITED_SECONDS))
+            except StoreUnavailable as error:
+                refusals.append(str(error))
+
+    refusals, home, thread = list[str](), cluster.owner(KEY), threading.Thread(target=wait)
+    thread.start()
+    wait_until(lambda: home.info("clients")["blocked_clients"] == 1)
+    began = time.monotonic()
+    cluster.migrate_slot(KEY, cluster.other(home))
+    sending.append([LOG[1].value], NOW_US)
+    thread.join()
+    assert time.monotonic() - began < WAITED_SECONDS, "it waited at a server that has nothing to say"
+    assert [(one.offset, one.value) for one in found] == [(1, LOG[1].value)]
+    work_through(store, Listed(LOG[:2]))
+    assert_same_replica(reader.follow()[0], store.replica)
+    assert_same(store.shard, ledger_of(LOG[:2]))
 
 
 def test_node_that_joined_later_gets_the_library_when_it_is_called(cluster: Cluster) -> None:
