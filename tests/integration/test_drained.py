@@ -99,6 +99,7 @@ def web(path: Path) -> None:
                     queue.append(target)
 
 
+@pytest.mark.slow
 def test_rounds_of_a_replay_are_the_same_with_one_shard_and_with_many(valkey: Server, tmp_path: Path) -> None:
     """Within 10 %: cash that crosses between shards is spent later, and pages there are known later."""
     web(tmp_path / "web.txt")
@@ -117,6 +118,7 @@ def stats(backend: Backend, *words: str) -> list[str]:
     return [sys.executable, "-m", "opic.cli", "stats", *words, *store, "--json"]
 
 
+@pytest.mark.slow
 def test_stats_wait_for_events_then_for_transfers_and_say_what_to_do_in_the_end(valkey: Server) -> None:
     """Exit status 1, and the counts all the same, when the time is out; 0 once all has arrived."""
     backend = opened(valkey)

@@ -4,13 +4,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from conftest import lend_server
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
 
@@ -29,6 +30,12 @@ from opic.store import Shard
 from opic.urls import host_of
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
+
+
+@pytest.fixture(params=["valkey", pytest.param("redis", marks=pytest.mark.slow)])
+def servers(request: pytest.FixtureRequest, running_servers: dict[str, Server]) -> Iterator[Server]:
+    """An empty real server; Redis too in `make test` alone, since a replica answers whatever server it follows."""
+    yield from lend_server(request.param, running_servers)
 
 
 def open_query(server: Server, *records: Record, rules: Rules | None = None) -> tuple[ShardWriter, Query]:
