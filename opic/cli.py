@@ -24,7 +24,6 @@ from opic.cli_sites import Policy, Url, Window, check_n, explain, hosts, seen
 from opic.cli_store import backup, restore, stats
 from opic.errors import BadInput, NotBuiltYet, OpicError, SettingsError
 from opic.logs import log_to_stderr
-from opic.memory import give_back_large_arrays
 from opic.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order, open_to_feed
 from opic.output import print_answer, print_fields, print_json, print_list
 
@@ -122,6 +121,7 @@ def serve(
     from opic.api import Limits, bind, create_app
     from opic.api import serve as serve_app
     from opic.api.server import url_of
+    from opic.memory import give_back_large_arrays
     from opic.service import EmbeddedService, StandingService
 
     log_to_stderr(logging.INFO, settings.log_format)
