@@ -158,25 +158,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # Help.
 
 
-def test_help_names_every_command_and_imports_nothing_heavy() -> None:
-    program = (
-        "import sys, opic.cli\n"
-        "try: opic.cli.app(['--help'])\n"
-        "except SystemExit: pass\n"
-        "print(sorted({'fastapi', 'pydantic', 'numpy', 'redis', 'msgspec'} & set(sys.modules)))"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], env=environment(), capture_output=True, text=True, check=True
-    )
-    *text, imported = done.stdout.splitlines()
-    assert imported == "[]"
-    commands = {line.split()[0]: line for line in text if line.startswith("  ")}
-    for name in ("serve", "worker", "replay", "top", "next", "importance", "explain", "hosts", "audit", "stats"):
-        assert "(not built yet)" not in commands[name]
-    for name in NOT_BUILT:
-        assert "(not built yet)" in commands[name]
-
-
 @pytest.mark.parametrize("name", NOT_BUILT)
 def test_command_not_built_yet_says_so_whatever_it_is_given(name: str) -> None:
     assert refusal(name, "anything", "--at", "all").startswith(f"opic: `opic {name}` (")
