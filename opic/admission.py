@@ -10,6 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Final
@@ -23,7 +24,7 @@ from opic.hosts import Bools, Floats, HostNames, Int32s
 from opic.mirror import PAGES_EXACT, Bytes, Int64s, Snapshot
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
-from opic.replica.crawl import Place
+from opic.replica.crawl import Outdated, Place
 from opic.replica.replica import Replica
 from opic.rules import RuleBook, check_rules
 from opic.store.connection import store_errors
@@ -297,6 +298,9 @@ class Admission:
 
     def counts(self, snapshot: Snapshot) -> dict[str, int]:
         """Return how many pages each rule of shape holds back, how many rules allow and deny, and what has grown."""
+        return self._crawl.steadily(lambda: self._counted(snapshot))
+
+    def _counted(self, snapshot: Snapshot) -> dict[str, int]:
         counted = np.bincount(self.verdicts(snapshot), minlength=len(Verdict)).tolist()
         found = {verdict.name.lower(): counted[verdict] for verdict in Verdict if verdict != Verdict.FREE}
         with self._lock:
@@ -359,18 +363,34 @@ class Admission:
             self._take_weighed(self._policy, self._table)
         elif self._weigher is None or not self._weigher.is_alive():
             self._weigher = threading.Thread(
-                target=self._take_weighed, args=(self._policy, self._table), name="opic-weigh", daemon=True
+                target=self._weigh_aside, args=(self._policy, self._table), name="opic-weigh", daemon=True
             )
             self._weigher.start()
 
+    def _weigh_aside(self, policy: Policy, names: HostNames) -> None:
+        with suppress(Outdated):  # The next one who asks begins again.
+            self._take_weighed(policy, names)
+
     def _take_weighed(self, policy: Policy, names: HostNames) -> None:
+        """Weigh hosts and sites.
+
+        Raises:
+            Outdated: a replica was loaded anew meanwhile.
+        """
         # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
         began, book = time.thread_time(), policy.book
-        weighed = _Weighed(
-            self._crawl,
-            [host for host in self._large(policy.traps) if host < len(names) and not book.allows_all(names[host])],
-            [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
-        )
+        try:
+            weighed = _Weighed(
+                self._crawl,
+                [host for host in self._large(policy.traps) if host < len(names) and not book.allows_all(names[host])],
+                [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
+            )
+        except (IndexError, ValueError):
+            if names == HostNames(self._crawl.replicas):
+                raise
+            raise Outdated from None
+        if names != HostNames(self._crawl.replicas):
+            raise Outdated
         with self._lock:
             self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
             if policy is self._policy and names is self._table:

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol
 import numpy as np
 
 from opic.cash import MILLION, Flag
-from opic.errors import StoreDamaged
+from opic.errors import StoreDamaged, StoreUnavailable
 from opic.frontier.hot_crawl import HotCrawl, Judge
 from opic.frontier.hot_order import Bools, Int64s
 from opic.frontier.hot_shard import HotShard
@@ -24,7 +24,7 @@ from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.wish import Terms, Wish
 from opic.replica import Crawl
-from opic.replica.crawl import Place, Rows
+from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # Past one page in ten asked for or out, a batch is cut at half of its best page's cash.
@@ -100,6 +100,7 @@ class Hand:
         self._rationed = False  # Whether the last choice passed over pages that are rationed.
         self._discoveries = 0.0  # Of a page: what rounding left over from the share.
         self._reported: dict[str, float] = {}
+        self._given: list[str] = []  # Leases that nobody was told of yet.
 
     def forget(self) -> None:
         """Drop the hot orders, a cache: they are made again from replicas and store."""
@@ -130,12 +131,23 @@ class Hand:
                     pages += wishes[end].n
                     end += 1
                 try:
-                    answers += self._serve(wishes[at:end])
+                    answers += self._serve_steadily(wishes[at:end])
                 except BaseException:
                     self.hot.drop()  # What became of the leases asked for is not known.
                     raise
                 at = end
             return answers
+
+    def _serve_steadily(self, wishes: Sequence[Wish]) -> list[dict[str, object]]:
+        """Serve them from one history: begin again where a replica was loaded anew meanwhile."""
+        for _ in range(LOOKS_MAX):
+            self._given.clear()
+            try:
+                return self._serve(wishes)
+            except Outdated:
+                given_back(self.crawl, self._given)  # Nobody was told of them, and they may be other pages.
+                self.hot.drop()
+        raise StoreUnavailable("the store is made anew, or its server started, again and again")
 
     def _serve(self, wishes: Sequence[Wish]) -> list[dict[str, object]]:
         self.hot.prepare()
@@ -166,6 +178,8 @@ class Hand:
             self._lease(rest, idle=True)
             for part in rest:
                 found[part.wish] += part.granted
+        if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in found for page in pages):
+            raise Outdated
         return [
             self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(wish)}
             for wish, leased in zip(wishes, found, strict=True)
@@ -225,7 +239,10 @@ class Hand:
     def _hold(self, pages: Sequence[Leased]) -> None:
         """Hold pages that were leased for as long as that, but for those of whose fetch the journal told by now."""
         for shard in {page.place[0] for page in pages}:
-            hot, some = self.hot.shards[shard], [page for page in pages if page.place[0] == shard]
+            hot = self.hot.shards[shard]
+            some = [page for page in pages if page.place[0] == shard and page.loads == hot.loads]
+            if not some:
+                continue
             ids, until = np.array([page.place[1] for page in some]), np.array([page.until_us for page in some])
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
@@ -293,8 +310,7 @@ class Hand:
             stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:  # The ids may be other pages'.
-                    self.hot.drop()
-                    return True
+                    raise Outdated
                 hot.begin_call()
                 names = hot.replica.hosts.names
             commands.append(
@@ -322,18 +338,16 @@ class Hand:
                 moved = True
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
-        if not self._grant(chunks, answers):
-            self.hot.drop()
-            return True
+        self._grant(chunks, answers)
         for shard in freed:
             self.hot.hear_freed(shard)
         return moved or bool(freed)
 
-    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> bool:
+    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
         """Give each part the pages that were leased for it.
 
-        False if a replica was loaded anew since they were chosen: their ids may be other pages'. Then they are given
-        back, and nobody is told of them.
+        Raises:
+            Outdated: a replica was loaded anew since they were chosen.
         """
         taken = []
         for chunk, answer in zip(chunks, answers, strict=True):
@@ -341,14 +355,11 @@ class Hand:
             for page in answer.granted:
                 place = chunk.shard, chunk.pages[page.place]
                 taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place]))
+        self._given += [lease_of(place, until_us) for _, place, until_us, _ in taken]
         if not taken:
-            return True
+            return
         places = [place for _, place, _, _ in taken]
-        known = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
-        if known is None:
-            given_back(self.crawl, [lease_of(place, until_us) for _, place, until_us, _ in taken])
-            return False
-        rows, urls = known
+        rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
         total = self.hot.total(rows.books)
         for nth, (part, place, until_us, _) in enumerate(taken):
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
@@ -361,21 +372,27 @@ class Hand:
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
+                    loads=self.hot.shards[place[0]].loads,
                 )
             )
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
-        return True
 
-    def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]] | None:
-        """Return the rows and URLs of pages that were chosen; None if a replica was loaded anew since."""
+    def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
+        """Return the rows and URLs of pages that were chosen.
+
+        Raises:
+            Outdated: a replica was loaded anew since.
+        """
         try:
             found = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
         except (IndexError, StoreDamaged):
             if all(hot.loads == hot.replica.loads for hot in hots):
                 raise
-            return None
-        return found if all(hot.loads == hot.replica.loads for hot in hots) else None
+            raise Outdated from None
+        if any(hot.loads != hot.replica.loads for hot in hots):
+            raise Outdated
+        return found
 
     def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
         return {

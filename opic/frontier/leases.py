@@ -34,6 +34,7 @@ class Leased:
     importance: float
     read_before: bool
     until_us: int  # By the clock of its shard's server.
+    loads: int  # Of its shard's replica: after another one the id may be another page's.
 
 
 @dataclass(slots=True)

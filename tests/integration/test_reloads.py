@@ -76,11 +76,20 @@ class Endpoint:
         self.mirror = Mirror(self.crawl)
         self.query, self.admission = Query(self.crawl, self.mirror), Admission(self.crawl)
         self.frontier = Frontier(self.crawl, Politeness(host_delay_seconds=0.0), admission=self.admission)
+        one_each = Politeness(host_delay_seconds=0.0, host_in_flight=1)
+        self.in_turns = Frontier(self.crawl, one_each, share=0.5, admission=self.admission)
         self._ask, self.crawl.ask = self.crawl.ask, self._asked  # type: ignore[method-assign]
         self.frontier.peek(3)  # It has been asked before.
 
     def next(self) -> object:
-        self.leased: Any = self.frontier.next(3)["pages"]
+        return self._next(self.frontier, 3)
+
+    def next_in_turns(self) -> object:
+        """Of hosts that may have one page in flight, so that most of what is chosen is refused at first."""
+        return self._next(self.in_turns, 6)
+
+    def _next(self, frontier: Frontier, n: int) -> object:
+        self.leased: Any = frontier.next(n)["pages"]
         return [{name: page[name] for name in page if not name.startswith("lease")} for page in self.leased]
 
     def _asked(self, commands: Any) -> list[Any]:
@@ -129,6 +138,7 @@ def standing(endpoint: Endpoint) -> object:
 
 QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "next": Endpoint.next,
+    "next in turns": Endpoint.next_in_turns,
     "peek": lambda asked: asked.frontier.peek(3),
     "why next": standing,
     "importance": lambda asked: asked.query.importance([KNOWN, PAGES[0], FEWER[1]]),
@@ -193,10 +203,13 @@ def test_answer_is_of_one_state_whenever_a_replica_is_loaded_anew(
         assert answer in expected, f"at point {point}"
 
 
-def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_leased(valkey: Server) -> None:
+@pytest.mark.parametrize("ask", [Endpoint.next, Endpoint.next_in_turns])
+def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_leased(
+    valkey: Server, ask: Callable[[Endpoint], object]
+) -> None:
     """Not those that had these ids before."""
     after = 0
-    for point, endpoint, _ in answers_at_each_point(valkey, Endpoint.next, make_anew):
+    for point, endpoint, _ in answers_at_each_point(valkey, ask, make_anew):
         keys = endpoint.crawl.shards[0].keys
         leased = set(map(int, endpoint.crawl.client.zrange(keys.leases, 0, -1)))
         places = endpoint.crawl.ids_of([page["url"] for page in endpoint.leased])
