@@ -181,6 +181,7 @@ class HotShard:
     def give_back(self, ids: Sequence[int], freed: int) -> None:
         """Let pages be free whose leases were given back here; with these the store counted `freed`."""
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
+        self.running = max(self.running - len(ids), 0)
         if freed == self.stamp.freed + 1:
             self.stamp = LeaseStamp(freed, (self.stamp.leases or 0) - len(ids))
 

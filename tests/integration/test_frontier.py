@@ -392,6 +392,18 @@ def test_batch_is_cut_at_half_of_its_best_page_past_a_tenth_of_the_pages(valkey:
     assert crawl.urls(90) == urls[12:]  # All hold what the best holds.
 
 
+def test_batch_is_not_cut_for_leases_that_were_given_back(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    pages = pages_of(50, 1)
+    crawl.seed(pages)
+    for url in pages[1:6]:
+        crawl.event(url, pages[:1])  # It has five times what others have.
+    first = crawl.next(5)
+    assert len(first) == 5  # With those that run, a tenth of all.
+    crawl.frontier.release([page["lease"] for page in first])
+    assert [page["url"] for page in crawl.next(5)] == [page["url"] for page in first]
+
+
 def test_batch_is_cut_by_the_best_page_that_is_free(valkey: Server) -> None:
     crawl, urls = Crawl(valkey), pages_of(100, 1)
     crawl.seed(urls)
