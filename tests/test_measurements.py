@@ -1,0 +1,180 @@
+"""The documents' figures are those of the result files.
+
+A row of a table names where its figures come from in a comment in its last cell:
+
+    | none | 7,600 | 106 µs <!-- journal.json speed/kind=warm/now: events_per_s; worker_cpu_us --> |
+
+that is: a file in benchmarks/results/, a path that all figures of the row share, and a path for each figure behind the
+first cell, in order. `name=value` in a path selects entries of a list; if several match, the figure is their median.
+` /1000` or ` *100` behind a path changes the unit. `<!-- by hand -->` marks figures that are in no result file; such a
+row names its command.
+
+To renew figures, run the benchmark, then this test: it prints what each row should say.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from repository import ROOT, repository_files
+
+RESULTS = ROOT / "benchmarks/results"
+MEASUREMENTS = ROOT / "docs/measurements.md"
+DOCUMENTS = [path for path in repository_files() if path.suffix == ".md" and "decisions" not in path.parts]
+COMMENT = re.compile(r"<!-- (.+?) -->")
+FIGURE = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?|\.\d+")
+BY_HAND = "by hand"
+DIGITS_MIN = 2  # Of 7,600 the zeros are rounding; of 20 the zero counts.
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row of a table, with the comments in it."""
+
+    place: str
+    cells: list[str]
+    comments: list[str]
+
+    @property
+    def figures(self) -> list[str]:
+        """The figures behind its first cell, outside code."""
+        return FIGURE.findall(" ".join(re.sub(r"`[^`]*`", "", cell) for cell in self.cells[1:]))
+
+
+def rows(path: Path) -> Iterator[Row]:
+    """The rows of a document's tables, without their heads."""
+    inside = fenced = False
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        fenced ^= line.lstrip().startswith("```")
+        if fenced or not line.startswith("|"):
+            inside = False
+        elif re.fullmatch(r"[|: -]+", line):
+            inside = True
+        elif inside:
+            cells = [cell.strip() for cell in COMMENT.sub("", line).strip().strip("|").split("|")]
+            yield Row(
+                f"{path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name}:{number}",
+                cells,
+                COMMENT.findall(line),
+            )
+
+
+@cache
+def result(name: str, folder: Path = RESULTS) -> Any:
+    """A result file."""
+    return json.loads((folder / name).read_text())
+
+
+def _selected(entries: list[Any], selector: str) -> list[Any]:
+    wanted = dict(part.split("=", 1) for part in selector.split(","))
+    shown = [{name: str(value).lower() for name, value in entry.items()} for entry in entries]
+    return [entry for entry, texts in zip(entries, shown, strict=True) if wanted.items() <= texts.items()]
+
+
+def looked_up(node: Any, path: str) -> float:
+    """The figure at a path; the median, where a selector matches several entries."""
+    path, _, factor = path.partition(" /")
+    path, _, times = path.partition(" *")
+    nodes = [node]
+    for segment in path.strip("/").split("/"):
+        nodes = [
+            found for one in nodes for found in (_selected(one, segment) if isinstance(one, list) else [one[segment]])
+        ]
+    if not nodes:
+        raise KeyError(path)
+    return statistics.median(map(float, nodes)) * float(times or 1) / float(factor or 1)
+
+
+def sources(row: Row, folder: Path = RESULTS) -> list[float]:
+    """What the result files have for the figures of a row, in order."""
+    found = []
+    for comment in row.comments:
+        place, _, paths = comment.partition(": ")
+        name, _, base = place.partition(" ")
+        found += [looked_up(result(name, folder), f"{base}/{path.strip()}") for path in paths.split(";")]
+    return found
+
+
+def unit(figure: str) -> float:
+    """The unit of a figure's last digit that counts: 0.1 of 3.8, 100 of 7,600, 1 of 20."""
+    whole, _, decimals = figure.replace(",", "").partition(".")
+    if decimals:
+        return 10.0 ** -len(decimals)
+    zeros = len(whole) - len(whole.rstrip("0"))
+    return 10.0 ** max(0, min(zeros, len(whole) - DIGITS_MIN))
+
+
+def agrees(figure: str, measured: float) -> bool:
+    """Whether a figure is what was measured, to the precision in which it is printed."""
+    return abs(float(figure.replace(",", "")) - measured) <= unit(figure) * 0.5000001
+
+
+def wrong_figures(row: Row, folder: Path = RESULTS) -> list[str]:
+    """What is wrong with a row that names its source, a sentence each."""
+    if BY_HAND in row.comments:
+        return [] if "`" in "".join(row.cells) else [f"{row.place} is measured by hand, and names no command"]
+    figures = row.figures
+    try:
+        measured = sources(row, folder)
+    except (KeyError, FileNotFoundError) as error:
+        return [f"{row.place} names a source that is not there: {error}"]
+    if len(figures) != len(measured):
+        return [f"{row.place} has the figures {figures} and names {len(measured)} sources"]
+    return [
+        f"{row.place} says {figure}, measured was {value:.6g}"
+        for figure, value in zip(figures, measured, strict=True)
+        if not agrees(figure, value)
+    ]
+
+
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_figures_are_those_of_the_result_files(path: Path) -> None:
+    assert [sentence for row in rows(path) if row.comments for sentence in wrong_figures(row)] == []
+
+
+def test_each_row_of_the_measurements_names_its_source() -> None:
+    found = list(rows(MEASUREMENTS))
+    assert len(found) > 40
+    assert [row.place for row in found if not row.comments] == []
+
+
+def test_each_result_file_that_is_used_has_its_benchmark_named() -> None:
+    text = MEASUREMENTS.read_text()
+    named = {
+        comment.split()[0].rstrip(":") for row in rows(MEASUREMENTS) for comment in row.comments if comment != BY_HAND
+    }
+    assert {name for name in named if f"bench_{name.removesuffix('.json').replace('-', '_')}.py" not in text} == set()
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("| a | 7,600 <!-- x.json a/kind=warm: rate --> |", None),
+        ("| a | 7,700 <!-- x.json a/kind=warm: rate --> |", "says 7,700, measured was 7647"),
+        ("| a | 7.6 thousand <!-- x.json a/kind=warm: rate /1000 --> |", None),
+        ("| a | 20 <!-- x.json a/kind=cold: rate --> |", None),
+        ("| a | 30 <!-- x.json a: n=1/rate --> |", None),
+        ("| a | 1, 2 <!-- x.json a/kind=warm: rate --> |", "has the figures ['1', '2'] and names 1 sources"),
+        ("| a | 1 <!-- x.json a/kind=hot: rate --> |", "names a source that is not there"),
+        ("| a | 1 <!-- y.json a: rate --> |", "names a source that is not there"),
+        ("| a | 1 <!-- by hand --> |", "names no command"),
+        ("| a | 1 | `make demo` <!-- by hand --> |", None),
+    ],
+)
+def test_figure_that_was_not_measured_is_seen(tmp_path: Path, line: str, complaint: str | None) -> None:
+    entries = [
+        {"kind": "warm", "rate": 7647, "n": 0},
+        {"kind": "cold", "rate": 20.4, "n": 1},
+        {"kind": "c", "rate": 40, "n": 1},
+    ]
+    (tmp_path / "x.json").write_text(json.dumps({"a": entries}))
+    (tmp_path / "page.md").write_text(f"| what | figure |\n|---|---|\n{line}\n")
+    (row,) = rows(tmp_path / "page.md")
+    found = wrong_figures(row, tmp_path)
+    assert not found if complaint is None else complaint in found[0]
