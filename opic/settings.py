@@ -23,7 +23,7 @@ SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
 
 
 class Settings(BaseSettings):
-    """See the table of settings in README.md. Durations are in seconds."""
+    """All settings; docs/guide/settings.md describes each. Durations are in seconds."""
 
     model_config = SettingsConfigDict(env_prefix="OPIC_", frozen=True, extra="forbid", env_ignore_empty=True)
 

@@ -103,6 +103,19 @@ def dead_links(path: Path, root: Path = ROOT) -> list[str]:
     return dead
 
 
+def spans(path: Path) -> Iterator[str]:
+    """The code spans of a document's text."""
+    for token in parse(path):
+        yield from (child.content for child in token.children or [] if child.type == "code_inline")
+
+
+def fences(path: Path, kind: str) -> Iterator[str]:
+    """The code blocks of a document that are marked with a kind."""
+    for token in parse(path):
+        if token.type == "fence" and token.info.split()[:1] == [kind]:
+            yield token.content
+
+
 @dataclass(frozen=True)
 class Command:
     """One command line of a document, as a reader would paste it: continued lines are one."""

@@ -1,7 +1,11 @@
-"""The documents keep their word: every link leads somewhere, and every command in the README works."""
+"""The documents keep their word: every link leads somewhere; every command, setting, path and call in them works."""
 
+import ast
+import inspect
+import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from documents import (
@@ -10,26 +14,46 @@ from documents import (
     Service,
     commands,
     dead_links,
+    fences,
     installed_help,
+    links,
     opic_help,
+    opic_subcommands,
+    spans,
     wrong,
+    wrong_paths,
 )
 from repository import ROOT, relative, repository_files
+from test_deploy import SETTINGS
+
+from opic.cli import NOT_BUILT_YET
+from opic.settings import Settings
 
 README = ROOT / "README.md"
+README_LINES_MAX = 150
+GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
+PAGES = [README, *GUIDE, ROOT / "docs/measurements.md", ROOT / "CONTRIBUTING.md"]  # docs/operations.md has a test file.
 DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
+# Defaults that depend on another setting, in the words of the page.
+DEFAULTS_IN_WORDS = {
+    "OPIC_SHARDS": "1 embedded, 16 otherwise",
+    "OPIC_POLICY": "`static`; `interpolation` under `continuous`",
+}
 
 
-def readme_commands() -> list[Command]:
-    """The commands of the README."""
-    if not README.is_file():
-        pytest.fail("there is no README.md: it is the first thing a reader opens, and these tests run its commands")
-    return commands(README)
+@pytest.fixture
+def fresh_service() -> Iterator[Service]:
+    """`opic serve --embedded` over an empty data directory, for one page."""
+    yield from running()
 
 
 @pytest.fixture(scope="module")
 def service() -> Iterator[Service]:
-    """`opic serve --embedded` over an empty data directory."""
+    """One for all tests that ask for nothing else."""
+    yield from running()
+
+
+def running() -> Iterator[Service]:
     service = Service()
     try:
         service.prepare()
@@ -44,19 +68,158 @@ def test_every_relative_link_leads_somewhere(path: Path) -> None:
     assert not dead_links(path)
 
 
-def test_every_command_in_the_readme_exists() -> None:
-    found = readme_commands()
-    assert any(command.runs for command in found), "the README shows no command that asks a running service"
-    assert not [sentence for command in found for sentence in wrong(command)]
+def test_readme_fits_on_a_few_screens() -> None:
+    assert README.read_text().count("\n") <= README_LINES_MAX
+
+
+def test_readme_links_every_page_of_the_guide() -> None:
+    assert GUIDE
+    assert {relative(page) for page in GUIDE} <= set(links(README))
+
+
+def test_readme_says_which_commands_are_not_built() -> None:
+    assert {f"opic {name}" for name in NOT_BUILT_YET} <= set(spans(README))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_every_command_exists(path: Path) -> None:
+    assert not [sentence for command in commands(path) for sentence in wrong(command)]
+    named = [Command(0, span.replace("…", "")) for span in spans(path) if re.match(r"(make|opic) [a-z]", span)]
+    assert not [sentence for command in named for sentence in wrong(command)]
+
+
+def test_readme_asks_a_running_service() -> None:
+    assert any(command.runs for command in commands(README))
     assert installed_help() == opic_help()
 
 
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_every_path_exists(path: Path) -> None:
+    words = [word for span in spans(path) for word in span.split()]
+    assert not list(wrong_paths(words, ROOT))
+
+
 @pytest.mark.slow
-def test_every_request_in_the_readme_is_answered(service: Service) -> None:
-    for command in readme_commands():
+@pytest.mark.parametrize("path", [page for page in PAGES if any(c.runs for c in commands(page))], ids=relative)
+def test_every_request_is_answered(path: Path, fresh_service: Service) -> None:
+    for command in commands(path):
         if command.runs:
-            complaint = service.run(command)
-            assert not complaint, f"{complaint}\n-- the service:\n{service.last_words()}"
+            complaint = fresh_service.run(command)
+            assert not complaint, f"{complaint}\n-- the service:\n{fresh_service.last_words()}"
+
+
+# Settings.
+
+
+@pytest.mark.parametrize("path", PAGES, ids=relative)
+def test_every_setting_exists(path: Path) -> None:
+    assert set(re.findall(r"\bOPIC_[A-Z_]*[A-Z]\b", path.read_text())) <= SETTINGS
+
+
+def documented_defaults() -> dict[str, str]:
+    text = (ROOT / "docs/guide/settings.md").read_text()
+    rows = re.findall(r"^\| `(OPIC_\w+)`(?: \*)? \| (.+?) \|", text, re.MULTILINE)
+    assert len(rows) == len(dict(rows)), "a setting stands in two rows"
+    return dict(rows)
+
+
+def shown(default: Any) -> str:
+    if default is None or isinstance(default, bool):
+        return {None: "none", True: "on", False: "off"}[default]
+    return (
+        f"{default:g}" if isinstance(default, float) else f"{default}" if isinstance(default, int) else f"`{default}`"
+    )
+
+
+def test_settings_page_has_every_setting_with_its_default() -> None:
+    fields = {f"OPIC_{name.upper()}": shown(field.default) for name, field in Settings.model_fields.items()}
+    assert documented_defaults() == fields | DEFAULTS_IN_WORDS
+
+
+# Commands and calls.
+
+
+def test_command_line_page_names_every_command() -> None:
+    text = (ROOT / "docs/guide/cli.md").read_text()
+    assert {name for name in opic_subcommands() if f"`opic {name}`" not in text} == set(NOT_BUILT_YET)
+
+
+def test_http_page_names_every_call_and_no_other() -> None:
+    served = set(re.findall(r'"(?:GET|POST|PUT)", "(/v1/[\w-]+)"', (ROOT / "opic/api/app.py").read_text()))
+    assert served
+    text = (ROOT / "docs/guide/http.md").read_text()
+    assert {path for path in served if f"{path}`" not in text} == set()
+    for page in PAGES:
+        named = set(re.findall(r"(?<![\w.])(?:http://127.0.0.1:8080)?(/v1/[a-z-]+)", page.read_text()))
+        assert named <= served, relative(page)
+
+
+# Python.
+
+
+def wrong_python(source: str) -> Iterator[str]:
+    """What is wrong with a block of Python: names that opic does not have, arguments that a call does not take."""
+    tree = ast.parse(source)
+    namespace: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom | ast.Import):
+            try:
+                exec(compile(ast.Module([node], []), "document", "exec"), namespace)
+            except ImportError as error:
+                yield str(error)
+    objects = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.withitem) and isinstance(node.context_expr, ast.Call):
+            made, name = namespace.get(getattr(node.context_expr.func, "id", "")), node.optional_vars
+            if made is not None and isinstance(name, ast.Name):
+                objects[name.id] = made
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            yield from wrong_call(node, namespace, objects)
+
+
+def wrong_call(node: ast.Call, namespace: dict[str, Any], objects: dict[str, Any]) -> Iterator[str]:
+    """Whether a function of opic takes a call as it is written."""
+    if isinstance(node.func, ast.Name):
+        called = namespace.get(node.func.id)
+    elif isinstance(node.func, ast.Attribute) and getattr(node.func.value, "id", None) in objects:
+        called = getattr(objects[node.func.value.id], node.func.attr, None)  # type: ignore[attr-defined]
+        if called is None:
+            yield f"there is no {ast.unparse(node.func)}"
+    else:
+        return
+    if called is None:
+        return
+    method = [None] if isinstance(node.func, ast.Attribute) else []
+    try:
+        inspect.signature(called).bind(
+            *method, *([None] * len(node.args)), **{word.arg: None for word in node.keywords if word.arg}
+        )
+    except TypeError as error:
+        yield f"{ast.unparse(node.func)}: {error}"
+
+
+def test_every_python_block_calls_what_there_is() -> None:
+    blocks = [(path, block) for path in PAGES for block in fences(path, "python")]
+    assert len(blocks) > 3
+    assert [(relative(path), sentence) for path, block in blocks for sentence in wrong_python(block)] == []
+
+
+@pytest.mark.parametrize(
+    ("call", "complaint"),
+    [
+        ("client.next(10, domain='a.example')", None),
+        ("client.next(10, domains=['a.example'])", "got an unexpected keyword argument 'domains'"),
+        ("client.brew()", "there is no client.brew"),
+        ("Event(links=[])", "missing a required argument: 'url'"),
+    ],
+)
+def test_python_call_that_does_not_exist_is_seen(call: str, complaint: str | None) -> None:
+    found = list(wrong_python(f"from opic.client import Client, Event\nwith Client() as client:\n    {call}\n"))
+    assert not found if complaint is None else complaint in found[0]
+
+
+# The checks themselves.
 
 
 def test_dead_link_is_seen(tmp_path: Path) -> None:

@@ -2,12 +2,11 @@
 
 import re
 import shlex
-from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
 from composed import services
-from documents import Command, commands, parse, plain_text, program, wrong_opic
+from documents import Command, commands, parse, plain_text, program, spans, wrong_opic
 from prometheus_files import ROW, documented, metrics_in, names, rules
 from repository import ROOT
 from test_deploy import SETTINGS
@@ -22,16 +21,12 @@ OTHERS = ("cp", "curl", "docker", "valkey-cli", "kafka-topics.sh", "kafka-config
 COMPOSE_VERBS = ("up", "exec", "stop", "kill", "build", "ps", "logs")
 
 
-def spans() -> Iterator[str]:
-    """The code spans of the page's text."""
-    for token in parse(PAGE):
-        yield from (child.content for child in token.children or [] if child.type == "code_inline")
-
-
 def calls() -> list[list[str]]:
     """What the page calls: its blocks of commands, and code spans that begin as one does."""
     found = [call for command in commands(PAGE) for call in command.calls]
-    named = [shlex.split(span.replace("\n", " ")) for span in spans() if re.match(r"(opic|docker|valkey-cli) ", span)]
+    named = [
+        shlex.split(span.replace("\n", " ")) for span in spans(PAGE) if re.match(r"(opic|docker|valkey-cli) ", span)
+    ]
     return found + named
 
 

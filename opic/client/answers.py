@@ -14,7 +14,7 @@ Window = float | str  # Rounds, or a text like "30d" or "12h".
 
 
 class Event(Struct, kw_only=True, omit_defaults=True):
-    """What a crawler found at a URL; see the README's table of its fields."""
+    """What a crawler found at a URL; docs/guide/events.md describes the fields."""
 
     url: str
     links: list[str] = []
