@@ -1,8 +1,8 @@
-"""The command line. Results go to stdout, one record a line; what is said about them goes to stderr.
+"""The command line. Results go to stdout, one record per line; logs and progress go to stderr.
 
-Exit status: 0 done; 1 found a problem (books that don't balance, a page never seen); 2 wrong usage, or it can't be
-done; 130 after Ctrl-C, which for `opic serve` is the end that was meant: 0. Modules that take long to import are
-imported by the command that needs them, so that `opic --help` is quick.
+Exit status: 0 done; 1 found a problem (books that do not balance, a page never seen); 2 wrong usage, or the command
+cannot be done; 130 after Ctrl-C, except for `opic serve`, where Ctrl-C is the normal end: 0. Modules that are slow to
+import are imported by the command that needs them, so that `opic --help` is quick.
 """
 
 import logging
@@ -87,7 +87,7 @@ class Strategy(StrEnum):
     CYCLE = "cycle"
 
 
-Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, with all below it.")]
+Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, including subdomains.")]
 
 
 # The service.
@@ -97,20 +97,21 @@ Domain = Annotated[str | None, typer.Option(help="Only pages of this host or dom
 @choosing
 def serve(
     *,
-    embedded: Annotated[
-        bool, typer.Option("--embedded", help="Run the bundled store, whatever OPIC_STORE says.")
-    ] = False,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Run the bundled store, and ignore OPIC_STORE.")] = False,
     host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1. [OPIC_HOST]")] = None,
-    port: Annotated[int | None, typer.Option(help="0 for any that is free; default 8080. [OPIC_PORT]")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on, 0 for any free one; default 8080. [OPIC_PORT]")
+    ] = None,
     allow_open: Annotated[
-        bool, typer.Option("--allow-open", help="Listen beyond this machine without OPIC_API_TOKEN.")
+        bool, typer.Option("--allow-open", help="Allow connections from other machines without OPIC_API_TOKEN.")
     ] = False,
     chosen: Chosen,
 ) -> None:
     """Serve the HTTP API.
 
-    With the bundled store and a worker: one process tree is the whole service. With a store of its own, workers run
-    beside it (`opic worker`), and events go to Kafka, or without it to the store's log. Ctrl-C or SIGTERM ends it.
+    With the bundled store it also runs a worker: one process tree is the whole service. With a server of your own, run
+    workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. Stop it with Ctrl-C or
+    SIGTERM.
     """
     own = {"host": host, "port": port}
     settings = chosen.settings(**own)
@@ -130,7 +131,7 @@ def serve(
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     with listener, ending_in_order(), opened as service:
         url = url_of(listener)
-        print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C ends it", flush=True)
+        print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
         serve_app(create_app(service), sockets=[listener], limits=Limits(connections=settings.max_connections))
 
 
@@ -140,7 +141,7 @@ def worker(
     *,
     chosen: Chosen,
 ) -> None:
-    """Run one consumer of crawl events.
+    """Run one worker, which applies crawl events.
 
     The same as `python -m consumers.crawl_events`.
     """
@@ -166,46 +167,45 @@ def replay(
     *,
     format: Annotated[
         Format | None,
-        typer.Option(help="Guessed from the name if left out: .jsonl, .msgpack; else edges."),
+        typer.Option(help="Default: by the file name, .jsonl or .msgpack; otherwise edges."),
     ] = None,
     reads_per_page: Annotated[
-        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads times the pages. Default 1.")
+        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
     ] = None,
     strategy: Annotated[
         Strategy | None,
         typer.Option(
-            help="Edges: 'log' reads pages in the order in which the file first mentions them, over and over "
-            "(the default); 'cycle' the same, 'random' at random, with all pages known from the start; "
-            "'greedy' starts from a few seeds and takes what the service says is next."
+            help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
+            "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
+            "'greedy' starts from a few seeds and reads what the service suggests next."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Edges: of the random choices.")] = 0,
+    seed: Annotated[int, typer.Option(help="Edges: seed of the random choices.")] = 0,
     seeds: Annotated[
-        int | None, typer.Option(min=1, help="Greedy: start from this many random pages. Default 5.")
+        int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")
     ] = None,
     seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
     chosen: Chosen,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Feed recorded crawls and graphs.
+    """Feed recorded crawls, or simulate the crawl of a graph.
 
-    Files of crawl events (JSON Lines, or MessagePack maps one after another), or graphs whose crawl is simulated; plain
-    or gzip. A graph is lines FROM TO (or
-    FROM, tab, TO) and # comments; names that are not absolute URLs become http://graph.example/NAME. Beside a running
-    service its worker lets the events take effect; else this command does. It ends when all events have taken effect
-    and no cash is in flight between shards.
+    Crawl events are JSON Lines, or MessagePack maps one after another. A graph is lines FROM TO (or FROM, tab, TO) and
+    # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped. Beside a
+    running service its worker applies the events; otherwise this command does. It ends when all events have taken
+    effect and no cash is in flight between shards.
     """
     from opic.replay import READS_PER_PAGE, SEEDS, Plan, format_of
     from opic.replay import replay as run
 
     formats = {format.value} if format else {format_of(path) for path in files}
     if len(formats) > 1:
-        raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay them one format at a time")
+        raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay one format at a time")
     (kind,) = formats
     if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url):
-        raise BadInput(f"--strategy, --reads-per-page, --seeds and --seed-url are for edges, and this is {kind}")
+        raise BadInput(f"--strategy, --reads-per-page, --seeds and --seed-url apply to edges only, and this is {kind}")
     if strategy is not Strategy.GREEDY and (seeds or seed_url):
-        raise BadInput("--seeds and --seed-url are for --strategy greedy: the others need no seeds")
+        raise BadInput("--seeds and --seed-url apply to --strategy greedy only: the others need no seeds")
     plan = Plan(
         kind,
         (strategy or Strategy.LOG).value,
@@ -282,14 +282,14 @@ def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: boo
 @choosing
 def top(
     *,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many pages.")] = 100,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
     domain: Domain = None,
     policy: Policy = None,
     window: Window = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the most important pages, descending."""
+    """Print the most important pages, best first."""
     settings = chosen.settings()
     check_n(n, settings)
     with asking(settings) as backend:
@@ -302,21 +302,24 @@ def top(
 @choosing
 def next_pages(
     *,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many pages; fewer may come.")] = 10,
-    crawler: Annotated[str, typer.Option(help="Who asks; the leases are theirs.")] = "opic next",
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages; fewer may be returned.")] = 10,
+    crawler: Annotated[str, typer.Option(help="Name of the crawler that gets the leases.")] = "opic next",
     lease_seconds: Annotated[
-        float | None, typer.Option(min=0.001, max=86_400, help="How long; default 300. [OPIC_LEASE_SECONDS]")
+        float | None,
+        typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
     ] = None,
-    busy_host: Annotated[list[str] | None, typer.Option(help="A host to pass over; may be repeated.")] = None,
+    busy_host: Annotated[list[str] | None, typer.Option(help="A host to skip; may be repeated.")] = None,
     domain: Domain = None,
-    mode: Annotated[Mode, typer.Option(help="Any page, only pages never read, or only pages read before.")] = Mode.ANY,
+    mode: Annotated[
+        Mode, typer.Option(help="Any page, only pages never read (discover), or only pages read before (refresh).")
+    ] = Mode.ANY,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the next pages to crawl, and lease them.
 
-    This takes leases as a crawler does: the pages printed are offered to nobody else until an event of the page comes
-    or the lease ends, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
+    This takes leases as a crawler does: the pages printed are offered to nobody else until an event for the page
+    arrives or the lease expires, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
     """
     settings = chosen.settings()
     check_n(n, settings)
@@ -345,7 +348,10 @@ def importance(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print what is known of a page; exit 1 if it was never seen."""
+    """Print the importance of a page.
+
+    Exit status 1 if the page was never seen.
+    """
     with asking(chosen.settings()) as backend:
         as_of = backend.query.as_of(policy)
         page = seen(backend, url, *backend.query.importance([url], policy, window))
@@ -360,7 +366,10 @@ def history(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last measures of a page, oldest first; exit 1 if it was never seen."""
+    """Print the last reads of a page, oldest first.
+
+    Exit status 1 if the page was never seen.
+    """
     with asking(chosen.settings()) as backend:
         as_of = time.time()
         answer = seen(backend, url, backend.query.history(url))
@@ -376,7 +385,7 @@ def audit(
 ) -> None:
     """Recount the books.
 
-    minted = pages + virtual + in_flight, in whole grains; exit 1 if they don't balance.
+    minted = pages + virtual + in_flight, in whole grains; exit 1 if they do not balance.
     """
     settings = chosen.settings()
     with asking(settings) as backend:
@@ -398,13 +407,13 @@ def classes(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the classes of pages and their weights, or set them.
+    """Show or set classes of pages and their weights.
 
-    The virtual page grants a page by the weight of its class: 2 is twice as much as to a page in none.
+    A page is granted cash in proportion to the weight of its class: with 2, twice as much as a page in no class.
     """
     if context.invoked_subcommand is not None:
         if chosen != Chosen() or as_json:
-            raise BadInput(f"options stand behind the command: opic classes {context.invoked_subcommand} …")
+            raise BadInput(f"put options after the command: opic classes {context.invoked_subcommand} …")
         return
     with asking(chosen.settings()) as backend:
         answer = {**backend.classes(), "as_of": time.time()}
@@ -419,11 +428,11 @@ def set_classes(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Define the classes of pages, in the place of those before.
+    """Define the classes of pages, replacing the present ones.
 
-    FILE is TOML, with a table [[classes]] for each: name, weight, and what belongs to it: hosts (with all below them),
-    urls (that a page's begins with), contains (parts of URLs) and tags (of crawl events), each a list. Or it is JSON of
-    the same shape, as `opic classes --json` prints it. A page is in the first class that it matches.
+    FILE is TOML with a table [[classes]] for each class: its name, its weight, and lists of what belongs to it: hosts
+    (including subdomains), urls (prefixes), contains (parts of URLs) and tags (of crawl events). JSON of the same
+    shape, as `opic classes --json` prints it, works too. A page belongs to the first class that it matches.
     """
     from opic.classes import read_classes
 
@@ -432,7 +441,7 @@ def set_classes(
         backend, works_here = open_to_feed(chosen.settings(), stack)
         count = backend.define(found, backend.settle_here if works_here else None)
         answer = {**backend.classes(), "reclassified": count, "as_of": time.time()}
-    print(f"{count:,} known pages are classified anew", file=sys.stderr)
+    print(f"{count:,} known pages are being reclassified", file=sys.stderr)
     _print_classes(answer, as_json)
 
 
@@ -449,7 +458,10 @@ def doctor(
     chosen: Chosen,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
-    """Check the settings and the store, and say what to do; exit 1 if something fails."""
+    """Check settings, store and Kafka; say what to fix.
+
+    Exit status 1 if a check fails.
+    """
     from opic.doctor import look
 
     found = list(look(chosen.settings))
@@ -476,7 +488,7 @@ app.command()(restore)
 
 NOT_BUILT_YET: Final = {
     "local-rank": "the local-domain estimator",
-    "reproduce": "an experiment of the papers, with its table and plot",
+    "reproduce": "an experiment from the papers, with its table and plot",
 }
 
 

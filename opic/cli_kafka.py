@@ -1,4 +1,4 @@
-"""The part of the command line that is about Kafka: topics, publishing, dead letters."""
+"""Commands for Kafka: topics, publishing, dead letters."""
 
 import sys
 import time
@@ -25,7 +25,7 @@ BAD_SHOWN_MAX: Final = 5
 
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-AsJson = Annotated[bool, typer.Option("--json", help="Print it as JSON.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 class Format(StrEnum):
@@ -47,24 +47,27 @@ def _cluster(settings: "Settings") -> "Cluster":
 
 @topics_app.callback()
 def topics() -> None:
-    """Make the Kafka topics, or show them."""
+    """Create the Kafka topics, or show them."""
 
 
 @topics_app.command(name="create")
 @choosing
 def create_topics(
     *,
-    partitions: Annotated[int | None, typer.Option(min=1, help="Of the topic of events; default 16.")] = None,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the topic of crawl events; default 16.")
+    ] = None,
     replication: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each partition; default 3, or as many as there are brokers.")
+        int | None,
+        typer.Option(min=1, help="Replicas of each partition; default 3, or the number of brokers if fewer."),
     ] = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Make the topics of crawl events and of dead letters, where they are not there.
+    """Create the topics of crawl events and dead letters, if missing.
 
-    One that is there is not changed; where its settings differ from those that are meant, that is said, and the exit
-    status is 1.
+    An existing topic is not changed. If its settings differ from the recommended ones, the differences are printed and
+    the exit status is 1.
     """
     from opic.kafka.topics import PARTITIONS, create, differences, partition_advice
 
@@ -96,7 +99,10 @@ def list_topics(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Show the topics of crawl events and of dead letters; exit 1 if one is not there."""
+    """Show the topics of crawl events and dead letters.
+
+    Exit status 1 if one is missing.
+    """
     from opic.kafka.topics import find
 
     cluster = _cluster(chosen.settings())
@@ -129,14 +135,14 @@ def publish(
         list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
     ],
     *,
-    format: Annotated[Format | None, typer.Option(help="Guessed from the name if left out; else jsonl.")] = None,
+    format: Annotated[Format | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
     """Publish recorded crawl events to the Kafka topic.
 
-    Files of JSON Lines, or of MessagePack maps one after another; plain or gzip. Each event is checked first; those
-    that can't be taken are counted, not sent, and the exit status is 1.
+    Files are JSON Lines, or MessagePack maps one after another, and may be gzipped. Each event is checked first. Bad
+    ones are counted and not sent, and the exit status is 1.
     """
     from opic.publish import Publisher
     from opic.replay import format_of, lines_of, values_of
@@ -182,7 +188,7 @@ def publish(
 
 @letters_app.callback()
 def dead_letters() -> None:
-    """Events that can't be taken: show them with their reasons, or publish them again."""
+    """Show events that cannot be taken, or publish them again."""
 
 
 @contextmanager
@@ -196,19 +202,19 @@ def _letters(settings: "Settings") -> Iterator["Letters"]:
         yield open_backend(settings, stack).letters
 
 
-Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason has this text.")]
+Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
 
 
 @letters_app.command(name="list")
 @choosing
 def list_letters(
     *,
-    n: Annotated[int, typer.Option("-n", "--n", min=1, help="How many, the newest last.")] = 100,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of dead letters, newest last.")] = 100,
     error: Error = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Show dead letters: of the topic with Kafka, else of the store."""
+    """Show dead letters, from the topic with Kafka, otherwise from the store."""
     with _letters(chosen.settings()) as letters:
         rows = [letter.shown() for letter in letters.newest(n, error or "")]
     print_list(("topic", "partition", "offset", "replayed", "error"), {"dead_letters": rows}, "dead_letters", as_json)
@@ -218,15 +224,15 @@ def list_letters(
 @choosing
 def replay_letters(
     *,
-    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="How many at most, the oldest first.")] = None,
+    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Maximum number, oldest first.")] = None,
     error: Error = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Publish dead letters again, as they are, each once: after a limit was raised, or a fault was mended.
+    """Publish dead letters again, unchanged, each once: after you raised a limit or fixed a fault.
 
-    With Kafka the store remembers which were, for as long as the topic of dead letters has them; else they are taken
-    out of the store. What still can't be taken becomes a dead letter anew.
+    With Kafka the store remembers which were replayed, for as long as the topic has them; without Kafka they are
+    removed from the store. What still cannot be taken becomes a dead letter again.
     """
     with _letters(chosen.settings()) as letters:
         count = letters.replay(error or "", n)

@@ -1,4 +1,4 @@
-"""Commands about which URLs may be suggested."""
+"""Commands for the rules: which URLs may be suggested."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from opic.errors import BadInput
 from opic.options import AsJson, Chosen, asking, choosing
 from opic.output import print_fields, print_json, print_rows
 
-rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Which URLs may be suggested.")
+rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show or set which URLs may be suggested.")
 
 
 @rules_app.command(name="show")
@@ -19,7 +19,7 @@ def show(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rules in their order, and what counts as a trap."""
+    """Print the rules in order, and the thresholds for spider traps."""
     with asking(chosen.settings()) as backend:
         answer = backend.admission.policy().shown()
     _print(answer, as_json)
@@ -33,12 +33,12 @@ def set_rules(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Set rules and thresholds, in the place of those before; all endpoints go by them a second later.
+    """Set rules and trap thresholds, replacing the present ones; all endpoints follow within a second.
 
-    FILE is TOML, with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
-    `opic rules show --json` prints it. A rule has an effect, allow or deny, and what it is for: host or domain (with
-    all below it), path (a pattern as in robots.txt), query (true: only with one; false: only without), and may have a
-    note. The first rule that matches a URL decides.
+    FILE is TOML with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
+    `opic rules show --json` prints it. A rule has an effect, allow or deny, and conditions: host, or domain (including
+    subdomains); path (a pattern as in robots.txt); query (true: only URLs with one; false: only URLs without). It may
+    have a note. The first rule that matches a URL decides.
     """
     from opic.admission import check_policy
 

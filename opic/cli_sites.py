@@ -1,4 +1,4 @@
-"""Commands about sites, and about why a page has its score; and what commands about pages share."""
+"""Commands for hosts, and for why a page has its score; and what commands for pages share."""
 
 import sys
 from collections.abc import Mapping
@@ -15,23 +15,30 @@ if TYPE_CHECKING:
     from opic.settings import Settings
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
-Policy = Annotated[str | None, typer.Option(metavar="NAME", help="Window policy, or static. [OPIC_POLICY]")]
+Policy = Annotated[
+    str | None, typer.Option(metavar="NAME", help="static, interpolation, fixed, variable or improved. [OPIC_POLICY]")
+]
 Window = Annotated[
     str | None,
-    typer.Option(metavar="WINDOW", help="Of the policy: rounds, or a time like 30d or 12h. [OPIC_WINDOW_ROUNDS]"),
+    typer.Option(
+        metavar="WINDOW", help="Window of the policy: rounds, or a duration like 30d or 12h. [OPIC_WINDOW_ROUNDS]"
+    ),
 ]
 
 
 @choosing
 def hosts(
     *,
-    n: Annotated[int, typer.Option("--n", min=1, help="How many hosts.")] = 100,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts.")] = 100,
     policy: Policy = None,
     window: Window = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the most important hosts, descending: the importance of a host is the sum of its pages'."""
+    """Print the most important hosts, best first.
+
+    The importance of a host is the sum of the importance of its pages.
+    """
     found = chosen.settings()
     check_n(n, found)
     with asking(found) as backend:
@@ -49,7 +56,10 @@ def explain(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print why a page has its score, and is next or not; exit 1 if it was never seen."""
+    """Print why a page has its score and is next or not.
+
+    Exit status 1 if the page was never seen.
+    """
     with asking(chosen.settings()) as backend:
         as_of = backend.query.as_of(policy)
         answer = {"as_of": as_of, **seen(backend, url, backend.explain(url, policy, window))}

@@ -1,4 +1,4 @@
-"""Commands about a whole store: its counts, a copy of it, and back."""
+"""Commands for a whole store: counts, backup, restore."""
 
 import logging
 import sys
@@ -31,19 +31,23 @@ def stats(
     *,
     wait: Annotated[
         bool,
-        typer.Option("--wait", help="First wait until no event waits and no cash is in flight between shards."),
+        typer.Option(
+            "--wait", help="First wait until all events have taken effect and no cash is in flight between shards."
+        ),
     ] = False,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="Of --wait: exit 1 after so long; default no limit."),
+        typer.Option(
+            min=0, metavar="SECONDS", help="With --wait: give up after this long, and exit 1; default: never."
+        ),
     ] = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print counts of the store.
+    """Print counts: known and read pages, the clock, rounds, lag.
 
-    Pages known and read, the clock, rounds, and lag: the events that were accepted and have not taken effect yet. With
-    --wait the counts are of a store in which all of them have, in every shard: a worker has to run.
+    The lag is the number of accepted events that have not taken effect. With --wait the counts cover every accepted
+    event, in every shard; that needs a running worker.
     """
     if timeout is not None and not wait:
         raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
@@ -72,7 +76,7 @@ def _await_drained(backend: "Backend", timeout: float | None, *, alone: bool) ->
     """
     began, first = time.monotonic(), backend.undone()
     if any(first) and alone:
-        return f"{_waiting(*first)}, and no service runs here: start it with `opic serve --embedded`, then ask again"
+        return f"{_waiting(*first)}, and no service runs here: start it with `opic serve --embedded`, then try again"
     with _progress(_waiting) as told:
         while any(left := backend.undone()):
             if timeout is not None and time.monotonic() - began >= timeout:
@@ -102,9 +106,9 @@ def backup(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Copy a crawl, all its shards as of one state, into a new directory.
+    """Copy all shards of a crawl into a new directory.
 
-    Workers and endpoints may run: events go on taking effect while it is made.
+    The copy is of one state. Workers and endpoints may keep running.
     """
     from opic.ops import backup as backups
     from opic.replica import Crawl as OpenCrawl
@@ -122,13 +126,13 @@ def backup(
 def restore(
     directory: Directory,
     *,
-    replace: Annotated[bool, typer.Option("--replace", help="Remove the crawl of that name that is there.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the existing crawl of that name.")] = False,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Put a backup into a store, whole or not at all. End the crawl's workers and endpoints first.
+    """Put a backup into a store, whole or not at all.
 
-    Workers that are started then read on from where the copy stands.
+    Stop the crawl's workers and endpoints first. Workers started afterwards resume where the backup ends.
     """
     from opic.ops import restore as restores
 
@@ -149,7 +153,7 @@ def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     if settings.embedded:
         running = EmbeddedServer.running(settings.data_dir())
         if running is not None and make:
-            raise SettingsError(f"a service runs on {settings.data_dir()}: end it first")
+            raise SettingsError(f"a service runs on {settings.data_dir()}: stop it first")
         if running is None:
             if not make and not (settings.data_dir() / "store").is_dir():
                 raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")

@@ -1,4 +1,4 @@
-"""What the commands share: the options that every one has, and how a store is opened by them."""
+"""What all commands share: common options, and opening a store according to them."""
 
 import functools
 import inspect
@@ -19,26 +19,27 @@ if TYPE_CHECKING:
     from opic.service import Backend
     from opic.settings import Settings
 
-FOUND_A_PROBLEM: Final = 1  # Of a command that worked, and has nothing good to say.
+FOUND_A_PROBLEM: Final = 1  # The command worked, and what it found is not good.
 SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
 
 Store = Annotated[
-    str | None, typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://… or rediss://… [OPIC_STORE]")
+    str | None,
+    typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://…, rediss://… or redis+cluster://… [OPIC_STORE]"),
 ]
 Kafka = Annotated[
-    str | None, typer.Option(metavar="BOOTSTRAP", help="Brokers of Kafka, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
+    str | None, typer.Option(metavar="BOOTSTRAP", help="Kafka brokers, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
 ]
-Config = Annotated[Path | None, typer.Option(metavar="FILE", help="Settings as TOML. [OPIC_CONFIG]")]
-Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Which crawl of the store. [OPIC_CRAWL]")]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file of settings. [OPIC_CONFIG]")]
+Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the crawl in the store. [OPIC_CRAWL]")]
 Data = Annotated[
-    Path | None, typer.Option(metavar="DIR", help="The same as --store embedded:DIR; default opic-data. [OPIC_DATA]")
+    Path | None, typer.Option(metavar="DIR", help="Short for --store embedded:DIR; default opic-data. [OPIC_DATA]")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON that the HTTP API answers.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """Which store a command is about, by the options that all commands have."""
+    """The store that a command works on, from the options that all commands share."""
 
     store: Store = None
     kafka: Kafka = None
