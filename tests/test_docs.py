@@ -32,7 +32,8 @@ from opic.settings import Settings
 README = ROOT / "README.md"
 README_LINES_MAX = 150
 GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
-PAGES = [README, *GUIDE, ROOT / "docs/measurements.md", ROOT / "CONTRIBUTING.md"]  # docs/operations.md has a test file.
+OTHERS = ("docs/measurements.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md", "examples/README.md")
+PAGES = [README, *GUIDE, *(ROOT / name for name in OTHERS)]  # docs/operations.md has a test file of its own.
 DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
 # Defaults that depend on another setting, in the words of the page.
 DEFAULTS_IN_WORDS = {
