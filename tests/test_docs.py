@@ -27,7 +27,9 @@ from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
 
 from opic.cli import NOT_BUILT_YET
+from opic.client import AsyncClient, Client
 from opic.settings import Settings
+from opic.traps import Traps
 
 README = ROOT / "README.md"
 README_LINES_MAX = 150
@@ -137,6 +139,18 @@ def test_settings_page_has_every_setting_with_its_default() -> None:
     assert documented_defaults() == fields | DEFAULTS_IN_WORDS
 
 
+def test_page_of_traps_has_every_threshold_with_its_default() -> None:
+    text = (ROOT / "docs/guide/classes-and-rules.md").read_text()
+    rows = re.findall(r"^\| (`[a-z_`, ]+`) \| ([\d,. ]+) \|", text, re.MULTILINE)
+    found = {
+        name.strip("`"): default
+        for names, defaults in rows
+        for name, default in zip(names.split(", "), defaults.split(", "), strict=True)
+    }
+    plain = {name: f"{default:,}" for name, default in Traps().shown().items() if name != "on"}
+    assert found == plain
+
+
 # Commands and calls.
 
 
@@ -204,6 +218,12 @@ def test_every_python_block_calls_what_there_is() -> None:
     blocks = [(path, block) for path in PAGES for block in fences(path, "python")]
     assert len(blocks) > 3
     assert [(relative(path), sentence) for path, block in blocks for sentence in wrong_python(block)] == []
+
+
+@pytest.mark.parametrize("kind", [Client, AsyncClient])
+def test_client_page_names_every_method(kind: type) -> None:
+    methods = {name for name in vars(kind) if not name.startswith("_")} - {"close", "aclose"}
+    assert methods <= set(spans(ROOT / "docs/guide/client.md"))
 
 
 @pytest.mark.parametrize(
