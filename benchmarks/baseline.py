@@ -19,10 +19,10 @@ away; the virtual page only takes (to pay out, one would walk all pages). The su
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from opic.cash import MILLION, Rules
-from opic.events import Limits, Outcome, Record, decode_record
+from opic.model.cash import MILLION, CrawlRules
+from opic.model.events import EventLimits, Outcome, Record, decode_record
 
-DAMPING = 1 - Rules().q / MILLION
+DAMPING = 1 - CrawlRules().q / MILLION
 BATCH = 100  # Events: 4,000 links, as the store takes at once.
 
 
@@ -32,7 +32,7 @@ class Baseline:
     def __init__(self, client: Any, batch: int = BATCH) -> None:
         """Use an empty server."""
         self.client, self.batch = client, batch
-        self.limits = Limits()
+        self.limits = EventLimits()
 
     def apply(self, partition: str, records: Sequence[Record]) -> None:
         """Let records take effect, batch by batch."""

@@ -38,15 +38,15 @@ from scipy.sparse.csgraph import breadth_first_order
 from scipy.stats import kendalltau
 from workloads import LOADERS, Graph, IntArray, NotHere, load
 
-from opic.cash import MILLION, Books, Rules
-from opic.embedded import EmbeddedServer
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ingest import ShardWriter
-from opic.ledger import Audit, Ledger
+from opic.model.cash import MILLION, Books, CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import BooksAudit, Ledger
 from opic.replica import Crawl
+from opic.service.embedded import EmbeddedServer
 from opic.store import Shard
 from opic.store.connection import connect
-from opic.urls import canonical_url
+from opic.urls.canonical import canonical_url
 
 FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
@@ -101,7 +101,7 @@ class Engine(Protocol):
 
     def apply(self, partition: str, records: Sequence[Record]) -> None: ...
 
-    def audit(self) -> Audit: ...
+    def audit(self) -> BooksAudit: ...
 
     def columns(self) -> Columns: ...
 
@@ -129,7 +129,7 @@ class StoreEngine(ShardWriter):
         """The totals after the last record."""
         return self.replica.books
 
-    def audit(self) -> Audit:
+    def audit(self) -> BooksAudit:
         """Recount the books from the store's own journal and blocks."""
         return Crawl([self.shard]).audit()[0]
 
@@ -142,14 +142,14 @@ class StoreEngine(ShardWriter):
 
 
 @contextmanager
-def ledger_engine(rules: Rules) -> Iterator[Engine]:
+def ledger_engine(rules: CrawlRules) -> Iterator[Engine]:
     """Lend a new ledger. It parses each distinct URL once: parsing one a thousand times is not the question."""
-    with patch("opic.ledger.canonical_url", lru_cache(maxsize=None)(canonical_url)):
+    with patch("opic.model.ledger.canonical_url", lru_cache(maxsize=None)(canonical_url)):
         yield LedgerEngine(rules)
 
 
 @contextmanager
-def store_engine(rules: Rules) -> Iterator[Engine]:
+def store_engine(rules: CrawlRules) -> Iterator[Engine]:
     """Lend a new embedded store."""
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as data:
         server = EmbeddedServer(Path(data))
@@ -160,7 +160,7 @@ def store_engine(rules: Rules) -> Iterator[Engine]:
             server.stop()
 
 
-ENGINES: dict[str, Callable[[Rules], AbstractContextManager[Engine]]] = {
+ENGINES: dict[str, Callable[[CrawlRules], AbstractContextManager[Engine]]] = {
     "ledger": ledger_engine,
     "store": store_engine,
 }
@@ -235,7 +235,7 @@ class Point:
         return self.l1 <= self.bound + 1e-9
 
 
-def crawl(graph: Graph, engine: Engine, rules: Rules, choice: int) -> Iterator[Point]:
+def crawl(graph: Graph, engine: Engine, rules: CrawlRules, choice: int) -> Iterator[Point]:
     """Crawl a graph greedily from random seeds and look at the estimate on the way."""
     seeds = graph.seed_pages(SEED_PAGES, choice)
     reachable = reachable_share(graph, seeds)
@@ -298,7 +298,7 @@ def greedy(cash: IntArray, reads_max: int, batch_share: int = BATCH_SHARE) -> In
 
 
 def errors(
-    graph: Graph, engine: Engine, rules: Rules, columns: Columns, nodes: IntArray, read: BoolArray
+    graph: Graph, engine: Engine, rules: CrawlRules, columns: Columns, nodes: IntArray, read: BoolArray
 ) -> dict[str, float]:
     """Compare the estimate with the exact answer.
 
@@ -387,7 +387,7 @@ def main() -> int:
     parser.add_argument("--result", type=Path, default=RESULT, help="where the JSON goes")
     args = parser.parse_args()
 
-    rules = Rules(inflow=False)
+    rules = CrawlRules(inflow=False)
     solver_distance: float | None = None
     try:
         solver_distance = check_solver(load("hollins", args.data))

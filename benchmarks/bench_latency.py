@@ -29,10 +29,10 @@ import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, write_result
 from workloads import SEED, Crawl
 
-from opic.embedded import EmbeddedServer
-from opic.events import encode_seeds
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.events import encode_seeds
 from opic.replica import Crawl as Store
+from opic.service.embedded import EmbeddedServer
 from opic.store import connect
 from opic.store.keys import Keys
 
@@ -48,7 +48,7 @@ PATIENCE_SECONDS = 600.0
 @contextmanager
 def service(data: Path) -> Iterator[str]:
     """Lend the URL of a running service."""
-    command = [sys.executable, "-c", "import sys; from opic.cli import main; sys.exit(main())"]
+    command = [sys.executable, "-c", "import sys; from opic.cli.main import main; sys.exit(main())"]
     command += ["serve", "--embedded", "--port", "0", "--data", str(data)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path[1:]))}
     with open(data / "errors.txt", "w+") as errors:

@@ -46,7 +46,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "defaults": {},
     "inflow off, one measure": {"inflow": False, "measures_max": 1},
 }
-START = "import sys; from opic.cli import main; sys.exit(main())"
+START = "import sys; from opic.cli.main import main; sys.exit(main())"
 ENDPOINT_ASKS = ("/v1/top?n=100", "/v1/hosts?n=10")
 
 

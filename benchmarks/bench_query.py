@@ -24,16 +24,16 @@ from pathlib import Path
 import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, write_result
 
-from opic.cash import MINTED_GRAINS
-from opic.embedded import EmbeddedServer
-from opic.events import CrawlEvent, encode_crawl_event, encode_seeds
-from opic.events import Record as LogRecord
-from opic.frontier import Frontier, Politeness
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
-from opic.mirror import Mirror
-from opic.query import Query
+from opic.model.cash import MINTED_GRAINS
+from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.events import Record as LogRecord
+from opic.model.series import Window
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.series import Window
+from opic.service.embedded import EmbeddedServer
 from opic.store import Shard, connect
 
 PAGES = 100_000
@@ -143,7 +143,7 @@ def ask_while_busy(shard: Shard, store_url: str, pages: int, seconds: float) -> 
     while not events.value:
         time.sleep(0.1)
     crawl = Crawl([shard])
-    asked = {policy: _Asked(Query(crawl, Mirror(crawl)), policy) for policy in BUSY}
+    asked = {policy: _Asked(Query(crawl, Snapshots(crawl)), policy) for policy in BUSY}
     for one in asked.values():
         one.query.top(TOP, policy=one.policy, window=0.05)
     pauses: dict[str, list[float]] = {name: [] for name in asked}
@@ -183,7 +183,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     print(f"{pages:,} pages\n{'answer':<42} {'median ms':>9} {'max ms':>9}")
 
     crawl = Crawl([shard])
-    query = Query(crawl, Mirror(crawl))
+    query = Query(crawl, Snapshots(crawl))
     first = timer.once("top cold", lambda: query.top(TOP))
     again = timer.once("top warm", lambda: query.top(TOP), REPEATS)
     expected = [int(score[i]) / total for i in order[:TOP]]
@@ -205,19 +205,19 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     timer.once("top of a domain, warm", lambda: query.top(TOP, domain="h7.example"), REPEATS)
 
     for delay in (0.0, 1.0):
-        frontier = Frontier(crawl, Politeness(host_delay_seconds=delay))
+        frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=delay))
         label = f"next {NEXT}, host delay {delay:g} s"
         found = timer.once(f"{label}, cold", lambda f=frontier: f.next(NEXT))
         if not delay:
             best = np.lexsort((np.arange(pages), -cash))[:NEXT]
             assert [p["cash"] for p in found["pages"]] == cash[best].tolist()
         timer.once(f"{label}, warm", lambda f=frontier: f.next(NEXT), REPEATS)
-    timer.once("next 1,000, host delay 0 s", lambda: Frontier(crawl, Politeness(0)).next(1000))
+    timer.once("next 1,000, host delay 0 s", lambda: Frontier(crawl, PolitenessSettings(0)).next(1000))
     held = order[: min(HELD, pages // 2)].tolist()
     until = round((time.time() + 3600) * 1e6)
     for at in range(0, len(held), 10_000):
         shard.client.zadd(shard.keys.leases, {str(i): until for i in held[at : at + 10_000]})
-    frontier = Frontier(crawl, Politeness(0))
+    frontier = Frontier(crawl, PolitenessSettings(0))
     timer.once(f"next {NEXT} with {len(held):,} leases, cold", lambda: frontier.next(NEXT))
     timer.once(f"next {NEXT} with {len(held):,} leases, warm", lambda: frontier.next(NEXT), REPEATS)
     return timer.rows

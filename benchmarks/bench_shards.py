@@ -28,14 +28,14 @@ from typing import Any
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
 from workloads import LINKS, Crawl
 
-from opic.embedded import EmbeddedServer
-from opic.events import Record, encode_seeds
 from opic.ingest import Step, Writer
-from opic.kafka.source import records_a_poll
+from opic.ingest.kafka.consumer import records_a_poll
+from opic.ingest.worker import Lag, Taken, WorkerWatch, work
+from opic.model.events import Record, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.replica.batch import Input
+from opic.service.embedded import EmbeddedServer
 from opic.store import connect
-from opic.worker import Lag, Taken, Watch, work
 
 NEW_SHARE = {"warm": 0.0, "discovering": 0.3}
 PARTITION = "bench/0"
@@ -115,7 +115,7 @@ class CountingWriter(Writer):
         return taken
 
 
-class CountingWatch(Watch):
+class CountingWatch(WorkerWatch):
     """Counts the steps of events."""
 
     steps = 0

@@ -28,9 +28,9 @@ from bench_accuracy import FIRST_READ_US, ROWS, SEED_PAGES, FloatArray, greedy, 
 from harness import embedded_server, write_result
 from workloads import LOADERS, Graph, NotHere, load
 
-from opic.cash import Rules
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ingest import Writer
+from opic.model.cash import CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.store import connect
 
@@ -66,7 +66,9 @@ def spread(graph: Graph) -> Graph:
 class Many:
     """A crawl of some shards with some writers, each reading a partition of its own."""
 
-    def __init__(self, url: str, shards: int, writers: int, rules: Rules, graph: Graph, deliver_events: int) -> None:
+    def __init__(
+        self, url: str, shards: int, writers: int, rules: CrawlRules, graph: Graph, deliver_events: int
+    ) -> None:
         """Make it."""
         self.crawl = Shards.open(connect(url), f"bench-{shards}-{writers}", {**asdict(rules), "shards": shards})
         self.writers = [Writer(self.crawl) for _ in range(writers)]
@@ -112,7 +114,7 @@ class Many:
 
 
 def crawl(
-    graph: Graph, many: Many, rules: Rules, choice: int, reads_max: float
+    graph: Graph, many: Many, rules: CrawlRules, choice: int, reads_max: float
 ) -> Iterator[tuple[dict[str, Any], Any]]:
     """Crawl a graph greedily; tell how it stands at each number of reads, and the estimate."""
     encoded: dict[int, bytes] = {}
@@ -157,7 +159,7 @@ def crawl(
 
 def measure(graph: Graph, setups: Sequence[tuple[int, int]], args: argparse.Namespace, choice: int) -> Iterator[Point]:
     """Crawl one graph with each number of shards and writers."""
-    rules, one = Rules(inflow=False), {}
+    rules, one = CrawlRules(inflow=False), {}
     for shards, writers in setups:
         with embedded_server() as server:
             many = Many(server.url, shards, writers, rules, graph, args.deliver_events)

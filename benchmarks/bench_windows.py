@@ -8,8 +8,8 @@ independent simulations found (`KNOWN`), and whether order and levels agree. Two
     python benchmarks/bench_windows.py
 
 `--service` sends a crawl of the first graph to a service over HTTP, and asks it for every policy and window; prints how
-wrong it is, and exits 1 if an answer is not what `opic.windows` makes of the ledger that was fed the same. The service
-pays as OPIC_VIRTUAL says. The paper's graph by the paper's payout takes four minutes:
+wrong it is, and exits 1 if an answer is not what `opic.model.windows` makes of the ledger that was fed the same. The
+service pays as OPIC_VIRTUAL says. The paper's graph by the paper's payout takes four minutes:
 
     OPIC_VIRTUAL=continuous OPIC_HISTORY_MEASURES=64 python benchmarks/bench_windows.py --service --service-pages 10000
 """
@@ -33,12 +33,12 @@ from paper_graph import Crawl, Floats, crawl, errors, make_links, pagerank, past
 
 from opic.api import bind, create_app, make_server
 from opic.api.server import url_of
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger, Page
-from opic.series import Window
-from opic.service import EmbeddedService
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger, LedgerPage
+from opic.model.series import Window
+from opic.model.windows import Past, estimate
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
-from opic.windows import Past, estimate
 
 PAGES, MONTHS, SEEDS = 10_000, 40, 5
 CHANGES = (0.0, 0.01, 0.05)
@@ -179,7 +179,7 @@ def ask_service(pages: int, months: int) -> dict[str, dict[str, float]]:
         return found
 
 
-def _past(ledger: Ledger, of: list[Page]) -> Past:
+def _past(ledger: Ledger, of: list[LedgerPage]) -> Past:
     measures = [[(m.clock, m.cash) for m in page.measures] for page in of]
     cash, history = [ledger.cash(page) for page in of], [page.spent for page in of]
     past = past_of(measures, cash, history, ledger.books.clock)

@@ -24,10 +24,10 @@ from harness import RECORD_TIME_US, SEEDS_A_RECORD
 from workloads import SEED, Crawl
 
 import opic
-from opic.cash import Flag
-from opic.embedded import EmbeddedServer
-from opic.events import encode_seeds
-from opic.service import Backend
+from opic.model.cash import Flag
+from opic.model.events import encode_seeds
+from opic.service.embedded import EmbeddedServer
+from opic.service.service import Backend
 from opic.settings import Settings
 
 ROOT = Path(opic.__file__).resolve().parents[1]  # Of the checkout that is measured.
@@ -39,7 +39,7 @@ PACE = 6_000  # Events a second that the worker is thought to take, until it was
 LEAD_SECONDS, FEED_SECONDS = 2.0, 0.25  # So much waits for it; how often that is looked at.
 PACED_SECONDS = 0.025  # Between two looks whether events are due, where they come by the clock.
 PATIENCE_SECONDS = 120.0
-START = "import sys; from opic.cli import main; sys.exit(main())"
+START = "import sys; from opic.cli.main import main; sys.exit(main())"
 
 
 @dataclass(slots=True)

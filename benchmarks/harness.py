@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import opic
-from opic.cash import MILLION
-from opic.embedded import EmbeddedServer
+from opic.model.cash import MILLION
+from opic.service.embedded import EmbeddedServer
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS_A_RECORD = 1_000

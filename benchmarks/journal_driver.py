@@ -26,12 +26,12 @@ from typing import Any
 
 import numpy as np
 
-import opic.embedded
-from opic.events import Limits, Record
-from opic.log import EventLog
+import opic.service.embedded
+from opic.ingest.event_log import EventLog
+from opic.ingest.worker import LogSource, work
+from opic.model.events import EventLimits, Record
 from opic.store import connect
 from opic.store.keys import Keys
-from opic.worker import LogSource, work
 
 try:
     from opic.ingest import Writer
@@ -116,8 +116,8 @@ class Driver:
             server: program to run in the place of the bundled server.
         """
         if server is not None:
-            opic.embedded.get_binary_path = lambda: server  # type: ignore[assignment, attr-defined]
-        self.server = opic.embedded.EmbeddedServer(Path(data))
+            opic.service.embedded.get_binary_path = lambda: server  # type: ignore[assignment, attr-defined]
+        self.server = opic.service.embedded.EmbeddedServer(Path(data))
         self.server.start()
         version = self._open(self.server.url, rules, shards)
         if engine == "baseline":
@@ -141,7 +141,7 @@ class Driver:
     def _open(self, url: str, rules: dict[str, Any] | None, shards: int) -> str:
         self.client = connect(url)
         self.crawl = Crawl.open(self.client, CRAWL, rules, create=rules is not None, shards=shards)
-        self.writer = Writer(self.crawl, Limits())
+        self.writer = Writer(self.crawl, EventLimits())
         self.log = EventLog(connect(url, retries=0), Keys(CRAWL, 0))
         info = self.client.info("server")
         return str(info.get("valkey_version") or info["redis_version"])
@@ -375,7 +375,7 @@ class Driver:
 
     def follow(self, seconds: float, urls: Sequence[str]) -> dict[str, Any]:
         """Ask `Query.importance` of a page, FOLLOWER_ASKS_A_SECOND times a second by the clock; return the times."""
-        from opic.service import Backend
+        from opic.service.service import Backend
         from opic.settings import Settings
 
         if self.backend is None:

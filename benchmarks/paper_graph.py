@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.windows import Past, estimate
+from opic.model.windows import Past, estimate
 
 GRANT = 1 << 21
 MEASURES_MAX = 64  # Of a page: more than a window of 8 months holds of all but the busiest.

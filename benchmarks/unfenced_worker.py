@@ -12,10 +12,10 @@ from typing import Any
 import opic.ingest.shard_writer
 import opic.store.library
 from consumers.crawl_events import main
-from opic.events import Record
 from opic.ingest import ShardWriter, Step, Writer
+from opic.model.events import Record
+from opic.model.transfer import is_own
 from opic.replica.batch import Batch
-from opic.transfer import is_own
 
 FENCE = """\
   local other = moved(head, args[1], args[2])

@@ -12,7 +12,7 @@ from typing import Any
 from harness import SEEDS_A_RECORD
 from workloads import Crawl
 
-from opic.events import encode_seeds
+from opic.model.events import encode_seeds
 
 DRIVER = Path(__file__).parent / "journal_driver.py"
 ROOT = Path(__file__).resolve().parent.parent

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opic.events import CrawlEvent, encode_crawl_event
-from opic.urls import canonical_url
+from opic.model.events import CrawlEvent, encode_crawl_event
+from opic.urls.canonical import canonical_url
 
 IntArray = npt.NDArray[np.int64]
 

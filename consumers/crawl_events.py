@@ -14,21 +14,21 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from opic.embedded import EmbeddedServer, disk_full
 from opic.errors import OpicError, StoreError, StoreUnavailable
-from opic.health import Health, HealthPort
 from opic.ingest import Writer
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.ingest.step_counts import StepCounts
+from opic.ingest.worker import Backoff, LogSource, RecordSource, work
+from opic.ingest.worker_health import Health, HealthPort
 from opic.logs import log_to_stderr
 from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
+from opic.service.embedded import EmbeddedServer, disk_full
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.durability import Durability, durability_problem
-from opic.tally import Tally
-from opic.worker import Backoff, LogSource, Source, work
 
-log = logging.getLogger("opic.worker")
+log = logging.getLogger("opic.ingest")
 
 Opened = TypeVar("Opened")
 
@@ -66,7 +66,7 @@ class Worker:
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
                 log.warning("durability: %s", problem.text)
             writer = Writer(crawl, settings.limits(), settings.retry_seconds, settings.journal_bytes)
-            tally = Tally(crawl.shards[0])
+            tally = StepCounts(crawl.shards[0])
             on_our_disk = settings.embedded or self._parent is not None
 
             def full() -> str | None:
@@ -99,7 +99,7 @@ class Worker:
             )
         return running
 
-    def _source(self, crawl: Crawl, writer: Writer, stack: ExitStack) -> tuple[Source, Callable[[], object]]:
+    def _source(self, crawl: Crawl, writer: Writer, stack: ExitStack) -> tuple[RecordSource, Callable[[], object]]:
         """Open where records come from; and say what is to be done between batches."""
         settings = self.settings
         if settings.kafka_bootstrap is None:
@@ -108,11 +108,11 @@ class Worker:
                 "ready, from offset %d of %s", self._patiently(lambda: crawl.resume(source.partition)), source.partition
             )
             return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
-        from opic.kafka import Cluster, KafkaSource, quiet_client
-        from opic.kafka.dead import Forwarder
+        from opic.ingest.kafka import KafkaCluster, KafkaSource, quiet_client
+        from opic.ingest.kafka.dead_letter_topic import Forwarder
 
         quiet_client()
-        cluster = Cluster(settings)
+        cluster = KafkaCluster(settings)
         topic = self._patiently(lambda: KafkaSource(cluster, writer.resume, self.stopped, len(crawl)))
         stack.callback(topic.close)
         forwarder = self._patiently(lambda: Forwarder(cluster, crawl))

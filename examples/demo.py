@@ -87,7 +87,7 @@ def running_service(data: Path, port: int) -> Iterator[tuple[str, "subprocess.Po
     # Settings of the reader's own would make this another demo.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
     environment["OPIC_HOST_DELAY_SECONDS"] = "0"
-    command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(data), "--port", str(port)]
+    command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(data), "--port", str(port)]
     log = OUT / "serve.log"
     with log.open("w") as stderr:
         process = subprocess.Popen(

@@ -13,10 +13,10 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from opic.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.errors import NotBuiltYet, SettingsError
-from opic.events import LINKS_MAX, Limits
-from opic.urls import URL_BYTES_MAX
+from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
+from opic.model.events import LINKS_MAX, EventLimits
+from opic.urls.canonical import URL_BYTES_MAX
 
 SHARDS: Final = 16  # Of a crawl on a server of its own.
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
@@ -155,9 +155,9 @@ class Settings(BaseSettings):
         names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
         return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}
 
-    def limits(self) -> Limits:
+    def limits(self) -> EventLimits:
         """Return the limits of one event."""
-        return Limits(self.max_links, self.max_url_bytes)
+        return EventLimits(self.max_links, self.max_url_bytes)
 
     def environment(self) -> dict[str, str]:
         """Return what was given as environment variables, for a process of our own; without the API token.

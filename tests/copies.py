@@ -13,9 +13,9 @@ import pytest
 from logs import NOW_US, PARTITION, pep_history
 
 from opic.errors import DeliveryPaused
-from opic.events import CrawlEvent, Record, encode_crawl_event
 from opic.ingest import ShardWriter, Writer
-from opic.ledger import Ledger, Page
+from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.model.ledger import Ledger, LedgerPage
 from opic.ops.backup import ShardCopy, backup
 from opic.replica import Crawl
 
@@ -109,7 +109,7 @@ class Living:
 def assert_same_reads(crawl: Crawl, other: Crawl) -> None:
     """Shards deliver in an order that differs from run to run; what was read of which page does not."""
 
-    def shape(page: Page) -> tuple[object, ...]:
+    def shape(page: LedgerPage) -> tuple[object, ...]:
         return page.state, page.reads, [measure.fetched_at_us for measure in page.measures]
 
     pages, others = ({page.url: shape(page) for page in one.pages()} for one in (crawl, other))

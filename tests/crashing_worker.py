@@ -20,9 +20,8 @@ from typing import Any
 from logs import PARTITION
 from sameness import small_blocks
 
-from opic import worker
-from opic.ingest import Writer
-from opic.log import EventLog
+from opic.ingest import Writer, worker
+from opic.ingest.event_log import EventLog
 from opic.replica import Crawl
 from opic.store import Shard, connect
 

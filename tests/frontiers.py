@@ -7,13 +7,13 @@ from typing import Any
 from logs import PARTITION
 from servers import Server
 
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.frontier import Frontier, Politeness
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.store import Shard
 
-AT_ONCE = Politeness(host_delay_seconds=0.0)
+AT_ONCE = PolitenessSettings(host_delay_seconds=0.0)
 WAIT_SECONDS_MAX = 20.0
 CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.
 
@@ -21,7 +21,9 @@ CLOCK_SECONDS = 2e-6  # Times are microseconds that passed through floats.
 class Crawl:
     """A store with its frontier, fed event by event, at the times that the events take effect."""
 
-    def __init__(self, server: Server, politeness: Politeness = AT_ONCE, regrant_ppm: int = 0, **more: Any) -> None:
+    def __init__(
+        self, server: Server, politeness: PolitenessSettings = AT_ONCE, regrant_ppm: int = 0, **more: Any
+    ) -> None:
         """Without further grants, so that a page has nothing but what its first grant and its links gave it."""
         self.server = server
         shard = Shard.open(server.client(), given={"regrant_ppm": regrant_ppm})
@@ -30,7 +32,7 @@ class Crawl:
         self.frontier = self.endpoint(politeness, **more)
         self.offset = 0
 
-    def endpoint(self, politeness: Politeness = AT_ONCE, **more: Any) -> Frontier:
+    def endpoint(self, politeness: PolitenessSettings = AT_ONCE, **more: Any) -> Frontier:
         """One more endpoint on the same store, as if in another process: its connection and replicas are its own."""
         crawl = Shards.open(self.server.client())
         return Frontier(crawl, politeness, **more)

@@ -20,9 +20,9 @@ from processes import environment, free_port, wait_until
 from repository import ROOT
 from servers import Server
 
-from opic.events import CrawlEvent, Record, encode_crawl_event
-from opic.kafka.connection import record_of
-from opic.ledger import Ledger
+from opic.ingest.kafka.connection import record_of
+from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import connect
@@ -225,7 +225,7 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
     port = free_port()
     with said.open("ab") as out:
         process = subprocess.Popen(
-            [sys.executable, "-m", "opic.cli", "serve", "--port", str(port)],
+            [sys.executable, "-m", "opic.cli.main", "serve", "--port", str(port)],
             env=environment() | settings.environment(),
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
@@ -255,7 +255,7 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
 def opic(settings: Settings, *words: object, **env: str) -> subprocess.CompletedProcess[str]:
     """A command that ends by itself, and what it said."""
     return subprocess.run(
-        [sys.executable, "-m", "opic.cli", *map(str, words)],
+        [sys.executable, "-m", "opic.cli.main", *map(str, words)],
         env=environment() | {"NO_COLOR": "1"} | settings.environment() | env,
         capture_output=True,
         text=True,

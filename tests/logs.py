@@ -7,7 +7,7 @@ from functools import cache
 
 from repository import ROOT
 
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 
 NOW_US = 1_790_000_000_000_000
 PARTITION = "log/0"

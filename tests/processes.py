@@ -64,7 +64,7 @@ class Service:
 
     def start(self, *, ready: bool = True) -> None:
         """Start it, and wait until it is ready, or at least answers."""
-        command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(self.data)]
+        command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(self.data)]
         with self._said.open("ab") as said:
             self.process = subprocess.Popen(
                 [*command, "--port", str(self.port)],

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 from hypothesis import strategies as st
 
-from opic.ledger import Ledger
+from opic.model.ledger import Ledger
 from opic.replica import Crawl, Replica
 from opic.store import Shard
 

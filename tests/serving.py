@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from opic.api import Limits, bind, create_app, make_server
+from opic.api import ConnectionLimits, bind, create_app, make_server
 from opic.api.server import url_of
 
 STOP_SECONDS = 10.0
@@ -15,7 +15,7 @@ STOP_SECONDS = 10.0
 def serving(service: Any, **limits: float) -> Iterator[str]:
     """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service), Limits(**limits))  # type: ignore[arg-type]
+    server = make_server(create_app(service), ConnectionLimits(**limits))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -12,8 +12,8 @@ import time
 
 from logs import record
 
-from opic.events import Record
 from opic.ingest import ShardWriter, Step
+from opic.model.events import Record
 from opic.store import Shard, connect
 
 RECORDS_A_CALL = 500

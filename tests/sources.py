@@ -6,9 +6,8 @@ from typing import Any
 
 from logs import PARTITION
 
-from opic import worker
-from opic.events import Record
-from opic.ingest import ShardWriter
+from opic.ingest import ShardWriter, worker
+from opic.model.events import Record
 
 WORK_SECONDS_MAX = 60.0
 PAUSE_SECONDS_MAX = 0.1

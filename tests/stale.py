@@ -1,14 +1,14 @@
 """A mirror that stands still, as if it had looked a moment ago on a large busy store."""
 
-from opic.mirror import Mirror
+from opic.query.snapshots import Snapshots
 
 
-def stand_still(mirror: Mirror) -> None:
+def stand_still(mirror: Snapshots) -> None:
     """Let a mirror show its last state from now on."""
     shown = mirror.fresh()
     mirror._current = lambda _: shown  # type: ignore[method-assign]
 
 
-def go_on(mirror: Mirror) -> None:
+def go_on(mirror: Snapshots) -> None:
     """Let it look again."""
     del mirror._current  # type: ignore[method-assign]

@@ -26,7 +26,7 @@ from prometheus_files import PROMETHEUS, metrics_in, rules
 from repository import ROOT
 from servers import NAMES
 
-from opic.embedded import CONFIG
+from opic.service.embedded import CONFIG
 from opic.settings import Settings
 from opic.store.server import server_problem
 

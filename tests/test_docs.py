@@ -26,10 +26,10 @@ from documents import (
 from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
 
-from opic.cli import NOT_BUILT_YET
+from opic.cli.main import NOT_BUILT_YET
 from opic.client import AsyncClient, Client
 from opic.settings import Settings
-from opic.traps import Traps
+from opic.urls.traps import Traps
 
 README = ROOT / "README.md"
 README_LINES_MAX = 150

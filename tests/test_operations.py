@@ -11,7 +11,7 @@ from prometheus_files import ROW, documented, metrics_in, names, rules
 from repository import ROOT
 from test_deploy import SETTINGS
 
-from opic.cli_kafka import letters_app, topics_app
+from opic.cli.kafka import letters_app, topics_app
 from opic.store.library import LIBRARY
 
 PAGE = ROOT / "docs/operations.md"
@@ -96,7 +96,7 @@ def test_each_metric_exists() -> None:
 
 
 def test_tables_name_the_metrics_of_the_code() -> None:
-    source = (ROOT / "opic/api/metrics.py").read_text() + (ROOT / "opic/health.py").read_text()
+    source = (ROOT / "opic/api/metrics.py").read_text() + (ROOT / "opic/ingest/worker_health.py").read_text()
     in_code = set(re.findall(r'"(opic_[a-z_]+)"', source))
     rows = [name for name, *_ in ROW.findall(TEXT)]
     assert in_code == {name.removesuffix("_total") for name in rows}

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from opic.cash import CLOCK_LIMIT, CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, Flag, Rules
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger
+from opic.model.cash import CLOCK_LIMIT, CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, CrawlRules, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
 
 FIRST_DAY_S = 1_600_000_000
 LOG_US = (FIRST_DAY_S + 60 * 86_400) * MILLION  # The log's time; events may be weeks older.
@@ -49,20 +49,24 @@ SPELLINGS: dict[str, str | None] = {  # How a link may be written -> the page it
 PAGES = st.sampled_from(URLS)
 LINKS = st.lists(st.sampled_from(tuple(SPELLINGS)), max_size=6)
 HOURS = st.integers(0, 24 * 40)
-TINY = Rules(grant=64, minted=64 * 12, regrant_ppm=100_000)  # The pool of seven pages is soon short of a further grant.
+TINY = CrawlRules(
+    grant=64, minted=64 * 12, regrant_ppm=100_000
+)  # The pool of seven pages is soon short of a further grant.
 RULES = (
-    Rules(),
-    Rules(regrant_ppm=0),
-    Rules(regrant_ppm=500_000),
-    Rules(q=500_000, inflow=False),
-    Rules(q=1_234, measures_max=1),
-    Rules(grant=64),  # One per cent of it is less than a grain: there are no further grants.
+    CrawlRules(),
+    CrawlRules(regrant_ppm=0),
+    CrawlRules(regrant_ppm=500_000),
+    CrawlRules(q=500_000, inflow=False),
+    CrawlRules(q=1_234, measures_max=1),
+    CrawlRules(grant=64),  # One per cent of it is less than a grain: there are no further grants.
     TINY,
     CONTINUOUS,
     replace(CONTINUOUS, minted=1_009, q=300_000, inflow=False, measures_max=1),  # Hardly a remainder is 0.
     replace(CONTINUOUS, minted=(1 << 53) - 1),
-    Rules(minted=MINTED_GRAINS),
-    Rules(minted=MINTED_GRAINS, grant=1 << 50),  # Clock and cash pass 2^53; no test reads so often as to pass 2^62.
+    CrawlRules(minted=MINTED_GRAINS),
+    CrawlRules(
+        minted=MINTED_GRAINS, grant=1 << 50
+    ),  # Clock and cash pass 2^53; no test reads so often as to pass 2^62.
 )
 
 
@@ -191,7 +195,7 @@ class Witness:
 class Crawl:
     """A ledger, its witness and the log that both were fed, one record at a time."""
 
-    rules: Rules
+    rules: CrawlRules
     ledger: Ledger = field(init=False)
     witness: Witness = field(default_factory=Witness)
     log: list[Record] = field(default_factory=list)
@@ -256,7 +260,7 @@ class LedgerMachine(RuleBasedStateMachine):
     web: dict[str, list[str]]
 
     @initialize(rules=st.sampled_from(RULES), web=st.fixed_dictionaries(dict.fromkeys(URLS, LINKS)))
-    def genesis(self, rules: Rules, web: dict[str, list[str]]) -> None:
+    def genesis(self, rules: CrawlRules, web: dict[str, list[str]]) -> None:
         self.crawl, self.web = Crawl(rules), web
 
     @rule(url=PAGES, hours=HOURS)

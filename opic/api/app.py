@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from inspect import getdoc
 from typing import Any, Final
 
@@ -22,14 +23,14 @@ from opic.api import models, models_console
 from opic.api import models_politeness as manners
 from opic.api import models_rules as rules
 from opic.api import models_sites as sites
-from opic.api.bodies import JSON, LINES, MSGPACK
 from opic.api.calls import Calls, Service
 from opic.api.console import PAGE_PATHS, page
-from opic.api.direct import Direct, OnError, Routes
-from opic.api.fresh import KEPT, Fresh
-from opic.api.gate import OPEN_PATHS, Gate
+from opic.api.etags import KEPT, Fresh
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
+from opic.api.middleware import OPEN_PATHS, Gate
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
+from opic.api.request_bodies import JSON, LINES, MSGPACK
+from opic.api.router import Direct, OnError, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
 
 log = logging.getLogger("opic.api")
@@ -111,40 +112,44 @@ class _App(FastAPI):
         return self.openapi_schema
 
 
-def _add_calls(app: FastAPI, calls: Calls) -> None:
-    def add(
-        method: str,
-        path: str,
-        call: Callable[..., Any],
-        answer: type[BaseModel],
-        problems: tuple[int, ...],
-        *,
-        status: int = 200,
-        body: dict[str, Any] | None = None,
-        headers: tuple[dict[str, Any], ...] = (),
-    ) -> None:
-        summary, _, more = (getdoc(call) or "").partition("\n")
-        refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
-        app.add_api_route(
-            path,
-            call,
-            methods=[method],
-            status_code=status,
-            response_class=Json,
-            response_model=None,
-            responses={
-                status: {"model": answer, "description": getdoc(answer)},
-                **described(*refused, *problems, 500),
-            },
-            summary=summary.rstrip("."),
-            description=more.strip(),
-            openapi_extra={
-                **({"requestBody": {"required": True, "content": body}} if body else {}),
-                **({"parameters": list(headers)} if headers else {}),
-            },
-        )
-        app.state.direct.add(method, path, app.routes[-1], call)
+def _add_call(  # noqa: PLR0917 - a row of a table
+    app: FastAPI,
+    method: str,
+    path: str,
+    call: Callable[..., Any],
+    answer: type[BaseModel],
+    problems: tuple[int, ...],
+    *,
+    status: int = 200,
+    body: dict[str, Any] | None = None,
+    headers: tuple[dict[str, Any], ...] = (),
+) -> None:
+    """Serve a call, and describe it by its docstring and its answer's."""
+    summary, _, more = (getdoc(call) or "").partition("\n")
+    refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
+    app.add_api_route(
+        path,
+        call,
+        methods=[method],
+        status_code=status,
+        response_class=Json,
+        response_model=None,
+        responses={
+            status: {"model": answer, "description": getdoc(answer)},
+            **described(*refused, *problems, 500),
+        },
+        summary=summary.rstrip("."),
+        description=more.strip(),
+        openapi_extra={
+            **({"requestBody": {"required": True, "content": body}} if body else {}),
+            **({"parameters": list(headers)} if headers else {}),
+        },
+    )
+    app.state.direct.add(method, path, app.routes[-1], call)
 
+
+def _add_calls(app: FastAPI, calls: Calls) -> None:
+    add = partial(_add_call, app)
     posted = (400, 403, 413, 415, 422, 501, 503)
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)

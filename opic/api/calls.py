@@ -12,23 +12,23 @@ from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from opic.admission import check_policy
 from opic.api import models, models_console, models_rules
 from opic.api import models_politeness as manners
 from opic.api import models_sites as sites
-from opic.api.bodies import Asked, idempotency_key, media_type, read_asked, read_body
-from opic.api.intake import Intake, take
+from opic.api.coalescing import Coalescer, while_connected
+from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
-from opic.api.together import Together, while_connected
-from opic.classes import check_classes
+from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.errors import BadInput
-from opic.events import Limits
-from opic.frontier import Manners, Wish
-from opic.inflow import inflow
-from opic.log import Call
-from opic.query import Ask, Importances
-from opic.service import Backend
-from opic.urls import canonical_host, canonical_url
+from opic.frontier import Manners, PagesRequest
+from opic.frontier.admission import check_policy
+from opic.ingest.event_log import KeyedCall
+from opic.model.classes import check_classes
+from opic.model.events import EventLimits
+from opic.query.inflow import inflow
+from opic.query.queries import Ask, ImportanceAnswer
+from opic.service.service import Backend
+from opic.urls.canonical import canonical_host, canonical_url
 
 TOGETHER_URLS: Final = 200  # A call about more pages, or by a window policy, has a thread for itself: it may take long.
 SLOW_THREADS: Final = 4
@@ -55,13 +55,13 @@ class Calls:
         self._handed = handed
         self._service = service
         self._settings = service.backend.settings
-        self._pages = Together[Ask, Importances](self._importances, "importance")
-        self._slow_pages = Together[Ask, Importances](self._importances, "slow importance", 1, SLOW_THREADS)
+        self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
+        self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._ready_threads: anyio.CapacityLimiter | None = None
         # Slow on a topic, or on a long series: however many ask, each is worked out by one thread, for all of them.
-        self._dead_letters = Together(self._newest_letters, "opic-letters")
-        self._series = Together(self._series_and_curve, "opic-series")
-        self._wishes = Together[Wish, Mapping[str, object]](self._next, "next")
+        self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
+        self._series = Coalescer(self._series_and_curve, "opic-series")
+        self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
 
     async def post_events(self, request: Request) -> Response:
         """Take one crawl event, an array of them, or JSON Lines; JSON, or MessagePack.
@@ -76,11 +76,11 @@ class Calls:
         return await _in_thread(lambda: self._take(body, form, key), 202)
 
     def _take(self, body: bytes, form: str, key: str | None) -> Mapping[str, object]:
-        def judge(now_us: int, limits: Limits) -> Intake:
+        def judge(now_us: int, limits: EventLimits) -> Intake:
             return take(body, form, now_us=now_us, limits=limits)
 
         if key is not None:
-            intake = self._service.backend.accept_once(Call.of(key, form, body), judge)
+            intake = self._service.backend.accept_once(KeyedCall.of(key, form, body), judge)
         else:
             intake = judge(time.time_ns() // 1000, self._settings.limits())
             if intake.values:
@@ -138,7 +138,7 @@ class Calls:
         """Return which URLs may be suggested and what counts as a trap, as set now."""
         return await _in_thread(lambda: self._service.backend.admission.policy().shown())
 
-    def _importances(self, asked: Sequence[Ask]) -> Sequence[Importances | Exception]:
+    def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)
 
     async def post_next(self, request: Request) -> Response:
@@ -164,7 +164,7 @@ class Calls:
         self._handed(found)
         return Json({**found, "as_of": now})
 
-    def _next(self, wishes: Sequence[Wish]) -> Sequence[Mapping[str, object]]:
+    def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
         backend = self._service.backend
         backend.check_room()  # A lease is written; and what came of it could not be told.
         # A store that stands still makes crawlers give up. What is sent to it takes effect when it goes on, so it is
@@ -241,12 +241,12 @@ class Calls:
         found = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
         return await _in_thread(lambda: self._told(asked.urls, found))
 
-    async def _ask_for(self, ask: Ask) -> Importances:
+    async def _ask_for(self, ask: Ask) -> ImportanceAnswer:
         static = (ask.policy or self._service.backend.query.policy) == "static"
         together = self._pages if static and len(ask.urls) <= TOGETHER_URLS else self._slow_pages
         return await together.ask(ask)
 
-    def _told(self, urls: Sequence[str], found: Importances) -> Mapping[str, object]:
+    def _told(self, urls: Sequence[str], found: ImportanceAnswer) -> Mapping[str, object]:
         pages = [page or self._never_seen(url) for url, page in zip(urls, found.pages, strict=True)]
         return {"pages": pages, **_times(found)}
 
@@ -381,6 +381,6 @@ async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200)
     return await run_in_threadpool(lambda: Json(ask(), status))
 
 
-def _times(found: Importances) -> dict[str, float]:
+def _times(found: ImportanceAnswer) -> dict[str, float]:
     """Return of when an answer is."""
     return {"as_of": found.as_of} | ({} if found.rank_as_of is None else {"rank_as_of": found.rank_as_of})

@@ -20,18 +20,18 @@ from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from opic import __version__
-from opic.api.beside import Beside
-from opic.api.census import Census, count
-from opic.cash import MILLION, ROUND_BITS, Books
+from opic.api.frontier_counts import Census, count
+from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreUnavailable
-from opic.events import Outcome
-from opic.log import Positions
-from opic.replica.crawl import Standing
-from opic.service import Backend
+from opic.ingest.event_log import Positions
+from opic.ingest.step_counts import Tallied
+from opic.model.cash import MILLION, ROUND_BITS, Books
+from opic.model.events import Outcome
+from opic.replica.crawl import ReplicaStanding
+from opic.service.service import Backend
 from opic.store.connection import store_errors
 from opic.store.library import primaries
 from opic.store.shard import books_of
-from opic.tally import Tallied
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
@@ -284,7 +284,7 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     yield _gauge("opic_estimate_age_seconds", about, counted.age_seconds)
 
 
-def _of_replicas(standing: list[Standing]) -> Iterator[Metric]:
+def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
     """Tell how far this endpoint follows the shards, the store being there or not."""
     for kind, name, about, values in (
         (GaugeMetricFamily, "opic_replica_lsn", "The last record of a shard's journal that this endpoint has.", "lsn"),

@@ -10,10 +10,10 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from opic.classes import WEIGHT_MAX
 from opic.errors import BadInput
-from opic.events import CrawlEvent
-from opic.series import NUMBER, Window
+from opic.model.classes import WEIGHT_MAX
+from opic.model.events import CrawlEvent
+from opic.model.series import NUMBER, Window
 
 CRAWLER_CHARS_MAX: Final = 200
 DOMAIN_CHARS_MAX: Final = 255

@@ -4,18 +4,18 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from opic.rules import NOTE_CHARS_MAX, PATTERN_BYTES_MAX, RULES_MAX
-from opic.traps import NUMBER_MAX, WINDOW, Traps
+from opic.urls.rules import NOTE_CHARS_MAX, PATTERN_BYTES_MAX, RULES_MAX
+from opic.urls.traps import NUMBER_MAX, WINDOW, Traps
 
 HOST_CHARS_MAX: Final = 255
 PLAIN: Final = Traps()
 
 
-class _Body(BaseModel):
+class _RulesBody(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
 
-class Rule(_Body):
+class Rule(_RulesBody):
     """A rule: all that is given has to hold of a URL."""
 
     effect: Literal["allow", "deny"] = Field(description="Denied pages stay known and keep their cash.")
@@ -49,7 +49,7 @@ def _share(what: str, default: float) -> Any:
     )
 
 
-class Thresholds(_Body):
+class Thresholds(_RulesBody):
     """What counts as a trap; what is left out is the default."""
 
     on: bool = Field(default=PLAIN.on, description="False: no trap is looked for.")
@@ -68,7 +68,7 @@ class Thresholds(_Body):
     site_share: float = _share("one outgrown domain, while others have pages to offer", PLAIN.site_share)
 
 
-class Rules(_Body):
+class Rules(_RulesBody):
     """Rules and thresholds, in the place of those before."""
 
     rules: list[Rule] = Field(

@@ -27,7 +27,7 @@ from opic.errors import (
     Refused,
     StoreUnavailable,
 )
-from opic.urls import shown
+from opic.urls.canonical import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.

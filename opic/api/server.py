@@ -18,7 +18,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
-from opic.api.wire import LOOK_SECONDS, Config, Limits, Watch, Wire
+from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
 
 BACKLOG: Final = 2_048
@@ -128,7 +128,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B008 - frozen
+def make_server(app: FastAPI, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
     """Configure a server: our own log lines, HTTP/1.1 only, limits on what is waited for.
 
     Args:
@@ -149,7 +149,7 @@ def make_server(app: FastAPI, limits: Limits = Limits()) -> Server:  # noqa: B00
         backlog=BACKLOG,
         timeout_graceful_shutdown=GRACE_SECONDS,
     )
-    config.watch = Watch(limits)
+    config.watch = ConnectionWatch(limits)
     config.timeout_keep_alive = math.ceil(config.watch.limits.idle_seconds)
     return Server(config)
 
@@ -173,7 +173,7 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8080,
     sockets: list[socket.socket] | None = None,
-    limits: Limits = Limits(),  # noqa: B008 - frozen
+    limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
 ) -> None:
     """Serve until SIGINT or SIGTERM; return once the requests in hand are answered, after GRACE_SECONDS at most.
 

@@ -3,12 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opic.frontier.explain import Standing, against, place_in_order, state_of
-from opic.frontier.hand import Admission, Hand
-from opic.frontier.held import Manners, read_manners, write_manners
-from opic.frontier.wish import Politeness, Terms, Wish
+from opic.frontier.admission import Admission
+from opic.frontier.held_pages import Manners, read_manners, write_manners
+from opic.frontier.requests import FrontierTerms, PagesRequest, PolitenessSettings
+from opic.frontier.scheduler import Scheduler
+from opic.frontier.standing import PageStanding, against, place_in_order, state_of
 from opic.replica import Crawl
-from opic.urls import URL_BYTES_MAX, canonical_url, host_of
+from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
 
 
 class Frontier:
@@ -17,7 +18,7 @@ class Frontier:
     def __init__(
         self,
         crawl: Crawl,
-        politeness: Politeness | None = None,
+        politeness: PolitenessSettings | None = None,
         discovery: float = 1.0,
         *,
         share: float | None = None,
@@ -33,9 +34,9 @@ class Frontier:
                 purely by cash if None.
             admission: says which pages are never to be offered.
         """
-        self.crawl, self.politeness = crawl, politeness or Politeness()
+        self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.admission = discovery, admission
-        self._hand = Hand(crawl, Terms(self.politeness, discovery, share), admission)
+        self._hand = Scheduler(crawl, FrontierTerms(self.politeness, discovery, share), admission)
 
     def next(
         self,
@@ -74,15 +75,17 @@ class Frontier:
         )
         return self.next_many([wish])[0]
 
-    def wish(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> Wish:
+    def wish(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> PagesRequest:
         """Check what is asked for, as by `next`.
 
         Raises:
             BadInput: a parameter can't be taken.
         """
-        return Wish.of(n, self.politeness.lease_seconds if lease_seconds is None else lease_seconds, mode=mode, **more)
+        return PagesRequest.of(
+            n, self.politeness.lease_seconds if lease_seconds is None else lease_seconds, mode=mode, **more
+        )
 
-    def next_many(self, wishes: Sequence[Wish]) -> list[dict[str, object]]:
+    def next_many(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Answer several wishes by one look and, mostly, one round trip, as if they had come one after the other."""
         return self._hand.serve(wishes)
 
@@ -103,7 +106,7 @@ class Frontier:
         wish = self.wish(n, domain=domain, mode=mode)
         return self.crawl.steadily(lambda: self._peeked(wish))
 
-    def _peeked(self, wish: Wish) -> dict[str, object]:
+    def _peeked(self, wish: PagesRequest) -> dict[str, object]:
         places = self._hand.peek(wish)
         if not places:
             return {"pages": []}
@@ -147,7 +150,7 @@ class Frontier:
         if place is None:
             return None
         host = host_of(canonical)
-        standing = Standing.read(self.crawl, place, host, self.politeness)
+        standing = PageStanding.read(self.crawl, place, host, self.politeness)
         state, cash = int(rows.state[0]), int(rows.cash[0])
         why_not = against(standing, state, cash, host)
         if self.admission is not None and self.admission.is_shut(place):

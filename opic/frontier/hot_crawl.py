@@ -9,20 +9,21 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 
-from opic.cash import Books, Flag
 from opic.errors import StoreUnavailable
-from opic.frontier.held import read_held, read_released, read_stamps
-from opic.frontier.hot_order import Bools, HotOrder, Int64s
+from opic.frontier.admission import Admission, Ration
+from opic.frontier.held_pages import read_held, read_released, read_stamps
+from opic.frontier.hot_order import HotOrder, Int64s
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.picking import Fit, Picked, Within, first_free, pick
-from opic.frontier.wish import Terms
+from opic.frontier.requests import FrontierTerms
+from opic.model.cash import Books, Flag
 from opic.replica import Crawl
 from opic.replica.effect import Effect
-from opic.urls import registered_domain, shard_of
+from opic.urls.canonical import registered_domain, shard_of
 
 PAGES_EXACT: Final = 100_000  # Up to so many pages,
 HELD_EXACT: Final = 5_000  # and leases, waits and delays, each answer is of the very state that the store then has.
@@ -31,22 +32,6 @@ PICKS_MAX: Final = 40  # Of one choice, after the store was made anew or pages w
 JUDGE_REST: Final = 20  # On a larger store, pages have their turn after so many times what the last ones took.
 LEASE_SECONDS_MIN: Final = 0.05  # A lease that is over binds for so long, until it is swept.
 OVERDRAWN_SECONDS: Final = 1.0
-
-
-class Judge(Protocol):
-    """Tells which pages may not be offered, whatever cash they have."""
-
-    def look(self) -> object:
-        """Go by what is set; the same object as before while that, and what was said of pages, still holds."""
-
-    def shut(self, shard: int, ids: Int64s) -> Bools | None:
-        """Return which pages are not to be offered, as far as they were judged; None: none. Asks nobody."""
-
-    def judge(self, shard: int, ids: Int64s) -> Int64s:
-        """Return those of some pages that are not to be offered, judging those that were not."""
-
-    def judge_next(self, shard: int) -> Int64s:
-        """Judge some more pages as they became known; return those of them that are not to be offered."""
 
 
 @dataclass(slots=True)
@@ -60,9 +45,9 @@ class _Domain:
 class HotCrawl:
     """For one thread at a time, beside those that let the replicas follow."""
 
-    def __init__(self, crawl: Crawl, terms: Terms, judge: Judge | None) -> None:
+    def __init__(self, crawl: Crawl, terms: FrontierTerms, admission: Admission | None) -> None:
         """Nothing is ordered yet."""
-        self.crawl, self.terms, self._judge = crawl, terms, judge
+        self.crawl, self.terms, self._admission = crawl, terms, admission
         self._shards: list[HotShard | None] = [None] * len(crawl)
         self.stale: set[int] = set()  # Shards of which all that is held is to be read anew.
         self._rules: object = None
@@ -136,7 +121,7 @@ class HotCrawl:
             with replica.lock:
                 hot = self._shards[shard]
                 if hot is None or hot.loads != replica.loads:
-                    shut = partial(self._judge.shut, shard) if self._judge is not None else None
+                    shut = partial(self._admission.shut, shard) if self._admission is not None else None
                     hot = HotShard(replica, self.terms.politeness, self.terms.discovery, shut)
                     self._shards[shard] = hot
                     self._domains.clear()
@@ -153,19 +138,19 @@ class HotCrawl:
         self.stale -= set(shards)
 
     def _judge_more(self) -> None:
-        if self._judge is None:
+        if self._admission is None:
             return
-        rules = self._judge.look()
+        rules = self._admission.look()
         if rules is not self._rules:
             self._rules = rules
             for shard in range(len(self.crawl)):
                 self._shut(shard, np.arange(len(self.crawl.replicas[shard])))
         if self.is_exact():
             for shard in range(len(self.crawl)):
-                self._shut(shard, self._judge.judge_next(shard))
+                self._shut(shard, self._admission.judge_next(shard))
         elif time.monotonic() >= self._judged_next:  # A page that is chosen before its turn is judged then.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
-            self._shut(self._judged_shard, self._judge.judge_next(self._judged_shard))
+            self._shut(self._judged_shard, self._admission.judge_next(self._judged_shard))
             self._judged_next = time.monotonic() + JUDGE_REST * (time.thread_time() - began)
 
     def _shut(self, shard: int, ids: Int64s) -> None:
@@ -225,11 +210,13 @@ class HotCrawl:
 
     # Choices.
 
-    def pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Any = None) -> Picked:
+    def pick(
+        self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None = None
+    ) -> Picked:
         """Return the first free pages, most cash first, all of them judged; see `opic.frontier.picking.pick`."""
         return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration))
 
-    def _pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Any) -> Picked:
+    def _pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None) -> Picked:
         wider = count
         for _ in range(PICKS_MAX):
             with self.locked():
@@ -252,16 +239,16 @@ class HotCrawl:
 
     def _judged_shut(self, found: Picked) -> bool:
         """Judge pages that were chosen; tell whether one of them is not to be offered."""
-        if self._judge is None:
+        if self._admission is None:
             return False
         any_shut = False
         for shard in np.unique(found.shards).tolist():
-            shut = self._judge.judge(shard, found.ids[found.shards == shard])
+            shut = self._admission.judge(shard, found.ids[found.shards == shard])
             self._shut(shard, shut)
             any_shut |= len(shut) > 0
         return any_shut
 
-    def _fit_of(self, ration: Any) -> Fit | None:
+    def _fit_of(self, ration: Ration | None) -> Fit | None:
         if ration is None:
             return None
         shards = len(self.crawl)

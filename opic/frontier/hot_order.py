@@ -15,9 +15,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import CLASS_BITS, Flag
 from opic.frontier.host_pages import HostPages
 from opic.frontier.timers import SparseTimes, Timers
+from opic.model.cash import CLASS_BITS, Flag
 
 Int64s = NDArray[np.int64]
 Keys = NDArray[Any]  # int64, or float64 where pages never read are weighed.
@@ -48,7 +48,7 @@ class OrderColumns(Protocol):
 
     @property
     def state(self) -> NDArray[np.uint8]:
-        """Bits of `opic.cash.Flag`, and the class."""
+        """Bits of `opic.model.cash.Flag`, and the class."""
 
     @property
     def host(self) -> NDArray[np.integer]:

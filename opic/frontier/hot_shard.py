@@ -11,12 +11,12 @@ from typing import Final
 
 import numpy as np
 
-from opic.cash import MILLION
-from opic.frontier.held import Held
+from opic.frontier.held_pages import Held
 from opic.frontier.hot_order import HELD, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
+from opic.frontier.requests import PolitenessSettings
 from opic.frontier.timers import Floats
-from opic.frontier.wish import Politeness
+from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
 
@@ -44,7 +44,7 @@ class ShardColumns:
 
     @property
     def state(self) -> "np.ndarray[tuple[int], np.dtype[np.uint8]]":
-        """Bits of `opic.cash.Flag`, and the class."""
+        """Bits of `opic.model.cash.Flag`, and the class."""
         return self._replica.columns.state
 
     @property
@@ -72,7 +72,7 @@ class HotShard:
     def __init__(
         self,
         replica: Replica,
-        politeness: Politeness,
+        politeness: PolitenessSettings,
         discovery: float = 1.0,
         shut: Callable[[Int64s], Bools | None] | None = None,
     ) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from opic.frontier.wish import Politeness
+from opic.frontier.requests import PolitenessSettings
 from opic.replica.effect import Head
 from opic.replica.follow import head_of
 from opic.store import Keys
@@ -38,7 +38,7 @@ class Granted(NamedTuple):
     delay_seconds: float  # For so long its host rests; 0 if it does not.
 
 
-class Refused(NamedTuple):
+class RefusedPage(NamedTuple):
     """A page that was not leased."""
 
     place: int
@@ -56,7 +56,7 @@ class LeaseAnswer:
     stamp: LeaseStamp
     running: int  # Leases, these among them.
     granted: list[Granted]
-    refused: list[Refused]
+    refused: list[RefusedPage]
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
@@ -73,7 +73,7 @@ class LeaseAnswer:
                 for i in range(0, len(flat), 3)
             ],
             [
-                Refused(refused[i] - 1, refused[i + 1] != PAGE_HELD, refused[i + 2], refused[i + 1] == HOST_FULL)
+                RefusedPage(refused[i] - 1, refused[i + 1] != PAGE_HELD, refused[i + 2], refused[i + 1] == HOST_FULL)
                 for i in range(0, len(refused), 3)
             ],
         )
@@ -81,7 +81,7 @@ class LeaseAnswer:
 
 def lease_command(
     keys: Keys,
-    politeness: Politeness,
+    politeness: PolitenessSettings,
     pages: Sequence[tuple[int, str]],
     quotas: Sequence[Quota],
     *,

@@ -12,7 +12,7 @@ from opic.errors import BadInput
 from opic.frontier.hot_order import Int64s
 from opic.replica import Crawl
 from opic.replica.crawl import Place
-from opic.urls import shown
+from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
 LEASE: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})")  # Shard, page, end of the lease in microseconds.

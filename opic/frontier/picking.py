@@ -48,7 +48,7 @@ class Within:
         return known[1]
 
 
-class Source(Protocol):
+class PageSource(Protocol):
     """Pages of a shard in their order, a stretch at a time."""
 
     shard: int
@@ -272,8 +272,10 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
     return float(np.maximum(order.free_at(ids), order.host_free[hosts]).min(initial=np.inf))
 
 
-def _sources(orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, *, listed: bool) -> list[Source]:
-    found: list[Source] = []
+def _sources(
+    orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, *, listed: bool
+) -> list[PageSource]:
+    found: list[PageSource] = []
     for shard, order in enumerate(orders):
         inside = None
         if within is not None:
@@ -288,7 +290,7 @@ def _sources(orders: Sequence[HotOrder], sides: Sequence[int], within: Within | 
     return found
 
 
-def _merge(orders: Sequence[HotOrder], sources: Sequence[Source], count: int, fit: Fit | None) -> Picked:
+def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None) -> Picked:
     """Take pages from sources in the order over all of them: more than `count`, if there are more."""
     size, have = max(STRETCH, 2 * count), 0
     nothing = np.empty(0, np.int64)
@@ -321,7 +323,7 @@ def _merge(orders: Sequence[HotOrder], sources: Sequence[Source], count: int, fi
     return Picked(columns[0], columns[1], columns[2], columns[3], 0)
 
 
-def _upto(sources: Sequence[Source]) -> tuple[Int64s, Int64s, Keys]:
+def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
     """Take from sources what comes before all that was not looked at in any, merged: shards, ids and negative keys."""
     ends = [(source.neg[-1], source.shard, int(source.ids[-1])) for source in sources if not source.done]
     parts: list[tuple[Int64s, Int64s, Keys]] = []

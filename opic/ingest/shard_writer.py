@@ -16,16 +16,16 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import DAY_US
 from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, StoreUnavailable, TailLost, UrlMissing
-from opic.events import Limits
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
+from opic.model.cash import DAY_US
+from opic.model.events import EventLimits
 from opic.replica.batch import Batch, Input
 from opic.replica.effect import Effect, Head
-from opic.replica.far import FAR_MAX, Far
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower
+from opic.replica.remote_pages import FAR_MAX, RemotePages
 from opic.replica.replica import Before, Replica
 from opic.replica.urls import read_urls
 from opic.store.connection import Line, store_errors
@@ -68,9 +68,9 @@ class ShardWriter:
     def __init__(
         self,
         shard: Shard,
-        limits: Limits | None = None,
+        limits: EventLimits | None = None,
         retry_seconds: float = 60.0,
-        far: Far | None = None,
+        far: RemotePages | None = None,
         journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
         """Write to an open shard.
@@ -82,9 +82,9 @@ class ShardWriter:
             far: pages of other shards, as writers of these know them that write in turn with this one.
             journal_bytes: what the journal of this shard may take of its server's memory.
         """
-        self.shard, self.limits, self.retry_seconds = shard, limits or Limits(), retry_seconds
+        self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
         self.rules, self.shards = shard.rules, shard.shards
-        self.far = far if far is not None else Far(self.shards)
+        self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number)
         self.fingerprints = Fingerprints(shard.secret)
         self.follower = Follower(shard.client, shard.keys, self.replica)

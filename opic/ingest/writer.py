@@ -10,17 +10,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from opic.cash import payout_due
 from opic.errors import DeliveryPaused, OutboxFull, StoreError, TailLost
-from opic.events import Event, Limits, Outcome, Record, decode_record
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.shard_writer import ShardWriter, Step
+from opic.model.cash import payout_due
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.transfer import GRANTS, Transfer, source_of
 from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
-from opic.replica.far import Far
+from opic.replica.remote_pages import RemotePages
 from opic.store.connection import store_errors
-from opic.transfer import GRANTS, Transfer, source_of
-from opic.urls import host_of, shard_of
+from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.ingest")
 
@@ -39,12 +39,12 @@ class Writer:
     def __init__(
         self,
         crawl: Crawl,
-        limits: Limits | None = None,
+        limits: EventLimits | None = None,
         retry_seconds: float = 60.0,
         journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
         """Write to an open crawl; see `ShardWriter`. `journal_bytes` is for the journals of all shards together."""
-        self.crawl, self.limits = crawl, limits or Limits()
+        self.crawl, self.limits = crawl, limits or EventLimits()
         self._journal_bytes = journal_bytes // len(crawl)
         self._retry_seconds = retry_seconds
         self.entries_taken = self.deposits_taken = 0  # From outboxes, by this writer.
@@ -52,7 +52,7 @@ class Writer:
 
     def forget(self) -> None:
         """Drop all that was read of the store: one that lost its end has given ids that are other pages' by now."""
-        far = Far(len(self.crawl))
+        far = RemotePages(len(self.crawl))
         self.stores = [
             ShardWriter(shard, self.limits, self._retry_seconds, far, self._journal_bytes)
             for shard in self.crawl.shards
@@ -159,7 +159,7 @@ class Writer:
                 if not self.deliver():  # Anybody may.
                     raise
 
-    def _route(self, partition: str, event: Event) -> Iterable[tuple[int, Event]]:
+    def _route(self, partition: str, event: CheckedEvent) -> Iterable[tuple[int, CheckedEvent]]:
         """Yield the shards that an event concerns, and what it says to each."""
         shards = len(self.stores)
         if event.url:
@@ -171,7 +171,7 @@ class Writer:
             for shard, urls in seeds.items():
                 yield shard, replace(event, seeds=tuple(urls))
         elif event.concerns_classes:
-            yield self.crawl.home(partition).number, Event(Outcome.DEAD, reason=NO_CLASSES)
+            yield self.crawl.home(partition).number, CheckedEvent(Outcome.DEAD, reason=NO_CLASSES)
         else:
             yield self.crawl.home(partition).number, event
 
@@ -275,7 +275,7 @@ class Writer:
         for number, (_, fields) in zip(numbers, entries, strict=True):
             transfer = Transfer.unpack(fields[b"v"])
             record = Record(number, transfer.time_us, fields[b"v"], "transfer")
-            event = Event(Outcome.TRANSFER, transfer=transfer)
+            event = CheckedEvent(Outcome.TRANSFER, transfer=transfer)
             inputs.append(Input(source_of(at), record, event, previous=fields[b"p"]))
         return inputs
 

@@ -28,7 +28,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from opic.errors import StoreUnavailable
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.transfer import source_of
 from opic.ops.backup_check import audit_of, check_backup
 from opic.ops.backup_files import BACKUP_FORMAT, LOG_SHARD, PartFile, make_empty, parts_of, write_manifest
 from opic.replica.checkpoint import blocks_of
@@ -39,7 +40,6 @@ from opic.store.connection import store_errors
 from opic.store.keys import FORMAT
 from opic.store.library import primaries
 from opic.store.shard import Shard
-from opic.transfer import source_of
 
 HOLD_SECONDS: Final = 10.0  # After a backup that died, deliveries between shards go on this much later.
 RENEW_SECONDS: Final = 2.0
@@ -61,7 +61,7 @@ SETTINGS: Final = (
 FLEETING: Final = (
     "leases", "waits", "fails", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
 )  # fmt: skip
-log = logging.getLogger("opic.backup")
+log = logging.getLogger("opic.ops")
 
 Progress = Callable[[int, int], object]
 
@@ -106,17 +106,7 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
             raise StoreUnavailable("the shards moved on under every try to end the copy: are servers failing over?")
         files = [line for copy in copies for line in copy.finish()]
     on_progress(sum(copy.done for copy in copies), sum(copy.done for copy in copies))
-    server = primaries(client)[0].info("server")
-    manifest: dict[str, Any] = {
-        "format": BACKUP_FORMAT,
-        "id": backup_id,
-        "store_format": FORMAT,
-        "crawl": crawl.shards[0].keys.crawl,
-        "shards": len(crawl),
-        "made_at": time.time(),
-        "server": f"{server.get('server_name', 'redis')} {server.get('valkey_version', server['redis_version'])}",
-        "rules": crawl.shards[0].given(),
-    }
+    manifest = _manifest(crawl, backup_id)
     checked = check_backup(directory, manifest)
     manifest |= {
         "audit": audit_of([shard.audit for shard in checked]),
@@ -133,6 +123,21 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
     except StoreUnavailable as error:
         log.warning("the backup is whole, and /metrics will not know of it: %s", error)
     return manifest
+
+
+def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
+    """Return what a backup of a crawl is of."""
+    server = primaries(crawl.client)[0].info("server")
+    return {
+        "format": BACKUP_FORMAT,
+        "id": backup_id,
+        "store_format": FORMAT,
+        "crawl": crawl.shards[0].keys.crawl,
+        "shards": len(crawl),
+        "made_at": time.time(),
+        "server": f"{server.get('server_name', 'redis')} {server.get('valkey_version', server['redis_version'])}",
+        "rules": crawl.shards[0].given(),
+    }
 
 
 def _end(crawl: Crawl, copies: Sequence["ShardCopy"], pool: ThreadPoolExecutor) -> bool:

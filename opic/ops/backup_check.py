@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from opic.cash import Rules
 from opic.errors import SettingsError, StoreDamaged, StoreError
-from opic.ledger import Audit
+from opic.model.cash import CrawlRules
+from opic.model.ledger import BooksAudit
+from opic.model.transfer import Transfer, source_of
 from opic.ops.backup_files import LOG_SHARD, file_name, read_values
 from opic.replica.audit import audit_replica
 from opic.replica.batch import entry_digest
@@ -19,7 +20,6 @@ from opic.replica.effect import NO_DIGEST, Effect, Head
 from opic.replica.follow import head_of
 from opic.replica.replica import Replica
 from opic.store.shard import books_of
-from opic.transfer import Transfer, source_of
 
 OUTBOX = "out:"
 
@@ -39,7 +39,7 @@ class Waiting:
 class ShardChecked:
     """What the files say of one shard."""
 
-    audit: Audit
+    audit: BooksAudit
     head: Head
     offsets: dict[str, int]
     sent: dict[int, tuple[int, bytes]]  # To each shard: how many entries, the digest of the last.
@@ -49,9 +49,9 @@ class ShardChecked:
     waiting: dict[int, Waiting] = field(default_factory=dict)
 
 
-def rules_of(manifest: Mapping[str, Any]) -> Rules:
+def rules_of(manifest: Mapping[str, Any]) -> CrawlRules:
     """Return the rules of the crawl that was copied."""
-    return Rules(**{name: value for name, value in manifest["rules"].items() if name != "shards"})
+    return CrawlRules(**{name: value for name, value in manifest["rules"].items() if name != "shards"})
 
 
 def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChecked]:
@@ -74,7 +74,7 @@ def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChec
     return shards
 
 
-def audit_of(parts: Sequence[Audit]) -> dict[str, object]:
+def audit_of(parts: Sequence[BooksAudit]) -> dict[str, object]:
     """Return the audit of all shards, as a manifest has it."""
     names = ("minted", "pages", "virtual", "in_flight")
     return {name: sum(getattr(part, name) for part in parts) for name in names} | {
@@ -82,14 +82,14 @@ def audit_of(parts: Sequence[Audit]) -> dict[str, object]:
     }
 
 
-def _mismatches(audit: Audit) -> list[str]:
+def _mismatches(audit: BooksAudit) -> list[str]:
     wrong = list(audit.mismatches)
     if audit.minted != audit.pages + audit.virtual + audit.in_flight:
         wrong.append("minted is not pages + virtual + in flight")
     return wrong
 
 
-def _check_shard(directory: Path, rules: Rules, number: int) -> ShardChecked:
+def _check_shard(directory: Path, rules: CrawlRules, number: int) -> ShardChecked:
     hashes, waiting, end = _read_keys(directory / file_name(number, "keys"))
     replica = Replica(rules, number)
     try:

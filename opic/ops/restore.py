@@ -12,8 +12,8 @@ from copy import copy
 from pathlib import Path
 from typing import Any, Final
 
-from opic.cash import Books, Rules
 from opic.errors import SettingsError, StoreError
+from opic.model.cash import Books, CrawlRules
 from opic.ops.backup_check import audit_of, check_backup, rules_of
 from opic.ops.backup_files import LOG_SHARD, file_name, read_manifest, read_values
 from opic.replica.crawl import Crawl
@@ -127,7 +127,7 @@ def _end_shard(client: Client, directory: Path, keys: Keys, backup_id: str) -> N
         pipe.execute()
 
 
-def _commands(directory: Path, keys: Keys, rules: Rules) -> Iterator[Command]:
+def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Command]:
     """Yield the commands that write a shard, all but its meta and its head."""
     number = keys.shard
     for name, value in read_values(directory / file_name(number, "blocks")):

@@ -3,14 +3,14 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import CLASS_BITS, CLASSES_MAX, Flag
-from opic.ledger import Audit
+from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
+from opic.model.ledger import BooksAudit
 from opic.replica.replica import Replica, held
 
 Int64s = NDArray[np.int64]
 
 
-def audit_replica(replica: Replica, minted: int) -> Audit:
+def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     """Recount the books; hold the replica's lock.
 
     Args:
@@ -41,7 +41,7 @@ def audit_replica(replica: Replica, minted: int) -> Audit:
     if unknown := _total(v[~known]):
         wrong.append(f"{unknown} grains lie on pages that are not known")
     pages = _total(cash[live]) + _total(v[gone])
-    return Audit(minted, pages, books.pool, books.net, tuple(wrong))
+    return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
 
 
 def _count_by(slots: NDArray[np.uint8]) -> tuple[int, ...]:

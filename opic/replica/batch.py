@@ -1,8 +1,8 @@
 """A batch of events: what they do to a shard, decided on a replica's arrays and written down as one effect.
 
-The events are worked through one after the other, each seeing what those before it paid, exactly as `opic.ledger` has
-it. Only scalars are sequential: cash of the pages that are read, totals, the pool. Pages that are read or change their
-state in the batch are held as small objects meanwhile; everything else is found by numpy for the whole batch at once.
+The events are worked through one after the other, each seeing what those before it paid, exactly as in
+`opic.model.ledger`. Only scalars are sequential: cash of the pages that are read, totals, the pool. Pages that are read
+or change their state in the batch are held as small objects meanwhile; numpy finds everything else for the whole batch.
 Nothing is changed here: that is what `Replica.apply` does with the effect.
 """
 
@@ -15,15 +15,15 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
-from opic.classes import NO_ROOM, NO_WEIGHTS
 from opic.errors import BadInput, OutOfOrder
-from opic.events import Event, Limits, Outcome, Record, decode_record
+from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
+from opic.model.classes import NO_ROOM, NO_WEIGHTS
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
+from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
-from opic.replica.named import Context, Named, distinct
+from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.replica import pack_bits
-from opic.series import ENTRY_ROUNDS, ENTRY_US, Entry
-from opic.transfer import NO_NUMBERS, Transfer
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -43,10 +43,10 @@ class Input:
 
     partition: str
     record: Record
-    event: Event | None = None
+    event: CheckedEvent | None = None
     previous: bytes | None = None  # Of an outbox's entry: the digest of the one before.
 
-    def decoded(self, limits: Limits) -> Event:
+    def decoded(self, limits: EventLimits) -> CheckedEvent:
         """Return what it says."""
         if self.event is None:
             self.event = decode_record(self.partition, self.record, limits)
@@ -79,7 +79,7 @@ class Batch:
     def __init__(self, context: Context, inputs: Sequence[Input], start: int) -> None:
         """Take as many inputs from `start` on as one record of the journal takes; one that is over it goes alone."""
         self.context, self.replica, self.rules = context, context.replica, context.rules
-        self.events: list[Event] = []
+        self.events: list[CheckedEvent] = []
         end, links, size = start, 0, 0
         while end < len(inputs):
             event = inputs[end].decoded(context.limits)
@@ -130,7 +130,7 @@ class Batch:
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
         self.far_sent: list[Int64s] = []
-        self.named = Named(self.context, self.events, self.repeats)
+        self.named = PageLookup(self.context, self.events, self.repeats)
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -193,7 +193,7 @@ class Batch:
         self.known_so_far = self.named.first
         self.new_states = np.zeros(len(self.named.new_urls), np.uint8)
 
-    # One record; compare opic.ledger, method by method.
+    # One record; compare opic.model.ledger, method by method.
 
     def _work_through(self) -> None:
         """Let the records happen, one after the other."""
@@ -223,13 +223,13 @@ class Batch:
         self._await_entry()
 
     def _await_entry(self) -> None:
-        """Say from when on an entry is due; compare `opic.series.entry_due`."""
+        """Say from when on an entry is due; compare `opic.model.series.entry_due`."""
         self.next_entry_us, self.next_entry_rounds = NEVER, NEVER
         if self.entry is not None:
             self.next_entry_us = self.entry.time_us + ENTRY_US
             self.next_entry_rounds = self.entry.rounds + ENTRY_ROUNDS
 
-    def _fetched(self, event: Event, place: int, time_us: int) -> None:
+    def _fetched(self, event: CheckedEvent, place: int, time_us: int) -> None:
         """Let a crawl event happen."""
         books, outcome, page = self.books, event.outcome, self.held[self.named.own[place]]
         new = self.named.new_by_event[place]
@@ -251,7 +251,7 @@ class Batch:
         if outcome is not READ:
             self.unread.append((page.id, int(outcome is Outcome.FAILED)))
 
-    def _decide(self, one: Input, event: Event, place: int) -> None:
+    def _decide(self, one: Input, event: CheckedEvent, place: int) -> None:
         """Let any other record happen."""
         books, outcome = self.books, event.outcome
         if outcome is Outcome.SEEDS:
@@ -280,7 +280,7 @@ class Batch:
         self.books.dead_letters += 1
         self.letters += (reason, one.partition, str(one.record.offset), one.record.value)
 
-    def _define(self, one: Input, event: Event) -> None:
+    def _define(self, one: Input, event: CheckedEvent) -> None:
         try:
             if self.rules.continuous:
                 raise BadInput(NO_WEIGHTS)
@@ -297,7 +297,7 @@ class Batch:
         if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
-    def _read(self, page: _Page, event: Event, place: int, new: int) -> None:
+    def _read(self, page: _Page, event: CheckedEvent, place: int, new: int) -> None:
         """Let a page be read; `new` of its links are to pages that become known."""
         books, rules, at_us = self.books, self.rules, event.at_us
         if page.state & GONE:
@@ -370,7 +370,7 @@ class Batch:
         return found
 
     def _receive(self, one: Input, transfer: Transfer, place: int) -> None:
-        """Let what another shard sent arrive; compare `opic.ledger`, where it does so page by page."""
+        """Let what another shard sent arrive; compare `opic.model.ledger`, where it does so page by page."""
         source = int(one.partition.partition(":")[2])
         last = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
         if one.previous is not None and one.previous != last:
@@ -558,7 +558,7 @@ class Batch:
 
 
 def links_digest(packed: bytes) -> int:
-    """See `opic.ledger.links_digest`: the same, of the bytes of increasing ids."""
+    """See `opic.model.ledger.links_digest`: the same, of the bytes of increasing ids."""
     if not packed:
         return 0
     return int.from_bytes(blake2b(packed, digest_size=LINKS_DIGEST_BYTES).digest(), "little") or 1

@@ -20,12 +20,12 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from opic.classes import Classes
 from opic.errors import StoreDamaged
+from opic.model.classes import WeightClasses
+from opic.model.series import PACKED, Entry
 from opic.replica.effect import ZSTD_LEVEL, Effect, pack_lines, pairs_of, unpack_urls
 from opic.replica.index import FingerprintIndex
 from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
-from opic.series import PACKED, Entry
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
@@ -182,7 +182,7 @@ class Loading:
             at += 1
         try:
             replica.series = [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get("series", b""))]
-            replica.classes = Classes.unpack(image.get("classes", b""))
+            replica.classes = WeightClasses.unpack(image.get("classes", b""))
             if "sent" in image:
                 sent, taken = msgpack.unpackb(image["sent"], strict_map_key=False)
                 replica.sent, replica.taken = pairs_of(sent), dict(taken)

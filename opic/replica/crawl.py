@@ -16,9 +16,10 @@ from typing import Any, Final, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import Books, payout_due
 from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
-from opic.ledger import Audit, Page
+from opic.model.cash import Books, payout_due
+from opic.model.ledger import BooksAudit, LedgerPage
+from opic.model.transfer import Transfer, source_of
 from opic.replica.audit import audit_replica
 from opic.replica.effect import NO_DIGEST, Effect, Head
 from opic.replica.fingerprints import Fingerprints
@@ -29,8 +30,7 @@ from opic.replica.urls import read_urls_of_many
 from opic.store.connection import Client, store_errors
 from opic.store.durability import Durability
 from opic.store.shard import Shard, books_of
-from opic.transfer import Transfer, source_of
-from opic.urls import host_of, shard_of
+from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.replica")
 
@@ -50,7 +50,7 @@ class Outdated(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class ReplicaStanding:
     """How far a replica follows its shard's journal."""
 
     lsn: int  # Of the last record that it has.
@@ -249,11 +249,13 @@ class Crawl:
         """Return where each replica stands: where all stand still, nothing moved."""
         return [replica.head for replica in self.replicas]
 
-    def standing(self) -> list[Standing]:
+    def standing(self) -> list[ReplicaStanding]:
         """Return how far each replica follows, without asking the store anything."""
         now = time.monotonic()
         return [
-            Standing(replica.head.lsn, now - max(follower.checked_at, self._opened_at), len(replica), replica.loads)
+            ReplicaStanding(
+                replica.head.lsn, now - max(follower.checked_at, self._opened_at), len(replica), replica.loads
+            )
             for replica, follower in zip(self.replicas, self._followers, strict=True)
         ]
 
@@ -342,17 +344,17 @@ class Crawl:
         found = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [found[i] for i in ids]
 
-    def page(self, url: str) -> Page | None:
+    def page(self, url: str) -> LedgerPage | None:
         """Return a page as the ledger shows it, or None if it is not known."""
 
-        def ask() -> Page | None:
+        def ask() -> LedgerPage | None:
             (place,) = self._find([url])
             return None if place is None else self._pages(place[0], range(place[1], place[1] + 1))[0]
 
         self.follow()
         return self.steadily(ask)
 
-    def pages(self) -> Iterator[Page]:
+    def pages(self) -> Iterator[LedgerPage]:
         """Yield every known page as the ledger shows it, of one shard after the other. For tests and exports.
 
         Raises:
@@ -368,13 +370,13 @@ class Crawl:
                     raise StoreUnavailable(f"shard {number} was loaded anew while its pages were read: ask again")
                 yield from found
 
-    def _pages(self, number: int, ids: range) -> list[Page]:
+    def _pages(self, number: int, ids: range) -> list[LedgerPage]:
         urls, found = self.urls_in(number, ids), []
         with self.replicas[number].reading() as replica:
             columns, histories = replica.columns, replica.histories
             for page_id, url in zip(ids, urls, strict=True):
                 row = int(columns.row[page_id])
-                page = Page(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
+                page = LedgerPage(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
                 page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
                 page.reads, page.digest = int(histories.rows.reads[row]), int(histories.rows.digest[row])
                 page.times_gone = int(histories.rows.times_gone[row])
@@ -442,7 +444,7 @@ class Crawl:
         books = self.books()  # Read after the outboxes: a grant that is decided in between shows in the credits.
         return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
 
-    def audit(self) -> tuple[Audit, list[Audit]]:
+    def audit(self) -> tuple[BooksAudit, list[BooksAudit]]:
         """Recount the books of all shards: over all of them, and each. Each shard's are of one journal position.
 
         Of each pair, what one sent and the other has not taken must be in the outbox; and where nothing moved
@@ -472,9 +474,9 @@ class Crawl:
                 if grains != in_flight:
                     wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
                 wrong += branches
-        return Audit(minted, pages, virtual, in_flight, tuple(wrong)), parts
+        return BooksAudit(minted, pages, virtual, in_flight, tuple(wrong)), parts
 
-    def _audits(self) -> list[Audit]:
+    def _audits(self) -> list[BooksAudit]:
         parts = []
         for shard, replica in zip(self.shards, self.follow(), strict=True):
             with replica.reading():

@@ -22,8 +22,8 @@ import numpy as np
 import zstandard
 from numpy.typing import NDArray
 
-from opic.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
 from opic.errors import StoreDamaged
+from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]

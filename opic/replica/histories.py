@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import ANCHOR_ROUNDS, Anchor, Rules
-from opic.ledger import Measure
-from opic.replica.growing import Growing, Undo
+from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules
+from opic.model.ledger import PageMeasure
+from opic.replica.columns import Growing, Undo
 
 Int64s = NDArray[np.int64]
 Uint32s = NDArray[np.uint32]
@@ -73,7 +73,7 @@ class Measures:
 class Histories:
     """Rows of pages, numbered from 1; 0 is a page that has none."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CrawlRules) -> None:
         """Start without rows."""
         self.rules = rules
         self.rows, self.slots, self.anchors = _Rows(), _Slots(), _Anchors()
@@ -162,7 +162,7 @@ class Histories:
         return slots
 
     def _anchor(self, rows: Uint32s, clock: Int64s) -> None:
-        """Compare `opic.cash.roll`: the first anchor, then the last two that are ANCHOR_ROUNDS apart."""
+        """Compare `opic.model.cash.roll`: the first anchor, then the last two that are ANCHOR_ROUNDS apart."""
         a = self.anchors
         last = np.where(a.anchored[rows] > 1, a.clock_2[rows], a.clock_1[rows])
         due = (a.anchored[rows] == 0) | (clock - last >= ANCHOR_ROUNDS * self.rules.minted)
@@ -200,11 +200,11 @@ class Histories:
             some, slots = some[more], self.slots.older[slots[more]]
         return Measures(starts, self.slots.clock[of], self.slots.cash[of], self.slots.at_us[of])
 
-    def measures_of(self, row: int) -> list[Measure]:
+    def measures_of(self, row: int) -> list[PageMeasure]:
         """Return the measures of one page, oldest first."""
         found = self.measures(np.array([row], np.uint32))
         columns = (found.clock.tolist(), found.cash.tolist(), found.at_us.tolist())
-        return [Measure(*numbers) for numbers in zip(*columns, strict=True)]
+        return [PageMeasure(*numbers) for numbers in zip(*columns, strict=True)]
 
     def anchors_of(self, row: int) -> tuple[Anchor, ...]:
         """Return the anchors of one page."""

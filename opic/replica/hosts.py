@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import BadUrl
-from opic.texts import Texts
-from opic.urls import canonical_url, host_of, registered_domain
+from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.url_batch import UrlBatch
 
 Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
@@ -80,7 +80,7 @@ class HostTable:
         joined = "\n".join(texts)
         if not joined.isascii() or joined.count("\n") != len(texts) - 1:
             return [_canonical(text, bytes_max) for text in texts]
-        found = Texts(texts)
+        found = UrlBatch(texts)
         heads, firsts, lasts = found.heads()
         sure = (heads & found.plain() & (found.lengths() <= bytes_max)).tolist()
         known = self._number
@@ -94,7 +94,7 @@ class HostTable:
 
         New hosts have the numbers that `append` will give them. The table stays as it is.
         """
-        authorities = Texts(urls).authorities() if urls else []
+        authorities = UrlBatch(urls).authorities() if urls else []
         known = self._number  # Most authorities are a host as they stand.
         numbers = [known.get(authority, -1) for authority in authorities]
         if -1 not in numbers:

@@ -18,16 +18,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.cash import Books, Flag, Rules
-from opic.classes import Classes
 from opic.errors import StoreUnavailable
+from opic.model.cash import Books, CrawlRules, Flag
+from opic.model.classes import WeightClasses
+from opic.model.series import ENTRIES_MAX, PACKED, Entry
+from opic.replica.columns import Growing, Undo
 from opic.replica.effect import Effect, Head
-from opic.replica.growing import Growing, Undo
 from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.url_tail import UrlTail
-from opic.series import ENTRIES_MAX, PACKED, Entry
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -52,7 +52,7 @@ class PageColumns(Growing):
     COLUMNS = (("v", "i8"), ("inflow", "i8"), ("state", "u1"), ("host", "u4"), ("row", "u4"))
     v: Int64s  # Cash less the credit of the page's class.
     inflow: Int64s  # What came by links from other registered domains.
-    state: Bytes  # See `opic.cash.Flag`.
+    state: Bytes  # See `opic.model.cash.Flag`.
     host: Uint32s
     row: Uint32s  # In the histories; 0 is none.
 
@@ -69,7 +69,7 @@ class Before:
     slots: int
     hosts: int
     series: list[Entry]
-    classes: Classes
+    classes: WeightClasses
     sent: dict[int, tuple[int, bytes]]
     taken: dict[int, bytes]
 
@@ -77,7 +77,7 @@ class Before:
 class Replica:
     """One shard's state. One thread at a time changes it; whoever reads holds `lock`."""
 
-    def __init__(self, rules: Rules, shard: int = 0) -> None:
+    def __init__(self, rules: CrawlRules, shard: int = 0) -> None:
         """Start with genesis."""
         self.rules = rules
         self.lock = threading.RLock()
@@ -98,7 +98,7 @@ class Replica:
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
         self.series: list[Entry] = []
-        self.classes = Classes()
+        self.classes = WeightClasses()
         self.sent: dict[int, tuple[int, bytes]] = {}  # Entries so far, digest of the last; by shard.
         self.taken: dict[int, bytes] = {}  # The digest of the last entry that came from each shard.
         self.tail = UrlTail()
@@ -148,7 +148,7 @@ class Replica:
             new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
             self.series = [*self.series, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
-            self.classes = Classes.unpack(effect.classes)
+            self.classes = WeightClasses.unpack(effect.classes)
         self.sent |= effect.sent
         self.taken |= effect.taken
 

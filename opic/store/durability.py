@@ -47,7 +47,7 @@ class Durability:
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DurabilityProblem:
     """What may be lost; `fatal` where a restart alone may lose it, or what was asked for does not hold."""
 
     text: str
@@ -89,7 +89,7 @@ def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
         )
 
 
-def durability_problem(client: Client, durability: Durability | None = None) -> Problem | None:
+def durability_problem(client: Client, durability: Durability | None = None) -> DurabilityProblem | None:
     """Return what a crash, a power loss or a failover may lose of what was confirmed, or None for nothing.
 
     Args:
@@ -105,9 +105,9 @@ def durability_problem(client: Client, durability: Durability | None = None) -> 
     return found
 
 
-def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> Problem | None:
+def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> DurabilityProblem | None:
     if not int(info.get("aof_enabled", 0)):
-        return Problem(
+        return DurabilityProblem(
             "appendonly is no: a restart loses what was accepted since the last snapshot; set it to yes. Only where "
             "events are in Kafka for longer than from one `opic backup` to the next, a restore and a replay bring all "
             "of it back",
@@ -118,19 +118,21 @@ def _problem(server: Client, info: Mapping[str, Any], wanted: Durability) -> Pro
     except redis.ResponseError:
         policy = None
     if policy is None:
-        return Problem(
+        return DurabilityProblem(
             "appendonly is yes; CONFIG is not allowed: see that appendfsync is always", wanted.level == "fsync"
         )
     if policy != "always":
         seconds = "a second or two" if policy == "everysec" else "what the system had not written yet"
-        return Problem(
+        return DurabilityProblem(
             f"appendfsync is {policy}: a power loss may lose {seconds}; set it to always", wanted.level == "fsync"
         )
     replicas = int(info.get("connected_slaves", 0))
     if replicas < wanted.replicas:
-        return Problem(f"{replicas} replicas are connected, OPIC_WAIT_REPLICAS wants {wanted.replicas}", fatal=True)
+        return DurabilityProblem(
+            f"{replicas} replicas are connected, OPIC_WAIT_REPLICAS wants {wanted.replicas}", fatal=True
+        )
     if replicas and not wanted.replicas:
-        return Problem(
+        return DurabilityProblem(
             "replicas follow a moment behind: a failover may lose that moment; OPIC_WAIT_REPLICAS=1 waits for one"
         )
     return None

@@ -14,6 +14,7 @@
 local SWEPT_MAX = 1000
 local FLIGHTS_SWEPT_MAX = 100
 local RELEASED_MAX = 10000
+local BACK_OFF_SECONDS_MAX = 86400
 
 local function now_us()
   local time = redis.call('TIME')
@@ -21,7 +22,7 @@ local function now_us()
 end
 
 local function retry_of(times, retry)
-  return math.min(retry * 2 ^ math.min(times - 1, 30), 86400)
+  return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
 end
 
 -- End the leases that ran out, up to 1,000 of them; each counts as a failed fetch.

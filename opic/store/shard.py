@@ -8,8 +8,8 @@ from typing import Any
 
 import msgpack
 
-from opic.cash import CONTINUOUS, Books, Rules
 from opic.errors import StoreError, StoreMismatch, StoreUnavailable
+from opic.model.cash import CONTINUOUS, Books, CrawlRules
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
@@ -34,7 +34,7 @@ SETTING_OF = {
 class Shard:
     """A shard that is open: its keys, its rules, its secret."""
 
-    def __init__(self, client: Client, keys: Keys, rules: Rules, secret: bytes, shards: int = 1) -> None:
+    def __init__(self, client: Client, keys: Keys, rules: CrawlRules, secret: bytes, shards: int = 1) -> None:
         """Use `open`, which checks that the store fits; `shards` is how many the crawl has."""
         self.client, self.keys, self.rules, self.shards = client, keys, rules, shards
         self.secret = secret
@@ -161,7 +161,7 @@ class Shard:
 
     @staticmethod
     def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str], secret: bytes = b"") -> None:
-        default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else Rules()
+        default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else CrawlRules()
         meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
         meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
@@ -207,10 +207,10 @@ class Shard:
             return int(self.client.hget(self.keys.offsets, partition) or 0)
 
 
-def _rules(meta: Mapping[str, str]) -> Rules:
-    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(Rules)}
+def _rules(meta: Mapping[str, str]) -> CrawlRules:
+    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules)}
     numbers = {name: int(text) for name, text in kept.items() if name != "virtual"}
-    return Rules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
+    return CrawlRules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
 
 
 def books_of(stored: Mapping[bytes, bytes]) -> Books:

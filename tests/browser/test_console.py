@@ -19,8 +19,8 @@ from playwright.sync_api import Browser, Page, Response, expect
 from processes import POLL_SECONDS, Service, running
 from repository import ROOT
 
-from opic.embedded import EmbeddedServer
-from opic.service import Backend
+from opic.service.embedded import EmbeddedServer
+from opic.service.service import Backend
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -10,12 +10,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from opic.cash import split
 from opic.errors import BadUrl
-from opic.events import Event, Limits, Outcome, Record, decode_record
-from opic.ledger import Page
+from opic.model.cash import split
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.ledger import LedgerPage
 from opic.replica import Crawl
-from opic.urls import canonical_url
+from opic.urls.canonical import canonical_url
 
 
 @dataclass
@@ -27,11 +27,11 @@ class Expected:
     counts: Counter[str] = field(default_factory=Counter)
 
 
-def expected_of(records: Iterable[Record], limits: Limits | None = None) -> Expected:
+def expected_of(records: Iterable[Record], limits: EventLimits | None = None) -> Expected:
     """Work out what the records ask for, each call's once."""
     found, calls = Expected(), set[bytes]()
     for record in records:
-        event = decode_record("topic/0", record, limits or Limits())
+        event = decode_record("topic/0", record, limits or EventLimits())
         if record.call:
             if record.call in calls:
                 found.counts["repeats"] += 1
@@ -41,7 +41,7 @@ def expected_of(records: Iterable[Record], limits: Limits | None = None) -> Expe
     return found
 
 
-def _count(found: Expected, event: Event) -> None:
+def _count(found: Expected, event: CheckedEvent) -> None:
     if event.outcome is Outcome.DEAD:
         found.counts["dead_letters"] += 1
         return
@@ -61,7 +61,7 @@ def _count(found: Expected, event: Event) -> None:
         times[event.at_us] = children
 
 
-def _children(event: Event) -> tuple[str, ...]:
+def _children(event: CheckedEvent) -> tuple[str, ...]:
     distinct: dict[str, None] = {}
     for link in event.links:
         try:
@@ -95,7 +95,7 @@ def inspect(crawl: Crawl, expected: Expected) -> list[str]:
     return wrong + _reads_wrong(pages, expected) + _received_wrong(crawl, pages, expected)
 
 
-def _reads_wrong(pages: dict[str, Page], expected: Expected) -> list[str]:
+def _reads_wrong(pages: dict[str, LedgerPage], expected: Expected) -> list[str]:
     wrong = []
     for url, page in pages.items():
         times, seen = expected.reads.get(url, {}), [m.fetched_at_us for m in page.measures]
@@ -106,7 +106,7 @@ def _reads_wrong(pages: dict[str, Page], expected: Expected) -> list[str]:
     return wrong
 
 
-def _received_wrong(crawl: Crawl, pages: dict[str, Page], expected: Expected) -> list[str]:
+def _received_wrong(crawl: Crawl, pages: dict[str, LedgerPage], expected: Expected) -> list[str]:
     received: Counter[str] = Counter()
     for url, page in pages.items():
         times = expected.reads.get(url, {})

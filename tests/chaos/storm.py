@@ -38,10 +38,10 @@ from servers import Binary, Server, find_server
 from chaos.bank import expected_of, inspect, shown
 from chaos.proxy import Proxy
 from opic.errors import StoreError
-from opic.events import CrawlEvent, encode_crawl_event, encode_seeds
 from opic.ingest import Writer
-from opic.kafka.connection import headers_of, quiet_client
-from opic.ledger import Ledger
+from opic.ingest.kafka.connection import headers_of, quiet_client
+from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import Keys, connect

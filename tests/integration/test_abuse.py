@@ -21,7 +21,7 @@ import pytest
 from processes import environment, wait_until
 from serving import serving
 
-from opic.api import Limits
+from opic.api import ConnectionLimits
 from opic.api.server import GRACE_SECONDS
 from opic.settings import Settings
 
@@ -394,7 +394,7 @@ def test_who_is_silent_is_named(who: str) -> None:
 
 def test_limits_are_those_that_the_documents_tell() -> None:
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
-    limits = Limits()
+    limits = ConnectionLimits()
     for told in (
         f"{limits.connections:,} connections",
         f"{limits.head_bytes >> 10} KiB",

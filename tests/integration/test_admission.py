@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from servers import Server
 
-from opic import admission as admissions
-from opic.admission import Admission, check_policy, is_shut
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.frontier import admission as admissions
+from opic.frontier.admission import Admission, check_policy, is_shut
 from opic.ingest import Writer
-from opic.mirror import Mirror, Snapshot
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.query.snapshots import Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.hosts import HostTable
-from opic.traps import WINDOW
-from opic.urls import shard_of
+from opic.urls.canonical import shard_of
+from opic.urls.traps import WINDOW
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ class Crawled:
 
     def __init__(self, server: Server, shards: int, name: str = "admission") -> None:
         self.crawl = Crawl.open(server.client(), name, shards=shards)
-        self.mirror, self.admission = Mirror(self.crawl), Admission(self.crawl)
+        self.mirror, self.admission = Snapshots(self.crawl), Admission(self.crawl)
         self._writer, self._offset = Writer(self.crawl), count()
 
     def apply(self, value: bytes, kind: str) -> None:

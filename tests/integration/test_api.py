@@ -30,7 +30,7 @@ import pytest
 from openapi_spec_validator import validate
 from serving import serving
 
-from opic.service import Backend, EmbeddedService
+from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 
 WAIT_SECONDS = 10.0

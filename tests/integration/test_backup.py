@@ -15,17 +15,17 @@ from sameness import assert_same
 from servers import Server
 from sources import Listed, work_through
 
-from opic.api import census
+from opic.api import frontier_counts as census
 from opic.errors import StoreError, StoreMismatch, StoreUnavailable, TailLost
-from opic.events import Limits, Record, decode_record
 from opic.ingest import ShardWriter, Writer
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.events import EventLimits, Record, decode_record
 from opic.ops import restore as restores
 from opic.ops.backup import FLEETING, SETTINGS, ShardCopy, backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
 from opic.replica import Crawl
-from opic.service import Backend
+from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Keys, Shard
 
@@ -153,7 +153,7 @@ def test_endpoint_that_lives_through_a_restore_refuses_meanwhile_and_then_answer
     """Nobody has to start it again. What was leased since the copy was made is free."""
     crawl, settings = filled(valkey), Settings.load(store=valkey.url, host_delay_seconds=0)
     backup(crawl, tmp_path / "copy")
-    url = decode_record(PARTITION, LOG[HALF - 1], Limits()).url
+    url = decode_record(PARTITION, LOG[HALF - 1], EventLimits()).url
     live = Backend(settings, valkey.url)
     live.start()
     ShardWriter(Shard.open(valkey.client())).apply(PARTITION, LOG[HALF : HALF + 300])
@@ -372,7 +372,7 @@ def test_restore_that_broke_off_is_no_crawl_until_it_is_done_again(
 @pytest.mark.slow
 def test_embedded_store_is_copied_and_comes_back_by_the_command_line(tmp_path: Path) -> None:
     def opic(*words: object) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "opic.cli", *map(str, words)]
+        command = [sys.executable, "-m", "opic.cli.main", *map(str, words)]
         return subprocess.run(
             command, env=environment(), cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
         )

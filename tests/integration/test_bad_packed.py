@@ -9,7 +9,7 @@ import pytest
 from packed_events import BAD_PACKED, DEEP_PACKED, PACKED, UNENDING_PACKED
 from processes import Service, running
 
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
 from opic.store import Shard, connect
 
 pytestmark = pytest.mark.slow  # `make check` has the same samples without a service.

@@ -16,12 +16,12 @@ from repository import ROOT
 from servers import Server
 from serving import serving
 
-from opic.classes import WEIGHT_MAX, check_classes, read_classes
 from opic.errors import BadInput, SettingsError
-from opic.frontier import Frontier, Politeness
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
+from opic.model.classes import WEIGHT_MAX, check_classes, read_classes
 from opic.replica import Crawl
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -64,7 +64,7 @@ def importance(client: httpx.Client, url: str) -> dict[str, Any]:
 
 def opic(*words: object) -> "subprocess.CompletedProcess[str]":
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "opic.cli", *map(str, words)]
+    command = [sys.executable, "-m", "opic.cli.main", *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -223,7 +223,7 @@ def test_pages_never_read_may_count_more_or_less_in_the_order_of_suggestions(val
     store.apply(PARTITION, [record(0, a, [b]), record(1, b, [c]), record(2, d, [a])])
     crawl, orders = Crawl([store.shard]), {}
     for weight in (1.0, 3.0, 0.001, 1e-12):
-        frontier = Frontier(crawl, Politeness(host_delay_seconds=0.0), weight)
+        frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), weight)
         found = []
         while pages := frontier.next(1)["pages"]:
             found += pages  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ import redis
 from repository import ROOT
 from servers import Server
 
-from opic.cli import main
+from opic.cli.main import main
 
 pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.
 
@@ -64,7 +64,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opic.cli", *map(str, words)]
+    command = [sys.executable, "-m", "opic.cli.main", *map(str, words)]
     return subprocess.run(
         command, env=environment(**env), capture_output=True, text=True, timeout=SECONDS_MAX, check=False
     )
@@ -105,7 +105,7 @@ class Running:
 
 @contextmanager
 def serving(data: Path, **env: str) -> Iterator[Running]:
-    command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(data), "--port", "0"]
+    command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(data), "--port", "0"]
     with (data.parent / "serve.log").open("a") as log:
         process = subprocess.Popen(command, env=environment(**env), stdout=subprocess.PIPE, stderr=log, text=True)
     try:
@@ -374,7 +374,7 @@ def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path:
 
 def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Running]) -> None:
     data, running = service
-    command = [sys.executable, "-m", "opic.cli", "worker", "--data", str(data)]
+    command = [sys.executable, "-m", "opic.cli.main", "worker", "--data", str(data)]
     with subprocess.Popen(command, env=environment(), stderr=subprocess.PIPE, text=True) as worker:
         assert worker.stderr is not None
         assert "ready, from offset" in worker.stderr.readline()
@@ -388,7 +388,7 @@ def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Run
 def test_interrupted_command_says_nothing_and_ends_with_130(tmp_path: Path) -> None:
     log = tmp_path / "crawl.jsonl"
     log.write_text((json.dumps(EVENTS[0]) + "\n") * 200_000)
-    command = [sys.executable, "-m", "opic.cli", "replay", str(log), "--data", str(tmp_path / "data")]
+    command = [sys.executable, "-m", "opic.cli.main", "replay", str(log), "--data", str(tmp_path / "data")]
     process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     while not (tmp_path / "data" / "service.json").exists():
         assert process.poll() is None

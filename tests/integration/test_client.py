@@ -30,7 +30,7 @@ from opic.client import (
     Unavailable,
     Unreachable,
 )
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -17,13 +17,13 @@ from sameness import assert_same, assert_same_replica
 from servers import Server
 from sources import Durable, Listed, work_through
 
-from opic.doctor import look
 from opic.errors import OpicError, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
-from opic.ledger import Ledger
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.ledger import Ledger
+from opic.ops.doctor import look
 from opic.replica import Crawl
-from opic.service import Backend
+from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Shard, connect
 from opic.store.connection import store_errors

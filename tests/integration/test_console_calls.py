@@ -11,8 +11,8 @@ import pytest
 from serving import serving
 
 from opic.api.console import PAGE_PATHS
-from opic.curve import POINTS_MAX, step_of
-from opic.service import EmbeddedService
+from opic.query.convergence import POINTS_MAX, step_of
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -11,8 +11,8 @@ from servers import Server
 from serving import serving
 
 from opic.errors import StoreMismatch
-from opic.replay import Plan, replay
-from opic.service import EmbeddedService
+from opic.ops.replay import Plan, replay
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
 

@@ -16,12 +16,12 @@ from repository import ROOT
 from sameness import assert_same, small_blocks
 from servers import Server
 
-from opic.classes import check_classes, encode_classes
-from opic.events import Record, encode_ids
 from opic.ingest import ShardWriter
 from opic.ingest.checkpointer import Checkpointer
-from opic.ledger import Ledger
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import Record, encode_ids
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard, connect
 

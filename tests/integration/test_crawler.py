@@ -16,7 +16,7 @@ from repository import ROOT
 from serving import serving
 
 from opic.client import Client
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ from repository import ROOT
 from servers import Server
 from serving import serving
 
-from opic import doctor as doctor_module
-from opic.doctor import look
 from opic.ingest import ShardWriter
-from opic.log import EventLog
-from opic.service import Backend, EmbeddedService
+from opic.ingest.event_log import EventLog
+from opic.ops import doctor as doctor_module
+from opic.ops.doctor import look
+from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -29,7 +29,7 @@ SECONDS_MAX = 60
 def opic(*words: object, **env: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
     return subprocess.run(
-        [sys.executable, "-m", "opic.cli", *map(str, words)],
+        [sys.executable, "-m", "opic.cli.main", *map(str, words)],
         env=clean | {"PYTHONPATH": str(ROOT), "NO_COLOR": "1"} | env,
         capture_output=True,
         text=True,

@@ -14,10 +14,10 @@ from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 
-from opic.events import CrawlEvent, encode_crawl_event
 from opic.ingest import Writer
-from opic.replay import Plan, Progress, replay
-from opic.service import Backend
+from opic.model.events import CrawlEvent, encode_crawl_event
+from opic.ops.replay import Plan, Progress, replay
+from opic.service.service import Backend
 from opic.settings import Settings
 
 SHARDS, HOSTS, SECONDS_MAX = 16, 40, 60.0
@@ -115,7 +115,7 @@ def test_rounds_of_a_replay_are_the_same_with_one_shard_and_with_many(valkey: Se
 def stats(backend: Backend, *words: str) -> list[str]:
     settings = backend.settings
     store = ("--store", settings.store, "--crawl", settings.crawl)
-    return [sys.executable, "-m", "opic.cli", "stats", *words, *store, "--json"]
+    return [sys.executable, "-m", "opic.cli.main", "stats", *words, *store, "--json"]
 
 
 @pytest.mark.slow

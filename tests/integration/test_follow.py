@@ -12,7 +12,7 @@ from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
+from opic.model.ledger import Ledger
 from opic.replica import Crawl, Replica
 from opic.replica.follow import Follower
 from opic.store import Shard

@@ -13,11 +13,11 @@ from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from logs import PARTITION, pep_history
 from servers import Server
 
-from opic.cash import Flag, Rules
 from opic.errors import BadInput
-from opic.frontier import Frontier, Politeness
-from opic.ledger import Ledger
-from opic.urls import host_of
+from opic.frontier import Frontier, PolitenessSettings
+from opic.model.cash import CrawlRules, Flag
+from opic.model.ledger import Ledger
+from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 
 
 def test_order_is_the_models_order_of_cash(servers: Server) -> None:
-    ledger, crawl = Ledger(), Crawl(servers, regrant_ppm=Rules().regrant_ppm)
+    ledger, crawl = Ledger(), Crawl(servers, regrant_ppm=CrawlRules().regrant_ppm)
     log = pep_history()[:9_000]
     ledger.apply(PARTITION, log)
     crawl.store.apply(PARTITION, log)
@@ -134,7 +134,7 @@ def test_lease_names_its_end_by_the_servers_clock(valkey: Server) -> None:
 
 
 def test_lease_that_runs_out_is_a_failed_fetch_and_waits_twice_as_long_each_time(servers: Server) -> None:
-    crawl = Crawl(servers, Politeness(host_delay_seconds=0.0, retry_seconds=0.1))
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.1))
     crawl.seed(["http://a.org/"])
     ended = crawl.next(1, lease_seconds=0.05)[0]["lease_until"]
     for times in range(1, 4):
@@ -147,7 +147,7 @@ def test_lease_that_runs_out_is_a_failed_fetch_and_waits_twice_as_long_each_time
 
 
 def test_without_a_retry_wait_a_lease_that_ran_out_is_free_at_once(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     crawl.seed(["http://a.org/"])
     first = crawl.next(1, lease_seconds=0.05)
     (again,) = until(lambda: crawl.next(1, lease_seconds=0.05))
@@ -167,7 +167,7 @@ def test_event_ends_the_lease_of_its_page_whoever_sends_it(valkey: Server) -> No
 
 
 def test_leases_and_waits_outlive_the_server(valkey: Server) -> None:
-    crawl, urls = Crawl(valkey, Politeness(host_delay_seconds=30.0)), pages_of(30, 2)
+    crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0)), pages_of(30, 2)
     crawl.seed(urls)
     assert len(crawl.next(10)) == 10
     valkey.kill()
@@ -187,7 +187,7 @@ def test_released_page_is_free_at_once(servers: Server) -> None:
 
 
 def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     crawl.seed(["http://a.org/"])
     (mine,) = crawl.next(lease_seconds=0.05)
     (theirs,) = until(crawl.next)
@@ -260,7 +260,7 @@ def test_text_that_is_no_lease_is_refused_and_none_is_given_back(valkey: Server,
 
 def test_host_rests_between_two_of_its_pages(servers: Server) -> None:
     """By the times of the suggestions, which are the server's, over two endpoints that poll without a pause."""
-    rest = Politeness(host_delay_seconds=0.2, lease_seconds=100.0)
+    rest = PolitenessSettings(host_delay_seconds=0.2, lease_seconds=100.0)
     crawl = Crawl(servers, rest)
     crawl.seed(pages_of(20, 40))
     times: dict[str, list[float]] = defaultdict(list)
@@ -291,7 +291,7 @@ def test_without_a_delay_a_host_gives_many_pages_at_once(valkey: Server) -> None
 
 
 def test_rest_of_a_host_goes_on_when_its_page_is_given_back(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=30.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (page,) = crawl.next()
     crawl.frontier.release([page["lease"]])
@@ -307,7 +307,7 @@ def test_busy_hosts_are_passed_over(valkey: Server) -> None:
 
 def test_host_with_all_the_hottest_pages_costs_no_round_trips(valkey: Server) -> None:
     """20,000 pages, of which one host owns the hottest 10,000."""
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=60.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=60.0))
     huge = [f"http://huge.org/{i}" for i in range(10_000)]
     small = [f"http://s{i % 2_000}.org/{i}" for i in range(10_000)]
     for at in range(0, 10_000, 1_000):
@@ -359,7 +359,7 @@ def test_gone_page_is_offered_when_it_is_back(valkey: Server) -> None:
 
 
 def test_failed_page_waits_twice_as_long_each_time(servers: Server) -> None:
-    crawl, a = Crawl(servers, Politeness(host_delay_seconds=0.0, retry_seconds=0.1)), "http://a.org/"
+    crawl, a = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.1)), "http://a.org/"
     crawl.seed([a])
     for times in range(1, 4):
         before = time.time()
@@ -460,7 +460,7 @@ def test_bad_parameter_is_refused_by_name(valkey: Server, bad: dict[str, Any], c
 
 
 def test_what_is_shown_to_be_next_is_what_is_handed_out(servers: Server) -> None:
-    crawl, urls = Crawl(servers, Politeness(host_delay_seconds=30.0)), pages_of(20, 3)
+    crawl, urls = Crawl(servers, PolitenessSettings(host_delay_seconds=30.0)), pages_of(20, 3)
     crawl.seed(urls)
     for i in range(3):
         crawl.event(f"http://hub{i}.org/", urls[7:9] + urls[30:31])
@@ -481,7 +481,7 @@ def test_what_is_shown_to_be_next_is_what_is_handed_out(servers: Server) -> None
 
 
 def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
-    crawl = Crawl(servers, Politeness(host_delay_seconds=30.0, retry_seconds=60.0))
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=30.0, retry_seconds=60.0))
     a, b, c, d, e, f = (f"http://{name}.org/" for name in "abcdef")
     crawl.seed([a, b, c, d, e, f"{a}2"])
     crawl.event("http://hub.org/", [b])
@@ -526,7 +526,7 @@ def retry_after(crawl: Crawl, **more: Any) -> float:
 
 
 def test_empty_answer_says_when_a_host_has_rested(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.6))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.6))
     crawl.seed(["http://a.org/1", "http://a.org/2"])
     (first,) = crawl.next()
     assert crawl.frontier.next(1, busy_hosts=["a.org"])["retry_after"] == 5.0  # None of that host's are wanted.
@@ -538,7 +538,7 @@ def test_empty_answer_says_when_a_host_has_rested(valkey: Server) -> None:
 
 
 def test_empty_answer_says_when_a_failed_page_is_due(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.5))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.5))
     crawl.seed(["http://a.org/"])
     crawl.event("http://a.org/", status=0)
     wait = retry_after(crawl)
@@ -549,7 +549,7 @@ def test_empty_answer_says_when_a_failed_page_is_due(valkey: Server) -> None:
 
 @pytest.mark.parametrize("retry", [0.0, 0.3])
 def test_empty_answer_says_when_a_lease_has_run_out(valkey: Server, retry: float) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=retry))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=retry))
     crawl.seed(["http://a.org/"])
     assert crawl.next(lease_seconds=0.3)
     wait = retry_after(crawl)
@@ -559,7 +559,7 @@ def test_empty_answer_says_when_a_lease_has_run_out(valkey: Server, retry: float
 
 
 def test_waits_are_told_up_to_a_minute_and_five_seconds_while_leases_run(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=3_600.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=3_600.0))
     assert retry_after(crawl) == 5.0  # Nothing is known.
     crawl.seed(["http://a.org/", "http://b.org/"])
     crawl.event("http://b.org/", status=500)
@@ -576,7 +576,7 @@ def test_answer_with_pages_says_to_come_back_at_once(valkey: Server) -> None:
 
 def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
     """2,500 leases end at once; each call ends a thousand of them, and offers other pages meanwhile."""
-    crawl, urls = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.0)), pages_of(100, 26)
+    crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)), pages_of(100, 26)
     for at in range(0, 2_600, 1_300):
         crawl.seed(urls[at : at + 1_300])
     keys, client = crawl.store.shard.keys, crawl.store.shard.client
@@ -590,7 +590,7 @@ def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
 
 
 def test_suggestions_spread_over_hosts_when_each_rests(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=30.0))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(pages_of(50, 10))
     hosts = Counter(host_of(url) for _ in range(5) for url in crawl.urls(10))
     assert len(hosts) == 50

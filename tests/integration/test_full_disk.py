@@ -19,14 +19,14 @@ from processes import Service, children_of, environment, running, wait_until
 from sameness import assert_same, assert_same_replica, small_blocks
 from sources import Listed, work_through
 
-from opic.embedded import EmbeddedServer, disk_full
 from opic.errors import StoreError, StoreUnavailable
-from opic.events import CrawlEvent, encode_crawl_event
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.events import CrawlEvent, encode_crawl_event
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
-from opic.service import EmbeddedService
+from opic.service.embedded import EmbeddedServer, disk_full
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard, connect
 from opic.store.connection import Line
@@ -249,7 +249,7 @@ def test_start_on_a_disk_without_a_byte_left_is_an_error_that_says_so(disk: Disk
     with EmbeddedService(Settings.load(data=data)):
         pass
     disk.fill()
-    command = [sys.executable, "-m", "opic.cli", "serve", "--embedded", "--data", str(data), "--port", "0"]
+    command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(data), "--port", "0"]
     ended = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=60, check=False)
     assert ended.returncode == 2
     assert "the disk of the store is full" in ended.stderr
@@ -319,7 +319,7 @@ EVENTS = 4_000
 
 @contextmanager
 def replaying(data: Path, file: Path, said: Path) -> Iterator["subprocess.Popen[str]"]:
-    command = [sys.executable, "-m", "opic.cli", "replay", str(file), "--data", str(data), "--json"]
+    command = [sys.executable, "-m", "opic.cli.main", "replay", str(file), "--data", str(data), "--json"]
     with said.open("wb") as errors:
         process = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE, stderr=errors, text=True)
     try:

@@ -14,9 +14,9 @@ from processes import wait_until
 from servers import Server
 from serving import serving
 
-from opic.events import encode_seeds
 from opic.ingest import Writer
-from opic.service import StandingService
+from opic.model.events import encode_seeds
+from opic.service.service import StandingService
 from opic.settings import Settings
 
 PAGES = [f"http://h{host}.example/" for host in range(8)]

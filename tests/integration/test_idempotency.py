@@ -18,26 +18,26 @@ from repository import ROOT
 from servers import Server
 from serving import serving
 
-from opic import log as log_module
 from opic.errors import KeyReused, KeysFull
-from opic.events import Limits, decode_crawl_event
-from opic.log import Begun, Call, EventLog, Terms
-from opic.service import Backend
+from opic.ingest import event_log as log_module
+from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall
+from opic.model.events import EventLimits, decode_crawl_event
+from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Shard, connect
 
 DAY_US = 86_400_000_000
 NOW_US = 1_790_000_000_000_000
-TERMS = Terms(NOW_US, Limits())
+TERMS = AppendTerms(NOW_US, EventLimits())
 VALUES = [b"value %d" % n for n in range(10)]
 A_CALL = 3  # Values an append, here: so ten values need four.
 
 # Appends VALUES in parts of A_CALL and kills itself before part number argv[3], or after it was sent and not answered.
 DIES = """
 import os, signal, sys
-from opic import log as log_module
-from opic.log import Call, EventLog, Terms
-from opic.events import Limits
+from opic.ingest import event_log as log_module
+from opic.ingest.event_log import Call, EventLog, Terms
+from opic.model.events import Limits
 from opic.store import Shard, connect
 
 log_module.VALUES_A_CALL = int(sys.argv[2])
@@ -68,7 +68,7 @@ def log(servers: Server, monkeypatch: pytest.MonkeyPatch) -> EventLog:
 
 
 def once(log: EventLog, values: list[bytes] = VALUES, key: str = "key", body: bytes = b"body") -> bool:
-    call = Call.of(key, "json", body)
+    call = KeyedCall.of(key, "json", body)
     begun = log.begun(call)
     return log.append_once(call, values, begun, begun.terms if begun else TERMS)
 
@@ -101,19 +101,19 @@ def test_call_without_values_is_remembered_too(log: EventLog) -> None:
 def test_key_with_another_body_is_refused_before_and_in_the_append(log: EventLog) -> None:
     once(log)
     with pytest.raises(KeyReused):
-        log.begun(Call.of("key", "json", b"else"))
+        log.begun(KeyedCall.of("key", "json", b"else"))
     with pytest.raises(KeyReused):
-        log.begun(Call.of("key", "lines", b"body"))
+        log.begun(KeyedCall.of("key", "lines", b"body"))
     with pytest.raises(KeyReused):
-        log.append_once(Call.of("key", "json", b"else"), VALUES, None, TERMS)
+        log.append_once(KeyedCall.of("key", "json", b"else"), VALUES, None, TERMS)
     assert in_log(log) == VALUES
 
 
 def test_repeat_learns_by_which_terms_the_call_was_judged(log: EventLog) -> None:
     once(log)
-    call = Call.of("key", "json", b"body")
+    call = KeyedCall.of("key", "json", b"body")
     assert log.begun(call) == Begun(TERMS, len(VALUES))
-    later = Terms(NOW_US + 1, Limits(links_max=1))
+    later = AppendTerms(NOW_US + 1, EventLimits(links_max=1))
     assert not log.append_once(call, VALUES, None, later)  # As one who looked just before the other began.
     assert in_log(log) == VALUES
 
@@ -126,7 +126,7 @@ def test_caller_killed_between_two_appends_is_carried_on_by_the_repeat(log: Even
     for _ in range(2):  # The second one goes on where the first one died, and dies in its turn.
         died = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=False)
         assert died.returncode in (-9, 0)
-    begun = log.begun(Call.of("key", "json", b"body"))
+    begun = log.begun(KeyedCall.of("key", "json", b"body"))
     assert (begun.done if begun else 0) == log.end()
     assert once(log)
     assert in_log(log) == VALUES
@@ -142,7 +142,7 @@ def test_callers_at_once_put_each_value_in_once(log: EventLog) -> None:
     def repeat() -> None:
         mine = EventLog(connect(url, retries=0), log.keys)
         barrier.wait()
-        call = Call.of("key", "json", b"body")
+        call = KeyedCall.of("key", "json", b"body")
         said.append(mine.append_once(call, VALUES, None, TERMS))
         mine.client.close()
 
@@ -165,7 +165,7 @@ def test_key_is_free_again_after_a_day_and_takes_no_room(log: EventLog, monkeypa
     once(log)
     assert in_log(log) == VALUES
     clock += 1
-    assert log.begun(Call.of("key", "json", b"else")) is None
+    assert log.begun(KeyedCall.of("key", "json", b"else")) is None
     once(log, [b"new"], body=b"else")
     assert in_log(log) == [*VALUES, b"new"]
     log.append([b"a", b"b"], NOW_US)  # A hundred go at each call, whoever makes it.

@@ -6,16 +6,16 @@ import pytest
 from logs import PARTITION, record
 from servers import Server
 
-from opic.cash import Flag
 from opic.errors import BadInput, NotKept
-from opic.events import Record
-from opic.inflow import inflow
 from opic.ingest import Writer
-from opic.ledger import Ledger
-from opic.mirror import Mirror
-from opic.query import Query
+from opic.model.cash import Flag
+from opic.model.events import Record
+from opic.model.ledger import Ledger
+from opic.query.inflow import inflow
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.urls import host_of, registered_domain
+from opic.urls.canonical import host_of, registered_domain
 
 pytestmark = pytest.mark.slow
 
@@ -38,7 +38,7 @@ def opened(server: Server, log: list[Record], shards: int = 1, *, kept: bool = T
     writer.apply(PARTITION, log)
     while writer.deliver():
         pass
-    return Query(crawl, Mirror(crawl))
+    return Query(crawl, Snapshots(crawl))
 
 
 def test_in_flow_and_masses_are_those_of_the_model(servers: Server) -> None:

@@ -16,13 +16,13 @@ from logs import NOW_US, PARTITION, pep_history
 from sameness import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
-from opic.classes import check_classes, encode_classes
 from opic.errors import StoreUnavailable
-from opic.events import Record, encode_ids
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
-from opic.mirror import Mirror
-from opic.query import Query
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import Record, encode_ids
+from opic.model.ledger import Ledger
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl, Replica
 from opic.replica.follow import Follower
 from opic.replica.urls import read_urls
@@ -282,12 +282,12 @@ def test_reader_whose_urls_were_in_a_lost_checkpoint_has_them_from_the_journal(s
     for reader in readers:
         reader.follow()
         assert reader.replicas[0].tail.first > 0
-    before = Query(readers[0], Mirror(readers[0])).top(100)
+    before = Query(readers[0], Snapshots(readers[0])).top(100)
     servers.kill()
     cut(file, size)
     servers.restart()
     assert shard.client.xlen(shard.keys.journal) > 1
-    assert Query(readers[0], Mirror(readers[0])).top(100) == before
+    assert Query(readers[0], Snapshots(readers[0])).top(100) == before
     assert_same_replica(readers[0].replicas[0], loaded(shard))
     assert sorted(page.url for page in readers[1].pages()) == sorted(ledger_of(600).pages)
     for used in (shard, *(reader.shards[0] for reader in readers)):

@@ -10,13 +10,13 @@ from kafka_server import PASSWORD, USER, Kafka
 from processes import wait_until
 from servers import Server
 
-from opic.doctor import look
 from opic.errors import BadEvent, KafkaRefused, KafkaUnavailable
-from opic.events import CrawlEvent, decode_crawl_event, encode_crawl_event
-from opic.kafka import Cluster
-from opic.publish import Publisher
+from opic.ingest.kafka import KafkaCluster
+from opic.ingest.publish import Publisher
+from opic.model.events import CrawlEvent, decode_crawl_event, encode_crawl_event
+from opic.ops.doctor import look
 from opic.settings import Settings
-from opic.urls import shard_of
+from opic.urls.canonical import shard_of
 
 pytestmark = pytest.mark.slow
 
@@ -85,8 +85,8 @@ def test_files_are_published_and_bad_events_counted(kafka: Kafka, valkey: Server
 
 def test_undelivered_events_are_raised(kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = Topic(kafka)
-    monkeypatch.setattr("opic.publish.DELIVERY_SECONDS", 2.0)
-    monkeypatch.setattr("opic.kafka.connection.REQUEST_SECONDS", 1.0)
+    monkeypatch.setattr("opic.ingest.publish.DELIVERY_SECONDS", 2.0)
+    monkeypatch.setattr("opic.ingest.kafka.connection.REQUEST_SECONDS", 1.0)
     publisher = Publisher(settings=settings_of(kafka, valkey, topic.name))
     publisher.publish("http://a.example/")
     publisher.flush()
@@ -102,7 +102,7 @@ def test_undelivered_events_are_raised(kafka: Kafka, valkey: Server, monkeypatch
 def test_wrong_address_topic_or_password_is_named(
     kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opic.kafka.connection.BOOTSTRAP_SECONDS", 2.0)
+    monkeypatch.setattr("opic.ingest.kafka.connection.BOOTSTRAP_SECONDS", 2.0)
     with pytest.raises(KafkaUnavailable, match=r"Kafka at 127.0.0.1:1 does not answer: .*ECONNREFUSED"):
         Publisher("127.0.0.1:1")
     with pytest.raises(KafkaRefused, match="has no topic no-such: make it by `opic topics create`"):
@@ -122,7 +122,7 @@ def test_wrong_address_topic_or_password_is_named(
         Publisher(settings=wrong)
     assert "guess" not in str(caught.value)
     with pytest.raises(KafkaUnavailable, match="OPIC_KAFKA_SECURITY_PROTOCOL"):
-        Cluster(settings_of(kafka, valkey, topic.name, kafka_bootstrap=kafka.sasl_bootstrap)).consumer()
+        KafkaCluster(settings_of(kafka, valkey, topic.name, kafka_bootstrap=kafka.sasl_bootstrap)).consumer()
 
 
 def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_doctor_looks_at_kafka(kafka: Kafka, valkey: Server) -> None:
 
 
 def test_doctor_says_when_kafka_is_away(kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.kafka.connection.BOOTSTRAP_SECONDS", 1.0)
+    monkeypatch.setattr("opic.ingest.kafka.connection.BOOTSTRAP_SECONDS", 1.0)
     settings = settings_of(kafka, valkey, "any", kafka_bootstrap="127.0.0.1:1")
     findings = {one.check: one for one in look(lambda: settings)}
     assert findings["kafka"].verdict == "FAIL"

@@ -111,7 +111,7 @@ def test_endpoint_without_kafka_feeds_a_worker_by_the_store(valkey: Server, tmp_
 def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     settings = settings_of(kafka, valkey, "no.such.topic")
     done = subprocess.run(
-        [sys.executable, "-m", "opic.cli", "serve", "--port", str(free_port())],
+        [sys.executable, "-m", "opic.cli.main", "serve", "--port", str(free_port())],
         env=environment() | settings.environment(),
         cwd=ROOT,
         capture_output=True,

@@ -17,10 +17,10 @@ import zstandard
 from processes import running, wait_until
 from serving import serving
 
-from opic.api.bodies import decoded
 from opic.api.problems import Problem
+from opic.api.request_bodies import decoded
 from opic.logs import JsonLines
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow
@@ -191,7 +191,7 @@ def test_a_service_logs_json_where_it_is_told_to(tmp_path: Path) -> None:
 
 
 def test_a_format_that_is_none_is_refused() -> None:
-    command = [sys.executable, "-m", "opic.cli", "stats"]
+    command = [sys.executable, "-m", "opic.cli.main", "stats"]
     done = subprocess.run(
         command, env={**os.environ, "OPIC_LOG_FORMAT": "xml"}, capture_output=True, text=True, check=False
     )

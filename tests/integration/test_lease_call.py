@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 from servers import Server
 
-from opic.frontier import Politeness
+from opic.frontier import PolitenessSettings
 from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, Quota, lease_command
 from opic.replica.effect import Head
 from opic.store import Keys, Shard
 
-AT_ONCE = Politeness(host_delay_seconds=0.0, retry_seconds=600.0)
+AT_ONCE = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=600.0)
 PAGES = [(0, "a.org"), (1, "a.org"), (2, "b.org"), (3, "b.org")]
 
 
@@ -25,7 +25,7 @@ class Caller:
         self,
         pages: Sequence[tuple[int, str]] = PAGES,
         quotas: Sequence[tuple[int, float]] = ((10, 60.0),),
-        politeness: Politeness = AT_ONCE,
+        politeness: PolitenessSettings = AT_ONCE,
         **more: Any,
     ) -> LeaseAnswer:
         command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas], **more)
@@ -55,17 +55,19 @@ def test_page_named_twice_in_a_call_is_leased_once(servers: Server) -> None:
 
 def test_host_with_a_delay_gives_one_page(servers: Server) -> None:
     caller = Caller(servers)
-    answer = caller.take(politeness=Politeness(host_delay_seconds=30.0))
+    answer = caller.take(politeness=PolitenessSettings(host_delay_seconds=30.0))
     assert places(answer) == [(0, 0), (0, 2)]
     assert [page.delay_seconds for page in answer.granted] == [30.0, 30.0]
     assert {page.host_held for page in answer.refused} == {True}
     assert answer.refused[0].until_us == pytest.approx(answer.now_us + 30_000_000, abs=2)
     caller.client.hset(caller.keys.polite, "a.org", "0 -")
-    assert places(caller.take([(1, "a.org"), (3, "b.org")], politeness=Politeness(host_delay_seconds=30.0))) == [(0, 0)]
+    assert places(
+        caller.take([(1, "a.org"), (3, "b.org")], politeness=PolitenessSettings(host_delay_seconds=30.0))
+    ) == [(0, 0)]
 
 
 def test_cap_of_a_host_counts_pages_of_this_call_and_of_others(servers: Server) -> None:
-    caller, capped = Caller(servers), Politeness(host_delay_seconds=0.0, host_in_flight=1)
+    caller, capped = Caller(servers), PolitenessSettings(host_delay_seconds=0.0, host_in_flight=1)
     first = caller.take(politeness=capped)
     assert places(first) == [(0, 0), (0, 2)]
     again = caller.take([(1, "a.org")], politeness=capped)
@@ -99,7 +101,7 @@ def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
     caller = Caller(servers)
     caller.client.zadd(caller.keys.leases, {"0": 1_000_000})
     assert places(caller.take(PAGES[:1])) == []  # It binds until it is swept.
-    at_once = Politeness(host_delay_seconds=0.0, retry_seconds=0.0)
+    at_once = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)
     answer = caller.take(PAGES[:1], politeness=at_once, sweep=True)
     assert places(answer) == [(0, 0)]
     assert answer.stamp == LeaseStamp(0, 1)

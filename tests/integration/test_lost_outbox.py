@@ -20,11 +20,11 @@ from logs import PARTITION, record
 from redis_cluster import Cluster, Node
 
 from opic.errors import StoreError, StoreUnavailable, TailLost
-from opic.events import Record
 from opic.ingest import ShardWriter, Writer
+from opic.model.events import Record
 from opic.replica import Crawl
 from opic.store import Shard
-from opic.urls import host_of, shard_of
+from opic.urls.canonical import host_of, shard_of
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,12 @@ from servers import Server
 from sources import Listed, work_through
 
 from opic.errors import StoreMismatch, StoreUnavailable, TailLost
-from opic.events import Record
 from opic.ingest import ShardWriter, Writer
-from opic.ledger import Ledger
-from opic.log import EventLog
-from opic.mirror import Mirror
-from opic.query import Query
+from opic.ingest.event_log import EventLog
+from opic.model.events import Record
+from opic.model.ledger import Ledger
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.store import Shard, connect
 
@@ -123,7 +123,7 @@ def test_half_a_transaction_is_never_applied(name: str, running_servers: dict[st
 def test_endpoint_forgets_what_the_store_lost(valkey: Server) -> None:
     """Though the store comes to the same version again: other pages have the ids, and other hosts."""
     crawl = Crawl.open(valkey.client())
-    query = Query(crawl, Mirror(crawl))
+    query = Query(crawl, Snapshots(crawl))
     Writer(crawl).apply(PARTITION, [record(0, "http://first.org/")])
     size = append_only_file(valkey).stat().st_size
     Writer(crawl).apply(PARTITION, [record(1, "http://lost.org/", ["http://lost.org/too"])])
@@ -139,7 +139,7 @@ def test_endpoint_forgets_what_the_store_lost(valkey: Server) -> None:
 def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -> None:
     """Its pages have other ids, and the fingerprints of their URLs another key."""
     crawl = Crawl.open(valkey.client())
-    query = Query(crawl, Mirror(crawl))
+    query = Query(crawl, Snapshots(crawl))
     Writer(crawl).apply(PARTITION, [record(0, "http://first.org/", ["http://second.org/"])])
     assert len(query.mirror.fresh().host) == 2  # Reads the URLs.
     valkey.client().flushall()
@@ -159,7 +159,7 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
     """A crawl that is made anew has another secret: with the old one each page would get a second id."""
     given = {"shards": shards}
     crawl = Crawl.open(valkey.client(), "anew", given)
-    mirror, writer = Mirror(crawl), Writer(crawl)
+    mirror, writer = Snapshots(crawl), Writer(crawl)
     writer.apply(PARTITION, LOG[:300])
     assert len(mirror.fresh().scores) > 30
     if how == "flush":
@@ -188,7 +188,7 @@ def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
     """Between two looks of a reader that goes on by itself."""
     crawl = Crawl.open(valkey.client(), "looked-at")
     Writer(crawl).apply(PARTITION, LOG[:10])
-    mirror = Mirror(crawl)
+    mirror = Snapshots(crawl)
     assert mirror.fresh().books.reads == 10
     valkey.client().flushall()
     with pytest.raises(StoreUnavailable, match="not there any more"):

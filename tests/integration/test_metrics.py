@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from serving import serving
 
 from opic import __version__
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.

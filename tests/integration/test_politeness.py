@@ -13,13 +13,13 @@ from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from servers import Server
 
 from opic.errors import BadInput
-from opic.frontier import Frontier, Manners, Politeness
+from opic.frontier import Frontier, Manners, PolitenessSettings
 from opic.replica import Crawl as Shards
-from opic.urls import host_of
+from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 
-NOW_AND_THEN = Politeness(host_delay_seconds=30.0)
+NOW_AND_THEN = PolitenessSettings(host_delay_seconds=30.0)
 
 
 def hosts_of(found: list[dict[str, Any]]) -> Counter[str]:
@@ -30,7 +30,7 @@ def hosts_of(found: list[dict[str, Any]]) -> Counter[str]:
 
 
 def test_host_has_no_more_pages_in_flight_than_its_cap(servers: Server) -> None:
-    crawl, urls = Crawl(servers, Politeness(host_delay_seconds=0.0, host_in_flight=2)), pages_of(2, 10)
+    crawl, urls = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, host_in_flight=2)), pages_of(2, 10)
     crawl.seed(urls)
     first = crawl.next(10)
     assert hosts_of(first) == {"h0.org": 2, "h1.org": 2}
@@ -45,7 +45,7 @@ def test_host_has_no_more_pages_in_flight_than_its_cap(servers: Server) -> None:
 
 
 def test_cap_holds_over_endpoints_and_ends_with_leases(servers: Server) -> None:
-    politeness = Politeness(host_delay_seconds=0.0, retry_seconds=0.0, host_in_flight=3)
+    politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0, host_in_flight=3)
     crawl = Crawl(servers, politeness)
     other = crawl.endpoint(politeness)
     crawl.seed(pages_of(1, 20))
@@ -92,7 +92,7 @@ def test_delay_set_for_a_host_is_held(servers: Server) -> None:
 
 
 def test_crawl_delay_that_a_crawler_reports_is_held_where_it_is_longer(servers: Server) -> None:
-    crawl = Crawl(servers, Politeness(host_delay_seconds=0.1))
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.1))
     crawl.seed(pages_of(3, 5))
     delays = {"h0.org": 60.0, "h1.org": 0.001, "unknown.org": 5.0}
     assert len(crawl.next(10, crawl_delays=delays)) == 3
@@ -200,7 +200,7 @@ def test_pages_that_are_not_admitted_are_never_offered(servers: Server) -> None:
 
 
 def test_hot_order_may_be_dropped_at_any_time(servers: Server) -> None:
-    crawl, urls = Crawl(servers, Politeness(host_delay_seconds=0.0)), pages_of(40, 5)
+    crawl, urls = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0)), pages_of(40, 5)
     crawl.seed(urls)
     found: list[str] = []
     while len(found) < len(urls):
@@ -215,7 +215,7 @@ def test_on_a_store_too_large_to_be_read_each_time_nothing_is_handed_out_twice_n
 ) -> None:
     """What is chosen is of a moment ago; the store has the last word on each page."""
     monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
-    politeness = Politeness(host_delay_seconds=0.0, retry_seconds=600.0)
+    politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=600.0)
     crawl, urls = Crawl(servers, politeness), pages_of(50, 20)
     crawl.seed(urls)
     other = crawl.endpoint(politeness)
@@ -289,7 +289,7 @@ def test_host_with_nine_in_ten_of_the_hottest_pages_does_not_slow_the_answer(val
 
 
 def test_crawler_that_never_answers_gets_each_page_later_and_later(valkey: Server) -> None:
-    crawl = Crawl(valkey, Politeness(host_delay_seconds=0.0, retry_seconds=0.05))
+    crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.05))
     crawl.seed(["http://a.org/"])
     starts = []
     for _ in range(4):
@@ -301,7 +301,7 @@ def test_crawler_that_never_answers_gets_each_page_later_and_later(valkey: Serve
 
 def test_nothing_unreadable_stays_at_the_top(servers: Server) -> None:
     """The richest pages can't be read, each in its own way: whoever asks is given others."""
-    crawl = Crawl(servers, Politeness(host_delay_seconds=0.0, retry_seconds=3_600.0))
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=3_600.0))
     ends = {"gone": 404, "forbidden": 403, "login": 401, "law": 451, "down": 503, "nobody": 0}
     rich = {name: f"http://{name}.org/" for name in ends}
     plain = pages_of(10, 1)

@@ -15,19 +15,19 @@ from conftest import lend_server
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
 
-from opic import windows
-from opic.cash import GRANT_GRAINS, MILLION, Flag, Rules
 from opic.errors import BadInput, BadUrl, SettingsError, StoreUnavailable
-from opic.events import Record
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger, Page
-from opic.mirror import AGE_SECONDS_MAX, COUNTED_MAX, VIEWS_KEPT_MAX, Mirror, Snapshot
-from opic.query import Ask, Importances, Query
+from opic.model import windows
+from opic.model.cash import GRANT_GRAINS, MILLION, CrawlRules, Flag
+from opic.model.events import Record
+from opic.model.ledger import Ledger, LedgerPage
+from opic.model.series import Window
+from opic.query.queries import Ask, ImportanceAnswer, Query
+from opic.query.snapshots import AGE_SECONDS_MAX, COUNTED_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place
-from opic.series import Window
 from opic.store import Shard
-from opic.urls import host_of
+from opic.urls.canonical import host_of
 
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
 
@@ -38,7 +38,7 @@ def servers(request: pytest.FixtureRequest, running_servers: dict[str, Server]) 
     yield from lend_server(request.param, running_servers)
 
 
-def open_query(server: Server, *records: Record, rules: Rules | None = None) -> tuple[ShardWriter, Query]:
+def open_query(server: Server, *records: Record, rules: CrawlRules | None = None) -> tuple[ShardWriter, Query]:
     """A store that these records took effect in, and what one may ask of it."""
     given = {"regrant_ppm": rules.regrant_ppm} if rules else {}
     store = ShardWriter(Shard.open(server.client(), "default", given))
@@ -49,7 +49,7 @@ def open_query(server: Server, *records: Record, rules: Rules | None = None) -> 
 def asking(store: ShardWriter) -> Query:
     """What one may ask of a store, as if in another process: its mirror is its own."""
     crawl = Crawl([store.shard])
-    return Query(crawl, Mirror(crawl))
+    return Query(crawl, Snapshots(crawl))
 
 
 def calls(server: Server, command: str) -> int:
@@ -58,11 +58,11 @@ def calls(server: Server, command: str) -> int:
         return int(client.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-def score(ledger: Ledger, page: Page) -> int:
+def score(ledger: Ledger, page: LedgerPage) -> int:
     return page.spent + ledger.cash(page)
 
 
-def expected_entry(ledger: Ledger, page: Page) -> dict[str, object]:
+def expected_entry(ledger: Ledger, page: LedgerPage) -> dict[str, object]:
     """What the model says of a page, but for its rank."""
     gone, last = page.has(Flag.GONE), page.measures[-1] if page.measures else None
     total = ledger.books.importance_total(ledger.rules.minted)
@@ -219,7 +219,7 @@ WINDOWED = ("interpolation", "fixed", "variable", "improved")
 
 
 def expected_estimates(ledger: Ledger, policy: str, span: float | str) -> dict[str, float]:
-    """Estimates by URL: the pages of the model, one after the other, made into the arrays that `opic.windows` takes."""
+    """Estimates by URL: pages of the model, one after the other, as the arrays that `opic.model.windows` takes."""
     pages, measures = list(ledger.pages.values()), [m for page in ledger.pages.values() for m in page.measures]
     past = windows.Past(
         starts=np.cumsum([0, *(len(page.measures) for page in pages)]),
@@ -355,10 +355,10 @@ def test_windows_of_each_step_are_those_of_whoever_comes_to_its_end(servers: Ser
 
 
 def test_read_of_no_cash_is_a_measure_that_windows_see(servers: Server) -> None:
-    store, query = open_query(servers, record(0, A, [B]), record(1, B), rules=Rules(regrant_ppm=0))
+    store, query = open_query(servers, record(0, A, [B]), record(1, B), rules=CrawlRules(regrant_ppm=0))
     query.top(1, policy="variable")
     before = query.mirror.fresh()
-    ledger = Ledger(Rules(regrant_ppm=0))
+    ledger = Ledger(CrawlRules(regrant_ppm=0))
     ledger.apply(PARTITION, [record(0, A, [B]), record(1, B)])
     for offset in range(2, 9):
         event = record(offset, A, [B])
@@ -550,7 +550,7 @@ def test_nothing_is_worked_out_again_while_nothing_moves(valkey: Server) -> None
 @pytest.fixture
 def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Any store counts as a large one."""
-    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.query.snapshots.PAGES_EXACT", 0)
 
 
 @pytest.mark.usefixtures("large")
@@ -573,7 +573,7 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
         versions.add(shown.books.version)
         # A single page is exact all the same.
         (answer,) = query.importances([Ask([A])])
-        assert isinstance(answer, Importances)
+        assert isinstance(answer, ImportanceAnswer)
         assert answer.pages[0] is not None
         assert answer.pages[0]["reads"] == offset + 1
         assert answer.as_of >= asked
@@ -690,7 +690,7 @@ def test_reader_of_a_store_that_is_another_one_now_shows_its_pages_and_none_of_b
     store = ShardWriter(Shard.open(servers.client()))
     store.apply(PARTITION, log)
     crawl = Crawl.open(servers.client(), create=False)
-    query = Query(crawl, Mirror(crawl))
+    query = Query(crawl, Snapshots(crawl))
     lost = [record(100 + i, f"http://lost.org/{i}", [f"http://lost{i}.org/"]) for i in range(50)]
     kept = []
     if how == "made anew":
@@ -774,7 +774,7 @@ def test_reader_lets_go_of_urls_that_the_checkpoint_has(servers: Server, monkeyp
     monkeypatch.setattr("opic.replica.follow.TAIL_LOOK_BYTES", 20_000)
     store = ShardWriter(Shard.open(servers.client()), journal_bytes=10_000)
     crawl = Crawl.open(servers.client(), create=False)
-    query, urls = Query(crawl, Mirror(crawl)), list[str]()
+    query, urls = Query(crawl, Snapshots(crawl)), list[str]()
     kept = 0
     for offset in range(60):
         more = [f"http://h{offset}.org/{i}" for i in range(500)]
@@ -800,7 +800,7 @@ def test_what_many_ask_at_once_is_what_each_would_be_told(servers: Server) -> No
     bad = [Ask([urls[0], "mailto:a@b.org"]), Ask([urls[0]], "pagerank"), Ask([urls[0]], window=-1.0)]
     found = query.importances([*bad, *asks])
     assert [type(one).__name__ for one in found[:3]] == ["BadUrl", "BadInput", "BadInput"]
-    assert [one.pages for one in found[3:] if isinstance(one, Importances)] == plain
+    assert [one.pages for one in found[3:] if isinstance(one, ImportanceAnswer)] == plain
 
 
 def test_many_that_ask_at_once_cost_one_round_trip(valkey: Server) -> None:
@@ -813,8 +813,8 @@ def test_many_that_ask_at_once_cost_one_round_trip(valkey: Server) -> None:
         return tuple(calls(valkey, name) for name in ("hmget", "xrange", "hget", "hgetall", "get", "fcall_ro", "fcall"))
 
     before = commands()
-    assert [one.pages for one in query.importances(asks) if isinstance(one, Importances)] == [
-        one.pages for one in cold if isinstance(one, Importances)
+    assert [one.pages for one in query.importances(asks) if isinstance(one, ImportanceAnswer)] == [
+        one.pages for one in cold if isinstance(one, ImportanceAnswer)
     ]
     assert commands() == (before[0] + 1, before[1] + 1, *before[2:])
 
@@ -823,7 +823,7 @@ def test_many_that_ask_at_once_cost_one_round_trip(valkey: Server) -> None:
 def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_so(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opic.mirror.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.query.snapshots.PAGES_EXACT", 0)
     store, query = open_query(valkey, record(0, A, [B]))
     mirror, offset, kept, deadline = query.mirror, 0, 0, time.monotonic() + 20
     versions: set[int] = set()

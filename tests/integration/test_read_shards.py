@@ -15,26 +15,26 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import Server
 
 from opic.api.metrics import Metrics
-from opic.cash import MILLION, Flag
 from opic.errors import BadInput, NotBuiltYet
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.frontier import Frontier, Politeness
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, Writer
-from opic.ledger import Page
-from opic.mirror import Mirror
-from opic.query import POLICIES, Query
+from opic.model.cash import MILLION, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import LedgerPage
+from opic.model.transfer import Deposit, Transfer
+from opic.query.queries import POLICIES, Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.replica.batch import entry_digest
 from opic.replica.effect import NO_DIGEST
-from opic.service import Backend
+from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Shard
-from opic.transfer import Deposit, Transfer
-from opic.urls import host_of, registered_domain, shard_of
+from opic.urls.canonical import host_of, registered_domain, shard_of
 
 SHARDS = 4
 NOW_US = 1_790_000_000_000_000
-AT_ONCE = Politeness(host_delay_seconds=0.0)
+AT_ONCE = PolitenessSettings(host_delay_seconds=0.0)
 
 
 class Crawled:
@@ -54,13 +54,13 @@ class Crawled:
             host = next(hosts)
             self.names[shard_of(host, shards)].append(host)
 
-    def mirror(self) -> Mirror:
-        return Mirror(self.crawl)
+    def mirror(self) -> Snapshots:
+        return Snapshots(self.crawl)
 
     def query(self) -> Query:
         return Query(self.crawl, self.mirror())
 
-    def frontier(self, politeness: Politeness = AT_ONCE) -> Frontier:
+    def frontier(self, politeness: PolitenessSettings = AT_ONCE) -> Frontier:
         """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
         crawl = Crawl.open(self.server.client(), "many", create=False)
         return Frontier(crawl, politeness)
@@ -112,7 +112,7 @@ class Crawled:
         self.crawl.client.hset(self.crawl.shards[shard].keys.books, mapping=books)
         self.apply(shard, b"no event")
 
-    def pages(self) -> Iterator[tuple[int, Page, int]]:
+    def pages(self) -> Iterator[tuple[int, LedgerPage, int]]:
         """Every page with its shard and its cash, by shard and id."""
         for number, replica in enumerate(self.crawl.follow()):
             for page in self.crawl._pages(number, range(len(replica))):
@@ -437,7 +437,7 @@ def test_frontiers_at_once_never_hand_out_a_page_twice(valkey: Server) -> None:
 
 
 def test_a_host_rests_whatever_other_shards_do_and_busy_hosts_are_passed_over(crawled: Crawled) -> None:
-    polite = Politeness(host_delay_seconds=60.0)
+    polite = PolitenessSettings(host_delay_seconds=60.0)
     frontier = crawled.frontier(polite)
     hosts = [host for names in crawled.names for host in names]
     first, *others = (host_of(url) for url in crawled.best())

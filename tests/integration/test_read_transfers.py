@@ -10,14 +10,14 @@ import pytest
 from logs import NOW_US, PARTITION
 from servers import Server
 
-from opic.cash import MILLION, Flag
-from opic.events import CrawlEvent, Record, encode_crawl_event
-from opic.frontier import Frontier, Politeness
+from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import Writer
-from opic.mirror import Mirror
-from opic.query import POLICIES, Query
+from opic.model.cash import MILLION, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.model.transfer import Transfer, source_of
+from opic.query.queries import POLICIES, Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.transfer import Transfer, source_of
 
 PAGES = [f"http://h{host}.org/{page}" for page in range(8) for host in range(25)]
 DAMPING = 0.85
@@ -47,7 +47,7 @@ def reads(links: dict[str, list[str]], number: int, seed: int) -> list[Record]:
 
 def opened(server: Server, shards: int, **rules: int | str) -> tuple[Crawl, Writer, Query]:
     crawl = Crawl.open(server.client(), f"transfers-{next(names)}", rules, shards=shards)
-    return crawl, Writer(crawl), Query(crawl, Mirror(crawl))
+    return crawl, Writer(crawl), Query(crawl, Snapshots(crawl))
 
 
 def drain(writer: Writer) -> None:
@@ -196,7 +196,7 @@ def test_estimates_of_many_shards_are_those_of_one_within_a_band(valkey: Server,
 @pytest.mark.slow
 def test_a_greedy_crawl_over_shards_finds_every_page(valkey: Server) -> None:
     crawl, writer, _ = opened(valkey, 4)
-    frontier = Frontier(crawl, Politeness(host_delay_seconds=0.0, retry_seconds=0.0))
+    frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0))
     links, offset, fetched = web(5), 0, set[str]()
     reached = set(PAGES[:9])
     while more := {link for url in reached for link in links[url]} - reached:

@@ -9,16 +9,16 @@ import pytest
 from logs import PARTITION, record, seeds
 from servers import Server
 
-from opic import admission as admissions
-from opic.admission import Admission, check_policy
-from opic.api import census
-from opic.events import Record
-from opic.explain import explain
-from opic.frontier import Frontier, Politeness
-from opic.inflow import inflow
+from opic.api import frontier_counts as census
+from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier import admission as admissions
+from opic.frontier.admission import Admission, check_policy
 from opic.ingest import ShardWriter
-from opic.mirror import Mirror
-from opic.query import Query
+from opic.model.events import Record
+from opic.query.explain import explain
+from opic.query.inflow import inflow
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.store import Shard
 
@@ -73,10 +73,10 @@ class Endpoint:
         self.crawl = Crawl.open(server.client(), create=False)
         self._points, self._wanted, self._deed = 0, -1, deed
         self.crawl.replicas[0].lock = WatchedLock(self._point)  # type: ignore[assignment]
-        self.mirror = Mirror(self.crawl)
+        self.mirror = Snapshots(self.crawl)
         self.query, self.admission = Query(self.crawl, self.mirror), Admission(self.crawl)
-        self.frontier = Frontier(self.crawl, Politeness(host_delay_seconds=0.0), admission=self.admission)
-        one_each = Politeness(host_delay_seconds=0.0, host_in_flight=1)
+        self.frontier = Frontier(self.crawl, PolitenessSettings(host_delay_seconds=0.0), admission=self.admission)
+        one_each = PolitenessSettings(host_delay_seconds=0.0, host_in_flight=1)
         self.in_turns = Frontier(self.crawl, one_each, share=0.5, admission=self.admission)
         self._ask, self.crawl.ask = self.crawl.ask, self._asked  # type: ignore[method-assign]
         self.frontier.peek(3)  # It has been asked before.

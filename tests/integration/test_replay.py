@@ -17,10 +17,10 @@ from packed_events import PACKED as GOOD
 from sameness import assert_same
 
 from opic.errors import BadInput, NotBuiltYet
-from opic.events import Record, decode_crawl_event
-from opic.ledger import Ledger
-from opic.replay import Plan, Progress, Summary, format_of, read_graph, replay, url_of_name
-from opic.service import Backend, EmbeddedService
+from opic.model.events import Record, decode_crawl_event
+from opic.model.ledger import Ledger
+from opic.ops.replay import Plan, Progress, Summary, format_of, read_graph, replay, url_of_name
+from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.

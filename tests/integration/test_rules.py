@@ -12,7 +12,7 @@ import httpx
 import pytest
 from serving import serving
 
-from opic.service import EmbeddedService
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 
@@ -31,7 +31,7 @@ def client(service: EmbeddedService) -> Iterator[httpx.Client]:
 
 
 def opic(service: EmbeddedService, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opic.cli", *words, "--data", str(service.settings.data_dir())]
+    command = [sys.executable, "-m", "opic.cli.main", *words, "--data", str(service.settings.data_dir())]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=os.environ)
 
 

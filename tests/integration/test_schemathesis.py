@@ -23,8 +23,8 @@ from schemathesis.generation import derive_operation_seed
 from schemathesis.generation.hypothesis.builder import HypothesisTestConfig, HypothesisTestMode, create_test
 from serving import serving
 
-from opic.api.bodies import LINES, MSGPACK
-from opic.service import EmbeddedService
+from opic.api.request_bodies import LINES, MSGPACK
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 pytestmark = pytest.mark.slow

@@ -16,9 +16,9 @@ from repository import ROOT
 from sameness import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import NAMES, Server
 
-from opic.events import Record
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
+from opic.model.events import Record
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard
 from opic.store.connection import Line

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, pep_history, record, seeds
 from servers import Server
 
-from opic.cash import MILLION, Flag
 from opic.errors import BadInput, BadUrl
-from opic.events import Record
-from opic.explain import explain
 from opic.ingest import Writer
-from opic.ledger import Ledger
-from opic.mirror import Mirror
-from opic.query import POLICIES, Query
+from opic.model.cash import MILLION, Flag
+from opic.model.events import Record
+from opic.model.ledger import Ledger
+from opic.query.explain import explain
+from opic.query.queries import POLICIES, Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.urls import host_of
+from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def opened(server: Server, *log: Record, **given: object) -> tuple[Writer, Query
     writer.apply(PARTITION, log)
     while writer.deliver():
         pass
-    return writer, Query(crawl, Mirror(crawl))
+    return writer, Query(crawl, Snapshots(crawl))
 
 
 def modelled(log: list[Record]) -> Ledger:
@@ -131,13 +131,13 @@ def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
         seen = mirror.fresh()
         _ = seen.host, seen.dangling
         query.hosts(3, "variable")
-    followed, late = mirror.fresh(), Mirror(Crawl.open(valkey.client(), create=False)).fresh()
+    followed, late = mirror.fresh(), Snapshots(Crawl.open(valkey.client(), create=False)).fresh()
     for name in ("scores", "ascending", "cash", "spent", "state", "dangling"):
         assert getattr(followed, name).tolist() == getattr(late, name).tolist()
     assert [followed.hosts[n] for n in followed.host] == [late.hosts[n] for n in late.host]
     other = Crawl.open(valkey.client(), create=False)
     assert query.crawl.ids_of(PAGES) == other.ids_of(PAGES)
-    assert query.hosts(9, "variable") == Query(query.crawl, Mirror(query.crawl)).hosts(9, "variable")
+    assert query.hosts(9, "variable") == Query(query.crawl, Snapshots(query.crawl)).hosts(9, "variable")
 
 
 def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(valkey: Server) -> None:
@@ -147,7 +147,7 @@ def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(va
     writer.apply(PARTITION, [seeds(1, *PAGES)])
     while writer.deliver():
         pass
-    late = Query(writer.crawl, Mirror(writer.crawl))
+    late = Query(writer.crawl, Snapshots(writer.crawl))
     assert early.hosts(10) == late.hosts(10)
     assert len(late.hosts(10)) == 5
     assert early.top(100) == late.top(100)

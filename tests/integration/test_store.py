@@ -10,18 +10,18 @@ from sameness import assert_same
 from servers import Server
 from serving import serving
 
-from opic.cash import CLOCK_LIMIT, MINTED_GRAINS, Rules
-from opic.classes import check_classes, encode_classes
 from opic.client import Client
 from opic.errors import StoreError, StoreFull, StoreMismatch
-from opic.events import Record, encode_ids
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
-from opic.log import EventLog
+from opic.ingest.event_log import EventLog
+from opic.model.cash import CLOCK_LIMIT, MINTED_GRAINS, CrawlRules
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import Record, encode_ids
+from opic.model.ledger import Ledger
+from opic.model.series import ENTRIES_MAX, ENTRY_US
 from opic.replica import Crawl
 from opic.replica.batch import BYTES_A_BATCH_MAX
-from opic.series import ENTRIES_MAX, ENTRY_US
-from opic.service import StandingService
+from opic.service.service import StandingService
 from opic.settings import Settings
 from opic.store import Shard
 
@@ -72,7 +72,7 @@ def test_drift_at_its_limit_stops_counting_and_moves_cash_on(servers: Server) ->
 
 def test_balances_near_the_end_of_their_range_are_exact(servers: Server) -> None:
     """A page that holds all that was minted spends it, is granted more, and is weighed anew."""
-    rules = Rules(grant=MINTED_GRAINS // 64)
+    rules = CrawlRules(grant=MINTED_GRAINS // 64)
     light, heavy = ([{"name": "a", "weight": weight, "hosts": ["a.org"]}] for weight in (0.5, 2))
     log = [record(0, A, [B])]
     log += [record(offset, (A, B)[offset % 2], [(B, A)[offset % 2]]) for offset in range(1, 9)]
@@ -93,7 +93,7 @@ def test_balances_near_the_end_of_their_range_are_exact(servers: Server) -> None
 
 def test_balances_near_the_end_of_their_range_leave_the_endpoint_as_exact_text(servers: Server) -> None:
     """No number of theirs passes a double, on the way through the lease call or through JSON, which would round it."""
-    rules = Rules(grant=MINTED_GRAINS // 2 - 12_345)
+    rules = CrawlRules(grant=MINTED_GRAINS // 2 - 12_345)
     log = [seeds(0, A, B), record(1, A, [B])]
     ledger = Ledger(rules)
     ledger.apply(PARTITION, log)
@@ -194,7 +194,7 @@ def test_a_read_of_the_log_stops_where_records_grow_large(servers: Server, monke
     log.append([b"%d" % i for i in range(250)], NOW_US)
     end = log.append([b"x" * 1_000] * 250, NOW_US)[log.partition]
     assert [r.offset for r in log.read(0, 1_000)] == list(range(end))
-    monkeypatch.setattr("opic.log.BYTES_A_READ", 20_000)
+    monkeypatch.setattr("opic.ingest.event_log.BYTES_A_READ", 20_000)
     first = log.read(0, 1_000)
     assert [r.offset for r in first] == list(range(300))  # The third hundred took it past the limit.
     assert [r.offset for r in log.read(300, 1_000, wait_seconds=1)] == list(range(300, 400))

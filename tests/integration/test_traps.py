@@ -12,11 +12,11 @@ import httpx
 import pytest
 from serving import serving
 
-from opic import admission
-from opic.service import EmbeddedService
+from opic.frontier import admission
+from opic.service.service import EmbeddedService
 from opic.settings import Settings
-from opic.traps import WINDOW
-from opic.urls import registered_domain
+from opic.urls.canonical import registered_domain
+from opic.urls.traps import WINDOW
 
 pytestmark = pytest.mark.slow
 

@@ -20,12 +20,13 @@ from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 from witness import FIRST_DAY_S, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
-from opic.cash import CONTINUOUS, MILLION, Flag, Rules
-from opic.classes import check_classes, encode_classes
-from opic.events import CrawlEvent, Record, encode_ids
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
-from opic.query import Mirror, Query
+from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import CrawlEvent, Record, encode_ids
+from opic.model.ledger import Ledger
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
 from opic.replica import Crawl as Shards
 from opic.store import Shard
 
@@ -121,11 +122,11 @@ class ClassesMachine(LedgerMachine):
     crawl: WeighedCrawl
 
     @initialize(
-        rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), Rules(q=500_000, inflow=False)]),
+        rules=st.sampled_from([CrawlRules(), CrawlRules(regrant_ppm=500_000), CrawlRules(q=500_000, inflow=False)]),
         web=st.fixed_dictionaries(dict.fromkeys(URLS, LINKS)),
         classes=definitions(),
     )
-    def genesis(self, rules: Rules, web: dict[str, list[str]], classes: list[dict[str, object]]) -> None:
+    def genesis(self, rules: CrawlRules, web: dict[str, list[str]], classes: list[dict[str, object]]) -> None:
         self.crawl, self.web = WeighedCrawl(rules, witness=WeighedWitness()), web
         self.define(classes)
 
@@ -234,13 +235,13 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
 @examples(60)
 @given(
     log=weighed_logs(),
-    rules=st.sampled_from([Rules(), Rules(regrant_ppm=500_000), CONTINUOUS]),
+    rules=st.sampled_from([CrawlRules(), CrawlRules(regrant_ppm=500_000), CONTINUOUS]),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), max_size=12),
     links=BATCH_LINKS,
     journal_bytes=st.sampled_from([1, 5_000, 1 << 20]),
 )
 def test_store_with_classes_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], links: int, journal_bytes: int
+    valkey: Server, log: list[Record], rules: CrawlRules, turns: list[tuple[int, int]], links: int, journal_bytes: int
 ) -> None:
     """Cut anywhere, sent by three workers in turns, each with caches of its own; then all of it again."""
     ledger, client = Ledger(rules), valkey.client()
@@ -286,7 +287,7 @@ def test_real_history_with_classes_ends_in_the_state_of_the_ledger(valkey: Serve
 
 
 def test_a_change_of_weight_moves_the_cash_of_all_pages_of_a_class_at_once() -> None:
-    ledger = Ledger(Rules(regrant_ppm=0))
+    ledger = Ledger(CrawlRules(regrant_ppm=0))
     ledger.apply(PARTITION, [classes_record(0, [{"name": "a", "weight": 3, "hosts": ["a.example"]}])])
     ledger.apply(PARTITION, [logged_seeds(1, "http://a.example/", "http://x.a.example/", "http://b.example/")])
     grant = ledger.rules.grant
@@ -304,7 +305,7 @@ def test_a_change_of_weight_moves_the_cash_of_all_pages_of_a_class_at_once() -> 
 
 
 def test_a_page_that_owes_and_shows_other_links_takes_nothing_from_those() -> None:
-    ledger = Ledger(Rules(regrant_ppm=0))
+    ledger = Ledger(CrawlRules(regrant_ppm=0))
     log = [classes_record(0, [{"name": "a", "weight": 3, "hosts": ["a.example"]}])]
     log += [logged(1, "http://a.example/", ["http://b.example/"]), classes_record(2, [])]
     log += [classify_record(3, 0, 2_000), logged(4, "http://a.example/", ["http://c.example/"])]
@@ -328,7 +329,7 @@ def test_a_removed_name_leaves_its_place_to_others_once_no_page_is_in_it() -> No
 
 
 def test_weights_that_no_shard_could_grant_are_a_dead_letter_and_change_nothing() -> None:
-    ledger = Ledger(Rules(minted=1 << 62, grant=1 << 54, regrant_ppm=0))
+    ledger = Ledger(CrawlRules(minted=1 << 62, grant=1 << 54, regrant_ppm=0))
     log = [classes_record(0, [{"name": "a", "weight": 1, "hosts": ["a.example"]}])]
     log += [
         logged_seeds(1, "http://a.example/"),
@@ -355,7 +356,7 @@ def test_a_weighted_crawl_ends_at_the_personalized_pagerank_of_networkx(changes:
     }
     weights = {"club": 4.0, "rival": 0.25}
     first = {"club": 0.5, "rival": 10.0} if changes else weights
-    ledger = Ledger(Rules(regrant_ppm=500))
+    ledger = Ledger(CrawlRules(regrant_ppm=500))
 
     def define(given: dict[str, float]) -> None:
         at = ledger.next_offset(PARTITION)
@@ -416,7 +417,7 @@ def test_a_page_left_with_less_than_nothing_shows_0_and_all_shares_sum_to_one(va
     log = [classes_record(0, heavy), logged_seeds(1, a, b, c, d), logged(2, a, [b]), logged(3, a, [c])]
     log += [classes_record(4, []), logged(5, a, [c])]
     store.apply(PARTITION, log)
-    query = Query(Shards([store.shard]), Mirror(Shards([store.shard])))
+    query = Query(Shards([store.shard]), Snapshots(Shards([store.shard])))
     found = [page for page in query.importance([a, b, c, d]) if page]
     assert [page["importance"] == 0 for page in found] == [False, False, True, False]
     assert sum(float(str(page["importance"])) for page in found) == pytest.approx(1)

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import Server
 
-from opic.cash import Flag
-from opic.frontier import Politeness
-from opic.urls import host_of
+from opic.frontier import PolitenessSettings
+from opic.model.cash import Flag
+from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow
 
@@ -65,7 +65,7 @@ def test_frontier_hands_out_what_the_model_does(
     valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int
 ) -> None:
     valkey.reset()
-    crawl = Crawl(valkey, Politeness(30.0 if delay else 0.0, 600.0, 600.0, cap))
+    crawl = Crawl(valkey, PolitenessSettings(30.0 if delay else 0.0, 600.0, 600.0, cap))
     model, leases = Model(delay, cap), []
     crawl.seed(URLS)
     for deed, at, more in deeds:

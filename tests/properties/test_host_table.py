@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from opic.errors import BadUrl
 from opic.replica.hosts import HostTable
-from opic.urls import canonical_url, host_of, registered_domain
+from opic.urls.canonical import canonical_url, host_of, registered_domain
 
 HOSTS = st.sampled_from(
     [

@@ -11,10 +11,10 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.cash import Flag
 from opic.frontier import host_pages, hot_order, picking, timers
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.picking import Within, first_free, pick
+from opic.model.cash import Flag
 
 HOSTS, SHARDS = 6, 2
 STATES = [

@@ -21,9 +21,9 @@ from witness import (
     state,
 )
 
-from opic.cash import CONTINUOUS, GRANT_GRAINS, MILLION, Flag, Rules
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger, Page
+from opic.model.cash import CONTINUOUS, GRANT_GRAINS, MILLION, CrawlRules, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger, LedgerPage
 
 
 class ThoroughLedgerMachine(LedgerMachine):
@@ -70,7 +70,7 @@ LOGS = st.builds(random_log, st.integers(0, 2**32), st.integers(0, 120))
 
 
 @given(log=LOGS, rules=st.sampled_from(RULES))
-def test_the_same_log_ends_in_the_same_state(log: list[Record], rules: Rules) -> None:
+def test_the_same_log_ends_in_the_same_state(log: list[Record], rules: CrawlRules) -> None:
     one, other = Ledger(rules), Ledger(rules)
     one.apply("p", log)
     other.apply("p", log)
@@ -78,7 +78,7 @@ def test_the_same_log_ends_in_the_same_state(log: list[Record], rules: Rules) ->
 
 
 @given(log=LOGS, rules=st.sampled_from(RULES), cuts=st.lists(st.integers(0, 120)))
-def test_the_state_does_not_depend_on_the_batches(log: list[Record], rules: Rules, cuts: list[int]) -> None:
+def test_the_state_does_not_depend_on_the_batches(log: list[Record], rules: CrawlRules, cuts: list[int]) -> None:
     whole, cut = Ledger(rules), Ledger(rules)
     whole.apply("p", log)
     for start, end in pairwise(sorted({0, *cuts, len(log)})):
@@ -88,7 +88,7 @@ def test_the_state_does_not_depend_on_the_batches(log: list[Record], rules: Rule
 
 @given(log=LOGS, rules=st.sampled_from(RULES), data=st.data())
 def test_a_record_takes_effect_once_however_often_and_late_it_is_delivered(
-    log: list[Record], rules: Rules, data: st.DataObject
+    log: list[Record], rules: CrawlRules, data: st.DataObject
 ) -> None:
     once, often = Ledger(rules), Ledger(rules)
     once.apply("p", log)
@@ -142,9 +142,13 @@ def further_grants(crawl: Crawl) -> int:
     return (crawl.ledger.books.credit - crawl.rules.grant) // (crawl.rules.grant * crawl.rules.regrant_ppm // MILLION)
 
 
-@pytest.mark.parametrize("rules", [Rules(), Rules(regrant_ppm=500_000), Rules(regrant_ppm=1_000, q=500_000)])
+@pytest.mark.parametrize(
+    "rules", [CrawlRules(), CrawlRules(regrant_ppm=500_000), CrawlRules(regrant_ppm=1_000, q=500_000)]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_page_discovered_late_holds_all_that_was_granted_so_far_and_the_bound_holds(rules: Rules, seed: int) -> None:
+def test_a_page_discovered_late_holds_all_that_was_granted_so_far_and_the_bound_holds(
+    rules: CrawlRules, seed: int
+) -> None:
     web = site(pages=30, links_max=6, seed=seed)
     first = list(web)[:10]
     old = {url: [link for link in links if link in first] for url, links in web.items()}
@@ -153,7 +157,7 @@ def test_a_page_discovered_late_holds_all_that_was_granted_so_far_and_the_bound_
     crawl.witness.seed(first)
     crawl_until(crawl, old, lambda c: further_grants(c) >= 3 + seed, reads_max=5_000)
 
-    late: list[Page] = []
+    late: list[LedgerPage] = []
     for url in first:  # Their links to the rest of the web appear.
         before, granted = set(crawl.ledger.pages), crawl.ledger.books.credit
         crawl.read(url, web[url])
@@ -176,7 +180,7 @@ def test_a_page_discovered_late_holds_all_that_was_granted_so_far_and_the_bound_
 @pytest.mark.parametrize("seed", range(3))
 def test_a_crawl_of_an_unchanging_web_converges_to_pagerank_within_a_bound_that_narrows(seed: int) -> None:
     web = site(pages=40, links_max=8, seed=seed)
-    crawl = Crawl(Rules(regrant_ppm=500))
+    crawl = Crawl(CrawlRules(regrant_ppm=500))
     crawl.append(encode_seeds(list(web)), "seeds")
     crawl.witness.seed(list(web))
     crawl_until(crawl, web, lambda c: c.bound() < 0.01, reads_max=5_000)
@@ -187,7 +191,7 @@ def test_a_thousand_sweeps_of_reading_again_leave_the_pool_full_and_narrow_the_e
     """A trigger that is a share of all that was ever granted would have emptied this pool after 500 sweeps."""
     web = site(pages=30, links_max=6, seed=1)
     readable = [url for number, url in enumerate(web) if number % 3 == 0]  # Most pages of a crawl are never read.
-    crawl = Crawl(Rules(minted=30 * 40 * GRANT_GRAINS))
+    crawl = Crawl(CrawlRules(minted=30 * 40 * GRANT_GRAINS))
     crawl.append(encode_seeds(list(web)), "seeds")
     crawl.witness.seed(list(web))
     seen: dict[int, tuple[float, float, int]] = {}
@@ -257,7 +261,7 @@ def test_pages_that_go_away_and_come_back_while_crawled_leave_the_bound_true_and
     """A bound of 2 would hold of anything: this one has to say something while pages come and go."""
     web = site(pages=60, links_max=8, seed=7)
     draw = random.Random(7)
-    crawl = Crawl(Rules())
+    crawl = Crawl(CrawlRules())
     crawl.append(encode_seeds(list(web)), "seeds")
     crawl.witness.seed(list(web))
     said_something = 0
@@ -286,7 +290,7 @@ def drained_trap(crawl: Crawl, name: str) -> list[str]:
 
 def test_the_bound_is_nearly_reached_by_cash_that_waits_before_a_trap() -> None:
     """So a bound that were a fifth smaller would be wrong."""
-    crawl = Crawl(Rules(regrant_ppm=0))
+    crawl = Crawl(CrawlRules(regrant_ppm=0))
     bystanders, feeders, gate = host("bystanders", 400), host("feeders", 60), "http://gate.example/"
     crawl.append(encode_seeds(bystanders), "seeds")
     crawl.witness.seed(bystanders)
@@ -298,7 +302,7 @@ def test_the_bound_is_nearly_reached_by_cash_that_waits_before_a_trap() -> None:
 
 
 def test_the_bound_is_within_twice_the_error_where_a_page_that_gave_much_shows_other_links() -> None:
-    crawl = Crawl(Rules(regrant_ppm=0))
+    crawl = Crawl(CrawlRules(regrant_ppm=0))
     bystanders, feeders, giver = host("bystanders", 400), host("feeders", 20), "http://giver.example/"
     crawl.append(encode_seeds(bystanders), "seeds")
     crawl.witness.seed(bystanders)
@@ -313,7 +317,7 @@ def test_the_bound_is_within_twice_the_error_where_a_page_that_gave_much_shows_o
 
 
 def test_links_bring_a_gone_page_back_only_after_a_day_that_doubles() -> None:
-    crawl = Crawl(Rules())
+    crawl = Crawl(CrawlRules())
     parent, child = URLS[:2]
 
     def gone_after_a_link(hours: int) -> bool:
@@ -328,7 +332,7 @@ def test_links_bring_a_gone_page_back_only_after_a_day_that_doubles() -> None:
 
 
 def test_the_same_links_in_another_order_or_spelling_are_no_change() -> None:
-    crawl = Crawl(Rules())
+    crawl = Crawl(CrawlRules())
     for links in (URLS[1:4], URLS[3:0:-1], ["HTTP://A.EXAMPLE/1#x", *URLS[1:4], URLS[0]]):
         crawl.event(CrawlEvent(URLS[0], list(links)), hours=0)
     books = crawl.ledger.books
@@ -337,7 +341,7 @@ def test_the_same_links_in_another_order_or_spelling_are_no_change() -> None:
 
 
 def test_a_page_that_is_gone_gives_its_grants_back_and_keeps_what_links_sent() -> None:
-    crawl = Crawl(Rules(regrant_ppm=0))
+    crawl = Crawl(CrawlRules(regrant_ppm=0))
     parent, child = URLS[:2]
     crawl.read(parent, [child])
     sent = crawl.witness.received[child]
@@ -351,7 +355,7 @@ def test_a_page_that_is_gone_gives_its_grants_back_and_keeps_what_links_sent() -
 
 
 def test_a_failed_fetch_an_exclusion_and_a_dead_letter_leave_all_cash_where_it_is() -> None:
-    crawl = Crawl(Rules(regrant_ppm=0))
+    crawl = Crawl(CrawlRules(regrant_ppm=0))
     crawl.read(URLS[0], [URLS[1], URLS[2]])
     held = {url: crawl.ledger.cash(page) for url, page in crawl.ledger.pages.items()}
     for status in (0, 500, 403):

@@ -16,23 +16,23 @@ from logs import NOW_US, PARTITION, record, seeds
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
-from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
 from opic.errors import StoreUnavailable, TailLost
-from opic.events import Record, encode_seeds
 from opic.ingest import ShardWriter, Writer
-from opic.ledger import Ledger
+from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
+from opic.model.events import Record, encode_seeds
+from opic.model.ledger import Ledger
+from opic.model.transfer import Transfer
 from opic.replica import Crawl
 from opic.replica.batch import Input, entry_digest
 from opic.replica.effect import NO_DIGEST
-from opic.transfer import Transfer
-from opic.urls import host_of, shard_of
+from opic.urls.canonical import host_of, shard_of
 
 HOSTS = [f"{name}.org" for name in "abcdefgh"] + ["www.a.org", "www.b.org"]
 PAGES = [f"http://{host}/{name}" for host in HOSTS for name in "pq"]
 urls = st.sampled_from(PAGES)
 others = st.sampled_from(["", "mailto:x@y", "HTTP://A.org:80/p#top"])
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
-payouts = st.sampled_from([Rules(), replace(Rules(), regrant_ppm=500_000, inflow=False), CONTINUOUS])
+payouts = st.sampled_from([CrawlRules(), replace(CrawlRules(), regrant_ppm=500_000, inflow=False), CONTINUOUS])
 names = count()
 
 
@@ -119,7 +119,7 @@ def assert_drained(crawl: Crawl) -> None:
     assert sum(audit.pages + audit.virtual for audit in audits) == crawl.rules.minted
 
 
-def open_crawl(server: Server, rules: Rules, shards: int) -> Crawl:
+def open_crawl(server: Server, rules: CrawlRules, shards: int) -> Crawl:
     return Crawl.open(server.client(), f"shards-{next(names)}", {**asdict(rules), "shards": shards})
 
 
@@ -150,7 +150,7 @@ def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **
 def write_in_turns(
     valkey: Server,
     log: list[Record],
-    rules: Rules,
+    rules: CrawlRules,
     shards: int,
     links: int,
     journal_bytes: int,
@@ -173,8 +173,8 @@ def write_in_turns(
     crawl.client.close()
 
 
-@pytest.mark.parametrize("rules", [Rules(), CONTINUOUS], ids=["grants", "continuous"])
-def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: Rules) -> None:
+@pytest.mark.parametrize("rules", [CrawlRules(), CONTINUOUS], ids=["grants", "continuous"])
+def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: CrawlRules) -> None:
     crawl = open_crawl(valkey, rules, 4)
     writer = Writer(crawl)
     for at in range(60):
@@ -190,7 +190,7 @@ def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: Rul
 @pytest.mark.slow
 def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
     """And goes on by itself, since whoever is refused takes what waits."""
-    crawl = open_crawl(valkey, Rules(), 2)
+    crawl = open_crawl(valkey, CrawlRules(), 2)
     writer = Writer(crawl)
     full = next(url for url in PAGES if shard_of(host_of(url), 2) == 0)
     other = next(url for url in PAGES if shard_of(host_of(url), 2) == 1)
@@ -210,7 +210,7 @@ def test_a_step_waits_for_a_shard_that_takes_nothing(valkey: Server) -> None:
 
 def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) -> None:
     """Stores of one writer share the sums for pages of other shards."""
-    crawl = open_crawl(valkey, Rules(), 3)
+    crawl = open_crawl(valkey, CrawlRules(), 3)
     writer = Writer(crawl)
     a, b, c = (next(url for url in PAGES if shard_of(host_of(url), 3) == shard) for shard in range(3))
     with patch.object(ShardWriter, "_append", side_effect=StoreUnavailable("gone")), pytest.raises(StoreUnavailable):
@@ -222,14 +222,14 @@ def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) ->
 
 
 def test_a_shard_that_is_missing_is_not_made_anew(valkey: Server) -> None:
-    crawl = open_crawl(valkey, Rules(), 3)
+    crawl = open_crawl(valkey, CrawlRules(), 3)
     crawl.client.delete(crawl.shards[2].keys.meta)
     with pytest.raises(Exception, match="shard 2 of 3 is missing"):
         Crawl.open(valkey.client(), crawl.shards[0].keys.crawl)
 
 
 def test_a_shard_that_lost_what_others_took_stops_everything(valkey: Server) -> None:
-    crawl = open_crawl(valkey, Rules(), 2)
+    crawl = open_crawl(valkey, CrawlRules(), 2)
     writer = Writer(crawl)
     writer.apply(PARTITION, [record(i, url, PAGES) for i, url in enumerate(PAGES)])
     drain(writer)
@@ -242,7 +242,7 @@ def test_a_shard_that_lost_what_others_took_stops_everything(valkey: Server) -> 
 @pytest.mark.parametrize("shards", [1, 3])
 def test_records_behind_a_gap_are_refused(valkey: Server, shards: int) -> None:
     """A store that lost its end after the worker looked where to read on: what lies between was not read again."""
-    crawl = open_crawl(valkey, Rules(), shards)
+    crawl = open_crawl(valkey, CrawlRules(), shards)
     log = [record(i, url) for i, url in enumerate(PAGES)]
     writer = Writer(crawl)
     writer.apply(PARTITION, log[:4])
@@ -253,7 +253,7 @@ def test_records_behind_a_gap_are_refused(valkey: Server, shards: int) -> None:
 
 
 def test_zombie_does_not_move_the_resume_point_back(valkey: Server) -> None:
-    crawl = open_crawl(valkey, Rules(), 3)
+    crawl = open_crawl(valkey, CrawlRules(), 3)
     log = [record(i, url) for i, url in enumerate(PAGES)]
     Writer(crawl).apply(PARTITION, log)
     Writer(crawl).apply(PARTITION, log[2:5], since=2)

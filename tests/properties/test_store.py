@@ -12,10 +12,10 @@ from logs import NOW_US, PARTITION, pep_history, record, seeds
 from sameness import BATCH_LINKS, assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
-from opic.cash import CONTINUOUS, DAY_US, MILLION, Rules
-from opic.events import Record
 from opic.ingest import ShardWriter
-from opic.ledger import Ledger
+from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
+from opic.model.events import Record
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard
 
@@ -61,12 +61,12 @@ def cuts(draw: st.DrawFn, most: int = 41) -> list[int]:
 names = count()
 
 
-def open_store(server: Server, rules: Rules) -> ShardWriter:
+def open_store(server: Server, rules: CrawlRules) -> ShardWriter:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
     return ShardWriter(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
 
 
-PAYOUTS = [Rules(), CONTINUOUS]
+PAYOUTS = [CrawlRules(), CONTINUOUS]
 rules = st.builds(
     replace,
     st.sampled_from(PAYOUTS),
@@ -80,7 +80,7 @@ rules = st.builds(
 @examples(100)
 @given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS)
 def test_store_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], cut: list[int], rules: Rules, links: int
+    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int
 ) -> None:
     ledger, store = Ledger(rules), open_store(valkey, rules)
     ledger.apply(PARTITION, log)
@@ -102,7 +102,7 @@ def test_store_ends_in_the_state_of_the_ledger(
     links=BATCH_LINKS,
 )
 def test_workers_that_share_a_shard_make_one_effect(
-    valkey: Server, log: list[Record], rules: Rules, turns: list[tuple[int, int]], links: int
+    valkey: Server, log: list[Record], rules: CrawlRules, turns: list[tuple[int, int]], links: int
 ) -> None:
     """Three workers, each with caches of its own, send the same partition in turns: zombies and successors."""
     ledger, first = Ledger(rules), open_store(valkey, rules)
@@ -122,7 +122,7 @@ def test_workers_that_share_a_shard_make_one_effect(
 @examples(60)
 @given(log=logs(), cut=cuts(), rules=rules, whole=st.booleans(), budget=st.sampled_from([1, 2_000, 20_000]))
 def test_readers_that_follow_from_anywhere_and_that_load_any_checkpoint_end_in_one_state(
-    valkey: Server, log: list[Record], cut: list[int], rules: Rules, whole: bool, budget: int
+    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, whole: bool, budget: int
 ) -> None:
     """A journal of almost no bytes is trimmed all the time; each cut leaves a reader that follows from there."""
     ledger, shard = Ledger(rules), open_store(valkey, rules).shard
@@ -146,7 +146,7 @@ def test_readers_that_follow_from_anywhere_and_that_load_any_checkpoint_end_in_o
 
 
 @cache
-def ledger_of_history(rules: Rules) -> Ledger:
+def ledger_of_history(rules: CrawlRules) -> Ledger:
     ledger = Ledger(rules)
     ledger.apply(PARTITION, pep_history())
     return ledger
@@ -154,7 +154,7 @@ def ledger_of_history(rules: Rules) -> Ledger:
 
 @pytest.mark.parametrize("size", [1000, pytest.param(7, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rules", PAYOUTS, ids=lambda rules: rules.virtual)
-def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: Rules, size: int) -> None:
+def test_real_history_ends_in_the_state_of_the_ledger(servers: Server, rules: CrawlRules, size: int) -> None:
     log, store = pep_history(), open_store(servers, rules)
     for at in range(0, len(log), size):
         store.apply(PARTITION, log[at : at + size])
@@ -182,7 +182,7 @@ def test_a_credit_past_what_a_double_holds_is_exact(servers: Server) -> None:
 
 @pytest.mark.slow
 def test_real_history_one_event_a_batch(valkey: Server) -> None:
-    log, store = pep_history(), open_store(valkey, Rules())
+    log, store = pep_history(), open_store(valkey, CrawlRules())
     for at in range(len(log)):
         store.apply(PARTITION, log[at : at + 1])
-    assert_same(store.shard, ledger_of_history(Rules()))
+    assert_same(store.shard, ledger_of_history(CrawlRules()))

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 from paper_graph import MEASURES_MAX, Crawl, crawl, errors, make_links, pagerank, past_of
 
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger, Rules
-from opic.windows import Past
+from opic.model.cash import CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
+from opic.model.windows import Past
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +30,7 @@ def crawled_as_in_the_paper() -> Crawl:
 def crawled_under_grants() -> Crawl:
     """The ledger with its further grants, greedy in batches of a hundredth; and the month as in the paper's."""
     links = [sorted(children) for children in make_links(PAGES, np.random.default_rng(SEED))]
-    ledger, urls = Ledger(Rules(measures_max=MEASURES_MAX)), [f"http://h{i}.example/" for i in range(PAGES)]
+    ledger, urls = Ledger(CrawlRules(measures_max=MEASURES_MAX)), [f"http://h{i}.example/" for i in range(PAGES)]
     values = [
         encode_crawl_event(CrawlEvent(url=url, links=[urls[i] for i in children]))
         for url, children in zip(urls, links, strict=True)

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_events import BAD_PACKED, DEEP_PACKED, PACKED, UNENDING_PACKED
 
-from opic.api import intake
-from opic.api.bodies import JSON, LINES, MSGPACK
-from opic.api.intake import REJECTED_MAX, Intake, cut_array, cut_array_slowly, take
+from opic.api import event_bodies as intake
+from opic.api.event_bodies import REJECTED_MAX, Intake, cut_array, cut_array_slowly, take
 from opic.api.problems import Problem
+from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.errors import BadEvent
-from opic.events import Limits, decode_crawl_event
+from opic.model.events import EventLimits, decode_crawl_event
 
 NOW_US = 1_790_000_000_000_000
 GOOD = b'{"url":"http://a.example/"}'
@@ -45,8 +45,8 @@ BAD_ALONE = {
 }
 
 
-def taken(body: bytes, *, lines: bool = False, form: str = JSON, limits: Limits | None = None) -> Intake:
-    return take(body, LINES[0] if lines else form, now_us=NOW_US, limits=limits or Limits())
+def taken(body: bytes, *, lines: bool = False, form: str = JSON, limits: EventLimits | None = None) -> Intake:
+    return take(body, LINES[0] if lines else form, now_us=NOW_US, limits=limits or EventLimits())
 
 
 def urls(found: Intake) -> list[str]:
@@ -157,9 +157,9 @@ def test_as_many_bad_elements_as_can_be_listed_are_listed() -> None:
 
 def test_limits_are_those_of_the_settings() -> None:
     body = b'{"url":"http://a.example/","links":["http://b.example/","http://c.example/"]}'
-    assert urls(taken(body, limits=Limits(links_max=2))) == ["http://a.example/"]
+    assert urls(taken(body, limits=EventLimits(links_max=2))) == ["http://a.example/"]
     with pytest.raises(BadEvent, match="OPIC_MAX_LINKS 1"):
-        taken(body, limits=Limits(links_max=1))
+        taken(body, limits=EventLimits(links_max=1))
 
 
 def test_an_event_keeps_what_it_said_and_no_time_that_it_did_not() -> None:

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from opic.api.beside import Beside
+from opic.api.scrape_cache import Beside
 from opic.errors import StoreError
 
 WAIT = 10.0  # Far more than it takes.

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opic.cash import (
+from opic.errors import SettingsError, StoreFull
+from opic.model.cash import (
     BALANCE_LIMIT,
     BOOK_FIELDS,
     CLOCK_LIMIT,
@@ -21,13 +22,12 @@ from opic.cash import (
     MILLION,
     MINTED_GRAINS,
     Books,
-    Rules,
+    CrawlRules,
     damping_ppm,
     gone_until_us,
     grants_due_of,
     split,
 )
-from opic.errors import SettingsError, StoreFull
 
 CASH = st.one_of(
     st.integers(0, BALANCE_LIMIT - 1),
@@ -37,7 +37,7 @@ CASH = st.one_of(
 )
 LINKS = st.integers(1, 10_000)
 QS = st.integers(1, MILLION - 1)
-RULES = Rules()
+RULES = CrawlRules()
 
 
 def books_after_a_crawl() -> Books:
@@ -178,7 +178,7 @@ def test_history_and_cash_of_all_pages_together_fit_an_int64_or_are_refused() ->
 
 
 def test_all_grains_of_format_3_fit_at_genesis_and_all_on_pages() -> None:
-    rules = Rules(minted=MINTED_GRAINS)
+    rules = CrawlRules(minted=MINTED_GRAINS)
     Books.genesis(rules).check(rules.minted)
     Books(clock=2**62 - 1, credit=2**62 - 1, live=1, open=1, open_cash=2**62 - 1, pool=1).check(rules.minted)
 
@@ -462,7 +462,7 @@ def test_a_grant_by_weight_pays_each_class_what_its_credit_rose_by(
     books = Books(pool=2**62, credit=credit, live=sum(pages), open=sum(pages), live_by=by, open_by=by, known_by=by)
     books.extra = (0, *(weight - MILLION for weight in weights))
     before = books.credits()
-    books.pay(Rules())
+    books.pay(CrawlRules())
     rise = [b - a for a, b in zip(before, books.credits(), strict=True)]
     assert 2**62 - books.pool == books.open_cash == sum(r * n for r, n in zip(rise, pages, strict=True))
     one_each = sum((GRANT_GRAINS + GRANT_GRAINS * e // MILLION) * n for e, n in zip(books.extra, pages, strict=True))

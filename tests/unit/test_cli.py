@@ -10,8 +10,8 @@ NOT_BUILT = ("local-rank", "reproduce")
 
 def test_help_names_every_command_and_imports_nothing_heavy() -> None:
     program = (
-        "import sys, opic.cli\n"
-        "try: opic.cli.app(['--help'])\n"
+        "import sys, opic.cli.main\n"
+        "try: opic.cli.main.app(['--help'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'fastapi', 'pydantic', 'numpy', 'redis', 'msgspec'} & set(sys.modules)))"
     )

@@ -16,7 +16,7 @@ from opic.client import AsyncClient, Client, Event, Unavailable, Unreachable, ca
 from opic.client.answers import Importance
 from opic.client.calls import FORMS
 from opic.errors import OpicError
-from opic.events import CrawlEvent
+from opic.model.events import CrawlEvent
 
 HEAVY = ("fastapi", "starlette", "redis", "numpy", "pydantic", "kafka")
 

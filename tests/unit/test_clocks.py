@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic import windows
-from opic.cash import CONTINUOUS, MILLION, Books, Rules
-from opic.clocks import TOTAL_LIMIT, Clocks
 from opic.errors import StoreFull
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger
-from opic.series import Entry, Window, entry_due
-from opic.windows import Past
+from opic.model import windows
+from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
+from opic.model.crawl_clock import TOTAL_LIMIT, Clocks
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
+from opic.model.series import Entry, Window, entry_due
+from opic.model.windows import Past
 
-RULES = Rules()
+RULES = CrawlRules()
 PAGES, READS, SHARDS = 300, 6_000, 4
 START_US = 1_790_000_000_000_000
 
@@ -48,7 +48,7 @@ def test_one_shard_has_the_crawls_clock() -> None:
 
 @given(st.lists(STEPS, min_size=2, max_size=4), st.sampled_from([RULES, CONTINUOUS]))
 def test_a_later_moment_of_a_shard_is_never_an_earlier_one_of_the_crawl(
-    steps: list[list[tuple[int, int, int, int]]], rules: Rules
+    steps: list[list[tuple[int, int, int, int]]], rules: CrawlRules
 ) -> None:
     found = [shard(some) for some in steps]
     clocks = Clocks([series for series, _ in found], [books for _, books in found], rules)
@@ -107,7 +107,7 @@ def test_a_sum_of_clocks_that_an_int64_might_not_hold_is_refused() -> None:
 
 
 @cache
-def crawled(rules: Rules) -> tuple[Ledger, list[list[Entry]], list[Books], list[list[tuple[int, int]]]]:
+def crawled(rules: CrawlRules) -> tuple[Ledger, list[list[Entry]], list[Books], list[list[tuple[int, int]]]]:
     """A crawl in a ledger; and the same, as four shards would have kept it: series, books, measures of each page.
 
     Bursts of reads, and rests; one shard is asked ten times as seldom in the second half.
@@ -156,7 +156,7 @@ def past_of(ledger: Ledger, measures: list[list[tuple[int, int]]]) -> Past:
 
 @pytest.mark.parametrize("rules", [RULES, CONTINUOUS], ids=["grants", "continuous"])
 @pytest.mark.parametrize("policy", ["interpolation", "fixed", "variable", "improved"])
-def test_estimates_of_four_shards_are_close_to_those_of_one(policy: str, rules: Rules) -> None:
+def test_estimates_of_four_shards_are_close_to_those_of_one(policy: str, rules: CrawlRules) -> None:
     """By L1 distance: within .07, windows of two rounds within .02. Clocks as they are would be off by tenths."""
     ledger, series, parts, measures = crawled(rules)
     whole = past_of(ledger, [[(m.clock, m.cash) for m in page.measures] for page in ledger.pages.values()])

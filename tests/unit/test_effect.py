@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from logs import NOW_US
 from repository import ROOT
 
-from opic.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books, Rules
 from opic.errors import StoreDamaged
+from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books, CrawlRules
+from opic.model.series import Entry
 from opic.replica.effect import HEADER, NO_DIGEST, SECTIONS, VERSION, Effect, digest_of, unpack_urls
-from opic.series import Entry
 
 INT64 = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 << 63), (1 << 62) - 1, (1 << 63) - 1]))
 NUMBERS = {
@@ -30,7 +30,9 @@ names = st.text(st.characters(exclude_characters="\n", exclude_categories=("Cs",
 @st.composite
 def effects(draw: st.DrawFn) -> Effect:
     """Any numbers in all sections: a record does not ask whether they fit together."""
-    books = replace(Books.genesis(Rules()), clock=draw(INT64), pool=draw(INT64), credit=draw(INT64), net=draw(INT64))
+    books = replace(
+        Books.genesis(CrawlRules()), clock=draw(INT64), pool=draw(INT64), credit=draw(INT64), net=draw(INT64)
+    )
     arrays = {name: np.array(draw(st.lists(NUMBERS[dtype], max_size=5)), dtype) for name, dtype in SECTIONS}
     counts = st.integers(0, 1 << 40)
     return Effect(
@@ -108,7 +110,7 @@ def test_bytes_that_are_no_record_are_refused(some: bytes) -> None:
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 65_535])
 def test_version_that_this_program_does_not_know_is_refused_with_what_to_do(version: int) -> None:
-    record = Effect(1, NO_DIGEST, Books.genesis(Rules()), 0, 0).pack()
+    record = Effect(1, NO_DIGEST, Books.genesis(CrawlRules()), 0, 0).pack()
     other = record[:4] + version.to_bytes(2, "little") + record[6:]
     with pytest.raises(StoreDamaged, match=f"version {version}, this program reads version {VERSION}: use the program"):
         Effect.unpack(other)
@@ -157,6 +159,6 @@ def test_record_that_was_written_long_ago_is_read(version: int) -> None:
 
 def test_digest_names_the_whole_history() -> None:
     """The same effect after another record is another one."""
-    one, other = (Effect(2, digest, Books.genesis(Rules()), 0, 0) for digest in (b"a" * 8, b"b" * 8))
+    one, other = (Effect(2, digest, Books.genesis(CrawlRules()), 0, 0) for digest in (b"a" * 8, b"b" * 8))
     assert one.pack()[HEADER.size :] == other.pack()[HEADER.size :]
     assert one.digest != other.digest

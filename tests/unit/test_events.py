@@ -10,21 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from packed_events import BAD_PACKED, UNENDING_PACKED
 
-from opic.cash import DAY_US, MILLION
-from opic.events import (
+from opic.model.cash import DAY_US, MILLION
+from opic.model.events import (
     TAGS_MAX,
     TIME_MIN_US,
+    CheckedEvent,
     CrawlEvent,
-    Event,
-    Limits,
+    EventLimits,
     Outcome,
     Record,
     decode_record,
     encode_crawl_event,
     encode_seeds,
 )
-from opic.ledger import Ledger
-from opic.transfer import GRANTS, Transfer
+from opic.model.ledger import Ledger
+from opic.model.transfer import GRANTS, Transfer
 
 NOW_S = 1_700_000_000
 NOW_US = NOW_S * MILLION
@@ -32,19 +32,19 @@ URL = "http://example.org/"
 LONG_URL = "http://example.org/" + "a" * 100_000
 
 
-def decoded(value: bytes, kind: str = "event", limits: Limits | None = None) -> Event:
-    return decode_record("log/0", Record(0, NOW_US, value, kind), limits or Limits())
+def decoded(value: bytes, kind: str = "event", limits: EventLimits | None = None) -> CheckedEvent:
+    return decode_record("log/0", Record(0, NOW_US, value, kind), limits or EventLimits())
 
 
-def of_json(fields: Mapping[str, object]) -> Event:
+def of_json(fields: Mapping[str, object]) -> CheckedEvent:
     return decoded(json.dumps({"url": URL, **fields}).encode())
 
 
-def of_msgpack(fields: Mapping[str, object]) -> Event:
+def of_msgpack(fields: Mapping[str, object]) -> CheckedEvent:
     return decoded(msgspec.msgpack.encode({"url": URL, **fields}))
 
 
-def refusal(event: Event) -> str:
+def refusal(event: CheckedEvent) -> str:
     assert event.outcome is Outcome.DEAD
     assert (event.url, event.links, event.seeds) == ("", (), ())
     return event.reason
@@ -56,7 +56,7 @@ def refusal(event: Event) -> str:
 @pytest.mark.parametrize("taken", [of_json, of_msgpack], ids=["json", "msgpack"])
 def test_an_event_needs_a_url_only_and_happened_when_the_log_says(taken: object) -> None:
     assert callable(taken)
-    assert taken({}) == Event(Outcome.READ, URL, [], NOW_US)
+    assert taken({}) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
 
 
 def test_json_and_messagepack_say_the_same() -> None:
@@ -152,12 +152,12 @@ def test_a_record_as_large_as_the_limits_is_taken() -> None:
     url = URL + "a" * (2_048 - len(URL))
     links = [f"{URL}{i}" for i in range(10_000)]
     event = of_json({"url": url, "links": links, "tags": ["t"] * TAGS_MAX})
-    assert event == Event(Outcome.READ, url, links, NOW_US, tags=["t"] * TAGS_MAX)
+    assert event == CheckedEvent(Outcome.READ, url, links, NOW_US, tags=["t"] * TAGS_MAX)
 
 
 def test_seeds_are_canonical_distinct_and_in_order() -> None:
     event = decoded(encode_seeds(["http://B.example", URL + "#a", URL, "http://b.example/#x"]), "seeds")
-    assert event == Event(Outcome.SEEDS, seeds=("http://b.example/", URL), at_us=NOW_US)
+    assert event == CheckedEvent(Outcome.SEEDS, seeds=("http://b.example/", URL), at_us=NOW_US)
 
 
 # What is refused, and with which words.
@@ -253,8 +253,8 @@ def test_one_link_over_the_limit_refuses_the_event_and_cuts_nothing() -> None:
 
 def test_limits_are_settings() -> None:
     value = json.dumps({"url": URL + "abc", "links": [URL] * 3}).encode()
-    assert "OPIC_MAX_LINKS 2" in refusal(decoded(value, limits=Limits(links_max=2)))
-    assert "OPIC_MAX_URL_BYTES 20" in refusal(decoded(value, limits=Limits(url_bytes_max=20)))
+    assert "OPIC_MAX_LINKS 2" in refusal(decoded(value, limits=EventLimits(links_max=2)))
+    assert "OPIC_MAX_URL_BYTES 20" in refusal(decoded(value, limits=EventLimits(url_bytes_max=20)))
 
 
 def test_too_many_tags_refuse_the_event() -> None:
@@ -265,7 +265,7 @@ def test_too_many_tags_refuse_the_event() -> None:
     "value", [*BAD_PACKED.values(), *UNENDING_PACKED.values()], ids=[*BAD_PACKED, *UNENDING_PACKED]
 )
 def test_a_packed_record_that_is_no_event_is_a_dead_letter_with_a_short_reason(value: bytes) -> None:
-    found = decode_record("log/0", Record(0, NOW_US, value), Limits())
+    found = decode_record("log/0", Record(0, NOW_US, value), EventLimits())
     assert found.outcome is Outcome.DEAD
     assert 0 < len(found.reason) < 200
 
@@ -448,5 +448,5 @@ def test_a_dead_letter_is_counted_and_processing_goes_on() -> None:
 def test_only_our_own_partitions_move_cash_as_they_please() -> None:
     """Whoever may write to the topic may name any kind in a header."""
     for kind, value in (("transfer", Transfer(grant=7).pack()), ("grant", b"7")):
-        assert decode_record("crawl.events/0", Record(0, NOW_US, value, kind), Limits()).outcome is Outcome.DEAD
-        assert decode_record(GRANTS, Record(0, NOW_US, value, kind), Limits()).outcome.value == kind
+        assert decode_record("crawl.events/0", Record(0, NOW_US, value, kind), EventLimits()).outcome is Outcome.DEAD
+        assert decode_record(GRANTS, Record(0, NOW_US, value, kind), EventLimits()).outcome.value == kind

@@ -8,14 +8,14 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.cash import CONTINUOUS, Rules, roll
-from opic.ledger import Anchor, Measure
-from opic.replica.growing import Undo
+from opic.model.cash import CONTINUOUS, CrawlRules, roll
+from opic.model.ledger import Anchor, PageMeasure
+from opic.replica.columns import Undo
 from opic.replica.histories import Histories
 
 PAGES = 6
 ROUND = 4 * CONTINUOUS.minted
-rules = st.builds(replace, st.sampled_from([Rules(), CONTINUOUS]), measures_max=st.integers(1, 4))
+rules = st.builds(replace, st.sampled_from([CrawlRules(), CONTINUOUS]), measures_max=st.integers(1, 4))
 reads = st.tuples(
     st.integers(0, PAGES - 1),
     st.integers(0, ROUND // 2),  # What the clock advances by besides.
@@ -30,7 +30,7 @@ batches = st.lists(st.lists(reads, min_size=1, max_size=8), max_size=12)
 class Plain:
     """One page's history as anyone would keep it."""
 
-    measures: deque[Measure]
+    measures: deque[PageMeasure]
     spent: int = 0
     reads: int = 0
     digest: int = 0
@@ -42,7 +42,7 @@ class Plain:
 class Model:
     """Histories of some pages, twice: in columns and plain."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CrawlRules) -> None:
         self.rules, self.clock = rules, 0
         self.histories = Histories(rules)
         self.row = self.histories.add(PAGES)
@@ -56,7 +56,7 @@ class Model:
             plain = self.plain[page]
             plain.spent += cash
             plain.reads, plain.digest = plain.reads + 1, digest
-            plain.measures.append(Measure(self.clock, max(cash, 0), at_us))
+            plain.measures.append(PageMeasure(self.clock, max(cash, 0), at_us))
             plain.anchors = roll(plain.anchors, self.clock, plain.spent, self.rules)
         pages, _, cash_, at, digests = zip(*batch, strict=True)
         self.histories.read(
@@ -91,7 +91,7 @@ class Model:
 
 @given(rules, batches, st.lists(st.booleans()), st.integers(0, PAGES - 1))
 def test_histories_are_what_plain_lists_are_undone_ones_included(
-    rules: Rules, batches: list[list[tuple[int, int, int, int, int]]], undone: list[bool], gone: int
+    rules: CrawlRules, batches: list[list[tuple[int, int, int, int, int]]], undone: list[bool], gone: int
 ) -> None:
     model = Model(rules)
     for at, batch in enumerate(batches):
@@ -110,7 +110,7 @@ def test_histories_are_what_plain_lists_are_undone_ones_included(
 
 @given(rules, batches, st.lists(st.integers(0, PAGES - 1), unique=True))
 def test_what_a_checkpoint_has_of_them_is_all_and_goes_on(
-    rules: Rules, batches: list[list[tuple[int, int, int, int, int]]], some: list[int]
+    rules: CrawlRules, batches: list[list[tuple[int, int, int, int, int]]], some: list[int]
 ) -> None:
     """Beside rows that were there before: those of blocks that were loaded first."""
     model = Model(rules)

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from opic.cash import Flag, Rules
-from opic.frontier import Manners, Politeness
-from opic.frontier.held import Held
+from opic.frontier import Manners, PolitenessSettings
+from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, Refused
+from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, RefusedPage
 from opic.frontier.picking import pick
+from opic.model.cash import CrawlRules, Flag
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import Replica
 
@@ -29,7 +29,7 @@ def effect(replica: Replica, **sections: Any) -> Effect:
 
 def made() -> Replica:
     """Six pages of three hosts that hold 60, 50, .. 10 grains."""
-    replica = Replica(Rules())
+    replica = Replica(CrawlRules())
     replica.apply(
         effect(
             replica,
@@ -61,7 +61,7 @@ def fetches(shard: HotShard, moved: int, read: Sequence[int], failed: Sequence[i
 
 
 def hot_shard(delay: float = 0.0) -> HotShard:
-    shard = HotShard(made(), Politeness(host_delay_seconds=delay, retry_seconds=60.0))
+    shard = HotShard(made(), PolitenessSettings(host_delay_seconds=delay, retry_seconds=60.0))
     shard.stamp = LeaseStamp(0, 0)
     shard.hear_time(1_000.0)
     return shard
@@ -85,7 +85,7 @@ def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
 
 def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
     shard = hot_shard()
-    ask(shard, [0, 1, 2], answer([Granted(0, 0, 1_300_000_000, 0.0)], [Refused(1, False, 1_100_000_000)], 1))
+    ask(shard, [0, 1, 2], answer([Granted(0, 0, 1_300_000_000, 0.0)], [RefusedPage(1, False, 1_100_000_000)], 1))
     assert picked(shard) == [2, 3, 4, 5]
     assert picked(shard, 1_100.0) == [1, 2, 3, 4, 5]
     assert picked(shard, 1_359.9) == [1, 2, 3, 4, 5]  # A lease that nobody ends is a failed fetch.
@@ -95,7 +95,7 @@ def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
 def test_host_rests_after_its_page_was_leased_or_as_long_as_the_refusal_says() -> None:
     shard = hot_shard(delay=2.0)
     assert picked(shard) == [0, 2, 4]
-    ask(shard, [0, 2, 4], answer([Granted(0, 0, 1_300_000_000, 2.0)], [Refused(1, True, 1_005_000_000)], 1))
+    ask(shard, [0, 2, 4], answer([Granted(0, 0, 1_300_000_000, 2.0)], [RefusedPage(1, True, 1_005_000_000)], 1))
     assert picked(shard) == [4]
     assert picked(shard, 1_002.0) == [1, 4]
     assert picked(shard, 1_005.0) == [1, 2, 4]
@@ -140,7 +140,7 @@ def test_store_knows_how_long_a_failed_page_waits() -> None:
 
 def test_host_with_as_many_pages_in_flight_as_it_may_goes_on_when_one_lands() -> None:
     shard = hot_shard()
-    ask(shard, [0, 1], answer([Granted(0, 0, 1_300_000_000, 0.0)], [Refused(1, True, 1_300_000_000, True)], 1))
+    ask(shard, [0, 1], answer([Granted(0, 0, 1_300_000_000, 0.0)], [RefusedPage(1, True, 1_300_000_000, True)], 1))
     assert picked(shard) == [2, 3, 4, 5]
     fetches(shard, 0, [0], [])
     assert picked(shard) == [0, 1, 2, 3, 4, 5]

@@ -9,10 +9,18 @@ from hypothesis import strategies as st
 from kafka import errors as broken
 
 from opic.errors import KafkaUnavailable
-from opic.events import TIME_MAX_US, TIME_MIN_US, CrawlEvent, Limits, Outcome, decode_record, encode_crawl_event
-from opic.kafka.connection import kafka_errors, record_of
-from opic.ledger import Ledger
-from opic.series import PACKED
+from opic.ingest.kafka.connection import kafka_errors, record_of
+from opic.model.events import (
+    TIME_MAX_US,
+    TIME_MIN_US,
+    CrawlEvent,
+    EventLimits,
+    Outcome,
+    decode_record,
+    encode_crawl_event,
+)
+from opic.model.ledger import Ledger
+from opic.model.series import PACKED
 
 NOW_MS = 1_790_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -28,7 +36,7 @@ def message(
 
 def reason(given: Any) -> str:
     """Why a message is a dead letter; "" if it is none."""
-    event = decode_record("t/0", record_of(given), Limits())
+    event = decode_record("t/0", record_of(given), EventLimits())
     return event.reason if event.outcome is Outcome.DEAD else ""
 
 

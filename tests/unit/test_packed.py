@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic import packed
 from opic.errors import BadFraming
+from opic.ingest import msgpack_values as packed
 
 KEYS = st.text(max_size=40) | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary(max_size=3)
 VALUES = st.recursive(

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.mirror import largest
-from opic.urls import canonical_host
+from opic.query.snapshots import largest
+from opic.urls.canonical import canonical_host
 
 
 @pytest.mark.parametrize(

@@ -17,15 +17,15 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from opic.cash import MILLION, Rules
-from opic.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.ledger import Ledger
+from opic.model.cash import MILLION, CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
 
 TABLES = Path(__file__).parents[1] / "data" / "pagerank-reference"
 DAMPING = 0.85
 BOUND = 1e-3
 READS_MAX = 5_000
-RULES = Rules(regrant_ppm=100)  # The pages are few: small further grants let the bound get so low.
+RULES = CrawlRules(regrant_ppm=100)  # The pages are few: small further grants let the bound get so low.
 LOG_US = 1_700_000_000 * MILLION
 
 Links = Mapping[int, list[int]]

@@ -13,19 +13,21 @@ from logs import NOW_US, PARTITION, record, seeds
 from numpy.typing import NDArray
 from sameness import assert_same_replica
 
-from opic.cash import CONTINUOUS, Rules
-from opic.classes import check_classes, encode_classes
-from opic.events import Limits, Record, encode_ids
+from opic.model.cash import CONTINUOUS, CrawlRules
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import EventLimits, Record, encode_ids
 from opic.replica import Replica
 from opic.replica.batch import Batch, Input
+from opic.replica.columns import Growing
 from opic.replica.effect import Effect
-from opic.replica.far import Far
 from opic.replica.fingerprints import Fingerprints
-from opic.replica.growing import Growing
+from opic.replica.remote_pages import RemotePages
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
-rules = st.builds(replace, st.sampled_from([Rules(), CONTINUOUS]), measures_max=st.integers(1, 3), inflow=st.booleans())
+rules = st.builds(
+    replace, st.sampled_from([CrawlRules(), CONTINUOUS]), measures_max=st.integers(1, 3), inflow=st.booleans()
+)
 
 
 @st.composite
@@ -52,9 +54,9 @@ def logs(draw: st.DrawFn) -> list[Record]:
 class Alone:
     """Who decides batches on a replica, with no store."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CrawlRules) -> None:
         self.rules, self.replica = rules, Replica(rules)
-        self.limits, self.shards, self.far = Limits(), 1, Far(1)
+        self.limits, self.shards, self.far = EventLimits(), 1, RemotePages(1)
         self.fingerprints = Fingerprints(bytes(16))
         self.urls: list[str] = []
 
@@ -99,7 +101,7 @@ def everything(replica: Replica) -> dict[str, Any]:
 @examples(200)
 @given(log=logs(), rules=rules, batch=st.integers(1, 9), undone=st.lists(st.integers(0, 2)))
 def test_undo_is_the_inverse_of_apply_and_a_follower_needs_the_record_alone(
-    log: list[Record], rules: Rules, batch: int, undone: list[int]
+    log: list[Record], rules: CrawlRules, batch: int, undone: list[int]
 ) -> None:
     worker, follower = Alone(rules), Replica(rules)
     inputs = [Input(PARTITION, one) for one in log]

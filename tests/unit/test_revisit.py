@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from opic.cash import Rules, split
+from opic.model.cash import CrawlRules, split
 
 pytestmark = pytest.mark.slow
 
 GRAPH = Path(__file__).parent.parent / "data" / "hollins" / "hollins.dat.gz"
 READS_A_PAGE = 5
-RULES = Rules()
+RULES = CrawlRules()
 
 
 def links() -> list[list[int]]:

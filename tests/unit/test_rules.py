@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.rules import PATTERN_BYTES_MAX, RULES_MAX, Rule, RuleBook, check_rules, matches, pieces_of
+from opic.urls.rules import PATTERN_BYTES_MAX, RULES_MAX, RuleBook, UrlRule, check_rules, matches, pieces_of
 
 URL_BYTES = 2_048
 
@@ -135,7 +135,7 @@ def test_rules_are_shown_as_they_were_given() -> None:
         {"effect": "deny", "domain": "a.example", "path": "/x*", "query": False, "note": "why"},
     ]
     assert [rule.shown() for rule in check_rules(given)] == given
-    assert check_rules([Rule("deny").shown()]) == (Rule("deny"),)
+    assert check_rules([UrlRule("deny").shown()]) == (UrlRule("deny"),)
 
 
 @given(st.lists(st.sampled_from(["a.example", "b.a.example", "c.example", None]), max_size=6), st.booleans())

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.cash import DAY_US, Books
 from opic.errors import BadInput
-from opic.series import ENTRY_ROUNDS, ENTRY_US, FORMS, Entry, Window, entry_due, unpack
+from opic.model.cash import DAY_US, Books
+from opic.model.series import ENTRY_ROUNDS, ENTRY_US, FORMS, Entry, Window, entry_due, unpack
 
 ROUND = 1 << 32
 GRANT = 20

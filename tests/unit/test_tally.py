@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from opic.tally import STEP_EVENTS, STEP_SECONDS, Tallied
+from opic.ingest.step_counts import STEP_EVENTS, STEP_SECONDS, Tallied
 
 
 def tallied(*stored: Mapping[str, int]) -> Tallied:

@@ -4,9 +4,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opic.errors import BadUrl
-from opic.texts import Texts
-from opic.traps import Shapes, Traps
-from opic.urls import canonical_url
+from opic.urls.canonical import canonical_url
+from opic.urls.traps import Shapes, Traps
+from opic.urls.url_batch import UrlBatch
 
 YEAR = 2026
 PARTS = ("a", "b", "1999", "2031", "07", "7", "1", "2100-01", "31/12", "20310701", "x" * 30)
@@ -48,4 +48,4 @@ def test_shapes_of_many_are_those_of_each(urls: list[str], traps: Traps) -> None
 
 @given(urls=urls())
 def test_authorities_are_between_the_second_slash_and_the_third(urls: list[str]) -> None:
-    assert Texts(urls).authorities() == [url.split("/", 3)[2] for url in urls]
+    assert UrlBatch(urls).authorities() == [url.split("/", 3)[2] for url in urls]

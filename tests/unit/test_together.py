@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from opic.api.together import Together
+from opic.api.coalescing import Coalescer
 
 
 def test_what_comes_meanwhile_is_one_batch() -> None:
@@ -19,7 +19,7 @@ def test_what_comes_meanwhile_is_one_batch() -> None:
         return [n + 100 for n in asked]
 
     async def ask_all() -> list[int]:
-        together = Together(work_out, "test", most=4)
+        together = Coalescer(work_out, "test", most=4)
         first = asyncio.create_task(together.ask(0))
         while not batches:
             await asyncio.sleep(0)
@@ -37,7 +37,7 @@ def test_error_of_one_is_not_the_others() -> None:
         return [ValueError(f"no {n}") if n % 2 else n for n in asked]
 
     async def ask_all() -> list[int | BaseException]:
-        together = Together(work_out, "test")
+        together = Coalescer(work_out, "test")
         return await asyncio.gather(*(together.ask(n) for n in range(3)), return_exceptions=True)
 
     one, two, three = asyncio.run(ask_all())
@@ -55,7 +55,7 @@ def test_error_of_all_is_raised_to_each_and_the_next_is_answered() -> None:
         return asked
 
     async def ask_all() -> int:
-        together = Together(work_out, "test")
+        together = Coalescer(work_out, "test")
         with pytest.raises(ConnectionError):
             await together.ask(1)
         return await together.ask(2)
@@ -71,7 +71,7 @@ def test_whoever_gives_up_disturbs_nobody() -> None:
         return asked
 
     async def ask_all() -> int:
-        together = Together(work_out, "test")
+        together = Coalescer(work_out, "test")
         given_up, other = asyncio.create_task(together.ask(1)), asyncio.create_task(together.ask(2))
         await asyncio.sleep(0)
         given_up.cancel()

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.traps import Shapes, Traps, Verdict, Window, check_traps, goes_round, outgrown
+from opic.urls.traps import Shapes, SuggestionWindow, Traps, Verdict, check_traps, goes_round, outgrown
 
 YEAR = 2026
 
@@ -91,7 +91,7 @@ def test_articles_under_a_date_are_no_calendar() -> None:
 
 
 def test_memory_for_calendars_is_bounded_and_the_longest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.traps.TEMPLATES_MAX", 100)
+    monkeypatch.setattr("opic.urls.traps.TEMPLATES_MAX", 100)
     shapes = Shapes(Traps(dates=20), YEAR)
     for day in range(1, 21):
         shapes.judge(f"http://a.example/2004-05-{day:02}")
@@ -137,7 +137,7 @@ def test_without_the_threshold_no_site_outgrows_others() -> None:
 
 @given(st.lists(st.integers(0, 3), max_size=60), st.integers(1, 10))
 def test_the_window_counts_the_last_suggestions(hosts: list[int], length: int) -> None:
-    window, last = Window(length), deque[int](maxlen=length)
+    window, last = SuggestionWindow(length), deque[int](maxlen=length)
     for host in hosts:
         window.note(host, f"{host % 2}.example")
         last.append(host)

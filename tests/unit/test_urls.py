@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opic.errors import BadUrl
-from opic.urls import SHOWN_MAX, canonical_url, host_of, registered_domain, shown
+from opic.urls.canonical import SHOWN_MAX, canonical_url, host_of, registered_domain, shown
 
 # Text that parsers stumble over: schemes, slashes both ways, ports, brackets, percents, controls, surrogates, dots.
 PIECES = st.sampled_from(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.windows import POLICIES, WARM_WINDOWS, Past, check_measures, estimate, warm
+from opic.model.windows import POLICIES, WARM_WINDOWS, Past, check_measures, estimate, warm
 
 WINDOWED = [policy for policy in POLICIES if policy != "static"]
 

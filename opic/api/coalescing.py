@@ -1,0 +1,112 @@
+"""Calls that come at the same time are worked out together, so that one round trip to the store serves them all."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final, Generic, TypeVar
+
+from starlette.requests import ClientDisconnect, Request
+
+Asked = TypeVar("Asked")
+Answer = TypeVar("Answer")
+
+TOGETHER_MAX: Final = 64
+
+
+class Coalescer(Generic[Asked, Answer]):
+    """Collects what is asked while a thread works out what was asked before.
+
+    >>> async def both() -> list[int]:
+    ...     doubled = Together[int, int](lambda asked: [2 * n for n in asked], "double")
+    ...     return await asyncio.gather(doubled.ask(1), doubled.ask(2))
+    >>> asyncio.run(both())
+    [2, 4]
+    """
+
+    def __init__(
+        self,
+        work_out: Callable[[Sequence[Asked]], Sequence[Answer | Exception]],
+        name: str,
+        most: int = TOGETHER_MAX,
+        threads: int = 1,
+    ) -> None:
+        """Nothing runs until something is asked.
+
+        Args:
+            work_out: answers all that is asked, in order; an exception among the answers is raised to who asked for
+                that one, an exception that it raises to all.
+            name: of the threads.
+            most: that are worked out at once.
+            threads: how many batches are worked out side by side.
+        """
+        self._work_out, self._most, self._free = work_out, most, threads
+        self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the answer; whoever gives up waiting disturbs nobody else."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((asked, future))
+        if self._free:
+            self._free -= 1
+            task = loop.create_task(self._run(loop))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        return await future
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> None:
+        try:
+            while self._waiting:
+                batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+                batch = [one for one in batch if not one[1].done()]  # Some gave up meanwhile.
+                if batch:
+                    await self._answer(loop, batch)
+        finally:
+            self._free += 1
+
+    async def _answer(
+        self, loop: asyncio.AbstractEventLoop, batch: Sequence[tuple[Asked, asyncio.Future[Answer]]]
+    ) -> None:
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = await loop.run_in_executor(self._threads, self._work_out, [asked for asked, _ in batch])
+        except Exception as error:  # noqa: BLE001 - it is theirs who asked
+            answers = [error] * len(batch)
+        for (_, future), answer in zip(batch, answers, strict=True):
+            if future.done():
+                continue
+            if isinstance(answer, Exception):
+                future.set_exception(answer)
+            else:
+                future.set_result(answer)
+
+    def close(self) -> None:
+        """End the threads once they are through."""
+        self._threads.shutdown(wait=False)
+
+
+async def while_connected(request: Request, answer: Coroutine[Any, Any, Answer], gone: threading.Event) -> Answer:
+    """Return an answer; if the client disconnects first, set `gone` and give up. The body has to be read by then.
+
+    Raises:
+        ClientDisconnect: it did.
+    """
+    asked, left = asyncio.ensure_future(answer), asyncio.ensure_future(_disconnected(request))
+    try:
+        await asyncio.wait({asked, left}, return_when=asyncio.FIRST_COMPLETED)
+        if asked.done():
+            return asked.result()
+        raise ClientDisconnect
+    finally:
+        if not asked.done():
+            gone.set()
+        asked.cancel()
+        left.cancel()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

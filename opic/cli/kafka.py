@@ -1,0 +1,242 @@
+"""Commands for Kafka: topics, publishing, dead letters."""
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order
+from opic.cli.output import print_fields, print_json, print_list
+from opic.errors import BadEvent
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.ingest.dead_letters import Letters
+    from opic.ingest.kafka import KafkaCluster
+    from opic.settings import Settings
+
+PROGRESS_SECONDS: Final = 5.0
+BAD_SHOWN_MAX: Final = 5
+
+topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+class PublishFormat(StrEnum):
+    """What `publish` may be given."""
+
+    JSONL = "jsonl"
+    MSGPACK = "msgpack"
+
+
+def _cluster(settings: "Settings") -> "KafkaCluster":
+    import logging
+
+    from opic.ingest.kafka import KafkaCluster, quiet_client
+
+    log_to_stderr(logging.WARNING)
+    quiet_client()
+    return KafkaCluster(settings)
+
+
+@topics_app.callback()
+def topics() -> None:
+    """Create the Kafka topics, or show them."""
+
+
+@topics_app.command(name="create")
+@choosing
+def create_topics(
+    *,
+    partitions: Annotated[
+        int | None, typer.Option(min=1, help="Partitions of the topic of crawl events; default 16.")
+    ] = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(min=1, help="Replicas of each partition; default 3, or the number of brokers if fewer."),
+    ] = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Create the topics of crawl events and dead letters, if missing.
+
+    An existing topic is not changed. If its settings differ from the recommended ones, the differences are printed and
+    the exit status is 1.
+    """
+    from opic.ingest.kafka.topics import PARTITIONS, create, differences, partition_advice
+
+    found = chosen.settings()
+    count = partitions or PARTITIONS
+    rows = []
+    for plan, before in create(_cluster(found), count, replication):
+        differs = list(differences(plan, before)) if before is not None else []
+        verdict = "made" if before is None else "differs" if differs else "there"
+        there = before or plan
+        rows.append({
+            "topic": plan.name,
+            "verdict": verdict,
+            "partitions": there.partitions,
+            "replication": there.replication,
+            "differs": differs,
+        })  # fmt: skip
+    if (advice := partition_advice(int(str(rows[0]["partitions"])), found.shards_made)) is not None:
+        print(f"opic: {advice}", file=sys.stderr)
+    _print_topics(rows, as_json)
+    if any(row["differs"] for row in rows):
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+@topics_app.command(name="list")
+@choosing
+def list_topics(
+    *,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Show the topics of crawl events and dead letters.
+
+    Exit status 1 if one is missing.
+    """
+    from opic.ingest.kafka.topics import find
+
+    cluster = _cluster(chosen.settings())
+    admin = cluster.admin()
+    try:
+        found = find(cluster, admin, [cluster.topic, cluster.dlq])
+    finally:
+        admin.close()
+    rows: list[dict[str, object]] = []
+    for name in (cluster.topic, cluster.dlq):
+        there = found.get(name)
+        verdict, differs = "there" if there else "missing", [] if there else ["`opic topics create` makes it"]
+        partitions, replication = (there.partitions, there.replication) if there else (0, 0)
+        row = {"topic": name, "verdict": verdict, "partitions": partitions, "replication": replication}
+        rows.append({**row, "differs": differs})
+    _print_topics(rows, as_json)
+    if len(found) < len(rows):
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _print_topics(rows: list[dict[str, object]], as_json: bool) -> None:
+    names = ("topic", "verdict", "partitions", "replication", "differs")
+    shown = rows if as_json else [{**row, "differs": "; ".join(map(str, row["differs"]))} for row in rows]  # type: ignore[call-overload]
+    print_list(names, {"topics": shown}, "topics", as_json)
+
+
+@choosing
+def publish(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
+    ],
+    *,
+    format: Annotated[PublishFormat | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Publish recorded crawl events to the Kafka topic.
+
+    Files are JSON Lines, or MessagePack maps one after another, and may be gzipped. Each event is checked first. Bad
+    ones are counted and not sent, and the exit status is 1.
+    """
+    from opic.ingest.publish import Publisher
+    from opic.ops.replay import format_of, lines_of, values_of
+
+    found = chosen.settings()
+    _cluster(found)
+    bad: list[str] = []
+    sent = 0
+    began = told = time.monotonic()
+    with ending_in_order(), Publisher(settings=found) as publisher:
+        for path in files:
+            kind = format.value if format else "msgpack" if format_of(path) == "msgpack" else "jsonl"
+            values = (
+                enumerate(values_of(path, found.max_body_bytes), 1)
+                if kind == "msgpack"
+                else lines_of(path, found.max_body_bytes)
+            )
+            for number, value in values:
+                try:
+                    publisher.send_encoded(value)
+                    sent += 1
+                except BadEvent as error:
+                    bad.append(f"{path}:{number}: {error}")
+                if (now := time.monotonic()) - told >= PROGRESS_SECONDS:
+                    told = now
+                    text = f"{sent:,} events sent, {publisher.delivered:,} delivered, {len(bad):,} bad"
+                    print(text, file=sys.stderr, flush=True)
+        delivered = publisher.flush()
+    seconds = time.monotonic() - began
+    for sentence in bad[:BAD_SHOWN_MAX]:
+        print(f"opic: {sentence}", file=sys.stderr)
+    if len(bad) > BAD_SHOWN_MAX:
+        print(f"opic: and {len(bad) - BAD_SHOWN_MAX:,} more", file=sys.stderr)
+    summary: dict[str, object] = {"delivered": delivered, "bad": len(bad), "topic": found.kafka_topic}
+    summary |= {"seconds": round(seconds, 3), "events_per_second": round(delivered / max(seconds, 1e-6), 1)}
+    if as_json:
+        print_json(summary)
+    else:
+        print_fields(summary)
+    if bad:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+@letters_app.callback()
+def dead_letters() -> None:
+    """Show events that cannot be taken, or publish them again."""
+
+
+@contextmanager
+def _letters(settings: "Settings") -> Iterator["Letters"]:
+    import logging
+
+    from opic.service.service import open_backend
+
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack).letters
+
+
+Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
+
+
+@letters_app.command(name="list")
+@choosing
+def list_letters(
+    *,
+    n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of dead letters, newest last.")] = 100,
+    error: Error = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Show dead letters, from the topic with Kafka, otherwise from the store."""
+    with _letters(chosen.settings()) as letters:
+        rows = [letter.shown() for letter in letters.newest(n, error or "")]
+    print_list(("topic", "partition", "offset", "replayed", "error"), {"dead_letters": rows}, "dead_letters", as_json)
+
+
+@letters_app.command(name="replay")
+@choosing
+def replay_letters(
+    *,
+    n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Maximum number, oldest first.")] = None,
+    error: Error = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Publish dead letters again, unchanged, each once: after you raised a limit or fixed a fault.
+
+    With Kafka the store remembers which were replayed, for as long as the topic has them; without Kafka they are
+    removed from the store. What still cannot be taken becomes a dead letter again.
+    """
+    with _letters(chosen.settings()) as letters:
+        count = letters.replay(error or "", n)
+    if as_json:
+        print_json({"replayed": count})
+    else:
+        print(f"{count:,} dead letters were published again")

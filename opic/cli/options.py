@@ -1,0 +1,132 @@
+"""What all commands share: common options, and opening a store according to them."""
+
+import functools
+import inspect
+import logging
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hints
+
+import typer
+
+from opic.errors import SettingsError
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.service.service import Backend
+    from opic.settings import Settings
+
+FOUND_A_PROBLEM: Final = 1  # The command worked, and what it found is not good.
+SIGTERM_STATUS: Final = 128 + int(signal.SIGTERM)
+
+Store = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="embedded, embedded:DIR, redis://…, rediss://… or redis+cluster://… [OPIC_STORE]"),
+]
+Kafka = Annotated[
+    str | None, typer.Option(metavar="BOOTSTRAP", help="Kafka brokers, HOST:PORT,… [OPIC_KAFKA_BOOTSTRAP]")
+]
+Config = Annotated[Path | None, typer.Option(metavar="FILE", help="TOML file of settings. [OPIC_CONFIG]")]
+Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the crawl in the store. [OPIC_CRAWL]")]
+Data = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Short for --store embedded:DIR; default opic-data. [OPIC_DATA]")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The store that a command works on, from the options that all commands share."""
+
+    store: Store = None
+    kafka: Kafka = None
+    config: Config = None
+    crawl: Crawl = None
+    data: Data = None
+
+    def settings(self, **own: Any) -> "Settings":
+        """Read the settings, a command's own among them; None is not given.
+
+        Here --data DIR is short for --store embedded:DIR.
+        """
+        from opic.settings import Settings
+
+        store = self.store
+        if self.data is not None:
+            if store not in (None, "embedded", f"embedded:{self.data}"):
+                raise SettingsError(f"--data {self.data} and --store contradict each other: leave one out")
+            store = "embedded"
+        return Settings.load(
+            self.config, store=store, data=self.data, kafka_bootstrap=self.kafka, crawl=self.crawl, **own
+        )
+
+
+def choosing(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become."""
+
+    @functools.wraps(command)
+    def with_options(**given: Any) -> None:
+        command(chosen=Chosen(**{name: given.pop(name) for name in names}), **given)
+
+    names = [field.name for field in fields(Chosen)]
+    hints, own = get_type_hints(Chosen, include_extras=True), inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in own.parameters.values():
+        if parameter.name == "chosen":
+            parameters += [
+                inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=hints[name])
+                for name in names
+            ]
+        else:
+            parameters.append(parameter)
+    # What typer looks at: it knows no other way for commands to share options.
+    with_options.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    with_options.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return with_options
+
+
+def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
+    """Open a store, made if it is not there; and say whether letting records take effect is up to us."""
+    from opic.service.embedded import EmbeddedServer
+    from opic.service.service import Backend, EmbeddedService
+
+    if not settings.embedded:
+        backend = Backend(settings, settings.store)
+        stack.callback(backend.close)
+        return backend, settings.kafka_bootstrap is None
+    running = EmbeddedServer.running(settings.data_dir())
+    if running is not None:
+        backend = Backend(settings, running)
+        stack.callback(backend.close)
+        return backend, False
+    return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
+
+
+@contextmanager
+def asking(settings: "Settings") -> Iterator["Backend"]:
+    """Open the store for a question; an embedded one that does not run is started for as long."""
+    from opic.service.service import open_backend
+
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        yield open_backend(settings, stack)
+
+
+@contextmanager
+def ending_in_order() -> Iterator[None]:
+    """End in order on SIGTERM, and when the terminal is closed, so that a store that we started does not outlive us."""
+
+    def end(*_: object) -> NoReturn:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Once is enough.
+        raise SystemExit(SIGTERM_STATUS)
+
+    before = signal.signal(signal.SIGTERM, end)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # Not under nohup.
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,69 @@
+"""Commands for the rules: which URLs may be suggested."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opic.cli.options import AsJson, Chosen, asking, choosing
+from opic.cli.output import print_fields, print_json, print_rows
+from opic.errors import BadInput
+
+rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show or set which URLs may be suggested.")
+
+
+@rules_app.command(name="show")
+@choosing
+def show(
+    *,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the rules in order, and the thresholds for spider traps."""
+    with asking(chosen.settings()) as backend:
+        answer = backend.admission.policy().shown()
+    _print(answer, as_json)
+
+
+@rules_app.command(name="set")
+@choosing
+def set_rules(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    *,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Set rules and trap thresholds, replacing the present ones; all endpoints follow within a second.
+
+    FILE is TOML with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
+    `opic rules show --json` prints it. A rule has an effect, allow or deny, and conditions: host, or domain (including
+    subdomains); path (a pattern as in robots.txt); query (true: only URLs with one; false: only URLs without). It may
+    have a note. The first rule that matches a URL decides.
+    """
+    from opic.frontier.admission import check_policy
+
+    given = _read(file)
+    try:
+        policy = check_policy(given)
+    except BadInput as error:
+        raise BadInput(f"{file}: {error}") from None
+    with asking(chosen.settings()) as backend:
+        backend.admission.put(policy)
+        answer = policy.shown()
+    _print(answer, as_json)
+
+
+def _read(file: Path) -> object:
+    from opic.model.classes import read_table
+
+    given = read_table(file)
+    return {k: v for k, v in given.items() if k != "version"} if isinstance(given, dict) else given
+
+
+def _print(answer: dict[str, Any], as_json: bool) -> None:
+    if as_json:
+        print_json(answer)
+        return
+    names = ("rule", "effect", "host", "domain", "path", "query", "note")
+    print_rows(names, [dict.fromkeys(names, "") | {"rule": at, **rule} for at, rule in enumerate(answer["rules"])])
+    print_fields({**answer["traps"], "version": answer["version"]})

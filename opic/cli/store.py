@@ -1,0 +1,204 @@
+"""Commands for a whole store: counts, backup, restore."""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order
+from opic.cli.output import print_answer, print_fields, print_json
+from opic.errors import BadInput, SettingsError, StoreError
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.service.service import Backend
+    from opic.settings import Settings
+
+PROGRESS_SECONDS: Final = 0.2
+PROGRESS_LINE_SECONDS: Final = 5.0  # Where it is no terminal.
+POLL_SECONDS: Final = 0.2
+
+Directory = Annotated[Path, typer.Argument(metavar="DIR", show_default=False)]
+
+
+@choosing
+def stats(
+    *,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="First wait until all events have taken effect and no cash is in flight between shards."
+        ),
+    ] = False,
+    timeout: Annotated[
+        float | None,
+        typer.Option(
+            min=0, metavar="SECONDS", help="With --wait: give up after this long, and exit 1; default: never."
+        ),
+    ] = None,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print counts: known and read pages, the clock, rounds, lag.
+
+    The lag is the number of accepted events that have not taken effect. With --wait the counts cover every accepted
+    event, in every shard; that needs a running worker.
+    """
+    if timeout is not None and not wait:
+        raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
+    settings = chosen.settings()
+    from opic.service.embedded import EmbeddedServer
+
+    alone = settings.embedded and EmbeddedServer.running(settings.data_dir()) is None
+    problem = None
+    with asking(settings) as backend:
+        if wait:
+            problem = _await_drained(backend, timeout, alone=alone)
+        answer = {"as_of": backend.query.as_of(), **backend.stats()}
+    print_answer(answer, as_json)
+    if problem is not None:
+        print(f"opic: {problem}", file=sys.stderr)
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _await_drained(backend: "Backend", timeout: float | None, *, alone: bool) -> str | None:
+    """Wait until all that was accepted has taken effect in every shard; say what to do if that does not happen.
+
+    Args:
+        backend: the open store.
+        timeout: in seconds; None is no limit.
+        alone: no service runs on the store, so that waiting is of no use.
+    """
+    began, first = time.monotonic(), backend.undone()
+    if any(first) and alone:
+        return f"{_waiting(*first)}, and no service runs here: start it with `opic serve --embedded`, then try again"
+    with _progress(_waiting) as told:
+        while any(left := backend.undone()):
+            if timeout is not None and time.monotonic() - began >= timeout:
+                advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
+                return f"{_waiting(*left)} after {timeout:g} s: {advice}"
+            told(*left)
+            time.sleep(POLL_SECONDS)
+    return None
+
+
+def _waiting(events: int, transfers: int) -> str:
+    return f"{events:,} events and {transfers:,} transfers between shards wait"
+
+
+def _copied(blocks: int, total: int) -> str:
+    return f"{blocks:,} of {total:,} blocks copied"
+
+
+def _written(values: int, total: int) -> str:
+    return f"{values:,} of {total:,} values written"
+
+
+@choosing
+def backup(
+    directory: Directory,
+    *,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Copy all shards of a crawl into a new directory.
+
+    The copy is of one state. Workers and endpoints may keep running.
+    """
+    from opic.ops import backup as backups
+    from opic.replica import Crawl as OpenCrawl
+
+    settings = chosen.settings()
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack, _progress(_copied) as told:
+        client = _connected(settings, stack, make=False)
+        found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
+        manifest = backups.backup(found, directory, told)
+    _print_manifest(manifest, directory, as_json)
+
+
+@choosing
+def restore(
+    directory: Directory,
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the existing crawl of that name.")] = False,
+    chosen: Chosen,
+    as_json: AsJson = False,
+) -> None:
+    """Put a backup into a store, whole or not at all.
+
+    Stop the crawl's workers and endpoints first. Workers started afterwards resume where the backup ends.
+    """
+    from opic.ops import restore as restores
+
+    settings = chosen.settings()
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
+        client = _connected(settings, stack, make=True)
+        manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
+    _print_manifest(manifest, directory, as_json)
+
+
+def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
+    """Connect to the store; an embedded one that does not run is started for as long."""
+    from opic.service.embedded import EmbeddedServer
+    from opic.store import connect
+
+    url = settings.store
+    if settings.embedded:
+        running = EmbeddedServer.running(settings.data_dir())
+        if running is not None and make:
+            raise SettingsError(f"a service runs on {settings.data_dir()}: stop it first")
+        if running is None:
+            if not make and not (settings.data_dir() / "store").is_dir():
+                raise StoreError(f"no embedded store in {settings.data_dir()}: there is nothing to copy")
+            server = EmbeddedServer(settings.data_dir())
+            stack.callback(server.stop)
+            server.start()
+            running = server.url
+        url = running
+    client = connect(url)
+    stack.callback(client.close)
+    return client
+
+
+@contextmanager
+def _progress(shown: Callable[[int, int], str]) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr how far it is: on a terminal in one line, else in a line now and then."""
+    terminal, last = sys.stderr.isatty(), 0.0
+
+    def tell(first: int, second: int) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= (PROGRESS_SECONDS if terminal else PROGRESS_LINE_SECONDS):
+            start, clear, end = ("\r", "\x1b[K", "") if terminal else ("", "", "\n")
+            print(f"{start}{shown(first, second)}{clear}", end=end, file=sys.stderr, flush=True)
+            last = now
+
+    yield tell
+    if terminal and last:
+        print("\r", end="\x1b[K", file=sys.stderr, flush=True)
+
+
+def _print_manifest(manifest: dict[str, Any], directory: Path, as_json: bool) -> None:
+    if as_json:
+        print_json(manifest)
+        return
+    files = manifest["files"]
+    print_fields(
+        {
+            "backup": manifest["id"],
+            "directory": str(directory),
+            "crawl": manifest["crawl"],
+            "shards": manifest["shards"],
+            "pages": manifest["pages"],
+            "records": manifest["records"],
+            "bytes": sum(file["bytes"] for file in files),
+            "conserved": manifest["audit"]["conserved"],
+        }
+    )

@@ -1,0 +1,557 @@
+"""Admission: which known pages may be suggested now, by the rules of an operator and by what traps look like.
+
+Rules and thresholds are one document in the store, so every endpoint goes by the same, at most LOOK_SECONDS after it
+was set. What is said of a page rests on its URL alone and is a byte. Pages are judged in the order in which they became
+known, some at a time; one that is to be handed out before its turn is judged by itself. What is said of a host or a
+site rests on how much of the crawl it has become, and is looked at again as the crawl goes on.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Final
+
+import msgpack
+import numpy as np
+
+from opic.errors import BadInput, StoreMismatch
+from opic.model.cash import Flag
+from opic.query.host_index import Bools, Floats, HostNames, Int32s
+from opic.query.snapshots import PAGES_EXACT, Bytes, Int64s, Snapshot
+from opic.replica import Crawl
+from opic.replica.checkpoint import URLS_A_FIELD
+from opic.replica.crawl import Outdated, Place
+from opic.replica.replica import Replica
+from opic.store.connection import store_errors
+from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
+from opic.urls.rules import RuleBook, check_rules
+from opic.urls.traps import WINDOW, Shapes, SuggestionWindow, Traps, Verdict, check_traps, outgrown
+
+log = logging.getLogger("opic.frontier")
+
+LOOK_SECONDS: Final = 1.0  # How often an endpoint looks whether others set rules.
+WEIGH_REST: Final = 50  # Hosts and sites are weighed again after so many times the CPU time that it took,
+WEIGH_SECONDS_MIN: Final = 0.1  # and no sooner.
+SPARED_SECONDS: Final = 1.0  # Where nothing else is to be had, an outgrown site gives a page so often.
+NO_LIMIT: Final = 1 << 40
+URLS_AT_ONCE: Final = 8 * URLS_A_FIELD  # Judged in some 2 ms.
+PAGES_AT_ONCE: Final = 1 << 18  # Weighed in a millisecond.
+UNJUDGED: Final = 255
+NONE: Final = np.empty(0, np.int64)
+FIELDS: Final = ("rules", "traps")
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What an operator set: rules, and thresholds where they are not the default ones."""
+
+    book: RuleBook
+    traps: Traps
+    version: str  # Of what is set: the same for the same rules and thresholds.
+
+    def shown(self) -> dict[str, Any]:
+        """Return it in the form in which it is given, all thresholds among it."""
+        return {
+            "rules": [rule.shown() for rule in self.book.rules],
+            "traps": self.traps.shown(),
+            "version": self.version,
+        }
+
+
+def check_policy(given: object) -> Policy:
+    """Check what is to be set, as it comes from JSON; what is left out is the default: no rules, traps as they are.
+
+    Raises:
+        BadInput: something can't be taken; it names the place, the value and the limit.
+    """
+    if not isinstance(given, Mapping):
+        raise BadInput("an object with rules and traps is wanted")
+    if unknown := [str(key) for key in given if key not in FIELDS]:
+        raise BadInput(f"there is no {shown(unknown[0])} to set: there are {', '.join(FIELDS)}")
+    rules, traps = check_rules(given.get("rules", ())), check_traps(given.get("traps", {}))
+    packed = msgpack.packb([[rule.shown() for rule in rules], traps.shown()])
+    return Policy(RuleBook(rules), traps, blake2b(packed, digest_size=8).hexdigest())
+
+
+class _Verdicts:
+    """What is said of a shard's pages, by id. One thread at a time judges; any may ask what was said."""
+
+    def __init__(self, crawl: Crawl, shard: int, policy: Policy, year: int) -> None:
+        self._crawl, self._shard, self._policy = crawl, shard, policy
+        self._replica = crawl.replicas[shard]
+        self._shapes = Shapes(policy.traps, year)
+        self._of_page = np.full(0, UNJUDGED, np.uint8)
+        self.pages = 0  # So many had their turn.
+
+    def of(self, ids: Int64s) -> Bytes:
+        """Return what is said of pages."""
+        column = self._of_page
+        if not len(column):
+            return np.full(len(ids), UNJUDGED, np.uint8)
+        found: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(UNJUDGED))
+        return found
+
+    def shut(self, ids: Int64s) -> Bools:
+        """Return which pages are not to be offered, as far as they were judged."""
+        return is_shut(self.of(ids))
+
+    def all(self, pages: int) -> Bytes:
+        """Return what is said of the first so many pages."""
+        found, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
+        found[: len(known)] = known
+        return found
+
+    def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+        """Judge the next pages, URLS_AT_ONCE at most; return those that are not to be offered."""
+        pages = len(self._replica)
+        if self.pages >= pages:
+            return NONE
+        first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
+        urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
+        said = self._shapes.judge_all(urls) if self._policy.traps.on else bytearray(len(urls))
+        self.pages = last
+        return self._note(ids, self._by_rules(urls, ids, said, rules_of))
+
+    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> None:
+        """Judge those of some pages that were not."""
+        ids = ids[self.of(ids) == UNJUDGED]
+        if not len(ids):
+            return
+        found = self._crawl.urls_of([(self._shard, page) for page in ids.tolist()])
+        urls = [found[self._shard, page] for page in ids.tolist()]
+        shapes, on = self._shapes, self._policy.traps.on
+        said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
+        self._note(ids, self._by_rules(urls, ids, said, rules_of))
+
+    def _by_rules(
+        self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
+    ) -> Bytes:
+        book = self._policy.book
+        if book.rules:
+            hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
+            for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
+                if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
+                    allowed = book.rules[number].effect == "allow"
+                    said[at] = Verdict.ALLOWED if allowed else Verdict.DENIED
+        return np.frombuffer(said, np.uint8)
+
+    def _note(self, ids: Int64s, verdicts: Bytes) -> Int64s:
+        pages = int(ids.max()) + 1
+        if pages > len(self._of_page):
+            # A new array: whoever reads the old one at this moment is told of the change afterwards.
+            grown = np.full(max(pages, len(self._replica), len(self._of_page) * 5 // 4), UNJUDGED, np.uint8)
+            grown[: len(self._of_page)] = self._of_page
+            self._of_page = grown
+        self._of_page[ids] = verdicts
+        shut: Int64s = ids[is_shut(verdicts)]
+        return shut
+
+
+def is_shut(verdicts: Bytes) -> Bools:
+    """Tell which verdicts keep pages from being offered."""
+    shut: Bools = (verdicts >= Verdict.DENIED) & (verdicts != UNJUDGED)
+    return shut
+
+
+class _RulesOf(dict[int, tuple[int, ...]]):
+    """The rules of each host, by the host's number, found when they are first asked for."""
+
+    def __init__(self, book: RuleBook, hosts: HostNames) -> None:
+        super().__init__()
+        self._book, self._hosts = book, hosts
+
+    def __missing__(self, number: int) -> tuple[int, ...]:
+        self[number] = found = self._book.of_host(self._hosts[number])
+        return found
+
+
+class _Weighed:
+    """Hosts that are large and sites that have outgrown what others paid them, each a group of hosts."""
+
+    def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
+        self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
+        self.site = {site: len(self.large) + at for at, site in enumerate(sites)}
+        groups: list[int | str] = [*self.large, *self.site]
+        self.group_of = {key: at for at, key in enumerate(groups)}  # By host or site.
+        self._groups = np.full(0, -1, np.int32)
+        self._filled = [0] * len(self._tables)  # Hosts of each shard.
+
+    def groups(self) -> Int32s:
+        """Return the group of each host by its number, -1 for none; that of its site if it has outgrown others."""
+        counts = list(map(len, self._tables))  # Once: they grow meanwhile.
+        shards, hosts = len(self._tables), max(counts)
+        if shards * hosts > len(self._groups):
+            grown = np.full(shards * (hosts + hosts // 4), -1, np.int32)
+            grown[: len(self._groups)] = self._groups
+            if not len(self._groups):
+                grown[self.large] = np.arange(len(self.large))
+            self._groups = grown
+        for shard, (table, known) in enumerate(zip(self._tables, counts, strict=True)):
+            filled = self._filled[shard]
+            if known > filled and self.site:
+                domains = table.domains[filled:known]
+                of_domain = np.full(int(domains.max()) + 1, -1, np.int32)
+                for site, group in self.site.items():
+                    if (number := table.domain(site)) is not None and number < len(of_domain):
+                        of_domain[number] = group
+                column, found = self._groups[shard::shards][filled:known], of_domain[domains]
+                column[found >= 0] = found[found >= 0]
+            self._filled[shard] = known
+        return self._groups
+
+
+class Admission:
+    """Keeps pages from being suggested. Any thread may ask."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        """Nothing is read yet."""
+        self._crawl = crawl
+        self._key = crawl.shards[0].keys.rules
+        self._lock = threading.RLock()
+        self._policy = check_policy({})
+        self._version: bytes | None = None  # As the store has it.
+        self._weigher: threading.Thread | None = None
+        self._looked = float("-inf")
+        self._start()
+
+    def _start(self) -> None:
+        """Forget all that was said of pages and hosts."""
+        self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
+        self._verdicts = [_Verdicts(self._crawl, n, self._policy, self._year) for n in range(len(self._crawl))]
+        self._rules_of = _RulesOf(self._policy.book, self._table)
+        self._judging = bool(self._policy.book.rules) or self._policy.traps.on
+        self._weighed, self._weighed_at, self._weighing_took = _Weighed(self._crawl), float("-inf"), 0.0
+        self._window = SuggestionWindow()
+        self._spared: dict[str, float] = {}  # When an outgrown site was given a page last.
+
+    # What is set.
+
+    def policy(self) -> Policy:
+        """Return what is set now."""
+        with store_errors():
+            stored = self._crawl.client.hget(self._key, "document")
+        return _unpacked(stored)
+
+    def put(self, policy: Policy) -> None:
+        """Set it, in the place of what was set before, for all endpoints of the crawl."""
+        plain = check_policy({}).traps.shown()
+        traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
+        packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
+        with store_errors():
+            self._crawl.client.hset(self._key, mapping={"document": packed, "version": policy.version})
+        with self._lock:
+            self._looked = float("-inf")
+
+    def look(self) -> object:
+        """Go by what is set, as of LOOK_SECONDS ago; return what is the same object while all that was said holds."""
+        with self._lock:
+            if time.monotonic() - self._looked >= LOOK_SECONDS:
+                with store_errors():
+                    version = self._crawl.client.hget(self._key, "version")
+                if version != self._version:
+                    self._policy, self._version = self.policy(), version
+                    log.info("rules of URLs: %d, version %s", len(self._policy.book.rules), self._policy.version)
+                    self._start()
+                self._looked = time.monotonic()
+            if self._table != HostNames(self._crawl.replicas) or self._year != time.gmtime().tm_year:
+                self._start()
+            return self._verdicts
+
+    # What is said of pages.
+
+    def shut(self, shard: int, ids: Int64s) -> Bools | None:
+        """Return which pages are not to be offered, as far as they were judged; None: none. Asks nobody."""
+        return self._verdicts[shard].shut(ids) if self._judging else None
+
+    def judge(self, shard: int, ids: Int64s) -> Int64s:
+        """Return those of some pages that are not to be offered, judging those that were not."""
+        with self._lock:
+            if not self._judging:
+                return NONE
+            self._verdicts[shard].judge(ids, self._rules_of)
+            return ids[self._verdicts[shard].shut(ids)]
+
+    def judge_next(self, shard: int) -> Int64s:
+        """Judge the next pages that became known, in some 2 ms; return those that are not to be offered."""
+        with self._lock:
+            return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
+
+    def is_shut(self, place: Place) -> bool:
+        """Tell whether a page is not to be offered."""
+        self.look()
+        return len(self.judge(place[0], np.array([place[1]]))) > 0
+
+    def verdicts(self, snapshot: Snapshot) -> Bytes:
+        """Return what is said of the pages of a snapshot, (n,) by position. Reads the URLs of all that had no turn."""
+        self.look()
+        parts = []
+        for shard, part in enumerate(snapshot.parts):
+            pages = len(part.state)
+            while self._judging and self._verdicts[shard].pages < min(pages, len(self._crawl.replicas[shard])):
+                self.judge_next(shard)  # Others get the lock meanwhile.
+            parts.append(self._verdicts[shard].all(pages) if self._judging else np.zeros(pages, np.uint8))
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def counts(self, snapshot: Snapshot) -> dict[str, int]:
+        """Return how many pages each rule of shape holds back, how many rules allow and deny, and what has grown."""
+        return self._crawl.steadily(lambda: self._counted(snapshot))
+
+    def _counted(self, snapshot: Snapshot) -> dict[str, int]:
+        counted = np.bincount(self.verdicts(snapshot), minlength=len(Verdict)).tolist()
+        found = {verdict.name.lower(): counted[verdict] for verdict in Verdict if verdict != Verdict.FREE}
+        with self._lock:
+            self._weigh()
+            weighed = self._weighed
+        return {**found, "large_hosts": len(weighed.large), "outgrown_sites": len(weighed.site)}
+
+    # What is said of hosts, by the numbers of `opic.query.host_index`.
+
+    def ration(self, *, idle: bool = False) -> "Ration | None":
+        """Return what one choice may take of large hosts and outgrown sites; None: as much as it likes.
+
+        Args:
+            idle: nothing else is to be had, so a large host may have more than its share, and an outgrown site a page
+                every SPARED_SECONDS.
+        """
+        return self._crawl.steadily(lambda: self._ration(idle=idle))
+
+    def _ration(self, *, idle: bool) -> "Ration | None":
+        self.look()
+        with self._lock:
+            self._weigh()
+            weighed, traps = self._weighed, self._policy.traps
+            if not traps.on or not weighed.group_of:
+                return None
+            most = (NO_LIMIT, 1) if idle else (int(WINDOW * traps.host_share), int(WINDOW * traps.site_share))
+            room = np.repeat(np.array(most, np.int64), [len(weighed.large), len(weighed.site)])
+            if idle:
+                now = time.monotonic()
+                for site, at in self._spared.items():
+                    if (group := weighed.site.get(site)) is not None and now - at < SPARED_SECONDS:
+                        room[group] = 0
+            else:
+                for key, count in self._window.counts().items():
+                    if (group := weighed.group_of.get(key)) is not None:
+                        room[group] = max(room[group] - count, 0)
+            return Ration(weighed.groups(), room)
+
+    def note(self, hosts: Sequence[int]) -> None:
+        """Remember of which hosts pages were handed out."""
+        now = time.monotonic()
+        with self._lock:
+            for host in hosts:
+                if host >= len(self._table) or not (name := self._table[host]):
+                    continue  # It was another one's number, before a replica was loaded anew.
+                site = registered_domain(name)
+                self._window.note(host, site)
+                if site in self._weighed.site:
+                    self._spared[site] = now
+
+    def _weigh(self) -> None:
+        """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago.
+
+        On a large crawl a thread does so, and nobody who asks for pages waits: what was found last holds meanwhile.
+        """
+        now, traps = time.monotonic(), self._policy.traps
+        if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
+            return
+        if self._weighed_at == float("-inf") or sum(map(len, self._crawl.replicas)) <= PAGES_EXACT:
+            self._take_weighed(self._policy, self._table)
+        elif self._weigher is None or not self._weigher.is_alive():
+            self._weigher = threading.Thread(
+                target=self._weigh_aside, args=(self._policy, self._table), name="opic-weigh", daemon=True
+            )
+            self._weigher.start()
+
+    def _weigh_aside(self, policy: Policy, names: HostNames) -> None:
+        with suppress(Outdated):  # The next one who asks begins again.
+            self._take_weighed(policy, names)
+
+    def _take_weighed(self, policy: Policy, names: HostNames) -> None:
+        """Weigh hosts and sites.
+
+        Raises:
+            Outdated: a replica was loaded anew meanwhile.
+        """
+        # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
+        began, book = time.thread_time(), policy.book
+        try:
+            weighed = _Weighed(
+                self._crawl,
+                [host for host in self._large(policy.traps) if host < len(names) and not book.allows_all(names[host])],
+                [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
+            )
+        except (IndexError, ValueError):
+            if names == HostNames(self._crawl.replicas):
+                raise
+            raise Outdated from None
+        if names != HostNames(self._crawl.replicas):
+            raise Outdated
+        with self._lock:
+            self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
+            if policy is self._policy and names is self._table:
+                self._weighed = weighed
+                self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
+
+    def _large(self, traps: Traps) -> list[int]:
+        """Return the hosts with very many known pages."""
+        found, most = list[int](), traps.host_pages
+        for shard, replica in enumerate(self._crawl.replicas if most else ()):
+            pages = _sums(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
+            found += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
+        return found
+
+    def _outgrown(self, traps: Traps) -> list[str]:
+        """Return the sites that were read more often than their hosts' in-flow from others pays for."""
+        replicas, rules = self._crawl.replicas, self._crawl.rules
+        reads, live = (sum(getattr(replica.books, name) for replica in replicas) for name in ("open", "live"))
+        if not traps.site_reads or not rules.inflow or reads < 2 * traps.site_reads:
+            return []
+        by_domain, suspected = [], set[str]()
+        for replica in replicas:
+            counts = _by_domain(replica, _sums(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
+            with replica.lock:
+                domains = replica.hosts.domains
+                # A site has its hosts in several shards; in one of them it has its share of what is too much.
+                many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
+                suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
+            by_domain.append(counts)
+        grant, found = rules.round_grains(live) / max(live, 1), []
+        sums = {site: self._sum_of(site, by_domain) for site in suspected}
+        sums = {site: count for site, count in sums.items() if outgrown(count, reads - count, 0, 1, traps)}
+        if not sums:
+            return []
+        came = [
+            _by_domain(replica, _sums(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
+            for replica in replicas
+        ]
+        for site, count in sorted(sums.items()):
+            if outgrown(count, reads - count, self._sum_of(site, came), grant, traps):
+                found.append(site)
+        return found
+
+    def _sum_of(self, site: str, by_domain: Sequence[Any]) -> Any:
+        """Add up over the shards what belongs to a site, from columns by the number of the registered domain."""
+        numbers = [replica.hosts.domain(site) for replica in self._crawl.replicas]
+        pairs = zip(numbers, by_domain, strict=True)
+        return sum(column[number].item() for number, column in pairs if number is not None and number < len(column))
+
+    # What is said of one page.
+
+    def why(self, url: str) -> list[dict[str, str]]:
+        """Return the rules that a page meets, each with "rule" and "effect"; those that decide come first.
+
+        Raises:
+            BadUrl: not an absolute http(s) URL.
+        """
+        url = canonical_url(url)
+        with self._lock:
+            self.look()
+            policy = self._policy
+            found = self._why_shape(url, policy)
+            host, site = host_of(url), registered_domain(host_of(url))
+            number = self._table.number(host)
+            if policy.traps.on and number is not None and number in self._weighed.group_of:
+                share = f"at most {policy.traps.host_share:.0%} of the last {WINDOW} suggestions are of it"
+                found.append({"rule": f"large host {host}", "effect": share})
+            if policy.traps.on and site in self._weighed.site:
+                share = f"at most {policy.traps.site_share:.0%} of the last {WINDOW} suggestions are of it"
+                found.append({"rule": f"outgrown site {site}", "effect": share})
+        return found
+
+    def _why_shape(self, url: str, policy: Policy) -> list[dict[str, str]]:
+        deciding = policy.book.first(url)
+        if deciding is not None:
+            rule = policy.book.rules[deciding]
+            named = f"rule {deciding}" + (f": {rule.note}" if rule.note else "")
+            return [{"rule": named, "effect": rule.effect}]
+        if not policy.traps.on:
+            return []
+        verdict = Shapes(policy.traps, self._year).judge(url)
+        if verdict == Verdict.FREE:
+            # How many dates were known before this one only its own verdict tells.
+            place = self._crawl.ids_of([url])[0]
+            if place is not None:
+                self._verdicts[place[0]].judge(np.array([place[1]]), self._rules_of)
+                verdict = Verdict(int(self._verdicts[place[0]].of(np.array([place[1]]))[0]))
+        if verdict <= Verdict.DENIED:
+            return []
+        return [{"rule": f"trap: {verdict.name.lower()}", "effect": f"deny: {policy.traps.effect(verdict)}"}]
+
+
+class Ration:
+    """What one choice may take of groups of hosts. It is for one thread."""
+
+    def __init__(self, groups: Int32s, room: Int64s) -> None:
+        """Use `Admission.ration`.
+
+        Args:
+            groups: (hosts,) the group of each host, -1 for none.
+            room: (groups,) how many pages of each group may be had.
+        """
+        self._groups, self._room, self._left = groups, room, room.copy()
+        self.refused = False
+
+    def fit(self, hosts: Int64s) -> Bools:
+        """Tell which pages of these hosts may be had, in this order; each call goes on from the one before."""
+        groups = np.where(hosts < len(self._groups), self._groups[np.minimum(hosts, len(self._groups) - 1)], -1)
+        fits: Bools = groups < 0
+        watched = np.flatnonzero(~fits)
+        if len(watched):
+            some = groups[watched]
+            order = np.argsort(some, kind="stable")
+            ordered = some[order]
+            place = np.arange(len(some)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
+            kept = order[place < self._left[ordered]]
+            fits[watched[kept]] = True
+            self._left -= np.bincount(some[kept], minlength=len(self._left))
+            self.refused |= len(kept) < len(some)
+        return fits
+
+    def take(self, hosts: Sequence[int]) -> None:
+        """Count pages of these hosts as chosen, and forget what else was asked."""
+        groups = self._groups[[host for host in hosts if host < len(self._groups)]]
+        self._room = np.maximum(self._room - np.bincount(groups[groups >= 0], minlength=len(self._room)), 0)
+        self._left = self._room.copy()
+
+
+def _unpacked(stored: bytes | None) -> Policy:
+    """Read what is in the store.
+
+    Raises:
+        StoreMismatch: another version of the program set it.
+    """
+    try:
+        return check_policy(msgpack.unpackb(stored) if stored else {})
+    except BadInput as error:
+        raise StoreMismatch(
+            f"the rules in the store can't be read by this program: {error}; set them anew with `opic rules set`"
+        ) from None
+
+
+def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Floats:
+    """Sum over the pages of each host of a shard, some pages at a time: who waits for the replica gets it in between.
+
+    Args:
+        replica: of the shard.
+        look: is given states and in-flows of pages; says which count, and for how much (None: 1).
+    """
+    sums = np.zeros(len(replica.hosts))
+    for first in range(0, len(replica), PAGES_AT_ONCE):
+        part = slice(first, min(first + PAGES_AT_ONCE, len(replica)))
+        with replica.lock:
+            counts, weights = look((replica.state[part], replica.columns.inflow[part]))
+            hosts = replica.host[part][counts]
+            sums += np.bincount(hosts, weights, minlength=len(sums))[: len(sums)]
+    return sums
+
+
+def _by_domain(replica: Replica, sums: Floats) -> Floats:
+    """Add up sums of hosts by the number of their registered domain."""
+    with replica.lock:
+        domains = replica.hosts.domains[: len(sums)]
+    return np.bincount(domains, sums[: len(domains)]).astype(np.float64)  # Loaded anew, it may have fewer hosts.

@@ -1,0 +1,409 @@
+"""Hands out pages: chosen from the hot orders of the replicas, leased by the store.
+
+Wishes that come at the same time are worked out together: the replicas catch up, pages are chosen for all wishes in the
+order of cash over all shards, and one pipeline asks every shard to lease its own. That call alone decides, so any
+number of endpoints may hand out pages: it looks at each page's lease, back-off and host once more. On a small store it
+leases only what was chosen from the very state that it finds, else we look again: there the order is exact. On a large
+one it is that of a moment ago, when the replicas caught up.
+"""
+
+import math
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from opic.errors import StoreDamaged, StoreUnavailable
+from opic.frontier.admission import Admission
+from opic.frontier.hot_crawl import HotCrawl
+from opic.frontier.hot_shard import HotShard
+from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
+from opic.frontier.leases import Chunk, Leased, given_back, lease_of
+from opic.frontier.requests import FrontierTerms, PagesRequest
+from opic.model.cash import MILLION, Flag
+from opic.replica import Crawl
+from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
+from opic.replica.effect import Head
+
+BATCH_SHARE: Final = 10  # Past one page in ten asked for or out, a batch is cut at half of its best page's cash.
+CANDIDATES_SPARE: Final = 16  # Of one shard: some may be refused. Each turn has twice as many,
+SPARE_DOUBLED_MAX: Final = 5  # up to so often.
+PAGES_A_CALL: Final = 500  # Under 5 ms in which the server answers nobody else.
+PAGES_TOGETHER: Final = 2_000  # Wishes for more are worked out one after the other.
+STRICT_TRIES: Final = 4  # Looks at a store that moves; after them we take what we saw.
+TURNS_MAX: Final = 200  # Of one call: what it has by then is its answer.
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 60.0
+RETRY_SECONDS_RATIONED: Final = 0.5  # Where there are pages that somebody else may have by then, or nobody.
+RETRY_SECONDS_DEFAULT: Final = 5.0  # When nothing says when; and while leases run: each may bring new cash any moment.
+REPORTED_MAX: Final = 100_000  # Crawl-delays that need not be written again.
+
+
+@dataclass(slots=True)
+class _Part:
+    """A wish, or the part of it that is for pages of one mode."""
+
+    wish: int
+    asked: int  # By the whole wish.
+    n: int
+    seconds: float
+    mode: str
+    domain: str | None
+    busy: frozenset[str]
+    granted: list[Leased] = field(default_factory=list)
+    cut: bool | None = None  # Whether it ends at half of its best page's cash.
+    over: bool = False  # There is nothing more for it.
+
+    @property
+    def missing(self) -> int:
+        return 0 if self.over else self.n - len(self.granted)
+
+
+class Scheduler:
+    """What `opic.frontier.Frontier` chooses and leases by. Any thread may ask; one at a time is answered."""
+
+    def __init__(self, crawl: Crawl, terms: FrontierTerms, admission: Admission | None) -> None:
+        """See `opic.frontier.Frontier`."""
+        self.crawl, self.terms, self.admission = crawl, terms, admission
+        self.hot = HotCrawl(crawl, terms, admission)
+        self.lock = threading.Lock()
+        self._rationed = False  # Whether the last choice passed over pages that are rationed.
+        self._discoveries = 0.0  # Of a page: what rounding left over from the share.
+        self._reported: dict[str, float] = {}
+        self._given: list[str] = []  # Leases that nobody was told of yet.
+
+    def forget(self) -> None:
+        """Drop the hot orders, a cache: they are made again from replicas and store."""
+        with self.lock:
+            self.hot.drop()
+
+    def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
+        """Return the places of the pages that would be handed out next."""
+        with self.lock:
+            try:
+                self.hot.look()
+                found = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+            except BaseException:
+                self.hot.drop()  # What was read of it may be half of it.
+                raise
+        return list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
+
+    # The wishes.
+
+    def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+        """Lease pages for each wish, in turn, as if they came one after the other; see `Frontier.next`."""
+        with self.lock:
+            answers: list[dict[str, object]] = []
+            at = 0
+            while at < len(wishes):
+                end, pages = at + 1, wishes[at].n
+                while end < len(wishes) and pages + wishes[end].n <= PAGES_TOGETHER:
+                    pages += wishes[end].n
+                    end += 1
+                try:
+                    answers += self._serve_steadily(wishes[at:end])
+                except BaseException:
+                    self.hot.drop()  # What became of the leases asked for is not known.
+                    raise
+                at = end
+            return answers
+
+    def _serve_steadily(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+        """Serve them from one history: begin again where a replica was loaded anew meanwhile."""
+        for _ in range(LOOKS_MAX):
+            self._given.clear()
+            try:
+                return self._serve(wishes)
+            except Outdated:
+                given_back(self.crawl, self._given)  # Nobody was told of them, and they may be other pages.
+                self.hot.drop()
+        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+
+    def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+        self.hot.prepare()
+        self._report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
+        parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
+        self._lease(parts)
+        if self.terms.share is not None:  # Where pages of one mode ran out, those of the other fill up.
+            missing = [0] * len(wishes)
+            for part in parts:
+                missing[part.wish] += part.n - len(part.granted)
+            rest = [
+                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domain, wish.busy)
+                for at, wish in enumerate(wishes)
+                if wish.mode == "any" and missing[at]
+            ]
+            if rest:
+                parts += rest
+                self._lease(rest)
+        found: list[list[Leased]] = [[] for _ in wishes]
+        for part in parts:
+            found[part.wish] += part.granted
+        if self._rationed and not all(found):  # Nothing else is to be had.
+            rest = [
+                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domain, wish.busy)
+                for at, wish in enumerate(wishes)
+                if not found[at]
+            ]
+            self._lease(rest, idle=True)
+            for part in rest:
+                found[part.wish] += part.granted
+        if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in found for page in pages):
+            raise Outdated
+        return [
+            self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(wish)}
+            for wish, leased in zip(wishes, found, strict=True)
+        ]
+
+    def _parts(self, at: int, wish: PagesRequest) -> list[_Part]:
+        modes = {wish.mode: wish.n}
+        if self.terms.share is not None and wish.mode == "any":
+            self._discoveries += wish.n * self.terms.share
+            discover = min(int(self._discoveries), wish.n)
+            self._discoveries -= discover
+            modes = {"discover": discover, "refresh": wish.n - discover}
+        return [_Part(at, wish.n, n, wish.seconds, mode, wish.domain, wish.busy) for mode, n in modes.items() if n]
+
+    def _report(self, delays: Mapping[str, float]) -> None:
+        """Keep what hosts' robots.txt ask for; of hosts that have pages here, so that nobody fills the store."""
+        new = {host: delay for host, delay in delays.items() if self._reported.get(host) != delay}
+        if not new:
+            return
+        commands = []
+        for host, delay in new.items():
+            if (place := self.hot.number(host)) is not None:
+                keys = self.crawl.shards[place[0]].keys
+                command = ["HSET", keys.crawl_delays, host, repr(delay)] if delay else ["HDEL", keys.crawl_delays, host]
+                commands.append(command)
+                self._reported[host] = delay
+        if commands:
+            self.crawl.ask(commands)
+        while len(self._reported) > REPORTED_MAX:
+            del self._reported[next(iter(self._reported))]
+
+    def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> None:
+        """Lease what the parts ask for, in turns, until they have it or there is no more."""
+        self._rationed = False
+        turn, first = 0, True
+        while turn < TURNS_MAX and (first or any(part.missing for part in parts)):
+            strict = turn < STRICT_TRIES and self.hot.is_exact()
+            heads = self.crawl.heads()
+            spare = CANDIDATES_SPARE << min(turn, SPARE_DOUBLED_MAX)
+            chunks = self._choose([part for part in parts if part.missing], spare, idle=idle)
+            if not chunks and not first:
+                break
+            if first:  # All are asked: whether they stand as we saw them, and to end leases that ran out.
+                asked = {chunk.shard for chunk in chunks}
+                chunks += [Chunk(shard) for shard in range(len(self.crawl)) if shard not in asked]
+            again = self._ask(
+                chunks, heads if strict else None, sweep=turn == 0 or not strict, patient=turn < STRICT_TRIES
+            )
+            turn, first = turn + 1, False
+            if again:
+                self.hot.prepare()
+                first = True
+                for part in parts:
+                    part.over, part.cut = False, part.cut if part.granted else None
+        self._hold([page for part in parts for page in part.granted])
+
+    def _hold(self, pages: Sequence[Leased]) -> None:
+        """Hold pages that were leased for as long as that, but for those of whose fetch the journal told by now."""
+        for shard in {page.place[0] for page in pages}:
+            hot = self.hot.shards[shard]
+            some = [page for page in pages if page.place[0] == shard and page.loads == hot.loads]
+            if not some:
+                continue
+            ids, until = np.array([page.place[1] for page in some]), np.array([page.until_us for page in some])
+            with hot.replica.lock:
+                if hot.loads == hot.replica.loads:
+                    hot.settle(ids, until / MILLION + self.terms.politeness.retry_seconds)
+
+    def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
+        """Choose pages for all parts, each after those before it, and some to spare; hold them meanwhile."""
+        groups: dict[tuple[str, str | None, frozenset[str]], list[_Part]] = {}
+        for part in parts:
+            groups.setdefault((part.mode, part.domain, part.busy), []).append(part)
+        by_shard: dict[int, list[Chunk]] = {}
+        leases, live = self.hot.running(), self.hot.live()
+        ration = self.admission.ration(idle=idle) if self.admission else None
+        for (mode, domain, busy), some in groups.items():
+            total = sum(part.missing for part in some)
+            spare = more if len(self.crawl) == len(groups) == 1 else 0  # Nobody else may miss them.
+            # Who asks for one domain wants it, however much of the crawl it is.
+            limits = ration if domain is None else None
+            picked = self.hot.pick(mode, domain, total + spare, busy, limits)
+            counts, at, least = picked.counts.tolist(), 0, 0.0
+            pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
+            for part in some:
+                if part.cut is None:
+                    part.cut = (part.asked + leases) * BATCH_SHARE > live
+                best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
+                least = best / 2 if part.cut else 0
+                end = at
+                while end < min(at + part.missing, len(counts)) and counts[end] >= least:
+                    shard, page, host = pages[end]
+                    _chunk(by_shard, shard).add(page, host, part, part.seconds)
+                    end += 1
+                part.over = end == at
+                leases += end - at
+                at = end
+            if at:
+                while at < len(counts) and counts[at] >= least and spare:
+                    by_shard[0][-1].add(*pages[at][1:])
+                    at, spare = at + 1, spare - 1
+            self._keep(pages[:at])
+            if ration is not None:
+                ration.take([host * len(self.crawl) + shard for shard, _, host in pages[:at]])
+                self._rationed |= ration.refused
+        return [chunk for some in by_shard.values() for chunk in some]
+
+    def _keep(self, pages: Sequence[tuple[int, int, int]]) -> None:
+        """Hold pages, each a shard, an id and a host, until it is known what became of them."""
+        places = np.array(pages, np.int64).reshape(-1, 3)
+        for shard in np.unique(places[:, 0]).tolist():
+            hot, mine = self.hot.shards[shard], places[places[:, 0] == shard]
+            with hot.replica.lock:
+                if hot.loads == hot.replica.loads:
+                    hot.ask(mine[:, 1], mine[:, 2])
+
+    def _ask(self, chunks: Sequence[Chunk], heads: Sequence[Head] | None, *, sweep: bool, patient: bool) -> bool:
+        """Let the store lease what was chosen; tell whether to choose again from what there is now.
+
+        With `heads`, of the journals when we chose, a shard leases nothing if it or its leases stand elsewhere; if
+        `patient`, nor if a page was given back elsewhere. With `sweep` it ends leases that ran out. One that ends while
+        we choose would else bind its page in the store alone, and the page be chosen and refused again and again.
+        """
+        commands, seen, hots = [], set[int](), [self.hot.shards[chunk.shard] for chunk in chunks]
+        for chunk, hot in zip(chunks, hots, strict=True):
+            again = chunk.shard in seen  # What we lease ourselves, a call before, moves what is held.
+            seen.add(chunk.shard)
+            stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
+            with hot.replica.lock:
+                if hot.loads != hot.replica.loads:  # The ids may be other pages'.
+                    raise Outdated
+                hot.begin_call()
+                names = hot.replica.hosts.names
+            commands.append(
+                lease_command(
+                    self.crawl.shards[chunk.shard].keys,
+                    self.terms.politeness,
+                    [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
+                    [Quota(count, seconds) for _, count, seconds in chunk.quotas()],
+                    head=heads[chunk.shard] if heads is not None else None,
+                    stamp=stamp if patient and not again else None,
+                    sweep=sweep and not again,
+                )
+            )
+        answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
+        moved, freed = False, set[int]()
+        for chunk, hot, answer in zip(chunks, hots, answers, strict=True):
+            with hot.replica.lock:
+                if hot.loads != hot.replica.loads:
+                    moved = True
+                    continue
+                # No answer has a page twice, however short its lease is.
+                same = hot.take(chunk.ids, chunk.hosts, answer, keep=True)
+                hot.end_call(answer.head.lsn)
+            if heads is not None and (not same or answer.head != heads[chunk.shard]):
+                moved = True
+            if answer.stamp.freed != hot.stamp.freed:
+                freed.add(chunk.shard)
+        self._grant(chunks, answers)
+        for shard in freed:
+            self.hot.hear_freed(shard)
+        return moved or bool(freed)
+
+    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
+        """Give each part the pages that were leased for it.
+
+        Raises:
+            Outdated: a replica was loaded anew since they were chosen.
+        """
+        taken = []
+        for chunk, answer in zip(chunks, answers, strict=True):
+            parts = [part for part, _, _ in chunk.quotas()]
+            for page in answer.granted:
+                place = chunk.shard, chunk.pages[page.place]
+                taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place]))
+        self._given += [lease_of(place, until_us) for _, place, until_us, _ in taken]
+        if not taken:
+            return
+        places = [place for _, place, _, _ in taken]
+        rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
+        total = self.hot.total(rows.books)
+        for nth, (part, place, until_us, _) in enumerate(taken):
+            cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
+            part.granted.append(
+                Leased(
+                    place=place,
+                    url=urls[place],
+                    cash=cash,
+                    counts=self.terms.counts(cash, bool(state & Flag.OPEN)),
+                    importance=min(max(spent + cash, 0) / total, 1.0),
+                    read_before=int(rows.reads[nth]) > 0,
+                    until_us=until_us,
+                    loads=self.hot.shards[place[0]].loads,
+                )
+            )
+        if self.admission is not None:
+            self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
+
+    def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
+        """Return the rows and URLs of pages that were chosen.
+
+        Raises:
+            Outdated: a replica was loaded anew since.
+        """
+        try:
+            found = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
+        except (IndexError, StoreDamaged):
+            if all(hot.loads == hot.replica.loads for hot in hots):
+                raise
+            raise Outdated from None
+        if any(hot.loads != hot.replica.loads for hot in hots):
+            raise Outdated
+        return found
+
+    def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
+        return {
+            "pages": [
+                {
+                    "url": page.url,
+                    "cash": page.cash,
+                    "importance": page.importance,
+                    "fetched_before": page.read_before,
+                    "lease": lease_of(page.place, page.until_us),
+                    "lease_until": page.until_us / MILLION,
+                }
+                for page in sorted(leased, key=lambda page: (-page.counts, page.place))
+            ],
+            "retry_after": 0,
+        }
+
+    def _retry_after(self, wish: PagesRequest) -> float:
+        """Return in how many seconds the first of the wanted pages may be free."""
+        first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX)
+        if first is None:
+            return RETRY_SECONDS_DEFAULT
+        if self._rationed:
+            first = max(first, RETRY_SECONDS_RATIONED)
+        most = RETRY_SECONDS_DEFAULT if self.hot.running() else RETRY_SECONDS_MAX
+        return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
+
+    def release(self, leases: Sequence[str]) -> int:
+        """Give pages back; return how many of the leases still ran."""
+        with self.lock:
+            count = 0
+            for shard, freed, ids in given_back(self.crawl, leases):
+                self.hot.give_back(shard, freed, ids)
+                count += len(ids)
+            return count
+
+
+def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:
+    chunks = by_shard.setdefault(shard, [])
+    if not chunks or len(chunks[-1].pages) >= PAGES_A_CALL:
+        chunks.append(Chunk(shard))
+    return chunks[-1]

@@ -1,0 +1,7 @@
+"""Kafka: where crawl events come from, and where those go that can't be taken. Only this package knows its client."""
+
+from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of, kafka_errors, quiet_client
+from opic.ingest.kafka.consumer import KafkaSource
+from opic.ingest.kafka.topic_log import KafkaLog
+
+__all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource", "dlq_of", "kafka_errors", "quiet_client"]

@@ -1,0 +1,293 @@
+"""How we reach Kafka: the clients, their options, and the words for what can go wrong with them."""
+
+import logging
+import ssl
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
+from kafka import errors as broken
+from kafka.net.compat import KafkaNetClient
+
+from opic.errors import BadInput, KafkaRefused, KafkaUnavailable, SettingsError
+from opic.model.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
+from opic.settings import Settings
+
+# kafka-python's own types are loose; what comes out of it is checked where it matters.
+Client = Any
+Message = Any
+Headers = Sequence[tuple[str, bytes]]
+
+# Of records: what a record is, if no crawl event; and the digest of an Idempotency-Key with its event's number in the
+# call. Of dead letters: why, and where from.
+KIND: Final = "opic-kind"
+KEY: Final = "opic-key"
+INDEX: Final = "opic-index"
+ERROR: Final = "opic-error"
+TOPIC: Final = "opic-topic"
+PARTITION: Final = "opic-partition"
+OFFSET: Final = "opic-offset"
+VALUE_BYTES: Final = "opic-value-bytes"  # Of a dead letter that was cut to fit its topic: how large the value was.
+KEY_BYTES: Final = 16
+INDEX_BYTES: Final = 4
+INDEX_DIGITS_MAX: Final = 10
+
+BOOTSTRAP_SECONDS: Final = 10.0
+REQUEST_SECONDS: Final = 10.0
+RECONNECT_SECONDS_MAX: Final = 2.0  # The client's own 30 s would outlast a restart of Kafka by far.
+RECORD_BYTES_MIN: Final = 1 << 20  # Kafka's own limit.
+RECORD_OVERHEAD_BYTES: Final = 1 << 16  # Headers and framing around the largest body.
+
+# What no repeat mends: somebody has to change a setting, a right or a topic.
+_FOR_GOOD = (
+    broken.SaslAuthenticationFailedError,
+    broken.UnsupportedSaslMechanismError,
+    broken.IllegalSaslStateError,
+    broken.AuthorizationError,
+    broken.FencedInstanceIdError,
+    broken.KafkaConfigurationError,
+    broken.InvalidTopicError,
+)
+_TOO_LARGE = (broken.MessageSizeTooLargeError, broken.RecordListTooLargeError)
+
+
+def dlq_of(topic: str) -> str:
+    """Return the topic of a topic's dead letters."""
+    return f"{topic}.dlq"
+
+
+@contextmanager
+def kafka_errors(where: str) -> Iterator[None]:
+    """Turn the client's exceptions into ours."""
+    try:
+        yield
+    except _TOO_LARGE as error:
+        raise BadInput(f"Kafka takes no record of this size ({error}): see max.message.bytes of the topic") from error
+    except broken.UnknownTopicOrPartitionError as error:
+        raise KafkaRefused(f"Kafka at {where} has no such topic: make it by `opic topics create`") from error
+    except broken.FencedInstanceIdError as error:
+        raise KafkaRefused(
+            "another worker has the same OPIC_KAFKA_GROUP_INSTANCE_ID and took our place: give each worker its own"
+        ) from error
+    except (broken.UnsupportedCodecError, broken.CorruptRecordError) as error:
+        raise KafkaUnavailable(
+            f"Kafka at {where} has records that can't be read: {_said(error)}; publish with compression none, gzip or "
+            "zstd, and check the client that published them"
+        ) from error
+    except _FOR_GOOD as error:
+        raise KafkaRefused(
+            f"Kafka at {where} refused us: {_said(error)}; see OPIC_KAFKA_SECURITY_PROTOCOL, OPIC_KAFKA_SASL_… and "
+            "OPIC_KAFKA_SSL_…, and our rights there"
+        ) from error
+    except (broken.KafkaError, OSError) as error:
+        raise KafkaUnavailable(f"Kafka at {where} does not answer: {_said(error)}") from error
+
+
+class _Words(logging.Handler):
+    """Keeps why the client lost its first connection, which it logs and does not raise."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.said = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        who, lost, why = record.getMessage().partition("Connection lost: ")
+        if lost and "bootstrap" in who and not self.said:  # Other clients of this process log here too.
+            self.said = why.removeprefix("KafkaConnectionError: ")
+
+
+def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
+    """Make a client, which connects. One that can't would leave its thread and its sockets behind: we close them."""
+    logger, words = logging.getLogger("kafka.net.connection"), _Words()
+    made: list[KafkaNetClient] = []
+
+    def make(**given: Any) -> KafkaNetClient:
+        made.append(KafkaNetClient(**given))
+        return made[-1]
+
+    logger.addHandler(words)
+    try:
+        with kafka_errors(where):
+            return kind(**options, kafka_client=make)
+    except BaseException as error:
+        for client in made:
+            client.close()
+        if not isinstance(error, KafkaUnavailable) or not words.said:
+            raise
+        hint = ""
+        if "disconnected" in words.said or "Sasl" in words.said or "SSL" in words.said:
+            hint = (
+                "; so it looks where user, password or OPIC_KAFKA_SECURITY_PROTOCOL are not what the broker wants at "
+                "this port"
+            )
+        raise KafkaUnavailable(f"Kafka at {where} does not answer: {words.said}{hint}") from error
+    finally:
+        logger.removeHandler(words)
+
+
+def quiet_client() -> None:
+    """Keep the client's own log to itself: a broker that is away is a dozen of its lines, and one of ours."""
+    logger = logging.getLogger("kafka")
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+
+
+def _said(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text if len(text) <= 300 else text[:300] + "…"
+
+
+class KafkaCluster:
+    """A Kafka cluster as the settings name it. Nothing is opened until it is asked for."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Check the options.
+
+        Raises:
+            SettingsError: they contradict each other, or a file can't be read.
+        """
+        if settings.kafka_bootstrap is None:
+            raise SettingsError("OPIC_KAFKA_BOOTSTRAP is not set: give the brokers as HOST:PORT,HOST:PORT")
+        self.settings = settings
+        self.where = settings.kafka_bootstrap
+        self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
+        self._options = _options(settings)
+
+    @property
+    def record_bytes_max(self) -> int:
+        """How large a record may be: as large as a body, so that no event that the endpoint takes is refused."""
+        return max(RECORD_BYTES_MIN, self.settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
+
+    def admin(self) -> Client:
+        """Connect for questions about topics."""
+        return self._connect(KafkaAdminClient, {"request_timeout_ms": _ms(REQUEST_SECONDS)})
+
+    def consumer(self, **more: Any) -> Client:
+        """Connect for reading; no topic is made by asking for it, and no offset is forgotten silently."""
+        given: dict[str, Any] = {
+            "enable_auto_commit": False,
+            "auto_offset_reset": "none",
+            "allow_auto_create_topics": False,
+            "request_timeout_ms": _ms(REQUEST_SECONDS),
+            "metadata_max_age_ms": 60_000,
+            "metrics_enabled": False,
+        }
+        return self._connect(KafkaConsumer, given | more)
+
+    def producer(self, **more: Any) -> Client:
+        """Connect for writing: idempotent, and taken by all replicas in sync before it counts."""
+        given: dict[str, Any] = {
+            "acks": "all",
+            "enable_idempotence": True,
+            "allow_auto_create_topics": False,
+            "compression_type": "zstd",
+            "max_request_size": self.record_bytes_max,
+            "request_timeout_ms": _ms(REQUEST_SECONDS),
+            "max_block_ms": _ms(REQUEST_SECONDS),
+            "delivery_timeout_ms": _ms(2 * REQUEST_SECONDS),
+            "metrics_enabled": False,
+        }
+        return self._connect(KafkaProducer, given | more)
+
+    def _connect(self, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
+        return _connect(self.where, kind, {**self._options, **options})
+
+    def partitions(self, consumer: Client, topic: str | None = None) -> list[TopicPartition]:
+        """Return the partitions of a topic, in order.
+
+        Raises:
+            KafkaRefused: there is no such topic.
+        """
+        topic = topic or self.topic
+        with kafka_errors(self.where):
+            found = consumer.partitions_for_topic(topic)
+        if not found:
+            raise KafkaRefused(
+                f"Kafka at {self.where} has no topic {topic}: make it by `opic topics create`, or name another by "
+                "OPIC_KAFKA_TOPIC"
+            )
+        return [TopicPartition(topic, number) for number in sorted(found)]
+
+
+def name_of(partition: TopicPartition) -> str:
+    """Return the name of a partition in the store."""
+    return f"{partition.topic}/{partition.partition}"
+
+
+def record_of(message: Message) -> Record:
+    """Read a record off what Kafka handed us. Whoever may publish may send anything: this raises nothing.
+
+    A record whose headers or time can't be taken becomes a dead letter, later. Such a time counts as 0: a dead letter
+    moves no cash, so neither the series nor anything that is remembered for some time depends on it.
+    """
+    headers = {name: value or b"" for name, value in message.headers or ()}  # A header's value may be null.
+    kind = headers.get(KIND, b"event").decode("utf-8", "replace")
+    key, index = headers.get(KEY, b""), headers.get(INDEX, b"")
+    call, problem, time_us = b"", "", message.timestamp * 1000
+    if key or index:
+        # Python refuses to read a number of 4,301 digits.
+        number = int(index) if index.isdigit() and len(index) <= INDEX_DIGITS_MAX else 1 << 8 * INDEX_BYTES
+        if len(key) == KEY_BYTES and number < 1 << 8 * INDEX_BYTES:
+            call = key + number.to_bytes(INDEX_BYTES, "big")
+        else:
+            problem = f"the headers {KEY} and {INDEX} are {KEY_BYTES} bytes and a number below 2^32, or left out"
+    if not TIME_MIN_US <= time_us <= TIME_MAX_US:
+        problem = (
+            f"the record's time, {message.timestamp} ms, is not between 1990 and 2100: set it in milliseconds, or let "
+            "the topic have message.timestamp.type=LogAppendTime"
+        )
+        time_us = 0
+    return Record(message.offset, time_us, message.value or b"", kind, call, problem)
+
+
+def headers_of(kind: str = "event", key: bytes = b"", index: int = 0) -> list[tuple[str, bytes]]:
+    """Write the headers that `record_of` reads."""
+    assert kind in RECORD_KINDS
+    headers = [] if kind == "event" else [(KIND, kind.encode())]
+    return headers + ([(KEY, key), (INDEX, str(index).encode())] if key else [])
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _options(settings: Settings) -> Mapping[str, Any]:
+    """Return what every client is told."""
+    assert settings.kafka_bootstrap is not None
+    protocol = settings.kafka_security_protocol
+    options: dict[str, Any] = {
+        "bootstrap_servers": [part.strip() for part in settings.kafka_bootstrap.split(",")],
+        "client_id": "opic",
+        "security_protocol": protocol,
+        "reconnect_backoff_max_ms": _ms(RECONNECT_SECONDS_MAX),
+        "bootstrap_timeout_ms": _ms(BOOTSTRAP_SECONDS),
+    }
+    if protocol.startswith("SASL"):
+        user, password = settings.kafka_sasl_username, settings.kafka_sasl_password
+        if user is None or password is None:
+            raise SettingsError(
+                f"OPIC_KAFKA_SECURITY_PROTOCOL={protocol} wants OPIC_KAFKA_SASL_USERNAME and OPIC_KAFKA_SASL_PASSWORD"
+            )
+        options["sasl_mechanism"] = settings.kafka_sasl_mechanism
+        options["sasl_plain_username"], options["sasl_plain_password"] = user, password.get_secret_value()
+    if protocol.endswith("SSL"):
+        options["ssl_context"] = _tls(settings)
+    return options
+
+
+def _tls(settings: Settings) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=settings.kafka_ssl_cafile)
+        context.check_hostname = settings.kafka_ssl_check_hostname
+        if settings.kafka_ssl_certfile is not None:
+            secret = settings.kafka_ssl_password
+            context.load_cert_chain(
+                settings.kafka_ssl_certfile,
+                settings.kafka_ssl_keyfile,
+                secret.get_secret_value() if secret is not None else None,
+            )
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(f"OPIC_KAFKA_SSL_CAFILE, _CERTFILE, _KEYFILE or _PASSWORD: {error}") from None
+    return context

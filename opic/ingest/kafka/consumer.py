@@ -1,0 +1,316 @@
+"""Crawl events from a Kafka topic, read as one of a consumer group; the store says from which offset on.
+
+The offset that counts is written in the store with the effect. What is committed to Kafka only follows it, for lag
+tools: a partition that comes to us is read from where the store says, whatever Kafka's own offset is.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
+
+from kafka import ConsumerRebalanceListener, TopicPartition
+from kafka import errors as broken
+from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
+from kafka.structs import OffsetAndMetadata
+
+from opic.errors import KafkaRefused, KafkaUnavailable
+from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
+from opic.ingest.worker import Lag, Taken
+
+log = logging.getLogger("opic.ingest")
+
+# What lies in memory: one poll's records, and what the client fetched ahead, some requests of each broker.
+RECORDS_A_POLL_MIN: Final = 2_000
+RECORDS_A_SHARD: Final = 250  # So that a shard gets a few whole steps of a poll, not parts of one (decision 0009).
+RECORDS_A_POLL_MAX: Final = 16_000  # Some 100 MB of events of 40 links once they are decoded.
+FETCH_BYTES_MAX: Final = 16 << 20
+PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record comes alone.
+COMMIT_SECONDS: Final = 1.0  # Least time between two commits.
+CLOSE_SECONDS: Final = 5.0  # For the last commit, and for leaving the group.
+QUIET_SECONDS: Final = 1.0  # Nothing came for so long: we ask whether Kafka is there at all.
+ANSWER_SECONDS: Final = 5.0
+IDLE_SECONDS: Final = 10.0  # Without a partition for so long, we say so.
+SLICE_SECONDS: Final = 0.2  # Of a wait, after which we look whether to stop.
+POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka takes a worker for dead that works longer on one poll's records.
+
+
+def records_a_poll(shards: int) -> int:
+    """Return how many records of a crawl with so many shards are taken at a time at most."""
+    return min(max(RECORDS_A_POLL_MIN, RECORDS_A_SHARD * shards), RECORDS_A_POLL_MAX)
+
+
+class KafkaSource:
+    """One member of the group `opic-<crawl>`."""
+
+    def __init__(
+        self,
+        cluster: KafkaCluster,
+        resume: Callable[[str], int],
+        stopped: Callable[[], bool] = lambda: False,
+        shards: int = 1,
+    ) -> None:
+        """Join nothing yet; `poll` does.
+
+        Args:
+            cluster: with the topic.
+            resume: says for a partition's name from which offset on the store wants it.
+            stopped: asked in the middle of long waits.
+            shards: of the crawl.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+            KafkaRefused: it does not want us, or has no such topic.
+        """
+        settings = cluster.settings
+        self._cluster, self._resume, self._stopped = cluster, resume, stopped
+        self.group = f"opic-{settings.crawl}"
+        session_ms = round(settings.kafka_session_seconds * 1000)
+        self._consumer: Client = cluster.consumer(
+            group_id=self.group,
+            group_instance_id=settings.kafka_group_instance_id,
+            partition_assignment_strategy=[CooperativeStickyAssignor],
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=min(3_000, session_ms // 3),
+            max_poll_interval_ms=round(POLL_INTERVAL_SECONDS * 1000),
+            max_poll_records=records_a_poll(shards),
+            fetch_max_bytes=FETCH_BYTES_MAX,
+            max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
+        )
+        self._held: dict[TopicPartition, Taken] = {}  # Handed out, and not done yet.
+        self._new: set[TopicPartition] = set()  # Ours, but not yet where the store wants them read.
+        self._next: dict[TopicPartition, int] = {}  # The record that the client gives next.
+        self._commits: dict[TopicPartition, int] = {}
+        self._newest: dict[TopicPartition, int] = {}  # Time of the last record that took effect, microseconds.
+        self._committed = self._heard = time.monotonic()
+        self._idle_since: float | None = time.monotonic()
+        try:
+            self._partitions = len(cluster.partitions(self._consumer))
+            with kafka_errors(cluster.where):
+                self._consumer.subscribe([cluster.topic], listener=_Listener(self))
+        except BaseException:
+            self._consumer.close(timeout_ms=0)
+            raise
+
+    @property
+    def partitions(self) -> tuple[list[int], int]:
+        """The numbers of our partitions, and how many the topic has."""
+        ours = sorted(p.partition for p in self._consumer.assignment())
+        # The topic may have got more since; what metadata says is at most a minute old.
+        known = self._consumer.partitions_for_topic(self._cluster.topic) if ours else None
+        self._partitions = max(self._partitions, len(known or ()))
+        return ours, self._partitions
+
+    @property
+    def ended(self) -> bool:
+        """A topic never ends."""
+        return False
+
+    def poll(self, wait_seconds: float) -> list[Taken]:
+        """Return records by partition: those that are not done yet, else the next ones; wait for the first."""
+        if not self._held:
+            self._fetch(0.0 if self._new else wait_seconds)
+            if self._new:
+                self._settle()
+        self._commit()
+        return list(self._held.values())
+
+    def done(self, taken: Taken) -> None:
+        """Note that records took effect."""
+        for partition, held in list(self._held.items()):
+            if held is taken:  # Not if the partition was taken from us meanwhile.
+                del self._held[partition]
+                self._commits[partition] = taken.end
+                self._newest[partition] = taken.records[-1].time_us
+
+    def rewind(self, partition: str) -> None:
+        """Read a partition from where the store says: it has forgotten what took effect, or somebody else went on."""
+        for ours in self._consumer.assignment():
+            if name_of(ours) == partition:
+                self._consumer.pause(ours)
+                self._held.pop(ours, None)
+                self._new.add(ours)
+
+    def wait(self, seconds: float) -> None:
+        """Stay in the group for some seconds in which nothing more can be taken; the records in hand are kept."""
+        end = time.monotonic() + seconds
+        ours = self._consumer.assignment()
+        self._consumer.pause(*ours)
+        try:
+            while (left := end - time.monotonic()) > 0 and not self._stopped():
+                try:
+                    self._fetch(min(left, SLICE_SECONDS))
+                except KafkaUnavailable as error:
+                    log.warning("%s", error)
+                    time.sleep(min(left, SLICE_SECONDS))
+        finally:
+            self._consumer.resume(*(ours & self._consumer.assignment()) - self._new)
+
+    def lag(self) -> Mapping[str, Lag]:
+        """Return how far each of our partitions is behind, by what Kafka told with the last records."""
+        found, now_us = {}, time.time_ns() // 1000
+        for partition in self._consumer.assignment():
+            end, at = self._consumer.highwater(partition), self._commits.get(partition, self._next.get(partition))
+            if end is None or at is None:
+                continue
+            newest = self._newest.get(partition)
+            found[name_of(partition)] = Lag(
+                events=max(0, end - at),
+                seconds=0.0 if end <= at or newest is None else max(0.0, (now_us - newest) / 1e6),
+            )
+        return found
+
+    def close(self) -> None:
+        """Commit what took effect and leave the group, within a few seconds; Kafka may be away."""
+        try:
+            if self._commits:
+                self._consumer.commit(_offsets(self._commits), timeout_ms=round(CLOSE_SECONDS * 1000))
+        except (broken.KafkaError, OSError) as error:
+            log.warning("the last offsets were not committed (%s); the store has them", error)
+        finally:
+            self._consumer.close(timeout_ms=round(CLOSE_SECONDS * 1000))
+
+    def _fetch(self, seconds: float) -> None:
+        try:
+            with kafka_errors(self._cluster.where):
+                found = self._poll(seconds)
+        except KafkaUnavailable as error:
+            if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
+                raise
+            # The topic lost what we were at. We look closer, below.
+            self._new.update(self._consumer.assignment())
+            found = {}
+        for partition, messages in found.items():
+            since, end = self._next.get(partition, messages[0].offset), messages[-1].offset + 1
+            records = [record_of(message) for message in messages]
+            self._held[partition] = Taken(name_of(partition), records, since, end)
+            self._next[partition] = end
+        if found:
+            self._heard = time.monotonic()
+        elif time.monotonic() - self._heard > QUIET_SECONDS:
+            self._look()
+        self._tell_idle()
+
+    def _poll(self, seconds: float) -> Any:
+        try:
+            return self._consumer.poll(timeout_ms=round(seconds * 1000))
+        except (broken.KafkaError, OSError):
+            raise
+        except Exception as error:  # What a damaged batch makes the client's codecs raise is of any kind.
+            raise broken.CorruptRecordError(f"{type(error).__name__}: {error}") from error
+
+    def _look(self) -> None:
+        """Ask Kafka something, since the client does not tell silence from nothing new."""
+        ours = self._consumer.assignment() or {TopicPartition(self._cluster.topic, 0)}
+        with kafka_errors(self._cluster.where):
+            self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
+        self._heard = time.monotonic()
+
+    def _settle(self) -> None:
+        """Seek to where the store wants the partitions read that came to us.
+
+        Raises:
+            KafkaRefused: the topic does not have what comes next.
+        """
+        fresh = sorted(self._new & self._consumer.assignment())
+        with kafka_errors(self._cluster.where):
+            limit = {"timeout_ms": round(ANSWER_SECONDS * 1000)}
+            begins, ends = (
+                self._consumer.beginning_offsets(fresh, **limit),
+                self._consumer.end_offsets(fresh, **limit),
+            )
+        for partition in fresh:
+            name = name_of(partition)
+            wanted = self._resume(name)
+            offset = self._checked(name, wanted, begins[partition], ends[partition])
+            self._consumer.seek(partition, offset)
+            self._next[partition] = wanted  # What lies between is gone for good.
+            self._consumer.resume(partition)
+            log.info("reading %s from offset %s, of %s", name, f"{offset:,}", f"{ends[partition]:,}")
+        self._new -= set(fresh)
+        self._new &= self._consumer.assignment()
+
+    def _checked(self, name: str, offset: int, begin: int, end: int) -> int:
+        if offset > end:
+            raise KafkaRefused(
+                f"{name} ends at offset {end:,}, and events below {offset:,} took effect in this store already: the "
+                "topic was made anew, or Kafka lost its end. What is in it now would be skipped: publish to a topic of "
+                "another name and set OPIC_KAFKA_TOPIC to it, or use the store that belongs to this one"
+            )
+        if offset >= begin:
+            return offset
+        lost = f"{name} begins at offset {begin:,}, and this store wants it from {offset:,} on"
+        if offset == 0:
+            log.warning("%s: Kafka has let go of what was before, and a new store starts without it", lost)
+        elif self._cluster.settings.kafka_skip_lost:
+            log.error("%s: %s events are lost, as OPIC_KAFKA_SKIP_LOST allows", lost, f"{begin - offset:,}")
+        else:
+            raise KafkaRefused(
+                f"{lost}: retention took {begin - offset:,} events away before they took effect. Publish them again "
+                "and raise retention.ms; to go on without them set OPIC_KAFKA_SKIP_LOST=true"
+            )
+        return begin
+
+    def _commit(self) -> None:
+        if self._commits and time.monotonic() - self._committed >= COMMIT_SECONDS:
+            self._committed = time.monotonic()
+            with kafka_errors(self._cluster.where):
+                self._consumer.commit_async(_offsets(self._commits), callback=_committed)
+
+    def _tell_idle(self) -> None:
+        if self._consumer.assignment():
+            self._idle_since = None
+        elif self._idle_since is None:
+            self._idle_since = time.monotonic()
+        elif time.monotonic() - self._idle_since > IDLE_SECONDS:
+            self._idle_since = float("inf")  # Once.
+            log.warning(
+                "no partition of %s is left for this worker, it stands by: the topic has %d, and the group %s as many "
+                "workers; to use more workers give it more partitions",
+                self._cluster.topic,
+                self._partitions,
+                self.group,
+            )
+
+    # Told by the client, in its own thread, while ours waits in `poll`, `wait` or `close`: nothing here may block.
+
+    def _assigned(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._consumer.pause(partition)
+            self._consumer.seek(partition, 0)  # Else the client would ask Kafka for its own offset.
+            self._new.add(partition)
+
+    def _revoked(self, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
+        gone = set(partitions)
+        offsets = {partition: at for partition, at in self._commits.items() if partition in gone}
+        if commit and offsets:
+            self._consumer.commit_async(_offsets(offsets), callback=_committed)
+        for partition in gone:
+            self._new.discard(partition)
+            for known in (self._held, self._next, self._commits, self._newest):
+                known.pop(partition, None)
+        if gone:
+            log.info("%s: %s", "given up" if commit else "lost", ", ".join(sorted(map(name_of, gone))))
+
+
+class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
+    def __init__(self, source: KafkaSource) -> None:
+        self._source = source
+
+    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        self._source._assigned(assigned)
+
+    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        self._source._revoked(revoked, commit=True)
+
+    def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
+        self._source._revoked(lost, commit=False)  # They are somebody else's by now.
+
+
+def _offsets(at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:
+    return {partition: OffsetAndMetadata(offset, "", -1) for partition, offset in at.items()}
+
+
+def _committed(_: Any, answer: Any) -> None:
+    if isinstance(answer, Exception):
+        log.info("offsets were not committed to Kafka (%s); the store has them", answer)

@@ -1,0 +1,225 @@
+"""Dead letters on Kafka: forwarded from the store to the topic where people look for them, and published again.
+
+A letter is put on the topic first and taken out of the store then: a worker that dies in between sends it again. Its
+headers name the record that it was, so that a reader may tell. One that is larger than the topic takes is cut.
+"""
+
+import logging
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from itertools import islice
+from typing import Any, Final
+
+from opic.errors import BadInput
+from opic.ingest.dead_letters import LETTERS_A_CALL, Letter, remove, stored
+from opic.ingest.kafka.connection import (
+    ERROR,
+    KEY_BYTES,
+    OFFSET,
+    PARTITION,
+    TOPIC,
+    VALUE_BYTES,
+    KafkaCluster,
+    headers_of,
+    kafka_errors,
+)
+from opic.ingest.kafka.topic_log import Producer, key_of
+from opic.replica import Crawl
+from opic.store.connection import store_errors
+from opic.store.shard import Shard
+
+log = logging.getLogger("opic.ingest")
+
+FORWARD_SECONDS: Final = 0.5  # Least time between two looks.
+ANSWER_SECONDS: Final = 10.0
+CUT_BYTES: Final = (512 << 10, 64 << 10, 4 << 10, 0)  # Tried in turn for a letter larger than its topic takes.
+ERROR_CHARS_MAX: Final = 1_000
+DIGITS_MAX: Final = 19
+POLL_SECONDS: Final = 1.0
+
+
+class Forwarder:
+    """Carries dead letters from the store to Kafka."""
+
+    def __init__(self, cluster: KafkaCluster, crawl: Crawl) -> None:
+        """Connect.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+            KafkaRefused: it does not want us, or there is no topic for dead letters.
+        """
+        self._crawl, self._topic = crawl, cluster.dlq
+        consumer = cluster.consumer()
+        try:
+            cluster.partitions(consumer, cluster.dlq)
+        finally:
+            consumer.close()
+        self._producer = Producer(cluster)
+        self._looked = float("-inf")
+
+    def forward(self, shards: Iterable[int]) -> int:
+        """Forward what these shards have, if it is time; return how many letters that were.
+
+        Raises:
+            StoreUnavailable: the store or Kafka is away; some letters may be sent again.
+        """
+        if time.monotonic() - self._looked < FORWARD_SECONDS:
+            return 0
+        self._looked = time.monotonic()
+        return sum(self._forward(self._crawl.shards[number]) for number in sorted(shards))
+
+    def _forward(self, shard: Shard) -> int:
+        letters = stored(shard)
+        if letters:
+            for letter in self._send(letters):
+                self._send_cut(letter)
+            remove(shard, letters)
+            if len(letters) == LETTERS_A_CALL:
+                self._looked = float("-inf")  # There are more.
+        return len(letters)
+
+    def _send(self, letters: Sequence[Letter]) -> list[Letter]:
+        """Put letters on the topic; return those that are larger than it takes."""
+        sent, refused = [], []
+        for letter in letters:
+            try:
+                sent.append((letter, self._producer.send(self._topic, letter.value, None, _headers(letter))))
+            except BadInput:
+                refused.append(letter)
+        end = time.monotonic() + ANSWER_SECONDS
+        for letter, one in sent:
+            try:
+                self._producer.wait([one], end - time.monotonic())
+            except BadInput:
+                refused.append(letter)
+        return refused
+
+    def _send_cut(self, letter: Letter) -> None:
+        """Put a letter on the topic with as much of its value as that takes; the event's own topic has the whole."""
+        # First whole: with a record that is too large Kafka's client also gives up those that were sent after it.
+        for size in (len(letter.value), *CUT_BYTES):
+            if size <= len(letter.value) and not self._send([replace(letter, value=letter.value[:size])]):
+                return
+        log.error(
+            "the dead letter of %s/%s@%d is left out: %s takes no record of its size even without the value, see "
+            "max.message.bytes; %s",
+            letter.topic, letter.partition, letter.offset, self._topic, letter.error[:ERROR_CHARS_MAX],
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._producer.close()
+
+
+class TopicLetters:
+    """Those of a crawl on Kafka. Which were published again is remembered in the store, while the topic has them."""
+
+    def __init__(self, cluster: KafkaCluster, crawl: Crawl) -> None:
+        """Read from the topic of dead letters, publish to that of events."""
+        self._cluster, self._crawl = cluster, crawl
+        self._first = crawl.shards[0]
+
+    def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
+        """Return the newest ones whose reason has a text, oldest first; of each value the beginning, or all."""
+        replayed = self._replayed()
+        messages = (m for m in self._messages(None if error else count) if error in _header(m, ERROR))
+        found = [((m.timestamp, m.partition, m.offset), _letter(m, replayed, value_bytes_max)) for m in messages]
+        return [letter for _, letter in sorted(found, key=lambda pair: pair[0])[-count:]]
+
+    def replay(self, error: str = "", count: int | None = None) -> int:
+        """Publish again, then remember. Who dies in between does it again, by a key that the step knows for a day."""
+        replayed = self._replayed()
+        letters = (_letter(message, replayed) for message in self._messages(None))
+        matching = (one for one in letters if not one.replayed and error in one.error)
+        wanted = islice((one for one in matching if _is_whole(one)), count)
+        producer, total = Producer(self._cluster), 0
+        try:
+            while batch := list(islice(wanted, LETTERS_A_CALL)):
+                producer.wait([self._again(producer, letter) for letter in batch], ANSWER_SECONDS)
+                with store_errors():
+                    self._first.client.sadd(self._first.keys.replayed, *(letter.id for letter in batch))
+                total += len(batch)
+        finally:
+            producer.close()
+        return total
+
+    def _again(self, producer: Producer, letter: Letter) -> Any:
+        key = blake2b(f"{self._cluster.dlq}/{letter.id}".encode(), digest_size=KEY_BYTES).digest()
+        return producer.send(self._cluster.topic, letter.value, key_of(letter.value), headers_of(key=key))
+
+    def _replayed(self) -> set[str]:
+        with store_errors():
+            return {name.decode() for name in self._first.client.smembers(self._first.keys.replayed)}
+
+    def _messages(self, last: int | None) -> Iterator[Any]:
+        """Yield what is on the topic: all, or the last so many of each partition; and forget what retention took."""
+        consumer = self._cluster.consumer()
+        try:
+            partitions = self._cluster.partitions(consumer, self._cluster.dlq)
+            with kafka_errors(self._cluster.where):
+                consumer.assign(partitions)
+                begins, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
+                for one in partitions:
+                    consumer.seek(one, begins[one] if last is None else max(begins[one], ends[one] - last))
+            self._forget({one.partition: begins[one] for one in partitions})
+            while any(consumer.position(one) < ends[one] for one in partitions):
+                with kafka_errors(self._cluster.where):
+                    found = consumer.poll(timeout_ms=round(POLL_SECONDS * 1000))
+                for messages in found.values():
+                    yield from messages
+        finally:
+            consumer.close()
+
+    def _forget(self, begins: dict[int, int]) -> None:
+        over = [one for one in self._replayed() if int(one.split("-")[1]) < begins.get(int(one.split("-")[0]), 0)]
+        if over:
+            with store_errors():
+                self._first.client.srem(self._first.keys.replayed, *over)
+
+
+def _headers(letter: Letter) -> list[tuple[str, bytes]]:
+    pairs = [(ERROR, letter.error[:ERROR_CHARS_MAX]), (TOPIC, letter.topic), (PARTITION, letter.partition)]
+    pairs.append((OFFSET, str(letter.offset)))
+    if letter.value_bytes > len(letter.value):
+        pairs.append((VALUE_BYTES, str(letter.value_bytes)))
+    return [(name, text.encode("utf-8", "replace")) for name, text in pairs]
+
+
+def _is_whole(letter: Letter) -> bool:
+    """Tell whether a letter has its whole value; say so if not."""
+    if letter.value_bytes > len(letter.value):
+        log.warning(
+            "%s/%s@%d can't be published again: of its %s bytes the dead letter has the first %s",
+            letter.topic, letter.partition, letter.offset, f"{letter.value_bytes:,}", f"{len(letter.value):,}",
+        )  # fmt: skip
+        return False
+    return True
+
+
+def _number(message: Any, name: str, default: int) -> int:
+    """Return the number in a header; whoever may publish may write anything there."""
+    text = _header(message, name)
+    return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else default
+
+
+def _header(message: Any, name: str) -> str:
+    found: bytes | None = dict(message.headers or ()).get(name)
+    return (found or b"").decode("utf-8", "replace")
+
+
+def _letter(message: Any, replayed: set[str], value_bytes_max: int | None = None) -> Letter:
+    place = f"{message.partition}-{message.offset}"
+    value = message.value or b""
+    return Letter(
+        place,
+        _header(message, ERROR),
+        _header(message, TOPIC),
+        _header(message, PARTITION),
+        _number(message, OFFSET, -1),
+        value[:value_bytes_max],
+        max(_number(message, VALUE_BYTES, 0), len(value)),
+        max(message.timestamp, 0) / 1000,
+        place in replayed,
+    )

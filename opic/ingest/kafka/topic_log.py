@@ -1,0 +1,218 @@
+"""The endpoint's way into Kafka: an event is accepted once all replicas in sync have it.
+
+What `opic.ingest.event_log.EventLog` is for the log in the store. Both remember Idempotency-Keys in the store; here the
+records carry the key's digest, and the step skips those that came before.
+"""
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from opic.errors import BadInput, BadUrl
+from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
+from opic.ingest.kafka.connection import Client, KafkaCluster, headers_of, kafka_errors, name_of
+from opic.model.events import decode_seeds, encode_seeds
+from opic.replica import Crawl
+from opic.urls.canonical import canonical_url, host_of, shard_of
+
+ANSWER_SECONDS: Final = 10.0  # As the endpoint gives the store.
+CLOSE_SECONDS: Final = 1.0  # For what others have under way on a client that is replaced.
+
+
+class _Keyed(msgspec.Struct):
+    """Of an encoded event, what its key is made from."""
+
+    url: str
+
+
+class Sent(NamedTuple):
+    """A record under way."""
+
+    client: Client  # That has it.
+    future: Any
+
+
+_url_of = msgspec.msgpack.Decoder(_Keyed).decode
+
+
+class Producer:
+    """Puts records on topics. For many threads at once; each waits for its own."""
+
+    def __init__(self, cluster: KafkaCluster, **options: Any) -> None:
+        """Connect.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+            KafkaRefused: it does not want us.
+        """
+        self.where = cluster.where
+        self._connect = partial(cluster.producer, **options)
+        self._lock = threading.Lock()
+        self._client: Client = self._connect()
+
+    def send(
+        self, topic: str, value: bytes, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (), **more: Any
+    ) -> Sent:
+        """Give a record to the client, which sends it with others; return what `wait` waits for.
+
+        Raises:
+            BadInput: it is larger than Kafka takes.
+            KafkaUnavailable: Kafka is away, and there is no more room to keep it in.
+        """
+        client = self._client
+        with kafka_errors(self.where):
+            return Sent(client, client.send(topic, value=value, key=key, headers=list(headers), **more))
+
+    def wait(self, sent: Iterable[Sent], seconds: float) -> list[Any]:
+        """Return where each record came to lie: topic_partition and offset.
+
+        Raises:
+            BadInput: one is larger than its topic takes; some of the others may have been taken.
+            KafkaUnavailable: Kafka does not answer; some may have been taken.
+        """
+        end, found = time.monotonic() + seconds, []
+        for client, one in sent:
+            try:
+                with kafka_errors(self.where):
+                    found.append(one.get(timeout=max(0.0, end - time.monotonic())))
+            except BadInput:
+                self._replace(client)
+                raise
+        return found
+
+    def _replace(self, client: Client) -> None:
+        """Connect anew after the broker refused a record: an idempotent client then refuses every other one too."""
+        with self._lock:
+            if self._client is client:
+                self._client = self._connect()
+                client.close(timeout=CLOSE_SECONDS)
+
+    def close(self, seconds: float = 5.0) -> None:
+        """Give up what is not sent within some seconds, and let go of the connections."""
+        self._client.close(timeout=seconds)
+
+
+class KafkaLog:
+    """A topic that events are accepted into. For many threads at once."""
+
+    def __init__(self, cluster: KafkaCluster, crawl: Crawl, calls: EventLog) -> None:
+        """Connect.
+
+        Args:
+            cluster: with the topic.
+            crawl: whose events they are.
+            calls: remembers calls with an Idempotency-Key.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+            KafkaRefused: it does not want us, or there is no such topic.
+        """
+        self._cluster, self._crawl, self._calls = cluster, crawl, calls
+        self._lock = threading.Lock()  # A consumer is for one thread at a time.
+        self._consumer: Client = cluster.consumer()
+        try:
+            self._partitions = cluster.partitions(self._consumer)
+            self._producer = Producer(
+                cluster, max_block_ms=round(ANSWER_SECONDS * 1000), delivery_timeout_ms=round(ANSWER_SECONDS * 1000) + 1
+            )
+        except BaseException:
+            self._consumer.close()
+            raise
+
+    @property
+    def single(self) -> bool:
+        """Whether all records take effect in the order in which they were accepted."""
+        return len(self._partitions) == 1 and len(self._crawl) == 1
+
+    def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
+        """Put records on the topic, durably, each page's in order.
+
+        Args:
+            values: encoded events, or lists of seeds.
+            time_us: the records' time, where the topic does not keep the broker's.
+            kind: one of RECORD_KINDS.
+
+        Returns:
+            For each partition that got some, the offset after the last.
+
+        Raises:
+            BadInput: a record is larger than Kafka takes; or of a kind that wants one shard and one partition.
+            KafkaUnavailable: Kafka is away; some of the values may have been taken.
+        """
+        if kind in ("classes", "classify") and not self.single:
+            raise BadInput(
+                f"classes can't be set on {len(self._crawl)} shards and {len(self._partitions)} partitions of "
+                f"{self._cluster.topic}, since no order holds between them: use a crawl of one shard and one partition"
+            )
+        if kind == "seeds":
+            values = list(self._by_shard(values))
+        return self._produce(values, time_us, kind)
+
+    def _by_shard(self, lists: Iterable[bytes]) -> Iterator[bytes]:
+        """Cut lists of seeds so that each is of one shard, whose record finds its way by the first URL's host."""
+        for urls in map(decode_seeds, lists):
+            found: dict[int, list[str]] = defaultdict(list)
+            for url in urls:
+                found[shard_of(host_of(url), len(self._crawl))].append(url)
+            yield from (encode_seeds(part) for part in found.values())
+
+    def begun(self, call: KeyedCall) -> Begun | None:
+        """Return what is known of a call; see `EventLog.begun`. Its values are always to be sent all."""
+        return self._calls.begun(call)
+
+    def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
+        """Put a call's events on the topic, marked so that each takes effect once however often this is done.
+
+        See `EventLog.append_once`.
+        """
+        if not self._calls.append_once(call, (), begun, terms):
+            return False
+        self._produce(values, terms.time_us, "event", call.key)
+        return True
+
+    def _produce(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes = b"") -> Positions:
+        topic, at_ms = self._cluster.topic, time_us // 1000
+        sent = [
+            self._producer.send(topic, value, key_of(value, kind), headers_of(kind, key, index), timestamp_ms=at_ms)
+            for index, value in enumerate(values)
+        ]
+        ends: dict[str, int] = {}
+        for found in self._producer.wait(sent, ANSWER_SECONDS):
+            name = name_of(found.topic_partition)
+            ends[name] = max(ends.get(name, 0), found.offset + 1)
+        return ends
+
+    def ends(self) -> Positions:
+        """Return the end of each partition."""
+        with self._lock, kafka_errors(self._cluster.where):
+            known = self._consumer.partitions_for_topic(self._cluster.topic) or ()
+            if len(known) > len(self._partitions):
+                self._partitions = self._cluster.partitions(self._consumer)
+            found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
+        return {name_of(partition): end for partition, end in found.items()}
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self._producer.close()
+        self._consumer.close()
+
+
+def key_of(value: bytes, kind: str = "event") -> bytes | None:
+    """Return the key that an encoded record gets: its page's host; None for what has no page.
+
+    >>> from opic.model.events import CrawlEvent, encode_crawl_event
+    >>> key_of(encode_crawl_event(CrawlEvent("http://EXAMPLE.org/a")))
+    b'example.org'
+    """
+    if kind not in ("event", "seeds"):
+        return None
+    try:
+        url = decode_seeds(value)[0] if kind == "seeds" else _url_of(value).url
+        return host_of(canonical_url(url, 1 << 16)).encode()
+    except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
+        return None  # A dead letter wherever it lies.

@@ -1,0 +1,142 @@
+"""The topics: how they should be, how they are, and making them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
+
+from opic.errors import BadInput, SettingsError
+from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors
+
+PARTITIONS: Final = 16  # As many as shards: each partition is one shard's, and up to 16 workers find work.
+RETENTION_MS: Final = 7 * 86_400_000  # What may be replayed after a restore; a week-end and some more.
+DEAD_RETENTION_MS: Final = 30 * 86_400_000  # Somebody has to come and look.
+REPLICATION_MAX: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A topic as it should be."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A topic as it is."""
+
+    name: str
+    partitions: int
+    replication: int
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int = 1) -> tuple[Wanted, Wanted]:
+    """Return how the topic of events and that of dead letters should be.
+
+    LogAppendTime makes the broker's clock the records' time, which decides what "now" is for an event: no crawler's
+    wrong clock moves it.
+    """
+    config = {
+        "cleanup.policy": "delete",
+        "max.message.bytes": str(cluster.record_bytes_max),
+        "message.timestamp.type": "LogAppendTime",
+        "min.insync.replicas": str(max(1, replication - 1)),
+        "retention.ms": str(RETENTION_MS),
+    }
+    dead = {**config, "retention.ms": str(DEAD_RETENTION_MS)}
+    return Wanted(cluster.topic, partitions, replication, config), Wanted(cluster.dlq, 1, replication, dead)
+
+
+def brokers(cluster: KafkaCluster, admin: Client) -> int:
+    """Count the brokers."""
+    with kafka_errors(cluster.where):
+        return len(admin.describe_cluster()["brokers"])
+
+
+def find(cluster: KafkaCluster, admin: Client, names: list[str]) -> dict[str, Found]:
+    """Return those of the topics that exist, by name."""
+    with kafka_errors(cluster.where):
+        there = [name for name in names if name in set(admin.list_topics())]
+        if not there:
+            return {}
+        described = admin.describe_topics(there)
+        resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in there]
+        configs: Any = admin.describe_configs(resources, config_filter="all")
+    config_of = _by_topic(configs)
+    return {
+        topic["name"]: Found(
+            topic["name"],
+            len(topic["partitions"]),
+            min((len(part["replica_nodes"]) for part in topic["partitions"]), default=0),
+            config_of.get(topic["name"], {}),
+        )
+        for topic in described
+    }
+
+
+def _by_topic(configs: Any) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for kind, topics in configs.items():
+        if str(getattr(kind, "name", kind)).upper() != "TOPIC":
+            continue
+        for name, entries in topics.items():
+            found[name] = {key: str(entry["value"]) for key, entry in entries.items()}
+    return found
+
+
+def differences(want: Wanted, found: Found) -> Iterator[str]:
+    """Say where a topic is not as it should be, and how to mend it."""
+    if found.partitions != want.partitions:
+        yield f"{found.partitions} partitions, not {want.partitions}"
+    if found.replication != want.replication:
+        yield f"{found.replication} replicas, not {want.replication}"
+    for key, value in want.config.items():
+        if (other := found.config.get(key)) != value:
+            yield f"{key}={other}, not {value}"
+
+
+def partition_advice(partitions: int, shards: int) -> str | None:
+    """Say why a number of partitions is a slow one for a crawl's shards; None if it is not."""
+    if shards % partitions == 0:
+        return None
+    return (
+        f"{shards} shards are no multiple of {partitions} partitions: a shard's events come by several workers, who "
+        f"refuse each other's steps now and then; correct, but slower than with {_best(partitions, shards)} partitions"
+    )
+
+
+def _best(partitions: int, shards: int) -> int:
+    return min((d for d in range(1, shards + 1) if shards % d == 0), key=lambda d: (abs(d - partitions), -d))
+
+
+def create(cluster: KafkaCluster, partitions: int, replication: int | None) -> Iterator[tuple[Wanted, Found | None]]:
+    """Make the topics that are not there; yield each as it should be, with how it was found if it was there.
+
+    Raises:
+        SettingsError: there are fewer brokers than replicas wanted.
+        BadInput: no partitions.
+    """
+    if partitions < 1:
+        raise BadInput(f"--partitions {partitions}: a topic has at least one")
+    admin = cluster.admin()
+    try:
+        there = brokers(cluster, admin)
+        replication = min(there, REPLICATION_MAX) if replication is None else replication
+        if not 1 <= replication <= there:
+            raise SettingsError(f"--replication {replication}: Kafka at {cluster.where} has {there} brokers")
+        plans = wanted(cluster, partitions, replication)
+        found = find(cluster, admin, [plan.name for plan in plans])
+        for plan in plans:
+            if plan.name not in found:
+                topic = NewTopic(plan.name, plan.partitions, plan.replication, topic_configs=dict(plan.config))
+                with kafka_errors(cluster.where):
+                    admin.create_topics([topic])
+                    admin.wait_for_topics([plan.name])
+            yield plan, found.get(plan.name)
+    finally:
+        admin.close()

@@ -1,0 +1,106 @@
+"""What workers' steps took and did, added up in the store, where whoever answers /metrics finds it.
+
+All workers of a crawl add to the same numbers, and a restart forgets nothing: so a worker without a port of its own, as
+the embedded one is, is counted too. Written once a second, never in the call that takes effect; a killed worker loses
+a second of it.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from opic.ingest import Step
+from opic.replica import Crawl
+from opic.store import Shard
+from opic.store.connection import store_errors
+
+TELL_SECONDS: Final = 1.0
+STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
+EVENTS: Final = "events:"  # Before the bounds of the histogram of events; that of seconds is older, and has none.
+Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as Prometheus wants them.
+
+
+class StepCounts:
+    """Adds steps up in a hash of the store.
+
+    Two histograms: fields hold the number of steps in each class of STEP_SECONDS (`inf` above them), with the sum in
+    microseconds, and in each class of STEP_EVENTS, with the sum. Beside them are plain counts.
+    """
+
+    def __init__(self, shard: Shard) -> None:
+        """Nothing is written yet."""
+        self._shard = shard
+        self._new: dict[str, int] = {}
+        self._told = time.monotonic()
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        for name, count in (
+            (_class(step.seconds, STEP_SECONDS), 1),
+            ("sum_us", round(step.seconds * 1_000_000)),
+            (EVENTS + _class(step.events, STEP_EVENTS), 1),
+            (EVENTS + "sum", step.events),
+            ("links", step.links),
+            ("cached", step.cached),
+            ("round_trips", step.round_trips),
+        ):
+            self._new[name] = self._new.get(name, 0) + count
+
+    def tell(self, *, now: bool = False) -> None:
+        """Write what is new, if it is time."""
+        if not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS):
+            return
+        with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
+            for name, count in self._new.items():
+                pipe.hincrby(self._shard.keys.metrics, name, count)
+            pipe.execute()
+        self._new, self._told = {}, time.monotonic()
+
+
+@dataclass(frozen=True, slots=True)
+class Tallied:
+    """What all workers added up."""
+
+    seconds: Buckets
+    seconds_sum: float
+    events: Buckets
+    events_sum: float
+    links: int  # Looked up.
+    cached: int  # Of these.
+    round_trips: int
+
+    @classmethod
+    def commands(cls, crawl: Crawl) -> list[list[Any]]:
+        """Return what the store is asked; `of` reads the answers."""
+        return [["HGETALL", shard.keys.metrics] for shard in crawl.shards]
+
+    @classmethod
+    def of(cls, answers: Iterable[Mapping[bytes, bytes]]) -> "Tallied":
+        """Add the shards' hashes up."""
+        found: dict[str, int] = {}
+        for stored in answers:
+            for name, value in stored.items():
+                found[name.decode()] = found.get(name.decode(), 0) + int(value)
+        return cls(
+            _buckets(found, STEP_SECONDS),
+            found.get("sum_us", 0) / 1_000_000,
+            _buckets(found, STEP_EVENTS, EVENTS),
+            float(found.get(EVENTS + "sum", 0)),
+            found.get("links", 0),
+            found.get("cached", 0),
+            found.get("round_trips", 0),
+        )
+
+
+def _class(value: float, bounds: Iterable[float]) -> str:
+    return next((str(bound) for bound in bounds if value <= bound), "inf")
+
+
+def _buckets(found: Mapping[str, int], bounds: Iterable[float], prefix: str = "") -> Buckets:
+    buckets, total = [], 0
+    for bound in bounds:
+        total += found.get(f"{prefix}{bound}", 0)
+        buckets.append((str(float(bound)), float(total)))
+    return [*buckets, ("+Inf", float(total + found.get(prefix + "inf", 0)))]

@@ -1,0 +1,162 @@
+"""What a worker tells of itself on a port of its own: /metrics, /healthz, /readyz.
+
+No label holds a URL or a host; partitions are few, and known beforehand.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import TracebackType
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, make_server
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, make_wsgi_app
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from opic import __version__
+from opic.errors import SettingsError
+from opic.ingest import Step
+from opic.ingest.step_counts import STEP_EVENTS, STEP_SECONDS
+from opic.ingest.worker import Lag, RecordSource, Taken, WorkerWatch
+
+log = logging.getLogger("opic.ingest")
+
+Environ = dict[str, Any]
+StartResponse = Callable[[str, list[tuple[str, str]]], object]
+
+
+class Health(WorkerWatch):
+    """Counts what a worker does, and knows whether it can do it now."""
+
+    def __init__(self) -> None:
+        """Nothing happened yet."""
+        self.reason: str | None = "it starts"
+        self._lag: Mapping[str, Lag] = {}
+        registry = self._registry = CollectorRegistry()
+        self._events = Counter("opic_worker_events", "Records that took effect.", ("partition",), registry=registry)
+        self._steps = Histogram(
+            "opic_worker_step_seconds", "Time that a step took.", buckets=STEP_SECONDS, registry=registry
+        )
+        self._step_events = Histogram(
+            "opic_worker_step_events", "Events of a step.", buckets=STEP_EVENTS, registry=registry
+        )
+        self._round_trips = Counter(
+            "opic_worker_step_round_trips", "Round trips to the store that steps took.", registry=registry
+        )
+        about = "Links looked up, by whether the worker had them in its cache."
+        self._lookups = Counter("opic_worker_link_lookups", about, ("cache",), registry=registry)
+        self._hits, self._misses = self._lookups.labels("hit"), self._lookups.labels("miss")
+        self._deliveries = Counter(
+            "opic_worker_deliveries", "Transfers between shards that took effect.", registry=registry
+        )
+        self._backoffs = Counter(
+            "opic_worker_backoffs", "Waits because the store or Kafka was away.", registry=registry
+        )
+        registry.register(_Now(self))
+        ProcessCollector(registry=registry)
+        self._metrics = make_wsgi_app(registry)
+
+    def stepped(self, step: Step) -> None:
+        """Count a step."""
+        self._steps.observe(step.seconds)
+        self._step_events.observe(step.events)
+        self._round_trips.inc(step.round_trips)
+        self._hits.inc(step.cached)
+        self._misses.inc(step.links - step.cached)
+
+    def took(self, taken: Taken) -> None:
+        """Count records."""
+        self._events.labels(taken.partition).inc(len(taken.records))
+
+    def delivered(self, entries: int) -> None:
+        """Count what was carried between shards."""
+        self._deliveries.inc(entries)
+
+    def well(self, source: RecordSource) -> None:
+        """Be ready."""
+        self._lag = source.lag()
+        if self.reason is not None:
+            log.info("ready")
+        self.reason = None
+
+    def away(self, reason: str) -> None:
+        """Be not ready, and say why."""
+        self._backoffs.inc()
+        self.reason = reason
+
+    def answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request (WSGI)."""
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            found: Iterable[bytes] = self._metrics(environ, start_response)
+            return found
+        status, text = "404 Not Found", "here are /metrics, /healthz and /readyz"
+        if path == "/healthz":
+            status, text = "200 OK", "ok"
+        elif path == "/readyz":
+            reason = self.reason
+            status, text = (
+                ("200 OK", "ready") if reason is None else ("503 Service Unavailable", f"not ready: {reason}")
+            )
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode() + b"\n"]
+
+    def now(self) -> Iterator[Metric]:
+        """Yield what is so at this moment."""
+        build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        yield GaugeMetricFamily("opic_worker_ready", "1 if store and Kafka answer.", int(self.reason is None))
+        events = GaugeMetricFamily(
+            "opic_worker_lag_events", "Records of the partition that have not taken effect yet.", labels=["partition"]
+        )
+        seconds = GaugeMetricFamily(
+            "opic_worker_lag_seconds", "Age of what took effect last, while more waits.", labels=["partition"]
+        )
+        for partition, lag in self._lag.items():
+            events.add_metric([partition], lag.events)
+            seconds.add_metric([partition], lag.seconds)
+        yield events
+        yield seconds
+
+
+class _Now(Collector):
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def collect(self) -> Iterator[Metric]:
+        return self._health.now()
+
+
+class _Silent(WSGIRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing of each scrape."""
+
+
+class HealthPort:
+    """Serves a worker's health beside it. Use as a context manager; `port` is the one taken."""
+
+    def __init__(self, health: Health, host: str, port: int) -> None:
+        """Take the port.
+
+        Raises:
+            SettingsError: somebody has it, or the address is not ours.
+        """
+        try:
+            self._server = make_server(host, port, health.answer, handler_class=_Silent)
+        except OSError as error:
+            raise SettingsError(f"OPIC_WORKER_PORT={port} on {host}: {error.strerror or error}") from None
+        self.port = int(self._server.server_port)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="opic-health", daemon=True)
+
+    def __enter__(self) -> "HealthPort":
+        """Serve."""
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End."""
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()

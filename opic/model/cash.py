@@ -1,0 +1,468 @@
+"""Cash as whole grains: how a read splits it, what a page is granted, and how wrong the estimate can be.
+
+Everything here is integer arithmetic until the last step, the error bound. Cash is signed: a shard's virtual
+account may owe, and so may a page that is gone (it gives its grants back, its children keep what it paid).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Final, NamedTuple
+
+from opic.errors import SettingsError, StoreFull
+
+MILLION = 1_000_000
+MINTED_GRAINS = 1 << 62  # Genesis: the most that leaves room in an int64 for what is minted and the clock together.
+MINTED_CONTINUOUS = 1 << 46  # Under the continuous payout the clock's limit is then 65,536 rounds, not 1,024.
+GRANT_GRAINS = 1 << 21  # What one page is granted: of 2^62 grains, 2,200 times for each of 10^9 pages.
+BALANCE_LIMIT = 1 << 63  # An int64 ends here. The pool of a shard may hold more than was minted: others owe it then.
+DEBT_MAX = 1 << 61  # What the pool may owe after a change of classes; pages that become known may add to it.
+CLOCK_LIMIT = 1 << 62  # The clock and total history only grow.
+ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
+DAY_US = 86_400 * MILLION
+ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is from 4 to 8 rounds old, a default window.
+GONE_DOUBLINGS_MAX = 10  # A page that keeps going away is looked at again after 1,024 days at the latest.
+
+
+class Flag(IntEnum):
+    """Bits of the state byte that the store keeps for each page; 0 is an id that is not known yet."""
+
+    KNOWN = 0x08
+    OPEN = 0x10  # Read since it became known or came back: its cash is residual, not final.
+    GONE = 0x20  # 404 or 410: in a class of weight 0.
+    EXCLUDED = 0x40  # 401, 403, 451 or robots.txt: keeps its cash, is not offered.
+    TAGGED = 0x80  # In its class by a tag of its last event that had any, not by its URL.
+
+
+CLASS_BITS = 0x07  # The page's weight class; 0 is all that is in none.
+CLASSES_MAX = 8
+NONE_BY_CLASS = (0,) * CLASSES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlRules:
+    """The numbers that decide how cash moves; a store is made with them and keeps them."""
+
+    q: int = 150_000  # 1 - damping, in parts of a million.
+    regrant_ppm: int = 10_000  # A further grant is this share of `grant`, and due below this residual; 0 = never.
+    measures_max: int = 4  # Measures kept for a page.
+    inflow: bool = True  # Count cash that arrives by links from other registered domains.
+    grant: int = GRANT_GRAINS
+    minted: int = MINTED_GRAINS
+    virtual: str = "grants"  # How the virtual page pays: "grants", or "continuous", at once, as in the paper.
+
+    @property
+    def continuous(self) -> bool:
+        """Tell whether the virtual page pays out at once: `grant` and `regrant_ppm` then mean nothing."""
+        return self.virtual == "continuous"
+
+    def round_grains(self, live: int) -> int:
+        """Return what the clock advances by in a round: a grant for each live page; or all cash, if paid at once."""
+        return self.minted if self.continuous else self.grant * live
+
+
+# The paper's payout. All cash is always on the pages, so each round the clock gains what was minted, and 2^46 grains
+# leave it 65,536 rounds; and 2^21 grains for each of 33 million pages, which is what a grant is.
+CONTINUOUS: Final = CrawlRules(minted=MINTED_CONTINUOUS, virtual="continuous")
+
+
+class Split(NamedTuple):
+    """What one read does with its cash: `share` to each link, `virtual` to the virtual page."""
+
+    share: int
+    virtual: int
+    rounding: int  # Grains by which the links' sum is off the exact amount, rounded up.
+
+
+def damping_ppm(damping: float) -> int:
+    """Damping as the share that leaves to the virtual page, q = 1 - d, in whole parts of a million.
+
+    >>> damping_ppm(0.85)
+    150000
+    """
+    q = MILLION - round(damping * MILLION) if 0 < damping < 1 else 0  # NaN is neither.
+    if not 0 < q < MILLION:
+        raise SettingsError(f"OPIC_DAMPING={damping} must lie between 0.000001 and 0.999999")
+    return q
+
+
+def split(cash: int, links: int, q: int) -> Split:
+    """Split the cash of a page that is read.
+
+    floor(q/10^6 * cash) goes to the virtual page, the rest equally to the links, and what integer division leaves
+    over to the virtual page too. The product is taken in two parts, neither of which is more than the cash, so that
+    the same formula is exact in 64-bit integers for any |cash| < 2^63, q < 10^6.
+
+    A page that owes, since a weight was cut after it had spent its grants, takes back what it gave too much: the same
+    amounts, negative.
+
+    Args:
+        cash: grains.
+        links: distinct links to other pages.
+        q: 1 - damping in parts of a million.
+    Source: Abiteboul, Preda, Cobena (2003), section 2; the virtual page takes the place of the "small edges".
+
+    >>> split(1_000_003, links=4, q=150_000)
+    Split(share=212500, virtual=150003, rounding=3)
+    """
+    if links == 0:
+        return Split(0, cash, 0)
+    if cash < 0:
+        back = split(-cash, links, q)
+        return Split(-back.share, -back.virtual, back.rounding)
+    whole, part = divmod(cash, MILLION)
+    leaving = whole * q + part * q // MILLION
+    share, remainder = divmod(cash - leaving, links)
+    # A remainder outweighs the fraction that flooring `leaving` gave to the links; without one only that is off.
+    rounding = remainder if remainder else int(part * q % MILLION != 0)
+    return Split(share, leaving + remainder, rounding)
+
+
+# A clock, and all that a page had spent by then: where its rate of lately is measured from.
+Anchor = tuple[int, int]
+
+
+def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: CrawlRules) -> tuple[Anchor, ...]:
+    """Return the anchors of a page after a read: under the continuous payout its first one, then the last two.
+
+    >>> roll(((70, 5), (90, 6)), 101, 9, Rules(minted=3, virtual="continuous")), roll((), 101, 9, Rules())
+    (((70, 5), (90, 6)), ())
+    >>> roll(((70, 5), (90, 6)), 102, 9, Rules(minted=3, virtual="continuous"))
+    ((90, 6), (102, 9))
+    """
+    if not rules.continuous or (anchors and clock - anchors[-1][0] < ANCHOR_ROUNDS * rules.minted):
+        return anchors
+    return (*anchors, (clock, spent))[-2:]
+
+
+def gone_until_us(at_us: int, times_gone: int) -> int:
+    """When a link may bring a page back that went away for the `times_gone`-th time at `at_us`: a day, doubling.
+
+    >>> gone_until_us(0, times_gone=3) == 4 * DAY_US
+    True
+    """
+    return at_us + (DAY_US << min(times_gone - 1, GONE_DOUBLINGS_MAX))
+
+
+@dataclass(slots=True)
+class Books:
+    """The totals of a shard: each is the sum of a column, or a count that nothing else holds.
+
+    The step moves them by differences, `opic audit` recounts them. Counts are pages, amounts are grains. All are Python
+    integers, never NumPy's: a product of two totals may pass 2^63, as open_cash * 10^6 does.
+    """
+
+    version: int = 0  # Steps applied. The fence: a step computed from another version is refused.
+    clock: int = 0  # G: grains ever spent by reads.
+    taken_back: int = 0  # Grains that reads of pages that owed took back of it.
+    rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
+    time_us: int = 0  # Of the last record that took effect; it may run backwards.
+    pool: int = 0  # The virtual page; of many shards, this one's account with it.
+    net: int = 0  # Sent to other shards, less what came from them.
+    credit: int = 0  # All that was granted, or paid, so far to a page of class 0.
+    live: int = 0  # Known pages, not gone.
+    gone: int = 0
+    open: int = 0  # Live pages read since they became known or came back.
+    open_cash: int = 0  # Cash on open pages: the residual, what a read could still move.
+    v_gone: int = 0  # Sum of v over gone pages: what links sent them, less what they owe.
+    h_gone: int = 0  # Sum of total history over gone pages.
+    rounding: int = 0  # Grains by which integer division moved what links got.
+    drift_plus: int = 0  # History spent before a page showed the links it shows now,
+    drift_minus: int = 0  # and history spent along links that are no more.
+    reads: int = 0
+    failures: int = 0
+    departures: int = 0
+    exclusions: int = 0
+    seeds: int = 0
+    links: int = 0
+    bad_links: int = 0
+    dead_letters: int = 0
+    repeats: int = 0  # Records of calls with an Idempotency-Key that had taken effect before.
+    cuts: int = 0  # Times that a page's or a class's weight fell. From the first on, a page may owe.
+    # By class; of class 0 all are 0: it has weight 1, and the pages that the others don't have.
+    extra: tuple[int, ...] = NONE_BY_CLASS  # By how much its weight differs from 1, in parts of a million.
+    known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, gone ones too.
+    live_by: tuple[int, ...] = NONE_BY_CLASS
+    open_by: tuple[int, ...] = NONE_BY_CLASS
+
+    @classmethod
+    def genesis(cls, rules: CrawlRules, shard: int = 0) -> "Books":
+        """Return the books before the first record: all grains on the virtual page, one grant promised to each page.
+
+        Of many shards the first one has the grains; the accounts of the others with the virtual page may owe.
+        """
+        return cls(pool=0 if shard else rules.minted, credit=0 if rules.continuous else rules.grant)
+
+    @classmethod
+    def merged(cls, parts: Sequence["Books"], rules: CrawlRules) -> "Books":
+        """Return the books of a crawl from those of its shards; of one shard they are its own.
+
+        Counts and amounts are sums. The credit is the largest: a grant reaches shards one after the other. The time is
+        the latest. Each shard counts rounds of its own pages: under grants they are averaged by live pages, under the
+        continuous payout, where each counts its share of all cash, summed. Weights of classes are those of the first
+        shard, since a crawl of many shards has none.
+        """
+        if len(parts) == 1:
+            return parts[0]
+        books = cls(**{name: sum(getattr(part, name) for part in parts) for name in SCALARS}, extra=parts[0].extra)
+        for name in ("known_by", "live_by", "open_by"):
+            setattr(books, name, tuple(map(sum, zip(*(getattr(part, name) for part in parts), strict=True))))
+        books.credit, books.time_us = (max(getattr(part, name) for part in parts) for name in ("credit", "time_us"))
+        if not rules.continuous:
+            books.rounds = sum(part.rounds * part.live for part in parts) // max(books.live, 1)
+        return books
+
+    # Classes of pages. What a page of a class was granted in all follows from `credit` and the weight, so that no grant
+    # and no change of a weight touches a page: its cash moves by the difference, and the pool pays or receives that.
+
+    @property
+    def weighted(self) -> bool:
+        """Tell whether the weight of any class differs from 1."""
+        return self.extra != NONE_BY_CLASS
+
+    def credit_of(self, slot: int) -> int:
+        """Return all that was granted so far to a live page of a class."""
+        return by_weight(self.credit, self.extra[slot])
+
+    def credits(self) -> list[int]:
+        """Return `credit_of` each class."""
+        return [self.credit_of(slot) for slot in range(CLASSES_MAX)] if self.weighted else [self.credit] * CLASSES_MAX
+
+    def count(self, slot: int, *, known: int = 0, live: int = 0, opened: int = 0) -> None:
+        """Count pages of a class that become known, live or read, or negative ones that are no longer."""
+        self.live += live
+        self.open += opened
+        if slot:
+            self.known_by = _moved(self.known_by, slot, known)
+            self.live_by = _moved(self.live_by, slot, live)
+            self.open_by = _moved(self.open_by, slot, opened)
+
+    def live_of(self, slot: int) -> int:
+        """Return the live pages of a class."""
+        return self.live_by[slot] if slot else self.live - sum(self.live_by)
+
+    def open_of(self, slot: int) -> int:
+        """Return the open pages of a class."""
+        return self.open_by[slot] if slot else self.open - sum(self.open_by)
+
+    def has_room(self, grains: int) -> bool:
+        """Tell whether the pool may pay so much for a change of classes: half of what it may ever owe is for pages."""
+        return grains <= 0 or self.pool - grains > -DEBT_MAX
+
+    def reclass(self, old: int, new: int, *, live: bool, opened: bool) -> bool:
+        """Move a page to another class; False if the pool has no room for what it gets."""
+        more = self.credit_of(new) - self.credit_of(old) if live else 0
+        if not self.has_room(more):
+            return False
+        self.cuts += self.extra[new] < self.extra[old]
+        self.count(old, known=-1, live=-live, opened=-opened)
+        self.count(new, known=1, live=live, opened=opened)
+        self.pool -= more
+        self.open_cash += more * opened
+        return True
+
+    def reweigh(self, extra: Sequence[int]) -> bool:
+        """Change weights for all pages of each class at once; False if the pool has no room for what they get."""
+        before, old = self.credits(), self.extra
+        self.extra = tuple(extra)
+        more, more_open = self._difference(before)
+        if not self.has_room(more):
+            self.extra = old
+            return False
+        self.cuts += any(a > b and n for a, b, n in zip(old, extra, self.known_by, strict=True))
+        self.pool -= more
+        self.open_cash += more_open
+        return True
+
+    def _difference(self, before: Sequence[int]) -> tuple[int, int]:
+        """Return what live pages, and open ones among them, have now more than they had by those credits."""
+        rises = [b - a for a, b in zip(before, self.credits(), strict=True)]
+        return (
+            sum(rise * self.live_of(slot) for slot, rise in enumerate(rises)),
+            sum(rise * self.open_of(slot) for slot, rise in enumerate(rises)),
+        )
+
+    def settled(self, minted: int) -> int:
+        """S: all history of live pages, and the cash of live pages whose links are not known."""
+        pages = minted - self.pool - self.net  # Cash on all pages, gone ones among them.
+        return (self.clock - self.taken_back - self.h_gone) + (pages - self.v_gone - self.open_cash)
+
+    def importance_total(self, minted: int) -> int:
+        """Sum of history and cash over live pages: the denominator of the static estimate."""
+        return self.settled(minted) + self.open_cash
+
+    def pay(self, rules: CrawlRules) -> None:
+        """Let the virtual page pay what is due after a record."""
+        if amount := self.due(rules):
+            self.grant_all(amount)
+
+    def due(self, rules: CrawlRules) -> int:
+        """Return what every live page is to be paid now: all there is, or a further grant once the last drained."""
+        if rules.continuous:
+            # Of many shards it may owe for a while: pages that became known while a payout was under way had it too.
+            return max(self.pool, 0) // self.live if self.live else 0
+        return self.grant_due(rules.regrant_ppm, rules.grant)
+
+    def grant_all(self, amount: int) -> None:
+        """Let the virtual page pay so much to every live page."""
+        before = self.credits() if self.weighted else []
+        self.credit += amount
+        more, more_open = self._difference(before) if before else (amount * self.live, amount * self.open)
+        self.pool -= more
+        self.open_cash += more_open
+
+    def grant_due(self, regrant_ppm: int, grant: int) -> int:
+        """Grains that every live page is to be granted now: 0, or `regrant` of a grant.
+
+        Due when the cash on open pages is below `regrant` of one grant, by weight, for each of them. Of one grant, not
+        of all that they were ever granted: that share grows with each further grant, and granted credit would grow
+        exponentially with the reads, not linearly. Cash on pages that were never read holds nothing back (most pages of
+        a crawl never are), and a pool that could not pay waits. So do pages that owe: what they take back comes first.
+        """
+        if not regrant_ppm or not self.open:
+            return 0
+        one_each = grant * self.open
+        if self.weighted:
+            one_each = sum(self.open_of(slot) * by_weight(grant, extra) for slot, extra in enumerate(self.extra))
+        if abs(self.open_cash) * MILLION >= regrant_ppm * one_each:
+            return 0
+        amount = grant * regrant_ppm // MILLION
+        cost = amount * self.live
+        if self.weighted:  # Rounded up for each page.
+            cost += sum((amount * e // MILLION + 1) * n for e, n in zip(self.extra, self.live_by, strict=True))
+        return amount if cost <= self.pool else 0
+
+    def sweeps_left(self, rules: CrawlRules) -> float | None:
+        """Forecast how often all read pages can be read again before the pool is dry or the clock at its limit.
+
+        A sweep is as many reads as there are open pages. Each is taken to move the clock, and to call for further
+        grants, as the reads so far did on average. What reads give back to the pool is not counted, and the first reads
+        of pages, which spend most, are: so it errs towards too few. None before the clock has moved.
+
+        >>> Books(clock=1 << 61, pool=1 << 61, credit=3 << 21, live=1_000, open=500, reads=50_000).sweeps_left(Rules())
+        100.0
+        """
+        if not (self.reads and self.open and self.clock > 0):
+            return None
+        sweeps = self.reads / self.open
+        left = (CLOCK_LIMIT - self.clock) / self.clock * sweeps
+        granted = 0 if rules.continuous else self.credit - rules.grant
+        if granted > 0:
+            pages = sum(self.live_of(slot) * (MILLION + extra) for slot, extra in enumerate(self.extra))
+            left = min(left, self.pool * MILLION / max(granted * pages, 1) * sweeps)
+        return max(left, 0.0)
+
+    def error_bound(self, minted: int, q: int, debt: int = 0, late: int = 0) -> float:
+        """Bound on the L1 distance of the normalised static estimate from exact PageRank of the known graph.
+
+        The exact vector is the estimate's grains, plus at most A, less at most B: what is still to come from cash on
+        open pages or on its way between shards, from the grains that rounding moved, from links that are no more or
+        were not yet, and from all that links ever sent to pages that are gone (were those links left out, the others
+        would have received it); each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the
+        distance is never more. Under grants only: a continuous payout gives pages known late less teleport, which
+        nothing here counts.
+
+        Args:
+            minted: at genesis.
+            q: 1 - damping in parts of a million.
+            debt: what open pages owe in all, where any does; it is no total of the books.
+            late: of many shards, what pages lack of grants that other shards' pages have.
+        """
+        if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
+            return 2.0  # They stopped counting.
+        damping = 1 - q / MILLION
+        parked = self.v_gone + self.h_gone
+        coming = abs(self.net) + late  # It has left a page, or the virtual page, and will reach one whole.
+        more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked + coming) / (1 - damping)
+        less = (damping * self.drift_minus + self.reads) / (1 - damping)
+        if self.weighted:
+            more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
+        if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
+            wrong = self.drift_plus + self.drift_minus
+            either = self.rounding + self.reads + abs(parked) + self.live + coming
+            less = (damping * (debt + 2 * wrong) + either) / (1 - damping)
+            more = less + damping * self.open_cash / (1 - damping)
+        total = self.importance_total(minted)
+        return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
+
+    def misplace(self, plus: int, minus: int) -> None:
+        """Count history that was spent along other links than a page shows now. Past CLOCK_LIMIT it says nothing."""
+        self.drift_plus = min(self.drift_plus + abs(plus), CLOCK_LIMIT)
+        self.drift_minus = min(self.drift_minus + abs(minus), CLOCK_LIMIT)
+
+    def flat(self) -> dict[str, int]:
+        """Return all of it as numbers by name, as a store keeps them; those by class are left out where they are 0."""
+        found: dict[str, int] = {name: getattr(self, name) for name in SCALARS}
+        for name in BY_CLASS:
+            found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
+        return found
+
+    @classmethod
+    def unflat(cls, numbers: Mapping[str, int]) -> "Books":
+        """Read what `flat` gave; what is missing is 0."""
+        books = cls()
+        for name in SCALARS:
+            setattr(books, name, numbers.get(name, 0))
+        for key in numbers.keys() - set(SCALARS):
+            name, _, slot = key.rpartition("_")
+            setattr(books, name, _moved(getattr(books, name), int(slot), numbers[key]))
+        return books
+
+    def check(self, minted: int = 0) -> None:
+        """Refuse, before anything is written, totals that a 64-bit integer no longer holds.
+
+        Args:
+            minted: at genesis, in this shard: then history and cash of all pages are checked to fit one, too, and so
+                does the score H + C of each page that does not owe.
+
+        Raises:
+            StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^63.
+        """
+        sums = {name: getattr(self, name) for name in ("clock", "taken_back", "rounds", "rounding", "h_gone")}
+        for name, sum_ in {**sums, "credit": max(self.credits())}.items():
+            if sum_ >= CLOCK_LIMIT:
+                raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
+        for name in ("pool", "net", "open_cash", "v_gone"):
+            if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
+                raise StoreFull(f"{name}, {getattr(self, name)}, left the range of 2^63: use more shards")
+        scores = self.clock + minted - self.pool - self.net
+        if scores >= BALANCE_LIMIT:
+            raise StoreFull(
+                f"clock and cash of all pages together, {scores}, reached 2^63: start a new store and replay the log"
+            )
+
+
+def by_weight(grains: int, extra: int) -> int:
+    """Return what grains for a page of weight 1 are for one whose weight differs by `extra` parts of a million.
+
+    >>> by_weight(1_000, 500_000), by_weight(1_000, -999_999)
+    (1500, 0)
+    """
+    return grains + grains * extra // MILLION if extra else grains
+
+
+def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
+    """Return what every live page of a crawl of many shards is to be paid now, in grains; 0 if nothing is due.
+
+    The last payout has to reach every shard first, and what is in flight between them counts as not spent yet.
+    """
+    if len({books.credit for books in parts}) > 1:
+        return 0
+    whole = Books.merged(parts, rules)
+    whole.open_cash += abs(whole.net)
+    return whole.due(rules)
+
+
+def grants_due_of(parts: Sequence[Books]) -> int:
+    """Return the grains that live pages lack of a grant that reached other shards before theirs."""
+    credit = max(part.credit for part in parts)
+    return sum((credit - part.credit) * part.live for part in parts)
+
+
+def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
+    return (*counts[:slot], counts[slot] + by, *counts[slot + 1 :])
+
+
+BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
+BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
+SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)

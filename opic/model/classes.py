@@ -1,0 +1,273 @@
+"""Weight classes: which pages the virtual page grants more, or less, than others.
+
+A class has a name, a weight and what belongs to it, by URL or by a tag of a crawl event. A page is in the first class
+that it matches, in the order of their definition, else in class 0 with weight 1. Nothing is evaluated: hosts,
+prefixes, parts of URLs and tags are compared as they stand.
+
+Each class has a slot, 1 to 7, which is the number in a page's state byte. A name keeps its slot as long as it is
+defined; one that is no more leaves a slot that is given anew once no page is in it.
+"""
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import msgpack
+
+from opic.errors import BadInput, BadUrl, Refused
+from opic.model.cash import CLASSES_MAX, MILLION
+from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
+
+WEIGHT_MAX: Final = 1_000
+PATTERNS_MAX: Final = 10_000  # Hosts, prefixes and tags of a class; each is one look-up, however many there are.
+PARTS_MAX: Final = 1_000  # Parts of URLs of a class: each is looked for in each new URL, some 50 ns.
+PATTERN_CHARS_MAX: Final = 2_048
+OTHERS: Final = "other"  # Class 0, in answers.
+KINDS: Final = ("hosts", "urls", "contains", "tags")
+NO_WEIGHTS: Final = "classes of pages weigh grants: under OPIC_VIRTUAL=continuous there are none"
+NO_ROOM: Final = (
+    "these weights would grant known pages more than a shard has: choose smaller ones; a weight counts as many pages"
+)
+NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+@dataclass(frozen=True, slots=True)
+class WeightClass:
+    """A class as it was defined: hosts and prefixes of URLs in their canonical forms."""
+
+    name: str
+    weight: int  # In parts of a million.
+    hosts: tuple[str, ...] = ()
+    urls: tuple[str, ...] = ()
+    contains: tuple[str, ...] = ()
+    tags: tuple[str, ...] = ()
+
+    def shown(self) -> dict[str, Any]:
+        """Return it in the form in which it is given, for people."""
+        kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
+        return {"name": self.name, "weight": self.weight / MILLION, **{k: v for k, v in kinds.items() if v}}
+
+
+def check_classes(given: object) -> tuple[WeightClass, ...]:
+    """Check definitions as they come from JSON or TOML, in their order.
+
+    Raises:
+        BadInput: something can't be taken; it names the class, the value and the limit.
+
+    >>> check_classes([{"name": "news", "weight": 2, "hosts": ["News.Example"]}])
+    (PageClass(name='news', weight=2000000, hosts=('news.example',), urls=(), contains=(), tags=()),)
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise BadInput("classes: a list of classes is wanted, each with name, weight and what belongs to it")
+    if len(given) >= CLASSES_MAX:
+        raise BadInput(f"{len(given):,} classes is over the limit of {CLASSES_MAX - 1}")
+    classes = tuple(_check_class(one) for one in given)
+    names = [one.name for one in classes]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise BadInput(f"class {twice} is defined twice")
+    return classes
+
+
+def _check_class(given: object) -> WeightClass:
+    if not isinstance(given, Mapping):
+        raise BadInput("a class is an object with name, weight and what belongs to it")
+    name = given.get("name")
+    if not isinstance(name, str) or not NAME.fullmatch(name) or name == OTHERS:
+        raise BadInput(
+            f"class name {shown(str(name))}: 1 to 64 letters, digits, '_', '.' or '-', and not {OTHERS!r}, "
+            "which is all that is in no class"
+        )
+    if unknown := [str(key) for key in given if key not in ("name", "weight", *KINDS)]:
+        raise BadInput(f"class {name} has no {shown(unknown[0])}: there are weight, {', '.join(KINDS)}")
+    found = {kind: _patterns(name, kind, given.get(kind, ())) for kind in KINDS}
+    if not any(found.values()):
+        raise BadInput(f"class {name}: nothing belongs to it, give it one of {', '.join(KINDS)}")
+    return WeightClass(name, check_weight(name, given.get("weight")), **found)
+
+
+def check_weight(name: str, weight: object) -> int:
+    """Return a weight in whole parts of a million.
+
+    Raises:
+        BadInput: not a number over 0 and up to WEIGHT_MAX.
+    """
+    if isinstance(weight, bool) or not isinstance(weight, int | float):
+        raise BadInput(f"class {name}: weight {shown(str(weight))} is no number")
+    if not 0 < weight <= WEIGHT_MAX or not math.isfinite(weight):  # NaN fails every comparison.
+        raise BadInput(f"class {name}: weight {shown(str(weight))} is not over 0 and up to {WEIGHT_MAX:,}")
+    parts = round(weight * MILLION)
+    if not parts:
+        raise BadInput(f"class {name}: weight {weight} is under the least, 0.000001")
+    return parts
+
+
+def _patterns(name: str, kind: str, given: object) -> tuple[str, ...]:
+    if not isinstance(given, Collection) or isinstance(given, str | bytes | Mapping):
+        raise BadInput(f"class {name}: {kind} is a list of texts")
+    most = PARTS_MAX if kind == "contains" else PATTERNS_MAX
+    if len(given) > most:
+        raise BadInput(f"class {name}: {len(given):,} {kind} is over the limit of {most:,}")
+    found = []
+    for one in given:
+        if not isinstance(one, str) or not 0 < len(one) <= PATTERN_CHARS_MAX:
+            raise BadInput(
+                f"class {name}: {kind} are texts of 1 to {PATTERN_CHARS_MAX:,} characters, not {shown(str(one))}"
+            )
+        try:
+            text = canonical_host(one) if kind == "hosts" else canonical_url(one) if kind == "urls" else one
+            text.encode()
+        except (BadInput, UnicodeEncodeError) as error:
+            reason = error if isinstance(error, BadUrl | BadInput) else f"{shown(one)} is no text"
+            raise BadInput(f"class {name}: {reason}") from None
+        found.append(text)
+    return tuple(dict.fromkeys(found))
+
+
+def read_classes(path: Path) -> tuple[WeightClass, ...]:
+    """Read definitions from a file, TOML or JSON, as its name says; what a program prints beside them is passed over.
+
+    Raises:
+        BadInput: it can't be read, or something in it can't be taken.
+    """
+    whole = read_table(path)
+    given = whole.get("classes", ()) if isinstance(whole, dict) else whole
+    counts = ("known_pages", "read_pages", "grant_share")
+    if isinstance(given, list):
+        given = [{k: v for k, v in one.items() if k not in counts} if isinstance(one, dict) else one for one in given]
+    try:
+        return check_classes(given)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+def read_table(path: Path) -> object:
+    """Read a file that a person wrote, TOML or JSON, as its name says.
+
+    Raises:
+        BadInput: it can't be read.
+    """
+    try:
+        text = path.read_text()
+        return json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{path}: {error}") from None
+
+
+class _Matcher:
+    """What belongs to one class, made for looking up."""
+
+    def __init__(self, slot: int, of: WeightClass) -> None:
+        self.slot, self.hosts, self.contains, self.tags = slot, set(of.hosts), of.contains, set(of.tags)
+        self.urls, self.lengths = set(of.urls), sorted({len(url) for url in of.urls})
+
+    def has_url(self, url: str, hosts: Sequence[str]) -> bool:
+        """Tell whether a URL belongs here, given its host and all that this lies below."""
+        if self.hosts and not self.hosts.isdisjoint(hosts):
+            return True
+        if self.lengths and any(url[:length] in self.urls for length in self.lengths):
+            return True
+        return any(part in url for part in self.contains)
+
+
+class WeightClasses:
+    """The classes that are defined, in order, each with its slot. It never changes."""
+
+    def __init__(self, placed: Sequence[tuple[int, WeightClass]] = ()) -> None:
+        """Place classes in slots."""
+        self.placed = tuple(placed)
+        self._matchers = [_Matcher(slot, one) for slot, one in self.placed]
+
+    def __bool__(self) -> bool:
+        """True if any class is defined."""
+        return bool(self.placed)
+
+    def __eq__(self, other: object) -> bool:
+        """Equal to classes that are placed alike."""
+        return isinstance(other, WeightClasses) and self.placed == other.placed
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def slot_of(self, url: str, tags: Collection[str] = ()) -> tuple[int, bool]:
+        """Return the slot of a canonical URL, and whether it is there by a tag alone."""
+        labels = host_of(url).split(".")
+        hosts = [".".join(labels[i:]) for i in range(len(labels))]
+        for matcher in self._matchers:
+            if matcher.has_url(url, hosts):
+                return matcher.slot, False
+            if tags and not matcher.tags.isdisjoint(tags):
+                return matcher.slot, True
+        return 0, False
+
+    def has_tags(self, slot: int) -> bool:
+        """Tell whether the class in a slot is still defined, and still has tags."""
+        return any(matcher.slot == slot and bool(matcher.tags) for matcher in self._matchers)
+
+    def redefined(self, definitions: Sequence[WeightClass], known_by: Sequence[int]) -> "WeightClasses":
+        """Return other definitions, placed: names that are defined now keep their slots.
+
+        Args:
+            definitions: all that are to be.
+            known_by: pages by slot; where there are any, and no name, the slot is not free.
+
+        Raises:
+            Refused: no slot is free for a new name.
+        """
+        kept = {one.name: slot for slot, one in self.placed}
+        names = {one.name for one in definitions}
+        taken = {slot for name, slot in kept.items() if name in names}
+        free = [slot for slot in range(1, CLASSES_MAX) if slot not in taken and not known_by[slot]]
+        placed = []
+        for one in definitions:
+            slot = kept.get(one.name) or (free.pop(0) if free else 0)
+            if not slot:
+                raise Refused(
+                    f"class {one.name}: pages of classes that are no longer defined fill all {CLASSES_MAX - 1} places: "
+                    "try again once they were classified anew"
+                )
+            placed.append((slot, one))
+        return WeightClasses(placed)
+
+    def extra(self) -> tuple[int, ...]:
+        """Return by how much the weight of each slot differs from 1, in parts of a million; as the books keep it."""
+        extra = [0] * CLASSES_MAX
+        for slot, one in self.placed:
+            extra[slot] = one.weight - MILLION
+        return tuple(extra)
+
+    def pack(self) -> bytes:
+        """Write them for the store."""
+        packed: bytes = msgpack.packb([(slot, asdict(one)) for slot, one in self.placed])
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "WeightClasses":
+        """Read what `pack` wrote; nothing is no classes."""
+        return cls([(slot, _unpacked(one)) for slot, one in msgpack.unpackb(packed)] if packed else ())
+
+
+def encode_classes(classes: Sequence[WeightClass]) -> bytes:
+    """Write definitions as a record of the log."""
+    packed: bytes = msgpack.packb([asdict(one) for one in classes])
+    return packed
+
+
+def decode_classes(value: bytes) -> tuple[WeightClass, ...]:
+    """Read a record that `encode_classes` wrote.
+
+    Raises:
+        BadInput: it is none.
+    """
+    try:
+        given = msgpack.unpackb(value)
+        return check_classes([{**one, "weight": one["weight"] / MILLION} for one in given])
+    except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
+        raise BadInput(f"not a definition of classes: {error}") from None
+
+
+def _unpacked(one: Mapping[str, Any]) -> WeightClass:
+    return WeightClass(one["name"], one["weight"], **{kind: tuple(one[kind]) for kind in KINDS})

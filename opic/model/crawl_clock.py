@@ -1,0 +1,105 @@
+"""One clock for a crawl of many shards, from the clocks of its shards.
+
+Window policies count on one time axis, the grains spent by reads of all pages. Each shard counts only those of its own
+pages, so clocks of two shards can't be compared. What they share is time: each shard keeps a series of (time, rounds,
+clock), a line through which says where its clock stood at any time. The sum of these lines is the crawl's clock. A
+moment of a shard, given by its clock, is a time; and that is a moment of the crawl.
+
+Between two entries of a series a clock is taken to move evenly. So a translated clock is off by what other shards moved
+within an hour, or while the shard took a quarter of a round, whichever was sooner: little beside a window of rounds.
+Where times say nothing, all being the same, the shards are taken to have moved in step; so they are before the oldest
+entry that was kept of some shard, where nothing is known. The axis has as many knots as a series has entries at most,
+ENTRIES_MAX. With 16 shards that have all of these it takes a tenth of a second.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from opic.errors import StoreFull
+from opic.model.cash import Books, CrawlRules
+from opic.model.series import ENTRIES_MAX, Entry
+
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+TOTAL_LIMIT: Final = 1 << 62  # Of the crawl's clock: what is counted on it must fit an int64.
+
+
+class Clocks:
+    """The clocks of a crawl's shards, of one state.
+
+    >>> halves = [Books(time_us=40, clock=60, live=1), Books(time_us=40, clock=30, live=1)]
+    >>> series = [[Entry(0, 0, 0), Entry(20, 0, 60)], [Entry(0, 0, 0)]]
+    >>> clocks = Clocks(series, halves, Rules())
+    >>> clocks.translate(0, np.array([0, 30, 60])), clocks.translate(1, np.array([0, 15, 30]))
+    (array([ 0, 38, 75]), array([ 0, 75, 90]))
+    """
+
+    def __init__(self, series: Sequence[ArrayLike], parts: Sequence[Books], rules: CrawlRules) -> None:
+        """Put the clocks of shards onto one axis.
+
+        Args:
+            series: of each shard (m, 3) int64, its entries in order of its log; later ones than its books are passed
+                over.
+            parts: the books of each shard.
+            rules: of the crawl.
+
+        Raises:
+            StoreFull: the sum of the clocks is past 2^62.
+        """
+        self.books = Books.merged(parts, rules)  # Where the axis ends.
+        self.series: list[Entry]  # Of the crawl: where its rounds and its clock stood.
+        self._knots: list[tuple[Floats, Floats]] = []
+        if len(parts) == 1:
+            self.series = [Entry(*entry) for entry in np.asarray(series[0]).tolist()]
+            return
+        if self.books.clock >= TOTAL_LIMIT:
+            raise StoreFull(f"the clocks of all shards, {self.books.clock}, reached 2^62: use the policy static")
+        lines = [_line(entries, books) for entries, books in zip(series, parts, strict=True)]
+        # A shard that kept nothing older than this had moved by then; one whose series starts at 0 had not.
+        start = max((times[0] for times, _, clocks in lines if clocks[0]), default=-np.inf)
+        times = np.unique(np.concatenate([times for times, _, _ in lines]))
+        times = times[times >= start]
+        times = times[:: -max(1, -(-len(times) // ENTRIES_MAX))][::-1]
+        own = [np.interp(times, at, clocks) for at, _, clocks in lines]
+        crawl = np.sum(own, axis=0)
+        self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
+        # Rounds of the past are weighted by the pages of today, as in the books: only how far they moved counts.
+        live = [1.0 if rules.continuous else part.live / max(self.books.live, 1) for part in parts]
+        rounds = sum(w * np.interp(times, at, r) for w, (at, r, _) in zip(live, lines, strict=True))
+        self.series = [
+            Entry(int(at), min(int(r), self.books.rounds), min(int(clock), self.books.clock))
+            for at, r, clock in zip(times.tolist(), np.atleast_1d(rounds).tolist(), crawl.tolist(), strict=True)
+        ]
+
+    def translate(self, shard: int, clocks: Int64s) -> Int64s:
+        """Return where the crawl's clock stood when a shard's stood there; with one shard, the same.
+
+        Never falls where the shard's clock rises. A clock at which the shard stood for long is when it came there.
+
+        Args:
+            shard: its number.
+            clocks: (m,), from 0 to where its books stand.
+        """
+        if not self._knots:
+            return clocks
+        own, crawl = self._knots[shard]
+        after = np.clip(np.searchsorted(own, clocks, side="left"), 1, len(own) - 1)
+        before = after - 1
+        width = own[after] - own[before]
+        share = np.where(width > 0, (clocks - own[before]) / np.where(width > 0, width, 1.0), 0.0)
+        at = crawl[before] + np.clip(share, 0.0, 1.0) * (crawl[after] - crawl[before])
+        found: Int64s = np.minimum(np.rint(at).astype(np.int64), self.books.clock)
+        return found
+
+
+def _line(series: ArrayLike, books: Books) -> tuple[Floats, Floats, Floats]:
+    """Return the times, rounds and clocks through which a shard went, until now; one of each time, the last."""
+    entries = np.asarray(series, np.int64).reshape(-1, 3)
+    times, rounds, clocks = np.vstack((entries[entries[:, 2] <= books.clock], [Entry.of(books)])).T.astype(np.float64)
+    times = np.minimum.accumulate(times[::-1])[::-1]  # An entry counts as made no later than any that follow it.
+    last = np.append(np.diff(times) > 0, [True])
+    return times[last], rounds[last], clocks[last]

@@ -1,0 +1,228 @@
+"""The crawl event: its shape, its limits, and what one asks of the ledger.
+
+An event comes as JSON or as MessagePack (the first byte tells). Whatever can't be taken is refused whole, with a
+reason; only a bad link inside a good event is dropped, and counted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from opic.errors import BadEvent, BadInput, BadUrl
+from opic.model.cash import DAY_US, MILLION
+from opic.model.classes import WeightClass, decode_classes
+from opic.model.transfer import Transfer, is_own
+from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
+
+SCHEMA_VERSION: Final = 1
+LINKS_MAX: Final = 10_000
+STATUS_MAX: Final = 999
+TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
+TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
+TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
+TAGS_MAX = 1_000
+RECORD_KINDS: Final = ("event", "seeds", "classes", "classify")
+CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
+
+
+class Outcome(StrEnum):
+    """What became of a record of the log."""
+
+    READ = "read"
+    FAILED = "failed"
+    GONE = "gone"
+    EXCLUDED = "excluded"
+    SEEDS = "seeds"
+    CLASSES = "classes"
+    CLASSIFY = "classify"
+    TRANSFER = "transfer"
+    GRANT = "grant"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """What one event may ask of us; settings, named in the refusal."""
+
+    links_max: int = LINKS_MAX
+    url_bytes_max: int = URL_BYTES_MAX
+
+
+@dataclass(slots=True)  # Not frozen: one is made for each record, and that costs three times as much.
+class Record:
+    """One entry of a log partition. `time_us` is the log's: the only 'now' that its event may see.
+
+    `call` names the event of a call with an Idempotency-Key: the key's digest and the event's number in the call, four
+    bytes; b"" is none. `problem` is why the record can't be taken whatever its value says; "" if it can.
+    """
+
+    offset: int
+    time_us: int
+    value: bytes
+    kind: str = "event"
+    call: bytes = b""  # Of a call with an Idempotency-Key: its digest, and the record's number in it.
+    problem: str = ""
+
+
+@dataclass(slots=True)  # Not frozen, as Record.
+class CheckedEvent:
+    """A checked record: the pages it names, canonical, in order of first sight, and its outcome.
+
+    `links` are still as they came: they are canonicalized by whoever resolves them, who may know them already.
+    """
+
+    outcome: Outcome
+    url: str = ""
+    links: Sequence[str] = ()
+    at_us: int = 0
+    seeds: Sequence[str] = ()
+    reason: str = ""
+    tags: Sequence[str] = ()
+    classes: Sequence[WeightClass] = ()
+    ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
+    transfer: Transfer | None = None
+    grant: int = 0
+
+    @property
+    def concerns_classes(self) -> bool:
+        """Tell whether it is about classes of pages, not about a page."""
+        return self.outcome is Outcome.CLASSES or self.outcome is Outcome.CLASSIFY
+
+
+class CrawlEvent(msgspec.Struct, omit_defaults=True):
+    """The wire form of a crawl event; see the table in the public contract. Unknown fields are ignored."""
+
+    url: str
+    links: list[str] = msgspec.field(default_factory=list)
+    fetched_at: float | str | None = None
+    status: int = 200
+    redirect: str | None = None
+    excluded: bool = False
+    tags: list[str] = msgspec.field(default_factory=list)
+    crawler: str | None = None
+    v: int = SCHEMA_VERSION
+
+
+_from_json = msgspec.json.Decoder(CrawlEvent).decode
+_from_msgpack = msgspec.msgpack.Decoder(CrawlEvent).decode
+_ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
+decode_seeds = msgspec.msgpack.Decoder(list[str]).decode
+encode_crawl_event = msgspec.msgpack.Encoder().encode
+encode_seeds = msgspec.msgpack.Encoder().encode
+encode_ids = msgspec.msgpack.Encoder().encode
+
+
+def decode_crawl_event(value: bytes) -> CrawlEvent:
+    """Decode the wire form.
+
+    Raises:
+        BadEvent: not decodable, or a field is missing or of the wrong type.
+    """
+    first = value[:1]
+    # A MessagePack map starts with 0x80-0x8f, 0xde or 0xdf; a JSON object with a brace or white space.
+    binary = bool(first) and (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf"))
+    try:
+        return _from_msgpack(value) if binary else _from_json(value)
+    except msgspec.ValidationError as error:
+        raise BadEvent(f"a field can't be taken: {error}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadEvent(f"not a decodable event: {error}") from None
+    except RecursionError:
+        raise BadEvent("not a decodable event: nested too deeply") from None
+
+
+def time_us(value: float | str | None, now_us: int) -> int:
+    """Check a fetch time and turn it into whole microseconds; None is `now_us`.
+
+    Raises:
+        BadEvent: not RFC 3339, without a zone, before 1990 or more than a day ahead of `now_us`.
+    """
+    if value is None:
+        return now_us
+    if isinstance(value, str):
+        try:
+            moment = msgspec.convert(value, datetime)
+        except msgspec.ValidationError:
+            raise BadEvent(f"fetched_at {value[:40]!r} is not an RFC 3339 time") from None
+        if moment.tzinfo is None:
+            raise BadEvent(f"fetched_at {value[:40]!r} has no time zone: end it with Z or +hh:mm")
+        value = moment.timestamp()
+    if not TIME_MIN_US <= value * MILLION <= now_us + TIME_AHEAD_MAX_US:  # NaN fails every comparison.
+        raise BadEvent(f"fetched_at {value} is not between 1990 and a day ahead of now")
+    return round(value * MILLION)
+
+
+def _shown(number: int) -> str:
+    # Python refuses to print an integer of 4,301 digits, and nobody wants to read it.
+    return str(number) if abs(number) < 10**18 else "of over 18 digits"
+
+
+def _outcome(event: CrawlEvent) -> Outcome:
+    status = event.status
+    if event.excluded or status in (401, 403, 451):
+        return Outcome.EXCLUDED
+    if 200 <= status <= 399:
+        return Outcome.READ
+    if status in (404, 410):
+        return Outcome.GONE
+    return Outcome.FAILED
+
+
+def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedEvent:
+    """Check a decoded event against the limits and say what it asks for.
+
+    Raises:
+        BadEvent: with the reason that goes with its dead letter.
+    """
+    if event.v != SCHEMA_VERSION:
+        raise BadEvent(f"schema version v={_shown(event.v)} is unknown: this service takes v={SCHEMA_VERSION}")
+    if not 0 <= event.status <= STATUS_MAX:
+        raise BadEvent(f"status {_shown(event.status)} is no HTTP status (0 means no answer)")
+    if len(event.links) > limits.links_max:
+        raise BadEvent(f"{len(event.links):,} links is over OPIC_MAX_LINKS {limits.links_max:,}")
+    if len(event.tags) > TAGS_MAX:
+        raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
+    try:
+        url = canonical_url(event.url, limits.url_bytes_max)
+    except BadUrl as error:
+        raise BadEvent(f"url {error}") from None
+    at_us = time_us(event.fetched_at, now_us)
+    outcome = _outcome(event)
+    links: Sequence[str] = ()
+    if outcome is Outcome.READ:
+        links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
+    return CheckedEvent(outcome, url, links, at_us, tags=event.tags or ())
+
+
+def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
+    """Decode and check a record; one that can't be taken becomes a dead letter, never an exception.
+
+    Raises:
+        StoreError: an entry of our own is damaged. It holds cash, which no dead letter may.
+    """
+    if is_own(partition):
+        if record.kind == "grant":
+            return CheckedEvent(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
+        return CheckedEvent(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)
+    try:
+        if record.problem:
+            raise BadEvent(record.problem)
+        if record.kind not in RECORD_KINDS:
+            raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
+        if record.kind == "seeds":
+            urls = [canonical_url(url, limits.url_bytes_max) for url in decode_seeds(record.value)]
+            return CheckedEvent(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
+        if record.kind == "classes":
+            return CheckedEvent(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)
+        if record.kind == "classify":
+            first, end = _ids_from_msgpack(record.value)
+            if not 0 <= first < end <= first + CLASSIFIED_MAX:
+                raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
+            return CheckedEvent(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
+        return check_event(decode_crawl_event(record.value), record.time_us, limits)
+    except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
+        return CheckedEvent(Outcome.DEAD, reason=str(error))

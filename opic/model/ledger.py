@@ -1,0 +1,398 @@
+"""The model: how cash moves, in plain Python. Read it as the specification of the store.
+
+It keeps every page in a dict and decides one record at a time. The store (`opic.store`) does the same in columns and
+batches; fed the same log, both end in the same state to the bit, whatever the batches were (tests/properties).
+
+The way cash takes: genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives all
+that was granted so far (`credit`). A read takes a page's whole cash, gives d of it to its links in equal shares and
+the rest to the virtual page. When the cash on read pages has drained below a share of one grant for each, every page is
+granted that share more. A page that goes away gives its grants back. Nothing ever mints or burns again.
+
+Classes of pages may have weights: a page of a class with weight w receives w times each grant. Where a page's weight
+falls after it spent its grants it owes, and its next read takes back what it gave too much.
+
+Of many shards each has its own ledger. What a read pays to a page elsewhere is put into an outbox, and is a record of
+the other shard's log. The shards' accounts with the virtual page add up to it; grants are decided in shard 0.
+
+Under the continuous payout (the paper's) the virtual page pays all it has to all live pages, after every record. A page
+that becomes known starts with nothing, and one that goes away gives all it has to the virtual page.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from opic.errors import BadInput, BadUrl
+from opic.model.cash import (
+    CLASS_BITS,
+    CLASSES_MAX,
+    DAY_US,
+    ROUND_BITS,
+    Anchor,
+    Books,
+    CrawlRules,
+    Flag,
+    gone_until_us,
+    roll,
+    split,
+)
+from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.series import ENTRIES_MAX, Entry, entry_due
+from opic.model.transfer import Deposit, Transfer, far_number
+from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
+
+
+@dataclass(frozen=True, slots=True)
+class PageMeasure:
+    """One read of a page: the clock after it, the cash it spent, when it was fetched (microseconds)."""
+
+    clock: int
+    cash: int
+    fetched_at_us: int
+
+
+@dataclass(slots=True)
+class LedgerPage:
+    """A page's columns. Its cash is `v` and the credit of its class, or `v` alone while it is gone."""
+
+    url: str
+    id: int
+    v: int = 0
+    spent: int = 0  # H, total history.
+    inflow: int = 0
+    state: int = int(Flag.KNOWN)
+    reads: int = 0
+    digest: int = 0  # Of the links it showed last; 0 is no links.
+    times_gone: int = 0
+    gone_until_us: int = 0
+    measures: deque[PageMeasure] = field(default_factory=deque)
+    anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
+
+    def has(self, flag: Flag) -> bool:
+        """Tell whether a bit of the state byte is set."""
+        return bool(self.state & flag)
+
+    @property
+    def slot(self) -> int:
+        """The page's class."""
+        return self.state & CLASS_BITS
+
+
+@dataclass(frozen=True, slots=True)
+class BooksAudit:
+    """The books recounted from the pages: `minted = pages + virtual + in_flight`, or something is wrong."""
+
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: int
+    mismatches: tuple[str, ...]  # Totals that differ from their recount, in words.
+
+    @property
+    def conserved(self) -> bool:
+        """True when no grain is missing or too many, and every total agrees with its column."""
+        return self.minted == self.pages + self.virtual + self.in_flight and not self.mismatches
+
+
+def count_by(slots: Iterable[int]) -> tuple[int, ...]:
+    """Count by class, as the books do: without class 0."""
+    counts = [0] * CLASSES_MAX
+    for slot in slots:
+        counts[slot] += 1
+    return (0, *counts[1:])
+
+
+def links_digest(ids: Iterable[int]) -> int:
+    """Return 48 bits that tell one set of links from another; 0 for none."""
+    packed = b"".join(i.to_bytes(8, "little") for i in sorted(ids))
+    return (int.from_bytes(blake2b(packed, digest_size=6).digest(), "little") or 1) if packed else 0
+
+
+class Ledger:
+    """One shard in memory, with the store's interface."""
+
+    def __init__(
+        self, rules: CrawlRules | None = None, limits: EventLimits | None = None, shard: int = 0, shards: int = 1
+    ) -> None:
+        """Start with genesis, which is in shard 0."""
+        self.rules = rules or CrawlRules()
+        self.limits = limits or EventLimits()
+        self.books = Books.genesis(self.rules, shard)
+        self.pages: dict[str, LedgerPage] = {}
+        self.classes = WeightClasses()
+        self.shard, self.shards = shard, shards
+        self._minted = 0 if shard else self.rules.minted
+        self.grants: dict[int, int] = dict.fromkeys(set(range(shards)) - {shard}, 0)  # On their way to other shards,
+        self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
+        self._seen: dict[bytes, int] = {}
+        self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
+        self._next_offset: dict[str, int] = {}
+
+    def next_offset(self, partition: str) -> int:
+        """Return the offset of the first record of the partition that has not taken effect."""
+        return self._next_offset.get(partition, 0)
+
+    def apply(self, partition: str, records: Sequence[Record]) -> None:
+        """Let records take effect, each once: those below `next_offset` are redeliveries and do nothing."""
+        for record in records:
+            if record.offset < self.next_offset(partition):
+                continue
+            if not self.series:
+                self.series.append(Entry(record.time_us, self.books.rounds, self.books.clock))
+            if self._repeats(record):
+                self.books.repeats += 1
+            else:
+                self._decide(decode_record(partition, record, self.limits))
+            self.books.time_us = record.time_us
+            self.books.check(self._minted)
+            if entry_due(self.series[-1], self.books):
+                self.series.append(Entry.of(self.books))
+            self._next_offset[partition] = record.offset + 1
+
+    def _repeats(self, record: Record) -> bool:
+        """Tell whether a record of a call took effect before, within a day of record time; remember it."""
+        last = self._seen.get(record.call)
+        if not record.call or (last is not None and record.time_us - last < DAY_US):
+            return last is not None
+        self._seen[record.call] = record.time_us
+        return False
+
+    def take(self, to: int) -> Transfer:
+        """Return what waits for another shard, and let it go: the next record of its partition for us."""
+        found, self.outbox[to] = Transfer.of(self.books.time_us, self.grants[to], self.outbox[to]), {}
+        self.grants[to] = 0
+        return found
+
+    def cash(self, page: LedgerPage) -> int:
+        """Return what the page holds, in grains; negative where its weight was cut, or it is gone, if it owes."""
+        return page.v + self._credit(page)
+
+    def audit(self) -> BooksAudit:
+        """Recount the books from the pages."""
+        pages, books = self.pages.values(), self.books
+        gone = [p for p in pages if p.has(Flag.GONE)]
+        open_ = [p for p in pages if p.has(Flag.OPEN)]
+        recount = {
+            "clock": sum(p.spent for p in pages) + books.taken_back,
+            "live": len(pages) - len(gone),
+            "gone": len(gone),
+            "open": len(open_),
+            "open_cash": sum(self.cash(p) for p in open_),
+            "v_gone": sum(p.v for p in gone),
+            "h_gone": sum(p.spent for p in gone),
+            "known_by": count_by(p.slot for p in pages),
+            "live_by": count_by(p.slot for p in pages if not p.has(Flag.GONE)),
+            "open_by": count_by(p.slot for p in open_),
+            "extra": self.classes.extra(),
+        }
+        wrong = tuple(f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n)
+        return BooksAudit(self._minted, sum(self.cash(p) for p in pages), books.pool, books.net, wrong)
+
+    # One record.
+
+    def _decide(self, event: CheckedEvent) -> None:
+        books = self.books
+        if event.outcome is Outcome.SEEDS:
+            books.seeds += len(event.seeds)
+            for url in event.seeds:
+                page = self._know(url)
+                self._come_back(page)
+                page.state &= ~Flag.EXCLUDED
+        elif event.outcome is Outcome.CLASSES:
+            self._define(event)
+        elif event.outcome is Outcome.CLASSIFY:
+            for page in list(self.pages.values())[slice(*event.ids)]:
+                if not (page.has(Flag.TAGGED) and self.classes.has_tags(page.slot)):
+                    self._classify(page)
+        elif event.outcome is Outcome.DEAD:
+            books.dead_letters += 1
+        elif event.transfer is not None:
+            self._receive(event.transfer)
+        elif event.outcome is Outcome.GRANT:
+            books.grant_all(event.grant)
+            for to in self.grants:
+                self.grants[to] += event.grant
+        else:
+            page = self._know(event.url)
+            if event.tags and self.classes:
+                self._classify(page, event.tags)
+            if event.outcome is Outcome.READ:
+                self._read(page, event)
+            elif event.outcome is Outcome.GONE:
+                self._go_away(page, event.at_us)
+            elif event.outcome is Outcome.EXCLUDED:
+                page.state |= Flag.EXCLUDED
+                books.exclusions += 1
+            else:
+                books.failures += 1
+        if self.shards == 1:
+            books.pay(self.rules)
+
+    def _read(self, page: LedgerPage, event: CheckedEvent) -> None:
+        books = self.books
+        self._come_back(page)
+        children, far = self._children(page, event)
+        count = len(children) + len(far)
+
+        cash = self.cash(page)
+        digest = links_digest([*(child.id for child in children), *map(far_number, far)])
+        # What a page owes it takes back from those whom it gave; with other links than before, from the virtual page.
+        gives = cash >= 0 or (page.has(Flag.OPEN) and digest == page.digest)
+        share = split(cash, count if gives else 0, self.rules.q)
+        if page.has(Flag.OPEN):
+            if digest != page.digest:
+                books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
+            books.open_cash -= cash
+        else:  # What it spent before it went away, its new links never saw.
+            books.misplace(page.spent if digest else 0, 0)
+            books.count(page.slot, opened=1)
+        page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
+        page.digest = digest
+
+        spent = max(cash, 0)
+        books.clock += spent
+        books.taken_back += spent - cash
+        books.rounds += (spent << ROUND_BITS) // self.rules.round_grains(books.live)
+        books.rounding += share.rounding
+        books.pool += share.virtual
+        books.reads += 1
+        books.links += count
+        page.v -= cash
+        page.spent += cash
+        page.reads += 1
+        page.measures.append(PageMeasure(books.clock, spent, event.at_us))
+        while len(page.measures) > self.rules.measures_max:
+            page.measures.popleft()
+        page.anchors = roll(page.anchors, books.clock, page.spent, self.rules)
+        domain = registered_domain(host_of(page.url))
+        for child in children:
+            self._deposit(child, share.share, share.share * self._counts_as_inflow(domain, child.url))
+        for url in far:
+            self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us)
+
+    def _counts_as_inflow(self, domain: str, url: str) -> bool:
+        return self.rules.inflow and registered_domain(host_of(url)) != domain
+
+    def _children(self, page: LedgerPage, event: CheckedEvent) -> tuple[list[LedgerPage], list[str]]:
+        """Return the distinct pages linked to, in order, and the URLs of those in other shards.
+
+        A link makes a page known, or brings it back in time.
+        """
+        children: dict[str, LedgerPage] = {}
+        far: dict[str, None] = {}
+        for link in event.links:
+            try:
+                url = canonical_url(link, self.limits.url_bytes_max)
+            except BadUrl:
+                self.books.bad_links += 1
+                continue
+            if url == page.url or url in children:
+                continue
+            if shard_of(host_of(url), self.shards) != self.shard:
+                far[url] = None
+                continue
+            child = children[url] = self._know(url)
+            if child.has(Flag.GONE) and event.at_us >= child.gone_until_us:
+                self._come_back(child)
+        return list(children.values()), list(far)
+
+    def _send(self, url: str, grains: int, inflow: int, at_us: int) -> None:
+        self.books.net += grains
+        self.outbox[shard_of(host_of(url), self.shards)].setdefault(url, Deposit()).add(grains, inflow, at_us)
+
+    def _receive(self, transfer: Transfer) -> None:
+        """Let what another shard sent arrive: first its grants, then its deposits, which make pages known."""
+        self.books.grant_all(transfer.grant)
+        columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist())
+        for url, grains, inflow, at_us in zip(transfer.urls, *columns, strict=True):
+            page = self._know(url)
+            if page.has(Flag.GONE) and at_us >= page.gone_until_us:
+                self._come_back(page)
+            self.books.net -= grains
+            self._deposit(page, grains, inflow)
+
+    def _deposit(self, page: LedgerPage, grains: int, inflow: int) -> None:
+        """Let cash arrive. A page that is gone keeps what links send it, and has it when it comes back."""
+        page.v += grains
+        if page.has(Flag.OPEN):
+            self.books.open_cash += grains
+        elif page.has(Flag.GONE):
+            self.books.v_gone += grains
+        page.inflow += inflow
+
+    # Pages: known, gone, back. Under grants `v` is left alone; the class changes, and with it the credit.
+
+    def _credit(self, page: LedgerPage) -> int:
+        return 0 if page.has(Flag.GONE) else self.books.credit_of(page.slot)
+
+    def _know(self, url: str) -> LedgerPage:
+        page = self.pages.get(url)
+        if page is None:
+            page = self.pages[url] = LedgerPage(url, id=len(self.pages))
+            page.state |= self.classes.slot_of(url)[0] if self.classes else 0
+            self.books.count(page.slot, known=1)
+            self._admit(page)
+        return page
+
+    def _admit(self, page: LedgerPage) -> None:
+        """Count a page as live. Under grants it holds all that was granted so far, else what it had, which is `v`."""
+        self.books.count(page.slot, live=1)
+        if self.rules.continuous:
+            page.v -= self.books.credit
+        else:
+            self.books.pool -= self.books.credit_of(page.slot)
+
+    def _go_away(self, page: LedgerPage, at_us: int) -> None:
+        books = self.books
+        books.departures += 1
+        page.times_gone += 1
+        page.gone_until_us = max(page.gone_until_us, gone_until_us(at_us, page.times_gone))
+        if page.has(Flag.GONE):
+            return
+        cash = self.cash(page)
+        if page.has(Flag.OPEN):
+            books.count(page.slot, opened=-1)
+            books.open_cash -= cash
+            books.misplace(0, page.spent if page.digest else 0)
+        page.state = (page.state | Flag.GONE) & ~Flag.OPEN
+        books.count(page.slot, live=-1)
+        books.gone += 1
+        if self.rules.continuous:
+            books.pool += cash
+            page.v = 0
+        else:
+            books.pool += books.credit_of(page.slot)
+        books.v_gone += page.v
+        books.h_gone += page.spent
+
+    def _come_back(self, page: LedgerPage) -> None:
+        if not page.has(Flag.GONE):
+            return
+        books = self.books
+        page.state &= ~Flag.GONE
+        books.gone -= 1
+        books.v_gone -= page.v
+        books.h_gone -= page.spent
+        self._admit(page)
+
+    # Classes. `v` is left alone here too: the page's cash moves by the difference of the credits.
+
+    def _define(self, event: CheckedEvent) -> None:
+        """Let other definitions take effect: weights at once, for pages known already as they are classified anew."""
+        try:
+            if self.rules.continuous:
+                raise BadInput(NO_WEIGHTS)
+            classes = self.classes.redefined(event.classes, self.books.known_by)
+            if not self.books.reweigh(classes.extra()):
+                raise BadInput(NO_ROOM)
+            self.classes = classes
+        except BadInput:
+            self.books.dead_letters += 1
+
+    def _classify(self, page: LedgerPage, tags: Sequence[str] = ()) -> None:
+        slot, tagged = self.classes.slot_of(page.url, tags)
+        live, opened = not page.has(Flag.GONE), page.has(Flag.OPEN)
+        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
+            page.state = page.state & ~(CLASS_BITS | Flag.TAGGED) | slot | (Flag.TAGGED if tagged else 0)

@@ -1,0 +1,235 @@
+"""What `opic doctor` looks at: the settings, Kafka, the data directory, the store; and what to do about each.
+
+Nothing is changed but that the store gets the function library, as by every question. No store is started: where the
+embedded service does not run, its store is not looked into.
+"""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from opic.errors import OpicError, StoreMismatch
+from opic.service.embedded import EmbeddedServer
+from opic.service.service import Backend
+from opic.settings import Settings
+from opic.store import connect
+from opic.store.cluster import Cluster
+from opic.store.connection import store_errors, without_secret
+from opic.store.durability import Durability, durability_problem
+from opic.store.keys import FORMAT, Keys
+from opic.store.library import LIBRARY, primaries
+from opic.store.server import cluster_problem, server_problem
+
+DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten once it has grown by 1 GB, beside the old one.
+DISK_BYTES_MIN = 256 << 20
+SKEW_SECONDS_WARN = 5.0
+JOURNAL_SHARE = 10  # Of maxmemory, at least so many times what the journals may take.
+LAG_WARN = 10_000  # Some seconds of a worker's time.
+
+Verdict = Literal["ok", "warn", "FAIL"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing looked at: what was found and, unless it is well, what to do."""
+
+    check: str
+    verdict: Verdict
+    found: str
+
+
+def look(load: Callable[[], Settings]) -> Iterator[Finding]:
+    """Check one thing after the other; what rests on something that failed is not looked at."""
+    try:
+        settings = load()
+    except OpicError as error:
+        yield Finding("settings", "FAIL", str(error))
+        return
+    given = ", ".join(f"OPIC_{name.upper()}" for name in sorted(settings.model_fields_set)) or "all are the defaults"
+    yield Finding("settings", "ok", f"given: {given}" if settings.model_fields_set else given)
+    if settings.api_token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
+        yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: set one")
+    if settings.kafka_bootstrap is not None:
+        try:
+            yield from _kafka(settings)
+        except OpicError as error:
+            yield Finding("kafka", "FAIL", str(error))
+    url = settings.store
+    if settings.embedded:
+        yield from _directory(settings.data_dir())
+        running = EmbeddedServer.running(settings.data_dir())
+        if running is None:
+            yield Finding("store", "warn", "the embedded service does not run here: `opic serve --embedded` starts it")
+            return
+        url = running
+    try:
+        yield from _store(settings, url)
+    except OpicError as error:
+        yield Finding("store", "FAIL", str(error))
+
+
+def _kafka(settings: Settings) -> Iterator[Finding]:
+    """Look at the topics. The shards are those of the settings: the crawl need not be there yet."""
+    from opic.ingest.kafka import KafkaCluster, topics
+
+    cluster = KafkaCluster(settings)
+    admin = cluster.admin()
+    try:
+        there = topics.brokers(cluster, admin)
+        yield Finding("kafka", "ok", f"{cluster.where} answers, {there} broker{'s' if there > 1 else ''}")
+        found = topics.find(cluster, admin, [cluster.topic, cluster.dlq])
+    finally:
+        admin.close()
+    for name in (cluster.topic, cluster.dlq):
+        if name not in found:
+            yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` makes it")
+    if (topic := found.get(cluster.topic)) is None:
+        return
+    many = f"{topic.name} has {topic.partitions} partitions, {topic.replication} replicas of each"
+    if there > 1 and topic.replication == 1:
+        yield Finding("topic", "warn", f"{many}: a broker that is lost takes accepted events with it")
+    else:
+        yield Finding("topic", "ok", many)
+    if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
+        yield Finding("partitions", "warn", advice)
+    kind = topic.config.get("message.timestamp.type")
+    if kind == "LogAppendTime":
+        yield Finding("record time", "ok", f"{topic.name} keeps the broker's clock")
+    else:
+        text = "a producer's wrong clock decides what is now; set message.timestamp.type=LogAppendTime"
+        yield Finding("record time", "warn", f"{topic.name} keeps {kind}: {text}")
+    if (size := int(topic.config.get("max.message.bytes", 0))) < settings.max_body_bytes:
+        text = f"an event of OPIC_MAX_BODY_BYTES {settings.max_body_bytes:,} would be refused"
+        yield Finding("record size", "warn", f"{topic.name} takes records of up to {size:,} bytes: {text}")
+
+
+def _directory(data: Path) -> Iterator[Finding]:
+    near = data.absolute()
+    while not near.exists():
+        near = near.parent
+    if not data.exists():
+        if near.is_dir() and os.access(near, os.W_OK | os.X_OK):
+            yield Finding("data directory", "warn", f"{data} is not there yet: `opic serve --embedded` makes it")
+        else:
+            yield Finding("data directory", "FAIL", f"{data} can't be made: {near} is not ours, choose another --data")
+            return
+    elif not data.is_dir() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
+        yield Finding(
+            "data directory", "FAIL", f"{data} is no directory that we can write: chown it, or choose another"
+        )
+        return
+    else:
+        yield Finding("data directory", "ok", f"{data} can be written")
+    free = shutil.disk_usage(near).free
+    verdict: Verdict = "FAIL" if free < DISK_BYTES_MIN else "warn" if free < DISK_BYTES_WARN else "ok"
+    advice = "" if verdict == "ok" else f": free some, {DISK_BYTES_WARN >> 30} GiB leave room to rewrite the file"
+    yield Finding("disk", verdict, f"{free / (1 << 30):,.1f} GiB free{advice}")
+
+
+def _store(settings: Settings, url: str) -> Iterator[Finding]:
+    client = connect(url, retries=0)
+    where = without_secret(url)
+    with client, store_errors():
+        servers = primaries(client)
+        infos: list[dict[str, Any]] = [server.info() for server in servers]
+        versions = {
+            f"{info.get('server_name', 'redis')} {info.get('valkey_version', info['redis_version'])}" for info in infos
+        }
+        clustered = isinstance(client, Cluster)
+        problems = [found for info in infos if (found := server_problem(info, clustered)) is not None]
+        if problems:
+            yield Finding("eviction" if "maxmemory-policy" in problems[0] else "store", "FAIL", problems[0])
+            return
+        kind = f"a cluster, {len(servers)} primaries of " if clustered else ""
+        yield Finding("store", "ok", f"{where} is {kind}{', '.join(sorted(versions))}")
+        if clustered:
+            down = cluster_problem(servers[0].execute_command("CLUSTER INFO"))
+            if down is not None:
+                yield Finding("slots", "FAIL", str(down))
+                return
+            yield Finding("slots", "ok", "each has a node")
+        yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
+        yield from _clocks(servers)
+        yield _journal(settings, infos)
+        yield from _durability(settings, client, infos)
+        yield from _crawl(settings, url, client)
+
+
+def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
+    """Leases end by the server's clock, records have the time of whoever appends them."""
+    skews = []
+    for server in servers:
+        before = time.time()
+        seconds, micros = server.time()
+        skews.append(seconds + micros / 1e6 - (before + time.time()) / 2)
+    worst = max(skews, key=abs)
+    told = f"the store's clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} ours"
+    if abs(worst) > SKEW_SECONDS_WARN:
+        yield Finding("clock", "warn", f"{told}: run NTP on both machines, or leases end early or late")
+    else:
+        yield Finding("clock", "ok", told)
+
+
+def _journal(settings: Settings, infos: Sequence[dict[str, Any]]) -> Finding:
+    """Compare what the journals may take with the memory of the smallest server: all of them may be in one."""
+    size = f"the journals take up to OPIC_JOURNAL_BYTES {settings.journal_bytes:,}"
+    limits = [int(info["maxmemory"]) for info in infos if int(info.get("maxmemory", 0))]
+    if not limits or settings.journal_bytes * JOURNAL_SHARE <= min(limits):
+        return Finding("journal", "ok", f"{size} bytes")
+    text = f"{size} bytes, more than a tenth of maxmemory {min(limits):,}: lower it, or raise maxmemory"
+    return Finding("journal", "warn", text)
+
+
+def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]) -> Iterator[Finding]:
+    if any(info.get("aof_last_write_status", "ok") != "ok" for info in infos):
+        yield Finding("durability", "FAIL", "the last write to the append-only file failed: is the disk full?")
+        return
+    found = durability_problem(client, Durability(settings.durability, settings.wait_replicas, settings.wait_seconds))
+    if found is None:
+        yield Finding("durability", "ok", "appendonly is yes, appendfsync always")
+    else:
+        yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
+
+
+def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
+    keys = Keys(settings.crawl, 0)
+    with store_errors():
+        made = client.hget(keys.meta, "format")
+        loaded = all(server.function_list(LIBRARY) for server in primaries(client))
+    if made is None:
+        yield Finding("crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` makes it")
+        return
+    if made.decode() != FORMAT:
+        text = f"format version {made.decode()}, and this program reads {FORMAT}: use the one that made it"
+        yield Finding("format", "FAIL", text)
+        return
+    yield Finding("format", "ok", f"version {FORMAT}")
+    if not loaded:
+        yield Finding("functions", "warn", f"{LIBRARY} was not loaded; it is now, by this look")
+    else:
+        yield Finding("functions", "ok", f"{LIBRARY} is loaded")
+    with ExitStack() as stack:
+        try:
+            backend = Backend(settings, url, create=False)
+        except StoreMismatch as error:
+            yield Finding("crawl", "FAIL", str(error))
+            return
+        stack.callback(backend.close)
+        lag, books = backend.lag(), backend.crawl.totals()
+        yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
+        if lag >= LAG_WARN:
+            text = f"{lag:,} accepted events wait: does the worker run, and keep up? OPIC_MAX_LAG {settings.max_lag:,}"
+            yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
+        else:
+            yield Finding("lag", "ok", f"{lag:,} accepted events wait")
+        audit, _ = backend.crawl.audit()
+        if audit.conserved:
+            yield Finding("audit", "ok", f"all {audit.minted:,} grains are there")
+        else:
+            why = "; ".join(audit.mismatches) or "minted is not pages + virtual"
+            yield Finding("audit", "FAIL", f"the books don't balance ({why}): stop writing, restore a copy")

@@ -1,0 +1,567 @@
+"""Recorded crawls, and crawls of recorded graphs, fed to the service as a crawler would.
+
+The crawl events of a file go to the log one by one, each as it is: what can't be taken becomes a dead letter there,
+like an event that came over the wire. A graph is crawled in simulation: a strategy picks pages, and each read becomes
+an event with the links that the graph gives that page.
+"""
+
+import gzip
+import logging
+import random
+import re
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol, TypeVar, cast
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+
+from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull, NotBuiltYet, StoreUnavailable
+from opic.frontier import Frontier, PolitenessSettings
+from opic.ingest import Writer
+from opic.ingest.event_log import EventLog, KeyedCall, Log, Positions
+from opic.ingest.msgpack_values import cut_stream, is_map
+from opic.ingest.worker import LogSource, work
+from opic.model.events import CrawlEvent, EventLimits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.settings import Settings
+from opic.store import Shard
+from opic.urls.canonical import canonical_url, shown
+
+log = logging.getLogger("opic.ops")
+
+Int64s = npt.NDArray[np.int64]
+Answer = TypeVar("Answer")
+
+FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
+BUILT: Final = ("jsonl", "msgpack", "edges")
+STRATEGIES: Final = ("log", "random", "greedy", "cycle")
+NAMELESS: Final = "http://graph.example/"  # Where the pages of a graph without URLs live.
+SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
+GZIP_MAGIC: Final = b"\x1f\x8b"
+
+READS_PER_PAGE: Final = 1.0
+SEEDS: Final = 5
+BATCH_SHARE: Final = 100  # Greedy asks for 1 % of the known pages at a time; 10 % at once would cost nothing yet.
+BATCH_MAX: Final = 1_000
+VALUES_A_CALL: Final = 500  # As many as the worker takes in one go.
+# The first call has one event, each further one twice as many, up to that. What shards send to each other is delivered
+# between calls. Were the first call large, a shard would read its pages before it knew those that others link to, and
+# rounds, which count grants for each *known* page, would be 1.7 times those of one shard (the test has the graph).
+VALUES_FIRST: Final = 1
+BYTES_A_CALL: Final = 4 << 20
+PROGRESS_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.005
+EMPTY_SECONDS: Final = 2.0  # A view of the columns is at most a second old; a frontier empty for so long stays so.
+AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back in a second, and has read a file of 1 GB in 12.
+ASK_AGAIN_SECONDS: Final = 0.5
+SAY_AGAIN_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 2.0  # A worker that lives takes a batch in well under a second; past this we do it ourselves.
+
+
+class Target(Protocol):
+    """What a replay asks of an open store; `opic.service.service.Backend` is one."""
+
+    settings: Settings
+    crawl: Crawl
+    shard: Shard  # Beside which the log is.
+    mirror: Snapshots
+
+    @property
+    def log(self) -> Log:
+        """What it goes into."""
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
+        """Put records into the log; return the offset after the last one."""
+
+    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], "EventChunk"]) -> "EventChunk":
+        """Put events into the log once, however often this is called with the same call."""
+
+    def lag(self) -> int:
+        """Return how many accepted records have not taken effect yet."""
+
+    def disk_full(self) -> str | None:
+        """Return why nothing may be written now, or None."""
+
+
+@dataclass(slots=True)
+class EventChunk:
+    """Encoded events that go into the log together."""
+
+    values: list[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to replay, and how. All but `format` is about graphs."""
+
+    format: str
+    strategy: str = "log"
+    reads_per_page: float = READS_PER_PAGE
+    seed: int = 0  # Of the random choices.
+    seeds: int = SEEDS  # Pages that greedy starts from, unless `seed_urls` names them.
+    seed_urls: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a replay is."""
+
+    events: int = 0  # Put into the log.
+    total: int | None = None  # Of them in the end, where that is known.
+    lag: int = 0
+    undelivered: int = 0  # Entries that shards sent to each other, at the end of the replay.
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What a replay did. Counts are of this replay, but for `pages`: those known to the store now."""
+
+    events: int
+    accepted: int
+    dead_letters: int
+    pages: int
+    links: int
+    seconds: float
+    events_per_second: float
+    note: str | None = None  # Why it ended early.
+
+
+def format_of(path: Path) -> str:
+    """Guess a file's format from its name; what says nothing is an edge list.
+
+    >>> format_of(Path("crawl.jsonl.gz")), format_of(Path("links.tsv.gz")), format_of(Path("a.warc.gz"))
+    ('jsonl', 'edges', 'warc')
+    """
+    name = path.name.lower().removesuffix(".gz")
+    ending = name.rpartition(".")[2]
+    return {"ndjson": "jsonl", "json": "jsonl"}.get(ending, ending if ending in FORMATS else "edges")
+
+
+def replay(
+    target: Target,
+    paths: Sequence[Path],
+    plan: Plan,
+    *,
+    works_here: bool,
+    on_progress: Callable[[Progress], None] = lambda _: None,
+) -> Summary:
+    """Feed files to a store; return once all of it has taken effect and nothing is in flight between its shards.
+
+    Args:
+        target: the open store.
+        paths: one or more files of one format; a graph may be spread over several.
+        plan: how.
+        works_here: let the records take effect ourselves; else a service runs on the store, and its worker does.
+        on_progress: told now and then.
+
+    Raises:
+        BadInput: a file can't be read as what it is said to be; what came before in it was fed.
+        NotBuiltYet: the format.
+        StoreUnavailable: the store was away for AWAY_SECONDS_MAX. A full disk is waited for without end.
+    """
+    if plan.format not in BUILT:
+        raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {', '.join(BUILT)}")
+    feeder = _Feeder(target, works_here, on_progress)
+    links_before = target.crawl.totals().links
+    note = None
+    if plan.format in ("jsonl", "msgpack"):
+        _replay_events(feeder, paths, plan.format)
+    else:
+        note = _replay_graph(feeder, read_graph(paths, target.settings), plan)
+    feeder.finish()
+    books, progress = target.crawl.totals(), feeder.progress
+    return Summary(
+        events=progress.events,
+        accepted=progress.events - feeder.dead_letters,
+        dead_letters=feeder.dead_letters,
+        pages=books.live,
+        links=books.links - links_before,
+        seconds=round(progress.seconds, 3),
+        events_per_second=round(progress.events / max(progress.seconds, 1e-6), 1),
+        note=note,
+    )
+
+
+class _Feeder:
+    """Puts records into the log in batches, and sees to it, or waits, that they take effect."""
+
+    def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
+        self.target, self.settings = target, target.settings
+        if not isinstance(target.log, EventLog):
+            raise BadInput("a replay goes into the store's own log: feed Kafka by `opic publish`, or leave --kafka out")
+        self._log = target.log
+        self.dead_letters = 0
+        self.progress = Progress()
+        self._on_progress = on_progress
+        self._began = time.monotonic()
+        self._told, self._said = 0.0, float("-inf")
+        self._values: list[bytes] = []
+        self._bytes = 0
+        self._name, self._number = uuid.uuid4().hex, 0  # Of this replay, and of its next batch.
+        self._end = self._log.end()  # What came before us takes effect before us.
+        self._values_max = VALUES_FIRST
+        self._writer: Writer | None = None
+        if works_here:
+            self._work()
+
+    def feed(self, value: bytes) -> None:
+        """Take one event; it is sent with others."""
+        if self._values and self._bytes + len(value) > BYTES_A_CALL:
+            self.send()
+        self._values.append(value)
+        self._bytes += len(value)
+        if len(self._values) >= self._values_max:
+            self.send()
+
+    def send(self) -> None:
+        """Put what was taken into the log."""
+        values, self._values, self._bytes = self._values, [], 0
+        if values:
+            # Named, so that the batch may be sent again when nobody knows whether it arrived.
+            call, batch = KeyedCall.of(f"opic replay {self._name} {self._number}", "", b""), EventChunk(values)
+            self._number += 1
+            self._values_max = min(2 * self._values_max, VALUES_A_CALL, self.settings.max_lag)
+            self._accept(len(values), lambda: self.target.accept_once(call, lambda *_: batch))
+            self.progress.events += len(values)
+            self._tell()
+
+    def seed(self, urls: Sequence[str]) -> None:
+        """Make pages known, and wait until they are."""
+        for at in range(0, len(urls), VALUES_A_CALL):
+            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Twice the same seeds are one.
+            self._accept(1, partial(self.target.accept, [record], "seeds"))
+        self.settle()
+
+    def settle(self) -> None:
+        """Send all, and return once all of it has taken effect."""
+        self.send()
+        if self._writer is None:
+            self._await(lambda: self._applied() >= self._end)
+        self.progress.lag = 0
+        self._tell(now=True)
+
+    def finish(self) -> None:
+        """Send all, and return once it has taken effect and every shard has what the others sent."""
+        self.settle()
+        if self._writer is None:
+            self._await(lambda: self._undelivered() == 0)
+        self.deliver()
+        self._checkpoint()
+        self.progress.undelivered = 0
+        self._tell(now=True)
+
+    def deliver(self) -> None:
+        """Carry what shards sent to each other, if that is up to us; return once nothing is left."""
+        if (writer := self._writer) is not None:
+            self.patiently(lambda: writer.drain(self._told_delivery))
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint of all shards where the store is our own: whoever opens it next reads no journal."""
+        if self._writer is None or not self.settings.embedded or self.target.disk_full() is not None:
+            return
+        try:
+            for store in self._writer.stores:
+                store.checkpoint()
+        except StoreUnavailable as error:  # The journal has all of it.
+            log.info("the replay is complete, its last checkpoint is not: %s", error)
+
+    def _told_delivery(self) -> None:
+        self._undelivered()
+        self._tell()
+
+    def _undelivered(self) -> int:
+        self.progress.undelivered = self.patiently(self.target.crawl.undelivered)
+        return self.progress.undelivered
+
+    def _accept(self, count: int, accept: Callable[[], object]) -> None:
+        if self._writer is None:
+            room = self.settings.max_lag - count
+            self._await(lambda: self.patiently(self.target.lag) <= room)
+        self.patiently(accept)
+        self._end = self.patiently(self._log.end)
+        if self._writer is not None:
+            self._work()
+
+    def _applied(self) -> int:
+        return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Ask the store until it answers: for as long as its disk is full, else up to AWAY_SECONDS_MAX."""
+        away: float | None = None
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable as error:
+                now = time.monotonic()
+                if self._disk_is_full():
+                    away = None
+                elif away is None:
+                    away = now
+                elif now - away > AWAY_SECONDS_MAX:
+                    raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Tell so, and say so now and then."""
+        full, now = self.target.disk_full(), time.monotonic()
+        if full is not None and now - self._said > SAY_AGAIN_SECONDS:
+            self._said = now
+            log.warning("%s; waiting, %s events were accepted before", full, f"{self.progress.events:,}")
+        return full is not None
+
+    def _work(self) -> None:
+        if self._writer is None:
+            self._writer = Writer(
+                self.target.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes
+            )
+        source = LogSource(self._log, self._writer.resume, until_offset=self._end)
+        work(self._writer, source, full=self.target.disk_full)
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Wait for the service's worker, as long as it gets on; else do its work.
+
+        It may be at another crawl of the same store. Should it come back, two workers are slow, never wrong.
+        """
+        seen, moved = (-1, -1), time.monotonic()
+        while not done():
+            now, at = time.monotonic(), (self._applied(), self.progress.undelivered)
+            if at != seen or self._disk_is_full():
+                seen, moved = at, now
+            elif now - moved > PATIENCE_SECONDS:
+                self._end = self.patiently(self._log.end)
+                return self._work()
+            self._tell()
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _tell(self, now: bool = False) -> None:
+        self.progress.seconds = time.monotonic() - self._began
+        if now or self.progress.seconds - self._told >= PROGRESS_SECONDS:
+            self._told = self.progress.seconds
+            self.progress.lag = self.patiently(self.target.lag)
+            self._on_progress(self.progress)
+
+
+# Files.
+
+
+def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the numbered lines of a file, plain or gzip (its first bytes tell), without their ends; none is blank.
+
+    Raises:
+        BadInput: the file can't be read, its gzip is broken, or a line is longer than `bytes_max`.
+    """
+    number = 0
+    try:
+        with _open(path) as file:
+            while line := file.readline(bytes_max + 2):
+                number += 1
+                line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
+                line = line.rstrip(b"\r\n")
+                if len(line) > bytes_max:
+                    raise BadInput(f"{path}:{number}: a line of over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")
+                if line.strip():
+                    yield number, line
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: broken gzip after line {number:,}: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
+
+
+def values_of(path: Path, bytes_max: int) -> Iterator[bytes]:
+    """Yield the MessagePack values of a file, plain or gzip, one after the other.
+
+    Raises:
+        BadInput: the file can't be read or cut into values, its gzip is broken, it does not start with a map, or a
+            value is longer than `bytes_max`.
+    """
+    try:
+        with _open(path) as file:
+            for number, value in enumerate(cut_stream(file, bytes_max)):
+                if number == 0 and not is_map(value):
+                    raise BadInput(f"{path}: does not start with a map: MessagePack maps are wanted, one after another")
+                yield value
+    except BadFraming as error:
+        raise BadInput(f"{path}: {error}") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise BadInput(f"{path}: broken gzip: {error}") from None
+    except OSError as error:
+        raise BadInput(f"{path}: can't be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[BinaryIO]:
+    """Open a file, plain or gzip: its first bytes tell."""
+    with path.open("rb") as raw:
+        packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
+        yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
+
+
+def _replay_events(feeder: _Feeder, paths: Sequence[Path], kind: str) -> None:
+    limits, bytes_max = feeder.settings.limits(), feeder.settings.max_body_bytes
+    for path in paths:
+        try:
+            values = values_of(path, bytes_max) if kind == "msgpack" else (v for _, v in lines_of(path, bytes_max))
+            for value in values:
+                try:
+                    check_event(decode_crawl_event(value), time.time_ns() // 1000, limits)
+                except BadEvent:
+                    feeder.dead_letters += 1
+                feeder.feed(value)
+        except BadInput as error:
+            feeder.settle()
+            raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
+
+
+# Graphs.
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Pages in order of first mention; `i` links to `targets[starts[i]:starts[i + 1]]`, distinct and not itself."""
+
+    urls: list[str]
+    starts: Int64s  # (pages + 1,)
+    targets: Int64s  # (links,)
+
+    def event(self, page: int) -> bytes:
+        """Return the encoded crawl event of a read of this page."""
+        links = [self.urls[i] for i in self.targets[self.starts[page] : self.starts[page + 1]].tolist()]
+        return encode_crawl_event(CrawlEvent(self.urls[page], links))
+
+
+def url_of_name(name: str, bytes_max: int) -> str:
+    """Return the canonical URL of a node: itself if it is absolute, else under http://graph.example/.
+
+    What a path can't hold is percent-encoded; what is percent-encoded already stays.
+
+    >>> url_of_name("HTTP://A.example", 99), url_of_name("Caf%C3%A9_100%?", 99)
+    ('http://a.example/', 'http://graph.example/Caf%C3%A9_100%25%3F')
+
+    Raises:
+        BadUrl: over `bytes_max`, or an http URL that can't be parsed.
+    """
+    if not name[:8].lower().startswith(("http://", "https://")):
+        name = NAMELESS + quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", name), safe=SAFE_IN_NAMES)
+    return canonical_url(name, bytes_max)
+
+
+def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
+    """Read a list of edges: lines `FROM TO`, split at the tab if there is one, else at white space; `#` comments.
+
+    Raises:
+        BadInput: a line is neither, or a page has more links than one event may carry.
+    """
+    page_of_name: dict[str, int] = {}
+    page_of_url: dict[str, int] = {}
+    ends: list[int] = []
+
+    def page(name: str, path: Path, number: int) -> int:
+        found = page_of_name.get(name)
+        if found is None:
+            try:
+                url = url_of_name(name, settings.max_url_bytes)
+            except BadUrl as error:
+                raise BadInput(f"{path}:{number}: {error}") from None
+            found = page_of_name[name] = page_of_url.setdefault(url, len(page_of_url))
+        return found
+
+    for path in paths:
+        for number, line in lines_of(path, settings.max_body_bytes):
+            try:
+                text = line.decode().strip()
+            except UnicodeDecodeError as error:
+                raise BadInput(f"{path}:{number}: not UTF-8, so not an edge list ({error.reason})") from None
+            if text.startswith("#"):
+                continue
+            names = [name.strip() for name in text.split("\t")] if "\t" in text else text.split()
+            if len(names) != 2 or not all(names):
+                raise BadInput(f"{path}:{number}: {shown(text)} is not an edge: a line is FROM TO, or a # comment")
+            ends += (page(name, path, number) for name in names)
+    pages = len(page_of_url)
+    if not pages:
+        raise BadInput(f"{', '.join(map(str, paths))}: no edge in there")
+    pairs = np.array(ends, np.int64).reshape(-1, 2)
+    keys = np.unique(pairs[:, 0] * pages + pairs[:, 1])
+    sources, targets = keys // pages, keys % pages
+    others = sources != targets
+    sources, targets = sources[others], targets[others]
+    starts = np.searchsorted(sources, np.arange(pages + 1)).astype(np.int64)
+    urls = list(page_of_url)
+    most = int(np.argmax(np.diff(starts)))
+    if (links := int(np.diff(starts)[most])) > settings.max_links:
+        raise BadInput(f"{urls[most]} has {links:,} links, over OPIC_MAX_LINKS {settings.max_links:,}")
+    return Graph(urls, starts, targets)
+
+
+def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
+    """Crawl a graph in simulation; return why it ended early, if it did."""
+    pages = len(graph.urls)
+    reads = max(1, round(plan.reads_per_page * pages))
+    feeder.progress.total = reads
+    choice = random.Random(plan.seed)  # noqa: S311 - a simulation that must repeat
+    if plan.strategy == "greedy":
+        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice))
+    if plan.strategy in ("random", "cycle"):
+        feeder.seed(graph.urls)
+    for read in range(reads):
+        feeder.feed(graph.event(choice.randrange(pages) if plan.strategy == "random" else read % pages))
+    return None
+
+
+def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random) -> list[str]:
+    if not plan.seed_urls:
+        return [graph.urls[i] for i in choice.sample(range(len(graph.urls)), min(plan.seeds, len(graph.urls)))]
+    known, seeds = set(graph.urls), [canonical_url(url) for url in plan.seed_urls]
+    for url in seeds:
+        if url not in known:
+            raise BadInput(f"--seed-url {url} is no page of this graph: its first is {graph.urls[0]}")
+    return seeds
+
+
+def _next(target: Target, frontier: Frontier, n: int) -> object:
+    if (reason := target.disk_full()) is not None:
+        raise DiskFull(reason)
+    return frontier.next(n, crawler="opic replay")["pages"]
+
+
+def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str]) -> str | None:
+    target, settings = feeder.target, feeder.settings
+    page_of = {url: page for page, url in enumerate(graph.urls)}
+    # The whole graph is often one host, and nobody is being polite to a file.
+    politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0, lease_seconds=settings.lease_seconds)
+    frontier = Frontier(target.crawl, politeness)
+    feeder.seed(seeds)
+    left, filled = reads, time.monotonic()
+    while left:
+        live = feeder.patiently(target.crawl.totals).live
+        n = min(max(1, live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
+        batch: Any = feeder.patiently(partial(_next, target, frontier, n))
+        if not batch:
+            feeder.deliver()  # What is on its way to another shard is nobody's to offer.
+            if time.monotonic() - filled > EMPTY_SECONDS:
+                return f"ended {left:,} reads early: no known page holds cash and is free to be read"
+            time.sleep(POLL_SECONDS * 20)
+            continue
+        strangers = [found["url"] for found in batch if found["url"] not in page_of]
+        if strangers:
+            frontier.release([found["lease"] for found in batch])
+            raise BadInput(
+                f"the store offers {strangers[0]}, which is no page of this graph: "
+                "replay it greedily into a store, or a --crawl, of its own"
+            )
+        for found in batch:
+            feeder.feed(graph.event(page_of[found["url"]]))
+        feeder.settle()
+        left, filled = left - len(batch), time.monotonic()
+    return None

@@ -1,0 +1,1 @@
+"""What may be asked about pages, hosts and domains, answered from replicas."""

@@ -1,0 +1,470 @@
+"""Answers: how important a page is, which pages are at the top, how the books stand.
+
+A single page is read from a replica that has just caught up, so that its numbers are of this instant. What needs all
+pages (the top, a rank) comes from the mirror: exact on a quiet or small store, at most a second old on a large busy
+one. Of many shards, each is of a journal position of its own: what moves between them in the moment of an answer may be
+missing in it, or there twice.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from opic.errors import BadInput, SettingsError
+from opic.model import windows
+from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag, grants_due_of
+from opic.model.classes import OTHERS
+from opic.model.ledger import BooksAudit
+from opic.model.series import Window
+from opic.query.host_index import Floats
+from opic.query.snapshots import Int64s, Snapshot, Snapshots, View, largest
+from opic.replica import Crawl
+from opic.replica.crawl import Place, Rows
+from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
+
+POLICIES = windows.POLICIES
+WINDOW_ROUNDS = 8.0
+TOPS_KEPT_MAX = 32  # Answers about one state that are kept, 1,000 pages each at most.
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What one caller wants to know of some pages; see `Query.importance`."""
+
+    urls: Sequence[str]
+    policy: str | None = None
+    window: float | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceAnswer:
+    """What a caller is told."""
+
+    pages: list[dict[str, object] | None]
+    as_of: float  # Unix seconds: none of it is older,
+    rank_as_of: float | None  # but ranks, which are then of this time.
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a caller wants to know, checked; the URLs in their canonical form."""
+
+    urls: list[str]
+    policy: str
+    span: Window | None
+
+
+class Query:
+    """What can be asked of a crawl."""
+
+    def __init__(
+        self,
+        crawl: Crawl,
+        mirror: Snapshots,
+        url_bytes_max: int = URL_BYTES_MAX,
+        policy: str | None = None,
+        window_rounds: float = WINDOW_ROUNDS,
+    ) -> None:
+        """Answer from an open crawl and its mirror; `policy` and `window_rounds` are for who names none.
+
+        Without a policy it is the one that the store's payout wants: static under grants, else interpolation.
+
+        Raises:
+            SettingsError: the store does not keep what the policy wants.
+        """
+        self.crawl, self.mirror, self.url_bytes_max = crawl, mirror, url_bytes_max
+        self.policy = policy or ("interpolation" if crawl.rules.continuous else "static")
+        self.window_rounds = window_rounds
+        try:
+            windows.check_measures(self.policy, crawl.rules.measures_max)
+        except BadInput as error:
+            raise SettingsError(f"OPIC_POLICY: {error}") from None
+
+    def as_of(self, policy: str | None = None) -> float:
+        """Return a time (Unix seconds) that the state shown by a policy's answers from now on is no older than."""
+        static = (self.policy if policy is None else policy) == "static"
+        return (self.mirror.fresh() if static else self.mirror.picked()).as_of
+
+    def never_seen(self, url: str) -> str:
+        """Say that a page is not known."""
+        return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
+
+    def importance(
+        self, urls: Sequence[str], policy: str | None = None, window: float | str | None = None
+    ) -> list[dict[str, object] | None]:
+        """Estimate the importance of pages.
+
+        By the policy static: (H + C) / sum of H + C over live pages, of whole numbers, rounded once, as of this
+        instant; the rank is the mirror's, up to a second older on a large busy store. By a window policy: as
+        `opic.model.windows` says, as of the mirror's instant, since all pages' measures go into each page's share. Cash
+        and reads are of this instant either way.
+
+        Args:
+            urls: any number, in any form; 2,000 at a time are of one instant, in each shard.
+            policy: one of POLICIES; that of OPIC_POLICY if None.
+            window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
+                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, under the
+                continuous payout by all cash; how far that was, and how far it moved in those days, `opic.model.series`
+                knows.
+
+        Returns:
+            For each URL the entry that the public contract names, or None for a page never seen. A gone page has
+            importance 0 and no rank, and its cash may be negative: it has given its grants back.
+
+        Raises:
+            BadUrl: one of the URLs can't be taken.
+            BadInput: the policy or the window can't, or the store keeps too few measures for it.
+        """
+        (found,) = self.importances([Ask(urls, policy, window)])
+        if isinstance(found, Exception):
+            raise found
+        return found.pages
+
+    def importances(self, asks: Sequence["Ask"]) -> list["ImportanceAnswer | Exception"]:
+        """Answer what several ask at once by `importance`, as one: of a page that is asked for twice all see the same.
+
+        Costs one round trip for all of them, and others where the replicas were far behind.
+
+        Returns:
+            For each what it asked for, or the BadInput that `importance` would raise.
+        """
+        taken: list[_Taken | BadInput] = []
+        for ask in asks:
+            try:
+                policy, span = self.policy_of(ask.policy, ask.window)
+                taken.append(_Taken([canonical_url(url, self.url_bytes_max) for url in ask.urls], policy, span))
+            except BadInput as error:
+                taken.append(error)
+        return self.crawl.steadily(lambda: self._answers(taken))
+
+    def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["ImportanceAnswer | Exception"]:
+        good = [one for one in taken if isinstance(one, _Taken)]
+        entries, places, as_of, rank_as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
+        found: list[ImportanceAnswer | Exception] = []
+        for one in taken:
+            if not isinstance(one, _Taken):
+                found.append(one)
+                continue
+            own, then, ranked = {url: entries[url] for url in one.urls if url in entries}, as_of, rank_as_of
+            if one.span is not None:
+                own = {url: {**entry, "policy": one.policy, "window": one.span.shown()} for url, entry in own.items()}
+                snapshot, view = self.mirror.view(one.policy, one.span)
+                then, ranked = min(then, snapshot.as_of), None
+                if own:
+                    self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
+            found.append(ImportanceAnswer([own.get(url) for url in one.urls], then, ranked))
+        return found
+
+    def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
+        """Look at distinct pages by their canonical URLs.
+
+        Returns:
+            What the policy static says of those that are known; where these are; a time that none of this is older
+            than; and such a time of the ranks, where it is another one.
+        """
+        found, rows, snapshot = self.mirror.beside(lambda: self.crawl.look(urls))
+        places = {url: place for url, place in zip(urls, found, strict=True) if place is not None}
+        as_of, rank_as_of = rows.as_of, None if snapshot.heads == rows.heads else snapshot.as_of
+        if snapshot.books.cuts:  # What pages owe, which is not shown, is the snapshot's too.
+            as_of, rank_as_of = min(as_of, snapshot.as_of), None
+        return self._entries(places, rows, snapshot), places, as_of, rank_as_of
+
+    def _entries(self, places: dict[str, Place], rows: Rows, snapshot: Snapshot) -> dict[str, dict[str, object]]:
+        rules = self.crawl.rules
+        books = Books.merged(rows.books, rules)
+        total = snapshot.total_of(books)
+        bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
+        names = self.class_names() if any(books.known_by) else {}
+        entries: dict[str, dict[str, object]] = {}
+        scores: dict[str, int] = {}
+        measures = rows.measures
+        columns = (rows.cash, rows.spent, rows.state, rows.reads, measures.starts[:-1], measures.starts[1:])
+        for url, cash, spent, state, reads, start, end in zip(
+            places, *(column.tolist() for column in columns), strict=True
+        ):
+            gone, slot = bool(state & Flag.GONE), state & CLASS_BITS
+            entry = entries[url] = {
+                "url": url,
+                "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
+                "cash": cash,
+                "reads": reads,
+                "last_read_clock": int(measures.clock[end - 1]) if end > start else None,
+                "last_fetched_at": int(measures.at_us[end - 1]) / MILLION if end > start else None,
+                "policy": "static",
+                "window": None,
+                "teleport": teleport,
+            }
+            if slot:
+                entry["class"] = names.get(slot, OTHERS)
+            if bound is not None:
+                entry["error_bound"] = bound
+            if gone:
+                entry["gone"] = True
+            else:
+                scores[url] = max(spent + cash, 0)
+        if scores:
+            for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
+                entries[url] |= {"rank": rank, "percentile": percentile(rank, snapshot)}
+        return entries
+
+    def class_names(self) -> dict[int, str]:
+        """Return the name of each class by its slot, as the replicas have them."""
+        return {slot: one.name for slot, one in self.crawl.replicas[0].classes.placed}
+
+    def _by_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
+        """Put a window policy's estimates in the place of the static ones. The error bound is of those alone."""
+        shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+        for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
+            entry.pop("error_bound", None)
+            # A page that came after the mirror looked has its static estimate, which is what a young page has.
+            if "gone" in entry or at >= len(snapshot) or view.scores[at] < 0:
+                continue
+            entry["importance"] = float(view.estimates[at])
+            (rank,) = view.ranks([view.scores[at]])
+            entry |= {"rank": rank, "percentile": percentile(rank, snapshot)}
+
+    def history(self, url: str) -> dict[str, object] | None:
+        """Return the last measures of a page as of this instant, oldest first, or None for a page never seen.
+
+        A measure is a read: the clock after it, the grains it spent, when the page was fetched (Unix seconds).
+
+        Raises:
+            BadUrl: the URL can't be taken.
+        """
+        canonical = canonical_url(url, self.url_bytes_max)
+        (place,), rows = self.crawl.look([canonical])
+        if place is None:
+            return None
+        columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
+        found = [
+            {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
+            for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
+        ]
+        return {"url": canonical, "measures": found}
+
+    def top(
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
+    ) -> list[dict[str, object]]:
+        """Return the most important live pages, descending, ties by shard, there in order of first sight.
+
+        Importance, rank and cash are of one state, which the mirror shows; the number of reads is of when it was first
+        asked for this state, and so is all of the answer of whoever asks the same again.
+
+        Args:
+            n: how many at most.
+            domain: only this host or domain with all below it; ranks stay those among all pages.
+            policy: as in `importance`.
+            window: as in `importance`.
+
+        Raises:
+            BadInput: a parameter can't be taken.
+        """
+        return self.top_as_of(n, domain, policy, window)[0]
+
+    def top_as_of(
+        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
+    ) -> tuple[list[dict[str, object]], float]:
+        """Return the `top`, and a time (Unix seconds) that it is no older than."""
+        policy, span = self.policy_of(policy, window)
+        check_count(n, "page")
+        within = None if domain is None else canonical_host(domain)
+
+        def ask() -> tuple[list[dict[str, object]], float]:
+            snapshot, view = self._shown(policy, span)
+            tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
+            found = tops.get(asked := (n, within, policy, span))
+            if found is None:
+                found = self._best(n, within, snapshot, view)
+                for page in found:
+                    page |= {"policy": policy, "window": span and span.shown()}
+                if len(tops) >= TOPS_KEPT_MAX:
+                    tops.clear()
+                tops[asked] = found
+            return found, snapshot.as_of
+
+        return self.crawl.steadily(ask)
+
+    def _best(self, n: int, within: str | None, snapshot: Snapshot, view: View | None) -> list[dict[str, object]]:
+        scores: Int64s | Floats = snapshot.scores if view is None else view.scores
+        if within is not None:
+            inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
+            numbers = np.array(snapshot.table.below(within), np.int64)
+            inside[numbers[numbers < len(inside)]] = True
+            at = np.flatnonzero(inside[snapshot.host])
+            positions = at[largest(scores[at], n)]
+        else:
+            positions = snapshot.top(n)[:n] if view is None else largest(scores, n)
+        if not len(positions):
+            return []
+        found = scores[positions].tolist()
+        if view is None:
+            total = snapshot.total
+            shares = [min(score / total, 1.0) for score in found]
+            ranks = ranks_of_best(found) if within is None else snapshot.ranks(found)
+        else:
+            shares, ranks = found, view.ranks(found)
+        places = snapshot.places(positions)
+        urls, reads = self.crawl.urls_of(places), self.crawl.rows(places).reads.tolist()
+        return [
+            {
+                "url": urls[place],
+                "importance": share,
+                "rank": rank,
+                "cash": cash,
+                "reads": times,
+                "host": host_of(urls[place]),
+            }
+            for place, share, rank, cash, times in zip(
+                places, shares, ranks, snapshot.cash[positions].tolist(), reads, strict=True
+            )
+        ]
+
+    def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
+        """Return the state that answers about all pages show, and what a window policy makes of it."""
+        return (self.mirror.fresh(), None) if span is None else self.mirror.view(policy, span)
+
+    def hosts(
+        self, n: int = 100, policy: str | None = None, window: float | str | None = None
+    ) -> list[dict[str, object]]:
+        """Return the most important hosts, descending, ties by the first page seen of each.
+
+        A host's importance is the sum of its live pages': the site importance of Abiteboul, Preda, Cobena (2003),
+        section 5. Over all hosts it sums to 1. Hosts without live pages are left out.
+
+        Args:
+            n: how many at most.
+            policy: as in `importance`.
+            window: as in `importance`.
+
+        Returns:
+            For each "host", "importance", "pages" (known, not gone) and "read_pages".
+
+        Raises:
+            BadInput: a parameter can't be taken.
+        """
+        policy, span = self.policy_of(policy, window)
+        check_count(n, "host")
+        snapshot, view = self._shown(policy, span)
+        sites = snapshot.sites
+        sums = sites.sums(snapshot.scores if view is None else view.scores)
+        found = sites.order[largest(sums[sites.order], n)]
+        total = snapshot.total if view is None else 1.0
+        return [
+            {
+                "host": snapshot.hosts[number],
+                "importance": min(score / total, 1.0),
+                "pages": pages,
+                "read_pages": read,
+                "policy": policy,
+                "window": span and span.shown(),
+            }
+            for number, score, pages, read in zip(
+                found.tolist(),
+                sums[found].tolist(),
+                sites.pages[found].tolist(),
+                sites.read_pages[found].tolist(),
+                strict=True,
+            )
+        ]
+
+    def stats(self) -> dict[str, object]:
+        """Return the counts of this instant.
+
+        `error_bound` is left out where it says nothing, `granted_rounds` under the continuous payout, `sweeps_left`
+        before a read moved cash.
+        """
+        parts, rules = self.crawl.books(), self.crawl.rules
+        books, bound = Books.merged(parts, rules), self.error_bound(parts)
+        left = books.sweeps_left(rules)
+        return {
+            "known_pages": books.live,
+            "gone_pages": books.gone,
+            "read_pages": books.open,
+            "clock": books.clock,
+            "rounds": books.rounds / (1 << ROUND_BITS),
+            "reads": books.reads,
+            "failures": books.failures,
+            "departures": books.departures,
+            "exclusions": books.exclusions,
+            "links": books.links,
+            "bad_links": books.bad_links,
+            "dead_letters": books.dead_letters,
+            **({} if bound is None else {"error_bound": bound}),
+            "pool": books.pool,
+            **({} if rules.continuous else {"granted_rounds": books.credit / rules.grant}),
+            **({} if left is None else {"sweeps_left": left}),
+            "version": books.version,
+            "shards": len(self.crawl),
+        }
+
+    def error_bound(self, parts: Sequence[Books]) -> float | None:
+        """Return the bound on the static estimate's error by the shards' books, or None where it says nothing.
+
+        So under the continuous payout; and once a weight was cut, on a store that moves faster than the mirror: what
+        pages owe is in no total, and the mirror's sum of it is of another instant then.
+        """
+        rules, debt = self.crawl.rules, 0
+        if rules.continuous:
+            return None
+        books = Books.merged(parts, rules)
+        if books.cuts:
+            snapshot = self.mirror.fresh()
+            if [part.books for part in snapshot.parts] != list(parts):
+                return None
+            debt = snapshot.debt
+        bound = books.error_bound(rules.minted, rules.q, debt, grants_due_of(parts))
+        return bound if bound < 2 else None
+
+    def audit(self) -> dict[str, object]:
+        """Recount the books: `minted = pages + virtual + in_flight`, in grains, over all and of each shard.
+
+        A shard's are of one instant; what it sent to others, less what came from them, is `in_flight` there.
+        """
+        whole, parts = self.crawl.audit()
+        shards = [{"shard": n, **_grains(part), "mismatches": list(part.mismatches)} for n, part in enumerate(parts)]
+        return {**_grains(whole), "shards": shards}
+
+    def policy_of(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
+        """Return the policy that is meant, and its window; static has none."""
+        policy = self.policy if policy is None else policy
+        if policy not in POLICIES:
+            raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
+        span = Window.parse(self.window_rounds if window is None else window)
+        if policy == "static":
+            return policy, None
+        windows.check_measures(policy, self.crawl.rules.measures_max)
+        return policy, span
+
+
+def check_count(n: int, of: str) -> None:
+    """Refuse to answer with less than one of something.
+
+    Raises:
+        BadInput: so.
+    """
+    if n < 1:
+        raise BadInput(f"n={n}: ask for at least one {of}")
+
+
+def ranks_of_best(scores: Sequence[int]) -> list[int]:
+    """Return 1 + the number of larger scores for each of the largest scores that there are, descending.
+
+    >>> ranks_of_best([9, 7, 7, 2])
+    [1, 2, 2, 4]
+    """
+    ranks: list[int] = []
+    for place, score in enumerate(scores):
+        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
+    return ranks
+
+
+def percentile(rank: int, snapshot: Snapshot) -> float:
+    """Return how many in a hundred live pages are no better than the page of a rank: 100 for the best."""
+    live = snapshot.books.live
+    return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
+
+
+def _grains(audit: BooksAudit) -> dict[str, object]:
+    sums = {"minted": audit.minted, "pages": audit.pages, "virtual": audit.virtual, "in_flight": audit.in_flight}
+    return {**sums, "conserved": audit.conserved}

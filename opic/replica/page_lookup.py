@@ -1,0 +1,202 @@
+"""Whom a batch of events names: the ids of its pages and links, found for all events at once.
+
+A string that is a known page's URL as it stands is found by its fingerprint, and nothing is parsed. Others are brought
+into their canonical form; pages never seen get the next ids, in the order in which the log names them first.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.model.cash import CrawlRules
+from opic.model.events import CheckedEvent, EventLimits
+from opic.replica.fingerprints import Fingerprints
+from opic.replica.remote_pages import FAR, RemotePages
+from opic.replica.replica import Replica
+from opic.urls.canonical import host_of, shard_of
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+BAD_LINK: Final = -2  # In the place of an id: a string that names no page.
+UNKNOWN: Final = -1
+ID_BITS: Final = 40  # Ids of a shard are smaller; an event's place in its batch stands above them.
+ID_MASK: Final = (1 << ID_BITS) - 1
+
+
+class Context(Protocol):
+    """What a batch needs to know of the one who decides it."""
+
+    replica: Replica
+    rules: CrawlRules
+    limits: EventLimits
+    shards: int
+    far: RemotePages
+    fingerprints: Fingerprints
+
+    def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
+        """Return the URLs of known pages."""
+
+    def marks(self, pages: int) -> NDArray[np.bool_]:
+        """Lend a flag for each of so many pages, all False; they are given back so."""
+
+
+class PageLookup:
+    """The pages, seeds and links of a batch. Its attributes:
+
+    own             the id of each event's own page; BAD_LINK where it has none
+    seeds           the ids that a record of seeds names, by the place of its event
+    links           distinct ids that lead elsewhere, in this shard, event after event, increasing in each; (links,)
+    event_of        the place of the event of each of them
+    edges           where the links of each event begin, and the end of the last
+    across          which of them come from another registered domain
+    far_links       of each event, numbers of pages in other shards; empty with one shard
+    order           of an event that brings deposits: the order of their URLs that makes ids increase
+    bad_links       of each event, how many of its links name no page
+    first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; how many each event brings
+    """
+
+    def __init__(self, context: Context, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
+        """Find them; events that repeat others name nobody."""
+        self.context = context
+        self._resolve(events, repeats)
+        self._gather(events, repeats)
+
+    def _resolve(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
+        """Find the ids of all URLs as they came; pages never seen get the next ones, in order of first sight."""
+        raw: list[str] = []  # Each event's own URL or its seeds, and its links.
+        ends: list[int] = []  # Of each event's part.
+        for event, repeat in zip(events, repeats, strict=True):
+            if repeat:
+                pass
+            elif event.url:
+                raw.append(event.url)
+                raw += event.links
+            elif event.transfer is not None:
+                raw += event.transfer.urls
+            else:
+                raw += event.seeds
+            ends.append(len(raw))
+        self.ends = np.array(ends, np.int64)
+        context, replica = self.context, self.context.replica
+        fingerprints = context.fingerprints.of(raw)
+        self.ids = ids = replica.index.find(fingerprints)
+        self.looked_up, self.new_urls = len(raw), list[str]()
+        self.new_fingerprints: Uint64s = np.empty(0, np.uint64)
+        missing = np.flatnonzero(ids < 0)
+        self.found = len(raw) - len(missing)
+        first_seen = np.empty(0, np.int64)
+        if len(missing) and context.shards > 1:
+            ids[missing] = context.far.find(fingerprints[missing], replica.shard)
+            missing = missing[ids[missing] < 0]
+        if len(missing):
+            first_seen = self._resolve_missing(raw, fingerprints, missing)
+        self.first = replica.pages
+        count = len(self.new_urls)
+        event_of = np.searchsorted(self.ends, first_seen, side="right")
+        self.new_by_event = np.bincount(event_of, minlength=len(events)).tolist()
+        replica.columns.reserve(self.first + count + 1)
+        numbers, self.host_names = replica.hosts.resolve(self.new_urls)
+        # Beyond the known pages: seen by what follows here, by nobody else.
+        replica.columns.host[self.first : self.first + count] = numbers
+        self.new_hosts = numbers
+
+    def _resolve_missing(self, raw: Sequence[str], fingerprints: Uint64s, missing: Int64s) -> Int64s:
+        """Find the ids of strings that are no page's URL as they stand; return where new pages are seen first."""
+        context, replica, shards = self.context, self.context.replica, self.context.shards
+        once, same_as = in_order(fingerprints[missing])
+        at = missing[once]
+        texts = [raw[i] for i in at.tolist()]
+        urls = replica.hosts.canonical_urls(texts, context.limits.url_bytes_max)
+        hashed, pages = fingerprints[at], np.full(len(at), UNKNOWN)
+        rewritten = [i for i, (text, url) in enumerate(zip(texts, urls, strict=True)) if url is not text]
+        if rewritten:
+            bad = [i for i in rewritten if urls[i] is None]
+            pages[bad] = BAD_LINK
+            good = [i for i in rewritten if urls[i] is not None]
+            hashed[good] = context.fingerprints.of([urls[i] or "" for i in good])
+            pages[good] = replica.index.find(hashed[good])
+        if shards > 1:
+            for i in np.flatnonzero(pages == UNKNOWN).tolist():
+                url = urls[i] or ""
+                if shard_of(host_of(url), shards) != replica.shard:
+                    pages[i] = context.far.number(url)
+        unknown = np.flatnonzero(pages == UNKNOWN)
+        new, number = (np.arange(len(unknown)),) * 2
+        if rewritten:  # Two strings may be one page.
+            new, number = in_order(hashed[unknown])
+        pages[unknown] = replica.pages + number
+        new = unknown[new]
+        self.new_urls = [urls[i] or "" for i in new.tolist()]
+        self.new_fingerprints = hashed[new]
+        self.ids[missing] = pages[same_as]
+        if shards > 1:
+            far = pages >= FAR
+            context.far.put(fingerprints[at[far]], pages[far])
+        return at[new]
+
+    def _gather(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
+        """Tell pages, seeds, links and deposits apart; which links are distinct and lead elsewhere."""
+        count, ids = len(events), self.ids
+        ends = self.ends
+        starts = np.concatenate(([0], ends[:-1]))
+        paged = np.array([bool(e.url) and not r for e, r in zip(events, repeats, strict=True)], np.bool_)
+        brings = np.array([e.transfer is not None for e in events], np.bool_)
+        own = np.full(count, BAD_LINK)
+        own[paged] = ids[starts[paged]]
+        self.own = own.tolist()
+        self.seeds = {
+            at: ids[starts[at] : ends[at]].tolist()
+            for at in np.flatnonzero(~paged & ~brings & (ends > starts)).tolist()
+        }
+        event = np.repeat(np.arange(count), ends - starts)
+        # Pages of a transfer are distinct: its amounts are put into the order of their ids.
+        self.order = {at: np.argsort(ids[starts[at] : ends[at]]) for at in np.flatnonzero(brings).tolist()}
+        linked = (paged | brings)[event]
+        linked[starts[paged]] = False
+        bad = linked & (ids == BAD_LINK)
+        self.bad_links = np.bincount(event[bad], minlength=count).tolist()
+        linked &= ~bad & (ids != own[event])
+        pairs = distinct(event[linked] << ID_BITS | ids[linked])
+        self.far_links: list[Int64s] = []
+        if self.context.shards > 1:
+            away = (pairs & FAR) != 0
+            self.far_links = _by_event(pairs[away] & (FAR - 1) | pairs[away] >> ID_BITS << ID_BITS, count)
+            pairs = pairs[~away]
+        self.links, self.event_of = pairs & ID_MASK, pairs >> ID_BITS
+        self.edges = np.searchsorted(self.event_of, np.arange(count + 1)).tolist()
+        self.packed_links = self.links.astype("<i8").tobytes()
+        if self.context.rules.inflow:
+            domains = self.context.replica.hosts.domains_with(self.host_names)
+            host = self.context.replica.columns.host
+            own_host = host[np.where(own >= 0, own, 0)][self.event_of]
+            self.across = domains[host[self.links]] != domains[own_host]
+
+
+def in_order(values: Uint64s) -> tuple[Int64s, Int64s]:
+    """Return the places of distinct values, in order of first sight; and of each value which of these it is.
+
+    >>> in_order(np.array([7, 3, 7, 1], np.uint64))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
+    """
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[inverse]
+
+
+def distinct(numbers: Int64s) -> Int64s:
+    """Return each number >= 0 once, increasing: `np.unique`, which hashes, takes ten times as long."""
+    ordered = np.sort(numbers)
+    once: Int64s = ordered[np.diff(ordered, prepend=-1) != 0]
+    return once
+
+
+def _by_event(pairs: Int64s, count: int) -> list[Int64s]:
+    """Split increasing pairs of an event's place and a number into the numbers of each event."""
+    numbers = pairs & ID_MASK
+    edges = np.searchsorted(pairs >> ID_BITS, np.arange(count + 1)).tolist()
+    return [numbers[a:b] for a, b in pairwise(edges)]

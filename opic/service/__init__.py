@@ -1,0 +1,1 @@
+"""The service as one object: store, log, worker and what the endpoint asks of them."""

@@ -1,0 +1,497 @@
+"""The whole service as one object: the store, the log, the worker process, and what the endpoint asks of them."""
+
+import logging
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, TypeVar
+
+from opic.errors import BadInput, DiskFull, NotBuiltYet, Refused, StoreError, StoreUnavailable
+from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier.admission import Admission
+from opic.ingest import Writer
+from opic.ingest.dead_letters import Letters, StoredLetters
+from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall, Log, Positions
+from opic.ingest.worker import LogSource, work
+from opic.model.cash import CLASSES_MAX, MILLION
+from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
+from opic.model.events import CLASSIFIED_MAX, EventLimits, encode_ids, encode_seeds
+from opic.query.convergence import Convergence
+from opic.query.explain import explain
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.service.embedded import EmbeddedServer, disk_full
+from opic.settings import Settings
+from opic.store import connect
+from opic.store.durability import Durability
+from opic.urls.canonical import canonical_url
+
+log = logging.getLogger("opic.service")
+
+ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
+EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
+POLL_SECONDS = 0.005
+ROUGH_SECONDS = 0.5  # How old a lag may be that only keeps a topic from growing without end.
+SUPERVISE_SECONDS = 0.2
+RESTART_FIRST_SECONDS = 0.2
+RESTART_MAX_SECONDS = 10.0
+HEALTHY_SECONDS = 10.0  # Nothing ended for so long: the next end is a new story, and its first wait is short again.
+STOP_SECONDS = 30.0
+
+
+class Judged(Protocol):
+    """What became of a call's elements; the good ones, encoded, among it."""
+
+    values: list[bytes]
+
+
+J = TypeVar("J", bound=Judged)
+
+
+class Backend:
+    """An open store with its log, its queries and its frontier. It starts nothing by itself."""
+
+    def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
+        """Open the store at `url`.
+
+        Raises:
+            StoreError: it can't be used; see `Shard.open`.
+        """
+        self.settings = settings
+        asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        shards = settings.shards_made
+        durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+        self.crawl = Crawl.open(
+            asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability
+        )
+        self.shard = self.crawl.shards[0]  # Beside which the log is.
+        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
+        self._rough_lag = (float("-inf"), 0)
+        self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
+        self.mirror = Snapshots(self.crawl)
+        self.query = Query(self.crawl, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
+        self.curve = Convergence(self.crawl, self.query, self.disk_full)
+        self.admission = Admission(self.crawl)
+        politeness = PolitenessSettings(
+            settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight
+        )
+        self.frontier = Frontier(
+            self.crawl,
+            politeness,
+            settings.discovery_weight,
+            share=settings.discovery_share,
+            admission=self.admission,
+        )
+
+    @cached_property
+    def log(self) -> Log:
+        """What events are accepted into; Kafka is asked once somebody wants it, and questions about pages do not."""
+        if self.settings.kafka_bootstrap is None:
+            return self._stored_log
+        from opic.ingest.kafka import KafkaCluster, KafkaLog
+
+        return KafkaLog(KafkaCluster(self.settings), self.crawl, self._stored_log)
+
+    @cached_property
+    def letters(self) -> Letters:
+        """Where dead letters are: on their topic with Kafka, else in the store."""
+        if self.settings.kafka_bootstrap is None:
+            return StoredLetters(self.crawl, self._stored_log)
+        from opic.ingest.kafka import KafkaCluster
+        from opic.ingest.kafka.dead_letter_topic import TopicLetters
+
+        return TopicLetters(KafkaCluster(self.settings), self.crawl)
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
+        """Put checked records into the log, durably.
+
+        Args:
+            values: encoded records.
+            kind: one of opic.ingest.event_log.RECORD_KINDS.
+            time_us: the records' time; now if None.
+
+        Returns:
+            For each partition that got some, the offset after the last one.
+
+        Raises:
+            DiskFull: nothing was taken.
+            StoreUnavailable: the store is away, or OPIC_MAX_LAG records wait already.
+        """
+        self.check_room()
+        self._check_lag(len(values))
+        with self._durably():
+            return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+
+    @contextmanager
+    def _durably(self) -> Iterator[None]:
+        """Let what is appended inside be durable, as OPIC_WAIT_REPLICAS has it, before anybody is told; Kafka is."""
+        waits = self.log is self._stored_log and self.shard.durability.wanted
+        run_id = self.shard.run_now() if waits else b""
+        yield
+        if waits:
+            self.shard.barrier(run_id)
+
+    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], J]) -> J:
+        """Put the events of a call into the log once, however often and from wherever it comes within a day.
+
+        A repeat is judged as the call was when it first came, by its time and its limits: so it finds the same events
+        and the same answer, and where the first one broke off in the middle only the rest is put into the log.
+
+        Args:
+            call: which.
+            judge: checks the call's elements as of a time, by limits.
+
+        Raises:
+            KeyReused: the key came with another body.
+            StoreUnavailable: as `accept`; or too many keys are remembered.
+        """
+        while True:
+            begun = self.log.begun(call)
+            terms = begun.terms if begun else AppendTerms(time.time_ns() // 1000, self.settings.limits())
+            judged = judge(terms.time_us, terms.limits)
+            left = len(judged.values) - (begun.done if begun else 0)
+            if left or begun is None:
+                self.check_room()
+            if left:
+                self._check_lag(left)
+            with self._durably():
+                done = self.log.append_once(call, judged.values, begun, terms)
+            if done:
+                return judged
+
+    def disk_full(self) -> str | None:
+        """Return why nothing may be written to an embedded store now, or None."""
+        return disk_full(self.settings.data_dir()) if self.settings.embedded else None
+
+    def check_room(self) -> None:
+        """Refuse to go on to a write that the disk has no room for.
+
+        Raises:
+            DiskFull: with what to do.
+        """
+        if (reason := self.disk_full()) is not None:
+            raise DiskFull(f"{reason}; writing then goes on by itself")
+
+    def _check_lag(self, more: int) -> None:
+        at, waiting = self._rough_lag
+        if isinstance(self.log, EventLog) or time.monotonic() - at > ROUGH_SECONDS:
+            waiting = self.lag()
+        if waiting + more > self.settings.max_lag:
+            raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
+
+    def seed(self, urls: Sequence[str]) -> dict[str, int]:
+        """Make pages known, through the log like everything that moves cash, and wait until they are.
+
+        Returns:
+            "known": how many of the distinct URLs were known already; "new": how many were not.
+
+        Raises:
+            BadUrl: one of them can't be taken; none is.
+        """
+        distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
+        if not distinct:
+            return {"known": 0, "new": 0}
+        known = sum(place is not None for place in self.crawl.ids_of(distinct))
+        self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
+        return {"known": known, "new": len(distinct) - known}
+
+    def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> int:
+        """Define the classes of pages, in the place of those before, through the log like everything that moves cash.
+
+        Weights take effect at once. Pages known by then are classified anew by records that are accepted here too.
+
+        Args:
+            classes: all that are to be, in order.
+            settle: lets records below a position take effect, or waits until they have; `await_effect` if None.
+
+        Returns:
+            How many pages will be classified anew.
+
+        Raises:
+            BadInput: the payout is continuous.
+            NotBuiltYet: the crawl has many shards.
+            Refused: there is no place for so many, or no cash for so much weight.
+        """
+        settle = settle or self.await_effect
+        if len(self.crawl) > 1:
+            raise NotBuiltYet(
+                f"classes of pages are not built yet for a crawl of {len(self.crawl)} shards: their weights would have "
+                "to change in all of them at once"
+            )
+        if not self.log.single:
+            raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
+        if self.shard.rules.continuous:
+            raise BadInput(NO_WEIGHTS)
+        (replica,) = self.crawl.follow()
+        last = replica.classes.redefined(classes, replica.books.known_by)
+        settle(self.accept([encode_classes(classes)], "classes"))
+        found = self.crawl.follow()[0].classes
+        if [one for _, one in found.placed] != [one for _, one in last.placed]:
+            raise Refused(
+                "the classes were accepted, but do not hold: somebody else defined others at the same time, or their "
+                "weights would grant known pages more than a shard has; ask for those that hold, and try again"
+            )
+        known = len(replica)
+        ranges = range(0, known, CLASSIFIED_MAX)
+        records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
+        if records:
+            end = self.accept(records, "classify")
+            if settle != self.await_effect:
+                settle(end)
+        return known
+
+    def settle_here(self, positions: Positions) -> None:
+        """Let the records of the store's log below a position take effect in this process, where no service runs."""
+        assert isinstance(self.log, EventLog)
+        writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
+        work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
+        writer.drain()
+
+    def classes(self) -> dict[str, object]:
+        """Return the classes that are defined, in order, with their pages and their shares of each grant."""
+        found, books = self.crawl.follow()[0].classes, self.crawl.totals()
+        weights = [MILLION + extra for extra in books.extra]
+        granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
+
+        def counts(slots: Sequence[int]) -> dict[str, object]:
+            share = sum(weights[slot] * books.live_of(slot) for slot in slots) / granted
+            pages, read = sum(map(books.live_of, slots)), sum(map(books.open_of, slots))
+            return {"known_pages": pages, "read_pages": read, "grant_share": share}
+
+        defined = [slot for slot, _ in found.placed]
+        rest = [slot for slot in range(CLASSES_MAX) if slot not in defined]
+        return {
+            "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
+            OTHERS: {"weight": 1.0, **counts(rest)},
+        }
+
+    def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
+        """Return once all records below the positions have taken effect."""
+        deadline = time.monotonic() + seconds
+        for partition, offset in positions.items():
+            while self.crawl.resume(partition) < offset:
+                if time.monotonic() > deadline:
+                    raise StoreUnavailable(
+                        f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags"
+                    )
+                time.sleep(POLL_SECONDS)
+
+    def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
+        """Say why a page has its score, and under "frontier" why it is next or not; None for one never seen.
+
+        Raises:
+            BadInput: the URL, the policy or the window can't be taken.
+        """
+        found = explain(self.query, url, policy, window)
+        return found and {**found, "frontier": self.frontier.explain(url, self.settings.max_url_bytes)}
+
+    def lag(self) -> int:
+        """Return how many accepted records have not taken effect yet."""
+        # The ends first: where it says 0, all that had been accepted before has taken effect.
+        lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
+        self._rough_lag = (time.monotonic(), lag)
+        return lag
+
+    def undone(self) -> tuple[int, int]:
+        """Return how many accepted records have not taken effect yet, and how many entries shards owe each other."""
+        # In this order: a record that takes effect in between has put its entries into outboxes by then.
+        return self.lag(), self.crawl.undelivered()
+
+    def stats(self) -> dict[str, object]:
+        """Return the counts of the service."""
+        lag = self.lag()  # The older number: where it is 0, the counts hold all that had been accepted.
+        return {**self.query.stats(), "lag": lag}
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        if (reason := self.disk_full()) is not None:
+            return reason
+        try:
+            self.waits_for = "the store" if self.settings.kafka_bootstrap is None else "Kafka"
+            ends = self.log.ends()
+            self.waits_for = "the store"
+            for partition in ends:
+                self.crawl.resume(partition)
+        except StoreError as error:
+            return str(error)
+        return None
+
+    def start(self) -> None:
+        """Keep the curve, and the replicas near the heads of their journals, until `close`."""
+        self.curve.start()
+        self.crawl.keep_following()
+
+    def close(self) -> None:
+        """Let go of all connections."""
+        self.curve.close()
+        self.crawl.close()
+        self.shard.client.close()
+        self._stored_log.close()
+        if "log" in vars(self):  # Was asked for.
+            self.log.close()
+
+
+class StandingService:
+    """The endpoint's part of a service whose store, and Kafka, run elsewhere, as do its workers.
+
+    Use as a context manager; `backend` is open inside.
+    """
+
+    backend: Backend
+
+    def __init__(self, settings: Settings) -> None:
+        """Nothing is opened yet."""
+        self.settings = settings
+
+    def __enter__(self) -> "StandingService":
+        """Open the store, and Kafka where it is set."""
+        self.backend = Backend(self.settings, self.settings.store)
+        try:
+            self.backend.log.ends()
+        except BaseException:
+            self.backend.close()
+            raise
+        self.backend.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Let go of them."""
+        self.backend.close()
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        return self.backend.not_ready()
+
+
+class EmbeddedService:
+    """The bundled store and a worker process, started, watched and ended together.
+
+    Use as a context manager; `backend` is open inside.
+    """
+
+    backend: Backend
+
+    def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True) -> None:
+        """Nothing is started yet.
+
+        Args:
+            settings: of the service.
+            worker: start the worker process; without it, whoever opened this lets the records take effect.
+            create: make the crawl if it is not there; else that is an error.
+        """
+        self.settings, self._create = settings, create
+        self.server = EmbeddedServer(settings.data_dir())
+        self._with_worker = worker
+        self._worker: subprocess.Popen[bytes] | None = None
+        self._done = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "EmbeddedService":
+        """Start the store, open it, start the worker."""
+        with self._stack as stack:
+            stack.callback(self.server.stop)  # First: an interrupt may come at any moment from here on.
+            self.server.start()
+            if (full := disk_full(self.server.data)) is not None:
+                log.warning("%s; until then nothing is accepted", full)
+            self.backend = Backend(self.settings, self.server.url, create=self._create)
+            stack.callback(self.backend.close)
+            if self._with_worker:
+                self._start_worker()
+                self.backend.start()
+            self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
+            self._watcher.start()
+            stack.callback(self._stop_worker)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """End the worker, then the store."""
+        self._stack.close()
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        reason = self.backend.disk_full()
+        if reason is None and self._with_worker and (self._worker is None or self._worker.poll() is not None):
+            return "the worker is not running; it is being started"
+        return reason or self.backend.not_ready()
+
+    def _start_worker(self) -> None:
+        environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url, "OPIC_CHILD": "1"}
+        environment["OPIC_DATA"] = str(self.server.data)  # Whose disk it looks at.
+        environment.pop("OPIC_API_TOKEN", None)
+        # The service may have been started from anywhere: the child imports what we imported.
+        root = str(Path(__file__).parent.parent)
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
+        self._worker = subprocess.Popen(
+            [sys.executable, "-P", "-m", "consumers.crawl_events"],  # -P: not what lies in the working directory.
+            env=environment,
+            start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
+            stdin=subprocess.DEVNULL,
+        )
+
+    def _stop_worker(self) -> None:
+        self._done.set()
+        if self._watcher is not None:
+            self._watcher.join()
+        if self._worker is not None and self._worker.poll() is None:
+            self._worker.terminate()
+            try:
+                self._worker.wait(STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                log.error(
+                    "the worker did not end within %.0f s; killing it: the store knows how far it got", STOP_SECONDS
+                )
+                self._worker.kill()
+                self._worker.wait()
+
+    def _watch(self) -> None:
+        """Start the store or the worker again when one ends by itself."""
+        wait, ended = RESTART_FIRST_SECONDS, time.monotonic()
+        while not self._done.wait(SUPERVISE_SECONDS):
+            server, worker = self.server.process, self._worker
+            try:
+                if server is not None and server.poll() is not None:
+                    full = disk_full(self.server.data)
+                    why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"
+                    log.error("the store ended (exit %s); starting it again%s", server.returncode, why)
+                    self.server.start_server()
+                elif worker is not None and worker.poll() is not None:
+                    log.error("the worker ended (exit %s); starting it again", worker.returncode)
+                    self._start_worker()
+                else:
+                    if time.monotonic() - ended > HEALTHY_SECONDS:
+                        wait = RESTART_FIRST_SECONDS
+                    continue
+            except (OSError, StoreError) as error:
+                log.error("that failed: %s", error)
+            if self._done.wait(wait):
+                return
+            wait, ended = min(2 * wait, RESTART_MAX_SECONDS), time.monotonic()
+
+
+def open_backend(settings: Settings, stack: ExitStack) -> Backend:
+    """Open the store that the settings name, for a command that asks a question.
+
+    An embedded store is asked where its service runs it; where none runs, it is started for as long as `stack` lives.
+    """
+    if not settings.embedded:
+        backend = Backend(settings, settings.store, create=False)
+        stack.callback(backend.close)
+        return backend
+    running = EmbeddedServer.running(settings.data_dir())
+    if running is not None:
+        backend = Backend(settings, running, create=False)
+        stack.callback(backend.close)
+        return backend
+    if not (settings.data_dir() / "store").is_dir():
+        raise StoreError(f"no embedded store in {settings.data_dir()}: make one with `opic serve --embedded`")
+    return stack.enter_context(EmbeddedService(settings, worker=False, create=False)).backend

@@ -1,0 +1,1 @@
+"""URLs: the canonical form, many at once, rules and what traps look like."""

@@ -1,0 +1,198 @@
+"""Rules of an operator: which URLs may be suggested. They are tried in order, and the first that matches decides.
+
+Rules are for suggestions only. A page that is denied stays known, keeps its cash and is linked to as before; it is not
+offered while the rule stands.
+
+URLs are hostile and patterns may be long, so nothing here backtracks: a pattern is cut at its stars, and each piece is
+looked for behind the one before it. That is right for patterns as in robots.txt, where a star is all there is.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+from opic.errors import BadInput
+from opic.urls.canonical import canonical_host, host_of, shown
+
+RULES_MAX: Final = 1_000
+PATTERN_BYTES_MAX: Final = 512
+NOTE_CHARS_MAX: Final = 200
+EFFECTS: Final = ("allow", "deny")
+FIELDS: Final = ("effect", "host", "domain", "path", "query", "note")
+
+
+def pieces_of(pattern: str) -> tuple[tuple[str, ...], bool]:
+    """Cut a pattern at its stars; tell whether it ends where the text has to end.
+
+    >>> pieces_of("/a**b*c$"), pieces_of("*.pdf")
+    ((('/a', 'b', 'c'), True), (('', '.pdf'), False))
+    """
+    whole = pattern.endswith("$")
+    first, *others = pattern.removesuffix("$").split("*")
+    if not others:
+        return (first,), whole
+    return (first, *(piece for piece in others[:-1] if piece), others[-1]), whole
+
+
+def matches(pieces: Sequence[str], whole: bool, text: str) -> bool:
+    """Tell whether a text begins as a pattern says, whose stars stand for any characters; see RFC 9309, section 2.2.3.
+
+    Each piece is taken at its first place behind the one before. No later place could do better: it would leave less
+    of the text to the pieces that follow. So the text is walked through once, whatever the pattern.
+
+    Args:
+        pieces: what stands between the stars.
+        whole: the text ends with the last piece.
+        text: path and query of a URL.
+
+    >>> matches(*pieces_of("/a*b$"), "/a-b-b"), matches(*pieces_of("/a*b$"), "/a-b-c")
+    (True, False)
+    """
+    first, last = pieces[0], pieces[-1]
+    if not text.startswith(first):
+        return False
+    at = len(first)
+    if len(pieces) == 1:
+        return not whole or at == len(text)
+    for piece in pieces[1:-1]:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    if whole:
+        return len(text) - len(last) >= at and text.endswith(last)
+    return text.find(last, at) >= 0
+
+
+@dataclass(frozen=True, slots=True)
+class UrlRule:
+    """What a rule asks of a URL: all that is given has to hold. One that asks nothing is for all URLs."""
+
+    effect: str  # "allow" or "deny".
+    host: str | None = None  # This host alone.
+    domain: str | None = None  # This host or domain, with all below it.
+    path: str = "/"  # Path and query begin so; "*" is any characters, "$" at the end is the end.
+    query: bool | None = None  # With a query, without one, or either.
+    note: str = ""  # For people.
+
+    def shown(self) -> dict[str, Any]:
+        """Return it in the form in which it is given."""
+        plain = UrlRule(self.effect)
+        return {
+            name: value for name, value in asdict(self).items() if value != getattr(plain, name) or name == "effect"
+        }
+
+
+@dataclass(frozen=True)
+class RuleBook:
+    """Rules in their order, found by host: most rules are for one site, and cost nothing elsewhere."""
+
+    rules: tuple[UrlRule, ...] = ()
+    _hosts: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _domains: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _everywhere: list[int] = field(default_factory=list, init=False, repr=False, compare=False)
+    _pieces: list[tuple[tuple[str, ...], bool]] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Sort the rules by what they are for."""
+        for number, rule in enumerate(self.rules):
+            self._pieces.append(pieces_of(rule.path))
+            if rule.host is not None:
+                self._hosts.setdefault(rule.host, []).append(number)
+            elif rule.domain is not None:
+                self._domains.setdefault(rule.domain, []).append(number)
+            else:
+                self._everywhere.append(number)
+
+    def of_host(self, host: str) -> tuple[int, ...]:
+        """Return the numbers of the rules that may match URLs of a host, in order."""
+        host = host.removesuffix(".")  # The root's own dot: the same site, by another name.
+        found = [*self._everywhere, *self._hosts.get(host, ())]
+        if self._domains:
+            name = host
+            while True:
+                found += self._domains.get(name, ())
+                _, dot, name = name.partition(".")
+                if not dot:
+                    break
+        return tuple(sorted(found))
+
+    def allows_all(self, host: str) -> bool:
+        """Tell whether a rule allows a host as a whole, before any denies as much."""
+        whole = (self.rules[number] for number in self.of_host(host))
+        return next((rule.effect == "allow" for rule in whole if rule.path == "/" and rule.query is None), False)
+
+    def first(self, url: str, among: Sequence[int] | None = None) -> int | None:
+        """Return the number of the rule that decides about a canonical URL, or None.
+
+        Args:
+            url: canonical.
+            among: the rules of its host, where they are known already.
+        """
+        numbers = self.of_host(host_of(url)) if among is None else among
+        if not numbers:
+            return None
+        text = url[url.index("/", url.index("//") + 2) :]
+        has_query = "?" in text
+        for number in numbers:
+            wanted = self.rules[number].query
+            if (wanted is None or wanted == has_query) and matches(*self._pieces[number], text):
+                return number
+        return None
+
+
+def check_rules(given: object) -> tuple[UrlRule, ...]:
+    """Check rules as they come from JSON, in their order.
+
+    Raises:
+        BadInput: something can't be taken; it names the rule, the value and the limit.
+
+    >>> check_rules([{"effect": "deny", "domain": "Example.org", "path": "/cal*"}])
+    (Rule(effect='deny', host=None, domain='example.org', path='/cal*', query=None, note=''),)
+    """
+    if not isinstance(given, Sequence) or isinstance(given, str | bytes):
+        raise BadInput("rules: a list of rules is wanted, each with effect and what it is for")
+    if len(given) > RULES_MAX:
+        raise BadInput(f"{len(given):,} rules is over the limit of {RULES_MAX:,}")
+    return tuple(_check_rule(f"rule {number}", one) for number, one in enumerate(given))
+
+
+def _check_rule(name: str, given: object) -> UrlRule:
+    if not isinstance(given, Mapping):
+        raise BadInput(f"{name}: an object with effect and what it is for is wanted")
+    if unknown := [str(key) for key in given if key not in FIELDS]:
+        raise BadInput(f"{name} has no {shown(unknown[0])}: there are {', '.join(FIELDS)}")
+    if (effect := given.get("effect")) not in EFFECTS:
+        raise BadInput(f"{name}: effect {shown(str(effect))} is neither allow nor deny")
+    host, domain = (_host(name, kind, given.get(kind)) for kind in ("host", "domain"))
+    if host is not None and domain is not None:
+        raise BadInput(f"{name}: give host, which is one host alone, or domain, with all below it, not both")
+    query, note = given.get("query"), given.get("note", "")
+    if query is not None and not isinstance(query, bool):
+        raise BadInput(f"{name}: query {shown(str(query))} is neither true (with one) nor false (without)")
+    if not isinstance(note, str) or len(note) > NOTE_CHARS_MAX or not note.isprintable():
+        raise BadInput(f"{name}: note is a line of up to {NOTE_CHARS_MAX} characters")
+    return UrlRule(effect, host, domain, _path(name, given.get("path", "/")), query, note)
+
+
+def _host(name: str, kind: str, given: object) -> str | None:
+    if given is None:
+        return None
+    if not isinstance(given, str):
+        raise BadInput(f"{name}: {kind} {shown(str(given))} is no text")
+    try:
+        return canonical_host(given).removesuffix(".")
+    except BadInput as error:
+        raise BadInput(f"{name}: {error}") from None
+
+
+def _path(name: str, given: object) -> str:
+    if not isinstance(given, str) or not 0 < len(given) <= PATTERN_BYTES_MAX:
+        raise BadInput(f"{name}: path is a pattern of 1 to {PATTERN_BYTES_MAX} characters")
+    if given[0] not in "/*":
+        raise BadInput(f"{name}: path {shown(given)} begins neither with / nor with *, so no URL would match")
+    if not given.isascii() or not given.isprintable() or " " in given or "#" in given:
+        raise BadInput(
+            f"{name}: path {shown(given)}: write it as in a canonical URL, percent-encoded and without fragment"
+        )
+    return given

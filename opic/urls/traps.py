@@ -1,0 +1,261 @@
+"""Spider traps: what keeps a site that makes up pages from swallowing a crawl, without any rule of an operator.
+
+Two things are looked at. The *shape* of a URL tells endless ways of writing the same pages: very long ones, paths that
+are deep or go round (/a/b/a/b/a/b), many parameters, calendars that run on. A page of such a shape is held back. And a
+site that *grows* is given less of the crawler's time: of the last WINDOW suggestions at most a share may be of one
+large host, the rule of Bar-Yossef, Kanungo, Krauthgamer, "Approximating the influence of web pages by focused
+sampling" (2005), section 4.3, whose walk keeps "the hosts of the last L pages" and leaves a host that exceeds L/2, with
+L = 100; and a smaller share of a site that was read beyond what other sites' links have paid it. As the walk there goes
+on where no other host is known, a crawler that would get nothing else gets pages of these.
+
+Page counts alone prove nothing: each page that becomes known is granted cash, so a site that makes up pages has as
+much importance a page as any. What it can't make up is cash that comes from other registered domains, the in-flow.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from enum import IntEnum
+from typing import Any, Final
+
+import numpy as np
+
+from opic.errors import BadInput
+from opic.urls.canonical import shown
+from opic.urls.url_batch import UrlBatch
+
+WINDOW: Final = 100  # Suggestions that are remembered, the paper's L.
+PAGES_A_GRANT: Final = 100  # What a grant's worth of cash from other sites earns a site, in pages to read.
+TEMPLATES_MAX: Final = 100_000  # Calendars that are counted at once, some 10 MB; then those with fewest dates go.
+NUMBER_MAX: Final = 1_000_000_000
+# A date, for whoever writes URLs: 2031-07, 2031/7/1, 1-7-2031, year=2031, date=20310701. Eight digits alone are more
+# often the number of a page. Every part is of a few characters at most, so a search is one walk.
+_date = re.compile(
+    r"(?<![0-9A-Z%])(?:"
+    r"(?P<a>1[0-9]{3}|2[01][0-9]{2})(?P<s>[-/])(?:1[0-2]|0?[1-9])(?:(?P=s)(?:3[01]|[12][0-9]|0?[1-9]))?"
+    r"|(?:3[01]|[12][0-9]|0?[1-9])(?P<t>[-/])(?:3[01]|[12][0-9]|0?[1-9])(?P=t)(?P<b>1[0-9]{3}|2[01][0-9]{2})"
+    r"|(?<=[?&;])(?:year|yr|y)=(?P<c>1[0-9]{3}|2[01][0-9]{2})"
+    r"|(?<=[?&;])(?:date|day|dt|d|from|to|start|end)=(?P<d>1[0-9]{3}|2[01][0-9]{2})"
+    r"(?:1[0-2]|0[1-9])(?:3[01]|[12][0-9]|0[1-9])"
+    r")(?![0-9A-Z])",
+    re.IGNORECASE,
+)
+_has_year = re.compile("(?<![0-9])[12][0-9]{3}").search  # Most URLs have none.
+_ends_path = re.compile(r"/?(?:(?:index|default)?\.[a-z0-9]{1,5})?(?:\?|$)", re.IGNORECASE).match
+_part_of_date = re.compile(r"(?<=[?&;])(month|mon|m|day|d|week|w|year|yr|y)=[0-9]{1,4}(?![0-9])", re.IGNORECASE)
+
+
+class Verdict(IntEnum):
+    """What is said of a page; one byte each. From DENIED on it is not offered."""
+
+    FREE = 0
+    ALLOWED = 1  # By a rule: its shape does not count.
+    DENIED = 2
+    LONG = 3
+    DEEP = 4
+    ROUND = 5
+    PARAMETERS = 6
+    FAR_DATE = 7
+    CALENDAR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Traps:
+    """Thresholds. 0 turns one off; `on` all of them."""
+
+    on: bool = True
+    url_bytes: int = 1_024  # Longer URLs are held back.
+    segments: int = 20  # Deeper paths are.
+    repeats: int = 4  # As are those where the same segments follow each other so often.
+    parameters: int = 20  # More in a query.
+    years_ahead: int = 2  # Dates further ahead than the end of the year that many years from now.
+    dates: int = 1_000  # Of pages that differ only in a date, those after so many.
+    host_pages: int = 1_000  # A host with more known pages is large:
+    host_share: float = 0.5  # of the last WINDOW suggestions, at most this share is of it.
+    site_reads: int = 10_000  # A site read more often than this, and than others' links pay for, has outgrown them:
+    site_share: float = 0.1  # of the last WINDOW suggestions, at most this share is of it.
+
+    def shown(self) -> dict[str, Any]:
+        """Return it in the form in which it is given."""
+        return asdict(self)
+
+    def effect(self, verdict: Verdict) -> str:
+        """Say why a page of this verdict is held back."""
+        return {
+            Verdict.LONG: f"the URL is over {self.url_bytes:,} bytes long",
+            Verdict.DEEP: f"the path has over {self.segments:,} segments",
+            Verdict.ROUND: f"the same segments of the path follow each other {self.repeats} times or more",
+            Verdict.PARAMETERS: f"the query has over {self.parameters:,} parameters",
+            Verdict.FAR_DATE: f"its date is more than {self.years_ahead} years ahead",
+            Verdict.CALENDAR: f"{self.dates:,} pages that differ from it only in a date were known before",
+        }[verdict]
+
+
+def check_traps(given: object) -> Traps:
+    """Check thresholds as they come from JSON; those that are left out are the default ones.
+
+    Raises:
+        BadInput: something can't be taken; it names the threshold, the value and the limit.
+
+    >>> check_traps({"segments": 12}).segments
+    12
+    """
+    if not isinstance(given, Mapping):
+        raise BadInput("traps: an object with thresholds is wanted")
+    known = {one.name: one.default for one in fields(Traps)}
+    if unknown := [str(key) for key in given if key not in known]:
+        raise BadInput(f"traps has no {shown(unknown[0])}: there are {', '.join(known)}")
+    for name, value in given.items():
+        least: object = known[name]
+        if isinstance(least, bool):
+            if not isinstance(value, bool):
+                raise BadInput(f"traps: {name} {shown(str(value))} is neither true nor false")
+        elif isinstance(least, int):
+            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= NUMBER_MAX:
+                raise BadInput(f"traps: {name} {shown(str(value))} is no whole number from 0 (off) to {NUMBER_MAX:,}")
+            if name == "repeats" and value == 1:
+                raise BadInput("traps: repeats 1 would hold back every page: 2 is the least, 0 is off")
+        elif isinstance(value, bool) or not isinstance(value, int | float) or not 1 / WINDOW <= value <= 1:
+            # Below that not one suggestion of WINDOW would be.
+            raise BadInput(f"traps: {name} {shown(str(value))} is no share from {1 / WINDOW} to 1 (off)")
+    return Traps(**given)
+
+
+class Shapes:
+    """Judges URLs by their shape, each once, in the order in which they became known."""
+
+    def __init__(self, traps: Traps, year: int) -> None:
+        """Judge by these thresholds, in this year."""
+        self.traps = traps
+        self._year_max = year + traps.years_ahead if traps.years_ahead else 9_999
+        # Fewer segments than these are neither deep nor can they go round; two slashes more stand before the host.
+        self._slashes_plain = 2 + min(traps.segments or NUMBER_MAX, traps.repeats - 1 if traps.repeats else NUMBER_MAX)
+        self._dates: dict[int, int] = {}  # By the hash of a URL without its dates.
+
+    def judge(self, url: str, *, count: bool = True) -> Verdict:
+        """Return what is said of a canonical URL. Costs about a microsecond.
+
+        Args:
+            url: which.
+            count: it has its turn: its dates count from now on.
+        """
+        traps = self.traps
+        if traps.url_bytes and len(url) > traps.url_bytes:
+            return Verdict.LONG
+        # Most URLs are shallow and have no query; nothing of theirs is cut out.
+        query = url.find("?", 8)
+        if url.count("/") > self._slashes_plain:
+            path = url[url.index("/", 8) + 1 : query if query >= 0 else None]
+            depth = path.count("/") + (not path.endswith("/"))
+            if traps.segments and depth > traps.segments:
+                return Verdict.DEEP
+            if traps.repeats and depth >= traps.repeats and goes_round(path.split("/"), traps.repeats):
+                return Verdict.ROUND
+        if traps.parameters and query >= 0 and url.count("&", query) >= traps.parameters:
+            return Verdict.PARAMETERS
+        if (traps.years_ahead or traps.dates) and _has_year(url, 8):
+            return self._judge_dates(url, query, count=count)
+        return Verdict.FREE
+
+    def judge_all(self, urls: Sequence[str]) -> bytearray:
+        """Return what is said of each, looking only at those that may be of a shape: a fraction of the time."""
+        traps, texts, found = self.traps, UrlBatch(urls), bytearray(len(urls))
+        suspects = texts.slashes() > self._slashes_plain
+        if traps.url_bytes:
+            suspects |= texts.lengths() > traps.url_bytes
+        if traps.parameters:
+            suspects |= texts.ampersands() >= traps.parameters
+        if traps.years_ahead or traps.dates:
+            suspects |= texts.may_be_dated()
+        for at in np.flatnonzero(suspects).tolist():
+            found[at] = self.judge(urls[at])
+        return found
+
+    def _judge_dates(self, url: str, query: int, *, count: bool) -> Verdict:
+        found = list(_date.finditer(url, url.index("/", 8)))
+        if not found:
+            return Verdict.FREE
+        # A page about a span of time has two dates; one of them in reach is enough.
+        if min(int(next(filter(None, match.group("a", "b", "c", "d")))) for match in found) > self._year_max:
+            return Verdict.FAR_DATE
+        last = found[-1]
+        if self.traps.dates and (0 <= query < last.start() or _ends_path(url, last.end())):
+            template = hash(_part_of_date.sub(r"\1=", _date.sub("", url)))
+            dates = self._dates.get(template, 0) + 1
+            if count:
+                self._dates[template] = dates
+                if len(self._dates) > TEMPLATES_MAX:
+                    self._forget()
+            if dates > self.traps.dates:
+                return Verdict.CALENDAR
+        return Verdict.FREE
+
+    def _forget(self) -> None:
+        least = 1
+        while len(self._dates) > TEMPLATES_MAX // 2:
+            self._dates = {template: count for template, count in self._dates.items() if count > least}
+            least *= 2
+
+
+def goes_round(segments: Sequence[str], times: int) -> bool:
+    """Tell whether some segments follow each other so many times. Costs the square of their number at most.
+
+    >>> goes_round(["a", "b", "a", "b", "a", "b"], 3), goes_round(["a", "b", "a", "c", "a", "b"], 3)
+    (True, False)
+    """
+    segments = [segment for segment in segments if segment]  # Slashes in a row are seen on honest sites.
+    if len(set(segments)) > len(segments) - times + 1:  # So many of them would be one.
+        return False
+    for period in range(1, len(segments) // times + 1):
+        same = 0
+        for at in range(period, len(segments)):
+            same = same + 1 if segments[at] == segments[at - period] else 0
+            if same == period * (times - 1):
+                return True
+    return False
+
+
+def outgrown(reads: int, reads_of_others: int, inflow: float, grant: float, traps: Traps) -> bool:
+    """Tell whether a site was read beyond what other sites' links have paid it.
+
+    It may be read `site_reads` times, and PAGES_A_GRANT times more for each grant's worth of cash that came to it from
+    other registered domains. No site is judged before others were read as often: until then there is nobody to pay,
+    and in a crawl of one site there never is.
+
+    Args:
+        reads: pages of the site that were read.
+        reads_of_others: pages of all other sites that were read.
+        inflow: grains that came to the site from others.
+        grant: grains that a page is granted in a round.
+        traps: thresholds.
+
+    >>> outgrown(10_200, 50_000, 1, 1.0, Traps()), outgrown(10_200, 50_000, 3, 1.0, Traps())
+    (True, False)
+    """
+    free = traps.site_reads
+    return 0 < free <= reads_of_others and reads > free + PAGES_A_GRANT * inflow / grant
+
+
+class SuggestionWindow:
+    """The hosts and sites of the last suggestions."""
+
+    def __init__(self, length: int = WINDOW) -> None:
+        """Remember so many suggestions."""
+        self.length = length
+        self._last: deque[tuple[int, str]] = deque()
+        self._counts: Counter[int | str] = Counter()
+
+    def note(self, host: int, site: str) -> None:
+        """Remember a suggestion: the number of its host, and its registered domain."""
+        self._last.append((host, site))
+        self._counts.update((host, site))
+        if len(self._last) > self.length:
+            for key in self._last.popleft():
+                self._counts[key] -= 1
+                if not self._counts[key]:
+                    del self._counts[key]
+
+    def counts(self) -> Mapping[int | str, int]:
+        """Return how many of the last suggestions were of each host, by number, and of each site."""
+        return self._counts

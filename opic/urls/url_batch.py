@@ -1,0 +1,106 @@
+"""Many canonical URLs as one text, of which numpy tells what a look at each would: a tenth of the time."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Int64s = NDArray[np.int64]
+YEAR_DIGITS = 4
+HTTPS = b"https://"
+PLAIN = np.zeros(256, np.bool_)
+PLAIN[list(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_~!$&()*+,;=:@.-/%?")] = True
+
+
+class UrlBatch:
+    """Canonical URLs, which are ASCII, one to a line."""
+
+    def __init__(self, urls: Sequence[str]) -> None:
+        """Put them together."""
+        self.urls = urls
+        self._text = "\n".join(urls)
+        self._bytes = np.frombuffer(self._text.encode("ascii"), np.uint8)
+        ends = np.flatnonzero(self._bytes == ord("\n")) if urls else np.empty(0, np.int64)
+        self._starts = np.concatenate(([0], ends + 1))[: len(urls)]
+        self._ends = np.append(ends, len(self._text))[: len(urls)]
+        self._slashes = np.flatnonzero(self._bytes == ord("/"))
+
+    def __len__(self) -> int:
+        """Count the URLs."""
+        return len(self.urls)
+
+    def authorities(self) -> list[str]:
+        """Return what stands between the slashes of each: user, host and port.
+
+        >>> Texts(["http://a.example/b", "https://b.example:81/"]).authorities()
+        ['a.example', 'b.example:81']
+        """
+        second = np.searchsorted(self._slashes, self._starts) + 1
+        firsts, lasts = self._slashes[second] + 1, self._slashes[second + 1]
+        return [self._text[a:b] for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)]
+
+    def heads(self) -> tuple[Bools, Int64s, Int64s]:
+        """Of any texts: which begin as http or https URLs with a path; where their authority begins and ends."""
+        text, starts, ends = self._bytes, self._starts, self._ends
+        padded = np.zeros(len(text) + len(HTTPS), np.uint8)
+        padded[: len(text)] = text
+        secure = padded[np.minimum(starts + 4, len(text))] == ord("s")
+        is_head = np.ones(len(starts), np.bool_)
+        for at, char in enumerate(b"http"):
+            is_head &= padded[np.minimum(starts + at, len(text))] == char
+        firsts = starts + 4 + secure
+        for char in b"://":
+            is_head &= padded[np.minimum(firsts, len(text))] == char
+            firsts = firsts + 1
+        slashes = np.append(self._slashes, len(text))
+        lasts = slashes[np.searchsorted(slashes[:-1], firsts)]
+        return is_head & (lasts > firsts) & (lasts < ends), firsts, lasts
+
+    def plain(self) -> Bools:
+        """Of any texts: which have only characters that a path and a query have as they are, and no dot segments."""
+        text = self._bytes
+        after = np.zeros((2, len(text)), np.uint8)
+        after[0, :-1], after[1, :-2] = text[1:], text[2:]
+        odd = ~PLAIN[text] | ((text == ord("/")) & (after[0] == ord(".")))
+        odd |= (text == ord("%")) & (after[0] == ord("2")) & (after[1] | 0x20 == ord("e"))  # A dot, too.
+        odd &= text != ord("\n")
+        plain: Bools = self._counts(np.flatnonzero(odd)) == 0
+        return plain
+
+    def lengths(self) -> Int64s:
+        """Return how long each is."""
+        lengths: Int64s = self._ends - self._starts
+        return lengths
+
+    def slashes(self) -> Int64s:
+        """Count the slashes of each."""
+        return self._counts(self._slashes)
+
+    def ampersands(self) -> Int64s:
+        """Count the ampersands of each."""
+        return self._counts(np.flatnonzero(self._bytes == ord("&")))
+
+    def _counts(self, places: Int64s) -> Int64s:
+        counts: Int64s = np.searchsorted(places, self._ends) - np.searchsorted(places, self._starts)
+        return counts
+
+    def may_be_dated(self) -> Bools:
+        """Tell which have a year, 1000 to 2999, where that of a date stands: by -, / or after =. All dated ones do.
+
+        >>> Texts(["http://a/2031-07", "http://a/1-7-2031", "http://a/?y=2031", "http://a/2031"]).may_be_dated()
+        array([ True,  True,  True, False])
+        """
+        # Four digits, with room for two characters before them and two after.
+        text = np.zeros(len(self._bytes) + 2 * YEAR_DIGITS, np.uint8)
+        text[YEAR_DIGITS:-YEAR_DIGITS] = self._bytes
+        digit, parted = (text - np.uint8(ord("0"))) < 10, (text == ord("-")) | (text == ord("/"))
+        at = np.flatnonzero((text == ord("1")) | (text == ord("2")))
+        for nth in range(1, YEAR_DIGITS):
+            at = at[digit[at + nth]]
+        after = parted[at + YEAR_DIGITS] & digit[at + YEAR_DIGITS + 1]
+        before = (parted[at - 1] & digit[at - 2]) | (text[at - 1] == ord("="))
+        found = at[after | before] - YEAR_DIGITS
+        dated = np.zeros(len(self.urls), np.bool_)
+        dated[np.searchsorted(self._ends, found)] = True
+        return dated
