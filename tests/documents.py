@@ -31,9 +31,10 @@ from urllib.parse import unquote, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
-from opic.cli.main import app
 from repository import ROOT
 from typer.testing import CliRunner
+
+from opic.cli.main import app
 
 README_URL = "http://127.0.0.1:8080"
 SHELL_FENCES = ("sh", "console")
