@@ -33,7 +33,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "client": ["errors"],  # Crawlers import it: no server, no store.
 }
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "service"]
-MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service"]
+MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "memory", "service"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__init__"] = []  # `import opic` is cheap, and whoever imports it has imported nothing else.
 

@@ -2,7 +2,6 @@
 
 import contextlib
 import errno
-import gc
 import ipaddress
 import math
 import resource
@@ -20,6 +19,7 @@ from fastapi import FastAPI
 
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
+from opic.memory import search_garbage_rarely
 
 BACKLOG: Final = 2_048
 GRACE_SECONDS: Final = 5  # For the requests in hand when told to end.
@@ -191,9 +191,8 @@ def serve(
     """
     if sockets is None:
         sockets = [bind(host, port, token_set=app.state.secured)]
-    # What was made until now stays: looking through it again for garbage would hold up all callers for 50 ms at a time.
-    gc.collect()
-    gc.freeze()
+    # Looking through all objects for garbage would hold up all callers for 50 ms at a time.
+    search_garbage_rarely()
     # A thread that works for many callers lets the loop have its turn sooner than in 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
     make_server(app, replace(limits, connections=make_room(limits.connections))).run(sockets)

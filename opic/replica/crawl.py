@@ -40,6 +40,7 @@ FOLLOW_SECONDS: Final = 0.1  # Between two looks while nobody asks: at full spee
 FOLLOW_SECONDS_MAX: Final = 5.0  # and at most, while the store is away.
 END_SECONDS: Final = 2.0
 ENTRIES_RECOUNTED = 1_000  # By an audit, some 10 ms; with more in flight than that a store hardly stands still.
+RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
 LOOKS_MAX = 5  # In a row that met a store made anew.
 PAGES_AT_ONCE = 1_000  # Of those that are read together, some 10 ms.
 Place = tuple[int, int]  # Where a page is: its shard, and its id there.
@@ -86,6 +87,8 @@ class Crawl:
             Follower(shard.client, shard.keys, replica)
             for shard, replica in zip(self.shards, self.replicas, strict=True)
         ]
+        # URLs that were read of late, as of these loads of the replicas. Replaced as one.
+        self._recent_urls: tuple[list[int], dict[Place, str]] = ([], {})
         # What shards were made with, as of these loads of the replicas. Replaced as one.
         self._made = (self._loads, Fingerprints(self.shards[0].secret))
         self._turn, self._following = threading.Lock(), threading.Lock()
@@ -331,13 +334,26 @@ class Crawl:
         return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures)
 
     def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
-        """Return URLs by place. The places have to be of the same load: ask inside of `steadily`."""
-        wanted: dict[int, list[int]] = {}
-        for number, page in places:
-            wanted.setdefault(number, []).append(page)
+        """Return URLs by place. The places have to be of the same load: ask inside of `steadily`.
+
+        Those that were read a moment ago are still known: a page is judged, then handed out.
+        """
+        loads = [replica.loads for replica in self.replicas]
+        then, recent = self._recent_urls
+        if loads != then or len(recent) > RECENT_URLS_MAX:
+            recent = {}
+            self._recent_urls = loads, recent
+        wanted, found = dict[int, list[int]](), dict[Place, str]()
+        for place in places:
+            if (url := recent.get(place)) is not None:
+                found[place] = url
+            else:
+                wanted.setdefault(place[0], []).append(place[1])
         asked = [(self.shards[number].keys, self.replicas[number], ids) for number, ids in wanted.items()]
-        found = read_urls_of_many(self.client, asked)
-        return {(n, i): url for n, urls in zip(wanted, found, strict=True) for i, url in urls.items()}
+        for number, urls in zip(wanted, read_urls_of_many(self.client, asked) if asked else (), strict=True):
+            for i, url in urls.items():
+                recent[number, i] = found[number, i] = url
+        return found
 
     def urls_in(self, shard: int, ids: range) -> list[str]:
         """Return the URLs of pages that follow each other in a shard; see `urls_of`."""

@@ -11,6 +11,7 @@ An effect's digest is a hash of its bytes, which hold the digest of the one befo
 history, whoever wrote it.
 """
 
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
@@ -209,12 +210,50 @@ def unpack_urls(packed: bytes) -> list[str]:
     Raises:
         StoreDamaged: they can't be unpacked.
     """
-    if not packed:
-        return []
+    return text_of(_unpacked(packed)).split("\n") if packed else []
+
+
+def unpack_lines(packed: bytes) -> list[bytes]:
+    """Return the lines that were packed, for those who want few of them; `text_of` makes one a URL.
+
+    Raises:
+        StoreDamaged: they can't be unpacked.
+    """
+    return _unpacked(packed).split(b"\n") if packed else []
+
+
+def text_of(line: bytes) -> str:
+    """Decode URLs.
+
+    Raises:
+        StoreDamaged: they can't be.
+    """
     try:
-        return zstandard.ZstdDecompressor().decompress(packed, max_output_size=TAIL_BYTES_MAX).decode().split("\n")
-    except (zstandard.ZstdError, UnicodeDecodeError) as error:
-        raise StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup") from error
+        return line.decode()
+    except UnicodeDecodeError as error:
+        raise _damaged(error) from error
+
+
+def _unpacked(packed: bytes) -> bytes:
+    try:
+        found: bytes = _decompressors.mine.decompress(packed, max_output_size=TAIL_BYTES_MAX)
+    except zstandard.ZstdError as error:
+        raise _damaged(error) from error
+    return found
+
+
+def _damaged(error: Exception) -> StoreDamaged:
+    return StoreDamaged(f"a block of URLs is damaged ({error}): restore a backup")
+
+
+class _Decompressors(threading.local):
+    """One for each thread: making one costs as much as unpacking 255 URLs."""
+
+    def __init__(self) -> None:
+        self.mine = zstandard.ZstdDecompressor()
+
+
+_decompressors = _Decompressors()
 
 
 def pack_lines(lines: Sequence[str]) -> bytes:

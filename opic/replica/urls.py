@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from opic.errors import UrlMissing
 from opic.replica.checkpoint import URLS_A_FIELD, url_field
-from opic.replica.effect import unpack_urls
+from opic.replica.effect import text_of, unpack_lines
 from opic.replica.replica import Replica
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
@@ -39,12 +39,12 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
                 block, name, _ = url_field(number * URLS_A_FIELD)
                 pipe.hget(asked[at][0].block(block), name)
             packed: Mapping[tuple[int, int], bytes | None] = dict(zip(wanted, pipe.execute(), strict=True))
-        urls = {key: unpack_urls(value or b"") for key, value in packed.items()}
+        lines = {key: unpack_lines(value or b"") for key, value in packed.items()}
         for at, (keys, _, ids) in enumerate(asked):
             for i in ids:
                 if i not in found[at]:
-                    field = urls[at, i // URLS_A_FIELD]
+                    field = lines[at, i // URLS_A_FIELD]
                     if i % URLS_A_FIELD >= len(field):
                         raise UrlMissing(keys.shard, i)
-                    found[at][i] = field[i % URLS_A_FIELD]
+                    found[at][i] = text_of(field[i % URLS_A_FIELD])
     return found
