@@ -18,7 +18,7 @@ from opic.model.classes import OTHERS
 from opic.model.ledger import BooksAudit
 from opic.model.series import Window
 from opic.query.host_index import Floats
-from opic.query.snapshots import Int64s, Snapshot, Snapshots, View, largest
+from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile
 from opic.replica import Crawl
 from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
@@ -163,17 +163,17 @@ class Query:
             What the policy static says of those that are known; where these are; a time that none of this is older
             than; and such a time of the ranks, where it is another one.
         """
-        found, rows, snapshot = self.mirror.beside(lambda: self.crawl.look(urls))
+        found, rows, ranking = self.mirror.beside(lambda: self.crawl.look(urls))
         places = {url: place for url, place in zip(urls, found, strict=True) if place is not None}
-        as_of, rank_as_of = rows.as_of, None if snapshot.heads == rows.heads else snapshot.as_of
-        if snapshot.books.cuts:  # What pages owe, which is not shown, is the snapshot's too.
-            as_of, rank_as_of = min(as_of, snapshot.as_of), None
-        return self._entries(places, rows, snapshot), places, as_of, rank_as_of
+        as_of, rank_as_of = rows.as_of, None if ranking.heads == rows.heads else ranking.as_of
+        if ranking.books.cuts:  # What pages owe, which is not shown, is the ranking's too.
+            as_of, rank_as_of = min(as_of, ranking.as_of), None
+        return self._entries(places, rows, ranking), places, as_of, rank_as_of
 
-    def _entries(self, places: dict[str, Place], rows: Rows, snapshot: Snapshot) -> dict[str, dict[str, object]]:
+    def _entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking) -> dict[str, dict[str, object]]:
         rules = self.crawl.rules
         books = Books.merged(rows.books, rules)
-        total = snapshot.total_of(books)
+        total = max(books.importance_total(rules.minted) + ranking.overdrawn, 1)
         bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
         names = self.class_names() if any(books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
@@ -204,8 +204,8 @@ class Query:
             else:
                 scores[url] = max(spent + cash, 0)
         if scores:
-            for url, rank in zip(scores, snapshot.ranks(list(scores.values())), strict=True):
-                entries[url] |= {"rank": rank, "percentile": percentile(rank, snapshot)}
+            for url, rank in zip(scores, ranking.ranks(list(scores.values())), strict=True):
+                entries[url] |= {"rank": rank, "percentile": ranking.percentile(rank)}
         return entries
 
     def class_names(self) -> dict[int, str]:
@@ -222,7 +222,7 @@ class Query:
                 continue
             entry["importance"] = float(view.estimates[at])
             (rank,) = view.ranks([view.scores[at]])
-            entry |= {"rank": rank, "percentile": percentile(rank, snapshot)}
+            entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
 
     def history(self, url: str) -> dict[str, object] | None:
         """Return the last measures of a page as of this instant, oldest first, or None for a page never seen.
@@ -301,7 +301,7 @@ class Query:
         if view is None:
             total = snapshot.total
             shares = [min(score / total, 1.0) for score in found]
-            ranks = ranks_of_best(found) if within is None else snapshot.ranks(found)
+            ranks = ranks_of_best(found) if within is None else snapshot.ranking.ranks(found)
         else:
             shares, ranks = found, view.ranks(found)
         places = snapshot.places(positions)
@@ -457,12 +457,6 @@ def ranks_of_best(scores: Sequence[int]) -> list[int]:
     for place, score in enumerate(scores):
         ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
     return ranks
-
-
-def percentile(rank: int, snapshot: Snapshot) -> float:
-    """Return how many in a hundred live pages are no better than the page of a rank: 100 for the best."""
-    live = snapshot.books.live
-    return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
 
 
 def _grains(audit: BooksAudit) -> dict[str, object]:

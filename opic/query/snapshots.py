@@ -39,7 +39,7 @@ REST = 5  # or so many times what it took to make it and to work out what was as
 AGE_SECONDS_MAX = 0.9  # but never longer than this: a second less the time to answer.
 VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
 HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
-COUNTED_MAX = 50  # Ranks of one state that are counted; past it all scores are sorted.
+RANKING_SECONDS = 0.5  # A ranking of a large busy store serves for so long.
 VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
 LOOKS_MAX = 4  # At rows and the state beside them, on a store that moves.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
@@ -138,6 +138,35 @@ class Part:
             return found
 
 
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The scores of all pages of one state: enough to tell the rank of any page. 8 bytes a page."""
+
+    as_of: float  # Unix seconds.
+    heads: list[Head]
+    books: Books  # Of the whole crawl.
+    overdrawn: int  # See `Snapshot.overdrawn`.
+    ascending: Int64s
+
+    def ranks(self, scores: Sequence[int]) -> list[int]:
+        """Return 1 + the number of live pages with a larger H + C, for each score."""
+        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores, np.int64), side="right")
+        return [1 + n for n in larger.tolist()]
+
+    def percentile(self, rank: int) -> float:
+        """Return how many in a hundred live pages are no better than the page of a rank: 100 for the best."""
+        return percentile(rank, self.books.live)
+
+
+def percentile(rank: int, live: int) -> float:
+    """Return how many in a hundred of the live pages are no better than the page of a rank: 100 for the best.
+
+    >>> percentile(1, 200), percentile(200, 200)
+    (100.0, 0.5)
+    """
+    return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """The columns of a crawl. It never changes; what is worked out of them is kept beside them.
@@ -228,11 +257,7 @@ class Snapshot:
     @property
     def total(self) -> int:
         """Sum of the scores of live pages: what a static estimate is a share of."""
-        return self.total_of(self.books)
-
-    def total_of(self, books: Books) -> int:
-        """Return the same sum by the crawl's books of another instant, at least 1."""
-        return max(books.importance_total(self.crawl.rules.minted) + self.overdrawn, 1)
+        return max(self.books.importance_total(self.crawl.rules.minted) + self.overdrawn, 1)
 
     @property
     def scores(self) -> Int64s:
@@ -307,19 +332,14 @@ class Snapshot:
         live: Bools = (self.state & KNOWN_GONE) == Flag.KNOWN
         return live
 
-    def ranks(self, scores: Sequence[int]) -> list[int]:
-        """Return 1 + the number of live pages with a larger H + C, for each score."""
-        # Counting takes 1 ms for a million pages, sorting 40: worth it for many, or on a store that rests.
-        self.kept["counted"] = counted = self.kept.get("counted", 0) + len(scores)
-        if counted <= COUNTED_MAX and "ascending" not in self.kept:
-            return [1 + int(np.count_nonzero(self.scores > score)) for score in scores]
-        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores, np.int64), side="right")
-        return [1 + n for n in larger.tolist()]
-
     @property
-    def ascending(self) -> Int64s:
-        """The scores, sorted."""
-        return self._keep("ascending", lambda: np.sort(self.scores))
+    def ranking(self) -> "Ranking":
+        """The scores of all pages, to tell ranks by."""
+
+        def work_out() -> Ranking:
+            return Ranking(self.as_of, self.heads, self.books, self.overdrawn, np.sort(self.scores))
+
+        return self._keep("ranking", work_out)
 
     @property
     def sites(self) -> "Sites":
@@ -344,6 +364,8 @@ class Snapshots:
         self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._shown: Snapshot | None = None
         self._took_seconds = 0.0  # By the last snapshot.
+        self._ranking: Ranking | None = None
+        self._ranked: list[int] = []  # Loads of the replicas when it was made.
         self._viewed: Snapshot | None = None  # The state that window policies answer from.
         self._view_seconds = 0.0  # What it took to work out a view of a new state.
 
@@ -356,24 +378,35 @@ class Snapshots:
         with self._lock:
             return self._current(age_seconds_max)
 
-    def beside(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Snapshot]:
-        """Return what is asked, its rows, and what to show beside them: the very state, where `fresh` would.
+    def beside(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Ranking]:
+        """Return what is asked, its rows, and ranks: of the very state of the rows, where `fresh` would be.
 
-        Another thread may let the replicas move on between the two; then rows are asked for again, a few times.
+        Another thread may let the replicas move on between the two; then rows are asked for again, a few times. On a
+        large busy store ranks are up to RANKING_SECONDS older.
         """
         for _ in range(LOOKS_MAX):
             found, rows = ask()
-            snapshot = self._shown_beside(rows)
-            if snapshot.heads == rows.heads or len(snapshot) > PAGES_EXACT:
+            ranking = self._ranking_beside(rows)
+            if ranking.heads == rows.heads or len(ranking.ascending) > PAGES_EXACT:
                 break
-        return found, rows, snapshot
+        return found, rows, ranking
 
-    def _shown_beside(self, rows: Rows) -> Snapshot:
+    def _ranking_beside(self, rows: Rows) -> Ranking:
         with self._lock:
-            if self._shown is not None and self._shown.heads == rows.heads and self._still_true(self._shown):
-                self._shown = replace(self._shown, as_of=max(rows.as_of, self._shown.as_of))
-                return self._shown
-            return self._current(AGE_SECONDS_MAX)
+            kept = self._ranking
+            if kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._loads() == self._ranked:
+                return kept
+            shown = self._shown
+            if shown is None or shown.heads != rows.heads or not self._still_true(shown):
+                shown = self._current(AGE_SECONDS_MAX)
+            self._ranked, self._ranking = self._loads(), shown.ranking
+            return self._ranking
+
+    def _serves(self, ranking: Ranking) -> bool:
+        return len(ranking.ascending) > PAGES_EXACT and time.time() - ranking.as_of < RANKING_SECONDS
+
+    def _loads(self) -> list[int]:
+        return [replica.loads for replica in self.crawl.replicas]
 
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of

@@ -23,7 +23,7 @@ from opic.model.events import Record
 from opic.model.ledger import Ledger, LedgerPage
 from opic.model.series import Window
 from opic.query.queries import Ask, ImportanceAnswer, Query
-from opic.query.snapshots import AGE_SECONDS_MAX, COUNTED_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots
+from opic.query.snapshots import AGE_SECONDS_MAX, RANKING_SECONDS, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.store import Shard
@@ -897,12 +897,32 @@ def test_times_are_those_of_the_fetch(valkey: Server) -> None:
     assert answer["last_fetched_at"] == pytest.approx(at, abs=1e-6)
 
 
-def test_a_rank_that_is_counted_is_the_rank_that_is_sorted(valkey: Server) -> None:
+def test_rank_is_one_more_than_the_number_of_larger_scores(valkey: Server) -> None:
     _, query = open_query(valkey, *pep_history()[:3_000])
     snapshot = query.mirror.fresh()
     scores = snapshot.scores[snapshot.scores >= 0].tolist()
-    assert len(scores) > COUNTED_MAX
-    counted = snapshot.ranks(scores[:20]) + snapshot.ranks(scores[20:COUNTED_MAX])
-    assert "ascending" not in snapshot.kept
-    assert snapshot.ranks(scores)[:COUNTED_MAX] == counted
-    assert "ascending" in snapshot.kept
+    wanted = [1 + sum(other > score for other in scores) for score in scores]
+    assert snapshot.ranking.ranks(scores) == wanted
+    assert max(wanted) > 50
+
+
+@pytest.mark.usefixtures("large")
+def test_ranks_of_a_large_busy_store_are_worked_out_twice_a_second(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, query = open_query(valkey, record(0, A, [B]))
+    now = time.time()
+    monkeypatch.setattr("opic.query.snapshots.time.time", lambda: now)
+    (first,) = query.importances([Ask([A])])
+    store.apply(PARTITION, [record(1, C, [A])])
+    (second,) = query.importances([Ask([A, C])])
+    assert isinstance(first, ImportanceAnswer)
+    assert isinstance(second, ImportanceAnswer)
+    assert first.rank_as_of is None
+    assert second.rank_as_of is not None
+    assert second.pages[1] is not None
+    assert second.pages[1]["reads"] == 1
+    now += RANKING_SECONDS
+    (third,) = query.importances([Ask([A, C])])
+    assert isinstance(third, ImportanceAnswer)
+    assert third.rank_as_of is None
