@@ -26,22 +26,30 @@ from typing import Any
 
 import numpy as np
 
-import opic.service.embedded
-from opic.ingest.event_log import EventLog
-from opic.ingest.worker import LogSource, work
-from opic.model.events import EventLimits, Record
 from opic.store import connect
 from opic.store.keys import Keys
 
 try:
     from opic.ingest import Writer
+    from opic.ingest.event_log import EventLog
+    from opic.ingest.worker import LogSource, work
     from opic.memory import give_back_large_arrays, search_garbage_rarely
+    from opic.model.events import EventLimits, Record
     from opic.replica import Crawl
+    from opic.service import embedded
+    from opic.service.service import Backend
 
     PREPARE = (give_back_large_arrays, search_garbage_rarely)  # As the worker's process does.
-except ImportError:  # The commit before the journal.
+except ImportError:  # The commit before the journal, where modules stood in no folders.
+    from opic.events import Limits as EventLimits
+    from opic.events import Record
+    from opic.log import EventLog
     from opic.store.crawl import Crawl
     from opic.store.writer import Writer
+    from opic.worker import LogSource, work
+
+    from opic import embedded
+    from opic.service import Backend
 
     PREPARE = ()
 
@@ -116,8 +124,8 @@ class Driver:
             server: program to run in the place of the bundled server.
         """
         if server is not None:
-            opic.service.embedded.get_binary_path = lambda: server  # type: ignore[assignment, attr-defined]
-        self.server = opic.service.embedded.EmbeddedServer(Path(data))
+            embedded.get_binary_path = lambda: server  # type: ignore[assignment, attr-defined]
+        self.server = embedded.EmbeddedServer(Path(data))
         self.server.start()
         version = self._open(self.server.url, rules, shards)
         if engine == "baseline":
@@ -375,7 +383,6 @@ class Driver:
 
     def follow(self, seconds: float, urls: Sequence[str]) -> dict[str, Any]:
         """Ask `Query.importance` of a page, FOLLOWER_ASKS_A_SECOND times a second by the clock; return the times."""
-        from opic.service.service import Backend
         from opic.settings import Settings
 
         if self.backend is None:
