@@ -252,6 +252,25 @@ def test_file_map_is_the_tree_and_nobody_imports_what_stands_below() -> None:
     assert against_the_map(files, import_graph(ROOT, MODULES)) == []
 
 
+def test_table_of_folders_in_the_document_is_the_one_here() -> None:
+    text = (ROOT / "docs/architecture.md").read_text()
+    table = dict(
+        re.findall(
+            r"^\| `(\w+)` \| (.+) \|$", text.partition("| folder | imports |")[2].partition("\n\n")[0], re.MULTILINE
+        )
+    )
+    service = ", ".join(f"`{name}`" for name in MAY_IMPORT["service"])
+    written = {
+        folder: row.replace("what `service` imports", service).replace(", and `", ", `")
+        for folder, row in table.items()
+    }
+    assert written.pop("cli") == "all"
+    folders = MAY_IMPORT.keys() - {"errors", "logs", "memory", "__init__", "cli"}
+    assert {name: sorted(re.findall(r"`(\w+)`", row)) for name, row in written.items()} == {
+        name: sorted(MAY_IMPORT[name]) for name in folders
+    }
+
+
 def test_import_against_the_map_is_seen() -> None:
     files = mapped("| `opic/errors.py` | a |\n| `opic/model/cash.py` | b |\n")
     assert files == ["opic/errors.py", "opic/model/cash.py"]
