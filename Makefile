@@ -17,7 +17,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check chaos bench picture lock clean
+.PHONY: help setup demo test lint check chaos bench client picture lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/
 	  case "$$file" in *endpoint*) $(BIN)/python "$$file" --quick ;; *) $(BIN)/python "$$file" ;; esac; \
 	done; \
 	[ $$found = 1 ] || echo "no benchmarks/bench_*.py yet"
+
+client: setup ## write opic/client/sync.py anew from aio.py
+	$(BIN)/python tests/sync_client.py
 
 picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
 	$(BIN)/python tests/browser/picture.py

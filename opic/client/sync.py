@@ -1,4 +1,4 @@
-"""The client that blocks."""
+"""The client that blocks. Generated from aio.py: edit that file, then run `make client`."""
 
 import ssl
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Client:
-    """A service, for as long as the client is open; threads may share it.
+    """A service, for as long as the client is open. Threads may share a `Client`, tasks an `AsyncClient`.
 
     A call that may be sent twice (all may, but events with `once=False`) is sent again where no answer came, or a 503:
     after what Retry-After says and a random wait that doubles, until `retry_seconds` would have passed. An answer with

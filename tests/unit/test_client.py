@@ -1,7 +1,6 @@
 """The client without a service: what it sends, how it waits, and that its two halves are one."""
 
 import email.utils
-import inspect
 import subprocess
 import sys
 import time
@@ -9,10 +8,11 @@ import time
 import httpx
 import msgspec
 import pytest
+import sync_client
 from repository import ROOT
 from tenacity import RetryCallState, Retrying
 
-from opic.client import AsyncClient, Client, Event, Unavailable, Unreachable, calls, errors
+from opic.client import Client, Event, Unavailable, Unreachable, calls, errors
 from opic.client.answers import Importance
 from opic.client.calls import FORMS
 from opic.errors import OpicError
@@ -27,17 +27,32 @@ def test_importing_it_imports_no_server_and_no_store() -> None:
     assert done.stdout.strip() == "[]"
 
 
-def methods(of: type) -> dict[str, tuple[str, str | None]]:
-    found = {name: one for name, one in vars(of).items() if inspect.isfunction(one) and not name.startswith("_")}
-    return {name: (str(inspect.signature(one)), inspect.getdoc(one)) for name, one in found.items()}
+def test_blocking_client_is_generated_from_the_one_for_asyncio() -> None:
+    assert sync_client.SYNC.read_text() == sync_client.generated(), "run `make client`"
 
 
-def test_both_clients_have_the_same_calls_with_the_same_words() -> None:
-    blocking, awaited = methods(Client), methods(AsyncClient)
-    del blocking["close"], awaited["aclose"]
-    assert blocking == awaited
-    assert len(blocking) > 15
-    assert all(inspect.iscoroutinefunction(getattr(AsyncClient, name)) for name in awaited)
+def test_every_call_of_the_generated_client_blocks() -> None:
+    source = """
+class AsyncClient:
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def aclose(self) -> None:
+        await self._http.aclose()
+"""
+    said = sync_client.generated('"""For asyncio."""\n' + source)
+    assert said == (
+        sync_client.NOTE
+        + """
+
+class Client:
+    def __enter__(self) -> "Client":
+        return self
+
+    def close(self) -> None:
+        self._http.close()
+"""
+    )
 
 
 def test_an_event_has_the_fields_of_the_service() -> None:
