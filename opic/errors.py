@@ -40,6 +40,14 @@ class NotKept(BadInput):
     """The store was made without what this asks for."""
 
 
+class MissingExtra(OpicError, ImportError):
+    """A part of opic was asked for whose packages are not installed."""
+
+    def __init__(self, part: str, extra: str) -> None:
+        """Say which extra brings them."""
+        super().__init__(f"{part} is not installed: install opic[{extra}], as in: pip install 'opic[{extra}]'")
+
+
 class NotBuiltYet(OpicError):
     """The public contract names it, this version does not have it."""
 

@@ -7,13 +7,14 @@ they were given; given ones must agree with it.
 
 import os
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from opic.errors import NotBuiltYet, SettingsError
+from opic.errors import MissingExtra, NotBuiltYet, SettingsError
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.model.events import LINKS_MAX, EventLimits
 from opic.urls.canonical import URL_BYTES_MAX
@@ -95,6 +96,7 @@ class Settings(BaseSettings):
 
         Raises:
             SettingsError: a value can't be taken, or a name in the file is unknown.
+            MissingExtra: Kafka is named, and its client is not installed.
             NotBuiltYet: a value that the public contract names and this version does not have.
         """
         path = config or (Path(os.environ["OPIC_CONFIG"]) if os.environ.get("OPIC_CONFIG") else None)
@@ -123,6 +125,8 @@ class Settings(BaseSettings):
 
     def _check(self) -> None:
         damping_ppm(self.damping)
+        if self.kafka_bootstrap is not None and find_spec("kafka") is None:
+            raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
         if self.track != "off":

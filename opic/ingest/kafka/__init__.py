@@ -1,7 +1,14 @@
 """Kafka: where crawl events come from, and where those go that can't be taken. Only this package knows its client."""
 
-from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of, kafka_errors, quiet_client
-from opic.ingest.kafka.consumer import KafkaSource
-from opic.ingest.kafka.topic_log import KafkaLog
+from opic.errors import MissingExtra
+
+try:
+    from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of, kafka_errors, quiet_client
+    from opic.ingest.kafka.consumer import KafkaSource
+    from opic.ingest.kafka.topic_log import KafkaLog
+except ModuleNotFoundError as error:
+    if error.name != "kafka":
+        raise
+    raise MissingExtra("the Kafka client", "kafka") from None
 
 __all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource", "dlq_of", "kafka_errors", "quiet_client"]

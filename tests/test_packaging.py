@@ -1,0 +1,202 @@
+"""What `pip install opic` and its extras bring: each part runs with its own packages, and names the extra it lacks."""
+
+import ast
+import os
+import subprocess
+import sys
+import tomllib
+import venv
+from collections.abc import Iterator
+from functools import cache
+from importlib.metadata import distribution, packages_distributions
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from repository import ROOT, relative, repository_files
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+# Packages that a listed one always brings, and that our modules import too.
+ALONG = {
+    "anyio": "fastapi",
+    "pydantic": "pydantic-settings",
+    "pydantic-core": "pydantic-settings",
+    "starlette": "fastapi",
+}
+KAFKA = "opic/ingest/kafka/"
+
+
+def closure(requirements: list[str]) -> set[str]:
+    """The distributions that installing requirements brings, their own ones too, without opic itself."""
+    found: set[tuple[str, str]] = set()
+    waiting = [(Requirement(one), "") for one in requirements]
+    while waiting:
+        requirement, extra = waiting.pop()
+        if requirement.marker is not None and not requirement.marker.evaluate({"extra": extra}):
+            continue
+        name = canonicalize_name(requirement.name)
+        for wanted in ["", *sorted(requirement.extras)]:
+            if (name, wanted) in found:
+                continue
+            found.add((name, wanted))
+            if name == "opic":
+                ours = EXTRAS[wanted] if wanted else PROJECT["dependencies"]
+                waiting += [(Requirement(one), "") for one in ours]
+            else:
+                waiting += [(Requirement(one), wanted) for one in distribution(name).requires or []]
+    return {name for name, _ in found} - {"opic"}
+
+
+owners_of_modules = cache(packages_distributions)
+
+
+def named(requirements: list[str]) -> set[str]:
+    return {canonicalize_name(Requirement(one).name) for one in requirements}
+
+
+def packages_imported(path: Path) -> Iterator[str]:
+    """The distributions whose modules a file imports, anywhere in it."""
+    owners = owners_of_modules()
+    for node in ast.walk(ast.parse(path.read_text())):
+        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            modules = [node.module]
+        for module in (name.partition(".")[0] for name in modules):
+            if module not in sys.stdlib_module_names and module not in ("opic", "consumers"):
+                name = canonicalize_name(owners[module][0])
+                yield ALONG.get(name, name)
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        path
+        for path in repository_files()
+        if path.suffix == ".py" and relative(path).startswith(("opic/", "consumers/"))
+    ],
+    ids=relative,
+)
+def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
+    allowed = named(PROJECT["dependencies"])
+    if not relative(path).startswith("opic/client/"):
+        allowed |= named(EXTRAS["server"])
+    if relative(path).startswith(KAFKA):
+        allowed |= named(EXTRAS["kafka"])
+    assert set(packages_imported(path)) <= allowed
+
+
+def test_all_is_every_extra() -> None:
+    others = {f"opic[{name}]" for name in EXTRAS if name != "all"}
+    assert closure(["opic[all]"]) == closure(sorted(others))
+    assert closure(["opic"]) < closure(["opic[server]"]) < closure(["opic[kafka]"])
+
+
+# The distributions.
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the sdist, and with the wheel made from it; the locked build backend makes them, offline."""
+    folder = tmp_path_factory.mktemp("built")
+    uv("build", "--no-build-isolation", "--python", sys.executable, "--out-dir", str(folder), str(ROOT))
+    return folder
+
+
+def uv(*words: str) -> None:
+    command = [str(Path(sys.executable).with_name("uv")), *words, "--offline", "--no-config"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def installed(built: Path, folder: Path, extras: str = "") -> Path:
+    """The programs of a new virtual environment with the wheel, and with links to the packages that it asks for."""
+    venv.create(folder, symlinks=True, with_pip=False)
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for name in closure([f"opic{extras}"]):
+        found = distribution(name)
+        for top in {file.parts[0] for file in found.files or [] if file.parts[0] not in ("..", "__pycache__")}:
+            if not (packages / top).exists():
+                (packages / top).symlink_to(str(found.locate_file(top)))
+    (wheel,) = built.glob("*.whl")
+    uv("pip", "install", "--no-deps", "--python", str(folder / "bin/python"), str(wheel))
+    return folder / "bin"
+
+
+def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    inherited = {"PATH": os.environ["PATH"], "HOME": str(cwd)}
+    return subprocess.run(
+        list(map(str, command)),
+        env={**inherited, **environment},
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def client_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(built, tmp_path_factory.mktemp("client") / "env")
+
+
+@pytest.fixture(scope="module")
+def server_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return installed(built, tmp_path_factory.mktemp("server") / "env", "[server]")
+
+
+@pytest.mark.slow
+def test_client_runs_with_its_own_packages_alone(client_only: Path, tmp_path: Path) -> None:
+    program = """
+from importlib.util import find_spec
+from opic.client import Client, Unreachable
+assert not [name for name in ("typer", "numpy", "redis", "fastapi", "kafka") if find_spec(name)]
+try:
+    Client("http://127.0.0.1:9", retry_seconds=0).stats()
+except Unreachable as error:
+    print(error)
+"""
+    done = run(client_only / "python", "-c", program, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("GET /v1/stats: ")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [("--help",), ("serve",), ("worker",)], ids=" ".join)
+def test_command_without_the_server_extra_says_to_install_it(
+    client_only: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    done = run(client_only / "opic", *words, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "opic: the package typer is not installed: install opic[server], as in: pip install 'opic[server]'\n"
+    )
+
+
+@pytest.mark.slow
+def test_command_runs_with_the_server_extra(server_only: Path, tmp_path: Path) -> None:
+    done = run(server_only / "opic", "--help", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (tmp_path / "links.txt").write_text("a b\nb a\n")
+    done = run(server_only / "opic", "replay", "links.txt", "--data", "data", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "audit\tconserved" in done.stdout.splitlines()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", ["opic topics list", "opic serve --port 0", "opic worker", "opic dead-letters list"])
+def test_command_without_the_kafka_extra_says_to_install_it(server_only: Path, tmp_path: Path, words: str) -> None:
+    program, *others = words.split()
+    kafka = {"OPIC_KAFKA_BOOTSTRAP": "127.0.0.1:9", "OPIC_STORE": "redis://127.0.0.1:9"}
+    done = run(server_only / program, *others, cwd=tmp_path, **kafka)
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(": the Kafka client is not installed: install opic[kafka], as in: pip install 'opic[kafka]'")
+
+
+@pytest.mark.slow
+def test_publisher_without_the_kafka_extra_says_to_install_it(server_only: Path, tmp_path: Path) -> None:
+    done = run(server_only / "python", "-c", "import opic.ingest.publish", cwd=tmp_path)
+    assert done.stderr.splitlines()[-1].startswith("opic.errors.MissingExtra: the Kafka client is not installed")
