@@ -6,7 +6,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -134,15 +133,20 @@ def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_what_is_not_built_yet_says_so_and_what_is_answers(client: Any) -> None:
+def test_what_is_behind_a_score_is_told(client: Any) -> None:
     client.seed(["http://new.example/"])
-    with suppress(NotBuilt):
-        assert client.explain("http://new.example/")["url"] == "http://new.example/"
-    with suppress(NotBuilt):
-        found = wait_until(lambda: client.hosts(1_000).hosts)
-        assert [one.importance for one in found] == sorted((one.importance for one in found), reverse=True)
-    with suppress(NotBuilt):
-        assert wait_until(lambda: client.inflow("new.example", n=10).pages)[0].url == "http://new.example/"
+    assert client.explain("http://new.example/")["url"] == "http://new.example/"
+    found = wait_until(lambda: client.hosts(1_000).hosts)
+    assert [one.importance for one in found] == sorted((one.importance for one in found), reverse=True)
+    assert wait_until(lambda: client.inflow("new.example", n=10).pages)[0].url == "http://new.example/"
+
+
+def test_call_not_built_yet_is_an_exception_of_its_own(tmp_path: Path) -> None:
+    trusted = PageClass(name="trusted", weight=2, hosts=["a.example"])
+    with EmbeddedService(Settings.load(data=tmp_path, shards=2)) as two_shards, serving(two_shards) as url:
+        client = Client(url)
+        with client, pytest.raises(NotBuilt, match="crawl of 2 shards"):
+            client.define_classes([trusted])
 
 
 def test_the_wrong_token_is_an_exception_of_its_own(url: str) -> None:
