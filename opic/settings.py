@@ -131,6 +131,10 @@ class Settings(BaseSettings):
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
+        if self.bound != type(self).model_fields["bound"].default:
+            raise NotBuiltYet(
+                f"OPIC_BOUND={self.bound:g} is what link tracking would aim at, and that is not built yet: leave it out"
+            )
 
     @property
     def shards_made(self) -> int:
