@@ -18,8 +18,7 @@ from http_load import TIMEOUT_SECONDS, Request, percentiles
 
 HOW_TO_GET = (
     "no vegeta on the PATH, so no open-loop load: `go install github.com/tsenart/vegeta/v12@latest`, and put "
-    "$(go env GOPATH)/bin on the PATH; where the module proxy lists no versions, `go mod download "
-    "github.com/tsenart/vegeta/v12@v12.12.0`, and `go build` in a copy of the directory that it prints with -json"
+    "$(go env GOPATH)/bin on the PATH; where the module proxy lists no versions, build it as .ci/run does"
 )
 
 

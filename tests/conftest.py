@@ -65,11 +65,11 @@ def want_server(name: str) -> Binary:
     return found
 
 
-def want_tool(name: str, package: str) -> str:
-    """The path of a tool; without it the test is skipped, or fails where CI is set."""
+def want_tool(name: str, package: str = "", how: str = "") -> str:
+    """The path of a tool, of a Debian package or got as `how` says; without it the test is skipped, or fails in CI."""
     tool = shutil.which(name)
     if tool is None:
-        said = f"no {name} on the PATH; Debian, Ubuntu: apt-get install --no-install-recommends {package}"
+        said = how or f"no {name} on the PATH; Debian, Ubuntu: apt-get install --no-install-recommends {package}"
         if IN_CI:
             pytest.fail(f"{SKIP_PREFIX}{said} (a skip, were this not CI)")
         pytest.skip(f"{SKIP_PREFIX}{said}")

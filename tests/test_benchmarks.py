@@ -1,13 +1,13 @@
 """The benchmarks run, small, and what they check with sees what is wrong."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import want_tool
 from repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -127,8 +127,10 @@ def test_benchmark_of_memory_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("vegeta") is None, reason="no vegeta on the PATH; benchmarks/open_loop.py says how")
 def test_benchmark_of_the_endpoint_loads_it_open_loop(tmp_path: Path) -> None:
+    import open_loop
+
+    want_tool("vegeta", how=open_loop.HOW_TO_GET)
     small = ("--quick", "--only", "open,first", "--pages", "20000", "--seconds", "1")
     found = run_benchmark("bench_endpoint.py", tmp_path / "endpoint.json", *small)
     kinds = found["open"]["kinds"]
@@ -139,8 +141,8 @@ def test_benchmark_of_the_endpoint_loads_it_open_loop(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(shutil.which("wrk") is None, reason="no wrk on the PATH; Debian, Ubuntu: apt-get install wrk")
 def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
+    want_tool("wrk", "wrk")
     small = ("--quick", "--only", "load,top,check", "--pages", "20000", "--seconds", "1", "--suggestions", "2000")
     found = run_benchmark("bench_endpoint.py", tmp_path / "endpoint.json", *small)
     assert found["world"]["pages"] == 20_000

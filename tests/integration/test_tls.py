@@ -1,6 +1,5 @@
 """TLS to the store, with a certificate made for the test; and words for each way in which it fails."""
 
-import shutil
 import subprocess
 from collections.abc import Iterator
 from functools import partial
@@ -9,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import redis
-from conftest import want_server
+from conftest import want_server, want_tool
 from kafka_server import free_ports
 from processes import wait_until
 
@@ -25,8 +24,7 @@ STARTS_MAX = 3
 def secured(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[SimpleNamespace]:
     """A Redis that speaks TLS alone; as a cluster of one node, too."""
     binary = want_server("redis")
-    if shutil.which("openssl") is None:
-        pytest.skip("no openssl to make a certificate with")
+    want_tool("openssl", "openssl")
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
     made += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
