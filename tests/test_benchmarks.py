@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +79,19 @@ def test_race_ends_on_books_that_do_not_balance() -> None:
     for wrong in ({"known": 5, "conserved": False}, {"known": 5, "off_by": 1e-3}, {"known": 4, "conserved": True}):
         with pytest.raises(SystemExit):
             bench_journal.check([Answering(**wrong)], 5, 5)
+
+
+def test_page_leased_again_is_free_only_by_an_event_that_took_effect_meanwhile() -> None:
+    import bench_latency
+    import workloads
+
+    events = SimpleNamespace(reads={"http://a.example/": [5]}, applied=iter([4, 6, 8]).__next__)
+    client = bench_latency.Client("http://127.0.0.1:9", workloads.Crawl(10), events)
+    others = [{f"http://{turn}.example/{n}" for n in range(bench_latency.NEXT - 1)} for turn in range(3)]
+    client.take({"http://a.example/"} | others[0], before=4)
+    client.take({"http://a.example/"} | others[1], before=6)
+    with pytest.raises(SystemExit, match=r"leased: .*a\.example"):
+        client.take({"http://a.example/"} | others[2], before=8)
 
 
 def run_benchmark(name: str, result: Path, *arguments: str) -> dict[str, Any]:
