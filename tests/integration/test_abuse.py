@@ -236,13 +236,13 @@ def test_a_head_that_is_too_large_is_refused(port: int, head: bytes, status: int
 IDLE_SERVER = """
 import sys
 from types import SimpleNamespace
-from opic.api import Limits, bind, create_app, serve
+from opic.api import ConnectionLimits, bind, create_app, serve
 from opic.settings import Settings
 
 listener = bind("127.0.0.1", 0)
 print(listener.getsockname()[1], flush=True)
 app = create_app(SimpleNamespace(backend=SimpleNamespace(settings=Settings.load()), not_ready=lambda: None))
-serve(app, sockets=[listener], limits=Limits(connections=int(sys.argv[1]), head_seconds=600))
+serve(app, sockets=[listener], limits=ConnectionLimits(connections=int(sys.argv[1]), head_seconds=600))
 """
 
 
