@@ -42,14 +42,14 @@ check: lint ## in under two minutes: style, types, and the tests not marked slow
 chaos: setup ## break a running crawl for MINUTES (1), with SEED, and see that nothing is lost or doubled
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
 
-bench: setup ## every benchmark, small; results as JSON in benchmarks/results/
-	@mkdir -p benchmarks/results
-	@set -e; found=0; for file in benchmarks/bench_*.py; do \
-	  [ -e "$$file" ] || continue; \
-	  found=1; printf '\n== %s\n' "$$file"; \
-	  case "$$file" in *endpoint*) $(BIN)/python "$$file" --quick ;; *) $(BIN)/python "$$file" ;; esac; \
+bench: setup ## every benchmark, small; results as JSON in benchmarks/results/small/
+	@mkdir -p benchmarks/results/small
+	@failed=; for file in benchmarks/bench_*.py; do \
+	  name=$${file#*/bench_}; name=$${name%.py}; printf '\n== %s\n' "$$file"; \
+	  case $$name in endpoint) small=--quick ;; windows) small="--pages 2000 --seeds 2" ;; *) small= ;; esac; \
+	  $(BIN)/python "$$file" $$small --result "benchmarks/results/small/$$name.json" || failed="$$failed $$file"; \
 	done; \
-	[ $$found = 1 ] || echo "no benchmarks/bench_*.py yet"
+	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
 client: setup ## write opic/client/sync.py anew from aio.py
 	$(BIN)/python tests/sync_client.py

@@ -14,9 +14,6 @@ minute; all of them in about ten:
 """
 
 import argparse
-import json
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -24,7 +21,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 from typing import Protocol
@@ -33,6 +29,7 @@ from unittest.mock import patch
 import networkx as nx
 import numpy as np
 import numpy.typing as npt
+from harness import write_result
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.stats import kendalltau
@@ -64,7 +61,6 @@ ALLOWED = 1.5  # L1 may be so many times its row's.
 # Which pages are known hangs on the seeds: on uk-2007 ten choices of them found 55 to 87 % within N reads, and one can
 # reach no more than 61 % at all. So the row must lie within the spread of the choices, widened by this.
 KNOWN_ALLOWED = 0.1
-RESULT = Path(__file__).parent / "results" / "accuracy.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -384,7 +380,7 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="directory with the graphs")
     parser.add_argument("--sets", default="hollins,wikispeedia", help="comma-separated: " + ", ".join(LOADERS))
     parser.add_argument("--choices", type=int, default=CHOICES, help="choices of the seed pages")
-    parser.add_argument("--result", type=Path, default=RESULT, help="where the JSON goes")
+    parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
 
     rules = CrawlRules(inflow=False)
@@ -414,24 +410,13 @@ def main() -> int:
 
     found = cells(points)
     print_cells(found)
-    args.result.parent.mkdir(parents=True, exist_ok=True)
-    args.result.write_text(
-        json.dumps(
-            {
-                "benchmark": "accuracy",
-                "date": datetime.now(UTC).date().isoformat(),
-                "machine": f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}",
-                "command": f"python benchmarks/bench_accuracy.py --engine {args.engine} --sets {args.sets}"
-                + (" --data DIR" if args.data else ""),
-                "rules": asdict(rules),
-                "networkx_l1": solver_distance,
-                "points": [asdict(point) | {"bound_holds": point.bound_holds} for point in points],
-                "cells": [asdict(cell) for cell in found],
-            },
-            indent=1,
-        )
-        + "\n"
-    )
+    answer = {
+        "rules": asdict(rules),
+        "networkx_l1": solver_distance,
+        "points": [asdict(point) | {"bound_holds": point.bound_holds} for point in points],
+        "cells": [asdict(cell) for cell in found],
+    }
+    write_result("accuracy", answer, args.result)
     broken = [point for point in points if not (point.bound_holds and point.conserved)]
     print(
         f"\n{len(points)} points, {len(broken)} broken; {sum(not c.passed for c in found)} of {len(found)} cells FAIL"

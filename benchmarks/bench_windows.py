@@ -212,7 +212,7 @@ def main() -> int:
     parser.add_argument("--service", action="store_true", help="compare a running service's answers instead")
     parser.add_argument("--service-pages", type=int, default=SERVICE_PAGES)
     parser.add_argument("--service-months", type=int, default=SERVICE_READS_A_PAGE)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--result", type=Path, help="where the JSON goes")
     asked = parser.parse_args()
     if asked.service:
         answers = ask_service(asked.service_pages, asked.service_months)
@@ -220,13 +220,13 @@ def main() -> int:
         for name, row in answers.items():
             print(f"{name:50} {row['all']:>8.2f} {row['top tenth']:>10.2f} {row['apart']:>11.1e}")
         same = max(row["apart"] for row in answers.values()) < MODEL_APART_MAX
-        write_result("windows-service", {"pages": asked.service_pages, "answers": answers}, asked.out)
+        write_result("windows-service", {"pages": asked.service_pages, "answers": answers}, asked.result)
         print("the service answers as the model" if same else "FAIL: the service answers otherwise than the model")
         return 0 if same else 1
     found = measure(asked.pages, asked.months, asked.seeds)
     orders = show(found)
     result = {"pages": asked.pages, "months": asked.months, "seeds": asked.seeds, "errors": found, "orders": orders}
-    write_result("windows", result, asked.out)
+    write_result("windows", result, asked.result)
     return 0
 
 

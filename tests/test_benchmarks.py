@@ -1,6 +1,7 @@
 """The benchmarks run, small, and what they check with sees what is wrong."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from conftest import want_tool
+from conftest import want_server, want_tool
 from repository import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
@@ -170,6 +171,21 @@ def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_kafka_runs(tmp_path: Path) -> None:
+    want_server("kafka")
+    small = ("--pages", "2000", "--events", "2000", "--set-ups", "2w 1n 16s,1w 1n 16s unfenced,1w 1n 16s")
+    found = run_benchmark("bench_kafka.py", tmp_path / "kafka.json", *small)
+    assert found["publishing"]["events_per_s"] > 0
+    assert len(found["set_ups"]) == 3
+    assert all(row["events_per_s"] > 0 for row in found["set_ups"].values())
+
+
+def test_each_benchmark_runs_small_in_a_test() -> None:
+    run = set(re.findall(r'"(bench_\w+\.py)"', Path(__file__).read_text()))
+    assert run == {path.name for path in BENCHMARKS.glob("bench_*.py")}
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "small"),
     [
@@ -177,6 +193,9 @@ def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
         ("bench_latency.py", ("--pages", "20000", "--seconds", "1", "--rounds", "1")),
         ("bench_shards.py", ("--shards", "1,2", "--pages", "1000", "--events", "50", "--rounds", "1")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
+        ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),
+        ("bench_windows.py", ("--pages", "500", "--months", "10", "--seeds", "1")),
+        ("bench_windows.py", ("--service", "--service-pages", "500")),
         ("bench_durability.py", ("--pages", "1000", "--events", "50", "--rounds", "1", "--batches", "50")),
     ],
 )
