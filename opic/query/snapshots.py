@@ -438,13 +438,14 @@ class Snapshots:
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
         if shown is not None and len(shown) > PAGES_EXACT:
-            took = self._took_seconds + shown.kept.get("seconds", 0.0)
+            took = shown.kept.get("seconds", 0.0)
             rest = min(max(SNAPSHOT_SECONDS, REST * took), AGE_SECONDS_MAX, age_seconds_max)
             if time.time() - shown.as_of < rest - self._took_seconds:
                 return shown
-        began = time.thread_time()
+        began, cost = time.monotonic(), time.thread_time()
         self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses)
-        self._took_seconds = time.thread_time() - began
+        self._took_seconds = time.monotonic() - began
+        shown.kept["seconds"] = time.thread_time() - cost
         return shown
 
     @staticmethod
