@@ -1,1 +1,1 @@
-"""Processes that consume; each one thin."""
+"""Worker processes: entry points that consume event logs."""

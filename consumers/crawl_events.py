@@ -1,8 +1,8 @@
-"""The process that lets crawl events take effect: `python -m consumers.crawl_events`.
+"""The worker process, which applies crawl events: `python -m consumers.crawl_events`.
 
-It reads the Kafka topic where OPIC_KAFKA_BOOTSTRAP is set, else the log in the store. Settings come from the
-environment and the file named by OPIC_CONFIG. It ends cleanly on SIGTERM and SIGINT, after the batch in hand, and by
-itself when the service that started it is gone. What is away when it starts, or later, is waited for.
+It reads the Kafka topic if OPIC_KAFKA_BOOTSTRAP is set, else the log in the store. Settings come from the environment
+and the file named by OPIC_CONFIG. On SIGTERM and SIGINT it finishes the current batch and exits; it also exits when the
+service that started it is gone. It waits for servers that are unavailable, at the start and later.
 """
 
 import logging
@@ -34,14 +34,14 @@ Opened = TypeVar("Opened")
 
 
 class Stopped(Exception):
-    """It is time to end, and what we wait for is not there yet."""
+    """The worker was stopped while it waited for a server."""
 
 
 class Worker:
-    """One worker: told to stop by a signal, or when its parent is gone."""
+    """One worker, which runs until a signal arrives or its parent process is gone."""
 
     def __init__(self, settings: Settings) -> None:
-        """Listen to signals."""
+        """Install signal handlers."""
         self.settings, self.health = settings, Health()
         self._done = threading.Event()
         self._parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
@@ -49,7 +49,7 @@ class Worker:
             signal.signal(number, lambda *_: self._done.set())
 
     def stopped(self) -> bool:
-        """Tell whether to end."""
+        """Return whether the worker must stop."""
         return self._done.is_set() or (self._parent is not None and os.getppid() != self._parent)
 
     def run(self) -> None:
@@ -86,7 +86,7 @@ class Worker:
                 if full() is None:
                     tally.tell(now=True)
             except StoreUnavailable as error:
-                log.info("what the last steps took is not counted: %s", error)
+                log.info("the metrics of the last steps are lost: %s", error)
 
     def _store_url(self) -> str:
         if not self.settings.embedded:
@@ -100,7 +100,7 @@ class Worker:
         return running
 
     def _source(self, crawl: Crawl, writer: Writer, stack: ExitStack) -> tuple[RecordSource, Callable[[], object]]:
-        """Open where records come from; and say what is to be done between batches."""
+        """Open the source of records; return it with a function to call between batches."""
         settings = self.settings
         if settings.kafka_bootstrap is None:
             source = EventLog(connect(self._store_url()), crawl.shards[0].keys)
@@ -120,7 +120,7 @@ class Worker:
 
         def forward() -> None:
             ours, partitions = topic.partitions
-            forwarder.forward({shard for one in ours for shard in writer.responsible(one, partitions)})
+            forwarder.forward({shard for partition in ours for shard in writer.responsible(partition, partitions)})
 
         return topic, forward
 
@@ -131,7 +131,7 @@ class Worker:
                 return open_it()
             except StoreUnavailable as error:
                 wait = backoff.seconds()
-                log.warning("%s; asking again in %.1f s", error, wait)
+                log.warning("%s; retrying in %.1f s", error, wait)
                 self.health.away(str(error))
                 self._done.wait(wait)
         raise Stopped

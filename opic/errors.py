@@ -1,43 +1,43 @@
-"""Every exception that opic raises on purpose, one tree.
+"""The exception hierarchy: every exception that opic raises on purpose.
 
-A message names the thing, the value, the limit and the way out; it never carries a secret.
+A message names the thing, the value, the limit and the remedy; it never contains a secret.
 """
 
 
 class OpicError(Exception):
-    """The root: catching it catches whatever opic raises on purpose."""
+    """The base class of all exceptions that opic raises on purpose."""
 
 
 class SettingsError(OpicError):
-    """A setting is wrong, or contradicts another one or the store's own."""
+    """A setting is invalid, or contradicts another setting or the store's rules."""
 
 
 class BadInput(OpicError):
-    """The caller's fault: an event, a URL or a parameter that can't be taken."""
+    """The caller passed an invalid event, URL or parameter."""
 
 
 class BadEvent(BadInput):
-    """A crawl event that can't be taken; its text is the reason that goes with the dead letter."""
+    """A crawl event is invalid; the message is the reason stored with the dead letter."""
 
 
 class BadFraming(BadInput):
-    """Bytes that can't be cut into values."""
+    """Bytes can't be split into values."""
 
 
 class BadUrl(BadInput):
-    """Not an absolute http(s) URL, or one over its size limit."""
+    """A string is not an absolute http(s) URL, or exceeds the size limit."""
 
 
 class KeyReused(BadInput):
-    """An Idempotency-Key came again with another body."""
+    """An Idempotency-Key was used again with another body."""
 
 
 class Refused(BadInput):
-    """The log took it, and by then the store could not: another time, or something smaller, it may."""
+    """The log accepted a request, but the store refused it later; a retry or a smaller request may succeed."""
 
 
 class NotKept(BadInput):
-    """The store was made without what this asks for."""
+    """The store was created without the data that the request needs."""
 
 
 class MissingExtra(OpicError, ImportError):
@@ -49,7 +49,7 @@ class MissingExtra(OpicError, ImportError):
 
 
 class NotBuiltYet(OpicError):
-    """The public contract names it, this version does not have it."""
+    """A feature of the public contract that this version does not have."""
 
 
 class StoreError(OpicError):
@@ -65,70 +65,70 @@ class KafkaUnavailable(StoreUnavailable):
 
 
 class KafkaRefused(StoreError):
-    """Kafka can't be used as it is: a topic is missing, a right, or events that were still to be read."""
+    """Kafka can't be used as it is: a topic or a permission is missing, or unread events were deleted."""
 
 
 class TailLost(StoreUnavailable):
-    """A server came back without the last of what it had confirmed: read on from where the store says."""
+    """A server lost writes that it had confirmed: read again from the store's resume point."""
 
     def __init__(self, shard: int, partition: str, offset: int, known: int) -> None:
-        """Say where the partition goes on for this shard, and where it would have."""
+        """Name the partition's next offset in the shard, and the one confirmed before."""
         super().__init__(
-            f"shard {shard} goes on from {partition}@{offset}, and had confirmed all below {known}: its server lost "
+            f"shard {shard} is at {partition}@{offset}, but had confirmed all below {known}: its server lost "
             "the last of what it wrote; reading that again"
         )
         self.shard, self.partition, self.offset = shard, partition, offset
 
 
 class KeysFull(StoreUnavailable):
-    """As many Idempotency-Keys are remembered as may be; the call was not taken."""
+    """The limit of remembered Idempotency-Keys is reached; the call was not accepted."""
 
     def __init__(self, message: str, retry_seconds: int) -> None:
-        """Say when the first of them ends."""
+        """Store the time until the first key expires."""
         super().__init__(message)
         self.retry_seconds = retry_seconds
 
 
 class DiskFull(StoreUnavailable):
-    """The disk of the embedded store has no room; nothing was written."""
+    """The disk of the embedded store is full; nothing was written."""
 
 
 class StoreMismatch(StoreError):
-    """The store was made with other settings or by another format version."""
+    """The store was created with other settings or by another format version."""
 
 
 class StoreFull(StoreError):
-    """A number would leave the range in which it is exact; nothing was written."""
+    """A number would exceed the range in which it is exact; nothing was written."""
 
 
 class StoreDamaged(StoreError):
-    """A record or a block of the store can't be read as what it should be."""
+    """A record or a block of the store is damaged."""
 
 
 class UrlMissing(StoreDamaged):
     """The checkpoint lacks the URL of a page that a replica knows, and the replica's memory does not have it."""
 
     def __init__(self, shard: int, page: int) -> None:
-        """Say which."""
+        """Name the shard and the page."""
         super().__init__(f"shard {shard}: the URL of page {page} is missing: restore a backup")
         self.shard = shard
 
 
 class FenceMoved(StoreError):
-    """Someone else moved the shard since it was read; recompute and try again. Never seen outside the store."""
+    """Another worker appended to the shard since it was read; recompute and retry. Never leaves `opic.ingest`."""
 
 
 class OutOfOrder(StoreError):
-    """An entry of another shard's outbox does not follow the last one that was taken, as far as the replica goes."""
+    """An entry of another shard's outbox does not follow the last entry that the replica has taken."""
 
 
 class OutboxFull(StoreUnavailable):
-    """Too much waits for another shard, which has to take it first."""
+    """The outbox for another shard is full until that shard takes some entries."""
 
 
 class DeliveryPaused(StoreUnavailable):
-    """A shard takes nothing from other shards for a moment: a backup reads the end of each."""
+    """A shard accepts no deliveries from other shards while a backup reads the heads of all shards."""
 
 
 class DataDirBusy(StoreError):
-    """Another service holds the data directory."""
+    """Another service uses the data directory."""

@@ -1,4 +1,4 @@
-"""How a process logs: lines for people, or JSON for what collects logs (OPIC_LOG_FORMAT)."""
+"""Log formats: plain text for people, or JSON lines for log collectors (OPIC_LOG_FORMAT)."""
 
 import json
 import logging
@@ -9,18 +9,18 @@ from typing import Final, Literal
 LogFormat = Literal["text", "json"]
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-REQUEST_FIELDS: Final = ("request_id", "method", "route", "status", "ms")  # Of the line that a request has.
+REQUEST_FIELDS: Final = ("request_id", "method", "route", "status", "ms")  # Extra fields of request logs.
 
 
 class JsonLines(logging.Formatter):
-    """A record as a JSON object on one line: time (RFC 3339, UTC), level, logger, message, and what else is known.
+    """Formats a record as a JSON object on one line: time (RFC 3339, UTC), level, logger, message, request fields.
 
     >>> JsonLines().format(logging.LogRecord("opic", logging.INFO, "", 0, "read %d", (3,), None))[-34:]
     '"logger":"opic","message":"read 3"}'
     """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line; whatever a text holds, it stays one line of ASCII."""
+        """Return the line, which is always a single line of ASCII."""
         time = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
         line: dict[str, object] = {
             "time": time.replace("+00:00", "Z"),
@@ -35,7 +35,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_to_stderr(level: int, form: LogFormat = "text") -> None:
-    """Log to stderr, from a level on, unless this process logs somewhere already."""
+    """Log to stderr, from a level on, unless logging is already configured in this process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT))
     logging.basicConfig(level=level, handlers=[handler])

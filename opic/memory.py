@@ -1,4 +1,4 @@
-"""Memory of large arrays, taken as they are written and given back when dropped; and rarer searches for garbage."""
+"""Memory management: lazily allocated arrays, returning freed memory to the system, rarer garbage collection."""
 
 import ctypes
 import gc
@@ -14,39 +14,39 @@ M_MMAP_THRESHOLD: Final = -3  # From glibc's malloc.h.
 
 
 def lazy_zeros(rows: int, dtype: Any) -> NDArray[Any]:
-    """Return zeros that take memory only as they are written, shape (rows,).
+    """Return zeros, shape (rows,), whose memory is allocated only as they are written.
 
-    `np.zeros` does so at first; but the allocator keeps what was freed, and gives it out again as memory that is taken.
+    `np.zeros` does the same at first, but the allocator keeps freed memory and reuses it, already allocated.
     """
     size = rows * np.dtype(dtype).itemsize
     if size < MAPPED_BYTES_MIN:
         return np.zeros(rows, dtype)
     memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux: fewer address translations for reads all over a column.
+    if hasattr(mmap, "MADV_HUGEPAGE"):  # Linux: huge pages reduce TLB misses of random reads.
         memory.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(memory, dtype, rows)
 
 
 def give_back_large_arrays() -> None:
-    """Have the allocator of this process give the memory of large arrays back as they are dropped.
+    """Make the allocator of this process return the memory of large arrays to the system when they are freed.
 
-    By default glibc keeps more and more of it (up to 32 MiB an array), in each thread's arena. Another C library has no
-    such call, and nothing happens.
+    By default glibc keeps more and more of it (up to 32 MiB per array), in each thread's arena. Other C libraries lack
+    this call; there, this does nothing.
     """
     if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
         mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
 
 
 def give_back_what_is_free() -> None:
-    """Give back the memory that much work left free between what stays, in some milliseconds; by glibc alone."""
+    """Return fragmented free memory to the system; takes a few milliseconds and works only with glibc."""
     if (malloc_trim := getattr(ctypes.CDLL(None), "malloc_trim", None)) is not None:
         malloc_trim(0)
 
 
 def search_garbage_rarely() -> None:
-    """Have Python look for cyclic garbage after 50,000 new objects, not 700, and not among those that are there now.
+    """Run the cyclic garbage collector after 50,000 new objects instead of 700, and exclude existing objects from it.
 
-    A batch of events makes some ten thousand objects and no cycle; looking through them was a tenth of a worker's time.
+    A batch of events creates about ten thousand objects and no cycle; collecting took a tenth of a worker's time.
     """
     gc.collect()
     gc.freeze()

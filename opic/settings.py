@@ -1,8 +1,8 @@
-"""All settings in one frozen object, read once and checked whole at the start.
+"""Settings: one frozen object with all settings, read and validated once at the start.
 
-A setting comes from, first found: the command line, an environment variable OPIC_<NAME>, the TOML file named by
-`--config` or OPIC_CONFIG, its default. Rules that a store keeps (damping and the like) are taken from the store unless
-they were given; given ones must agree with it.
+A setting comes from the first of: the command line, an environment variable OPIC_<NAME>, the TOML file named by
+`--config` or OPIC_CONFIG, its default. Rules that are stored with a crawl, such as damping, are read from the store if
+they are not set; if they are set, they must match the store.
 """
 
 import os
@@ -19,7 +19,7 @@ from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.model.events import LINKS_MAX, EventLimits
 from opic.urls.canonical import URL_BYTES_MAX
 
-SHARDS: Final = 16  # Of a crawl on a server of its own.
+SHARDS: Final = 16  # Default for a store that is not embedded.
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
 
 
@@ -32,12 +32,14 @@ class Settings(BaseSettings):
     data: Path = Path("opic-data")
     kafka_bootstrap: str | None = None
     crawl: str = "default"
-    shards: Annotated[int, Field(ge=1, le=4096)] | None = None  # As `shards_made` says.
+    shards: Annotated[int, Field(ge=1, le=4096)] | None = None  # The default is `shards_made`.
 
     kafka_topic: Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,240}$")] = "crawl.events"
-    kafka_session_seconds: Annotated[float, Field(ge=0.5, le=1_800)] = 45.0  # Silent for so long, a worker is dead.
+    kafka_session_seconds: Annotated[float, Field(ge=0.5, le=1_800)] = (
+        45.0  # A worker silent for this long counts as dead.
+    )
     kafka_group_instance_id: str | None = None  # Static membership: one for each worker, kept over restarts.
-    kafka_skip_lost: bool = False  # Go on past events that retention took away before we read them.
+    kafka_skip_lost: bool = False  # Continue if retention deleted events before they were read.
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     kafka_sasl_username: str | None = None
@@ -51,7 +53,7 @@ class Settings(BaseSettings):
     durability: Literal["server", "fsync"] = "server"
     wait_replicas: Annotated[int, Field(ge=0, le=16)] = 0
     wait_seconds: Annotated[float, Field(gt=0, le=600)] = 5.0
-    journal_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # Of all shards of a crawl together.
+    journal_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # Total over all shards of a crawl.
 
     damping: Annotated[float, Field(gt=0, lt=1)] = 0.85
     virtual: Literal["grants", "continuous"] = "grants"
@@ -60,21 +62,23 @@ class Settings(BaseSettings):
     inflow: bool = True
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.1
-    policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = None  # As the payout wants.
+    policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = (
+        None  # The default depends on `virtual`.
+    )
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
     discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     discovery_share: Annotated[float, Field(ge=0, le=1)] | None = (
-        None  # Of suggestions of mode any; by cash alone if None.
+        None  # Share of suggestions of mode any; None ranks by cash only.
     )
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
-    host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages of one host; 0 is any number.
+    host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages per host; 0 means no limit.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
-    worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Of a worker's metrics and readiness; 0 is none.
+    worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None
     log_format: Literal["text", "json"] = "text"
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
@@ -84,7 +88,9 @@ class Settings(BaseSettings):
     max_n: Annotated[int, Field(ge=1)] = 1_000
     max_urls: Annotated[int, Field(ge=1)] = 10_000
     max_keys: Annotated[int, Field(ge=1)] = 1_000_000  # Idempotency-Keys remembered, about 300 bytes each.
-    max_lag: Annotated[int, Field(ge=1)] = 1_000_000  # Accepted events that wait; past it the endpoint says 503.
+    max_lag: Annotated[int, Field(ge=1)] = (
+        1_000_000  # Accepted events not applied yet; above it the endpoint returns 503.
+    )
 
     @classmethod
     def load(cls, config: Path | None = None, **given: Any) -> "Settings":
@@ -92,12 +98,12 @@ class Settings(BaseSettings):
 
         Args:
             config: a TOML file; OPIC_CONFIG if None.
-            given: from the command line; None is not given.
+            given: settings from the command line; None means not given.
 
         Raises:
-            SettingsError: a value can't be taken, or a name in the file is unknown.
-            MissingExtra: Kafka is named, and its client is not installed.
-            NotBuiltYet: a value that the public contract names and this version does not have.
+            SettingsError: a value is invalid, or a name in the file is unknown.
+            MissingExtra: Kafka is configured, but its client is not installed.
+            NotBuiltYet: a value is part of the public contract, but this version does not support it.
         """
         path = config or (Path(os.environ["OPIC_CONFIG"]) if os.environ.get("OPIC_CONFIG") else None)
         try:
@@ -120,7 +126,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Take the command line first, then the environment; the file comes last, as a source of its own."""
+        """Read the command line first, then the environment; the file comes last, as a separate source."""
         return init_settings, env_settings
 
     def _check(self) -> None:
@@ -138,7 +144,7 @@ class Settings(BaseSettings):
 
     @property
     def shards_made(self) -> int:
-        """How many shards a crawl gets that is made now: as many as were asked for, else 1 embedded and 16 beyond."""
+        """Number of shards of a new crawl: the setting if given, else 1 for an embedded store and 16 otherwise."""
         return self.shards or (1 if self.embedded else SHARDS)
 
     def data_dir(self) -> Path:
@@ -147,11 +153,11 @@ class Settings(BaseSettings):
 
     @property
     def embedded(self) -> bool:
-        """Tell whether the store is the bundled one."""
+        """Whether the store is the bundled server."""
         return self.store == "embedded" or self.store.startswith("embedded:")
 
     def rules_given(self) -> dict[str, int | bool | str]:
-        """Return the rules that the user gave by name, as a store keeps them."""
+        """Return the rules that the user set explicitly, in the form in which a store keeps them."""
         rules: dict[str, int | bool | str] = {
             "damping": damping_ppm(self.damping),
             "regrant": round(self.regrant * MILLION),
@@ -168,9 +174,9 @@ class Settings(BaseSettings):
         return EventLimits(self.max_links, self.max_url_bytes)
 
     def environment(self) -> dict[str, str]:
-        """Return what was given as environment variables, for a process of our own; without the API token.
+        """Return the given settings as environment variables for a child process, without the API token.
 
-        A worker reaches Kafka itself: the passwords for it are among them.
+        They include the Kafka passwords, because a worker connects to Kafka itself.
         """
         given = self.model_dump(include=self.model_fields_set - {"api_token"}, exclude_none=True)
         plain = {k: v.get_secret_value() if isinstance(v, SecretStr) else v for k, v in given.items()}

@@ -468,7 +468,7 @@ def _check_restore(stack: Stack, copy: Path) -> None:
     before = json.loads(stack.run("opic", "audit", "--json").stdout)
     refused = stack.run("opic", "restore", str(copy), "--replace")
     assert refused.returncode == 2
-    assert "lacks a right" in refused.stderr
+    assert "lacks a permission" in refused.stderr
     own = stack.environment("worker")["OPIC_STORE"]
     admin = own.replace(f"opic:{SECRETS['STORE_PASSWORD']}@", f"admin:{SECRETS['STORE_ADMIN_PASSWORD']}@")
     rehearsed = stack.run("opic", "restore", str(copy), "--crawl", "rehearsal", OPIC_STORE=admin)

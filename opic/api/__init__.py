@@ -1,4 +1,4 @@
-"""The HTTP endpoint: JSON in and out, described by its own OpenAPI document."""
+"""The HTTP API: a JSON endpoint with a generated OpenAPI document."""
 
 from opic.api.app import create_app
 from opic.api.calls import Service

@@ -1,4 +1,4 @@
-"""The application: which path leads to which call, how errors are answered, and the pages that describe all of it."""
+"""The ASGI application: routes, error handlers, OpenAPI document, console and API documentation pages."""
 
 import logging
 from collections.abc import Callable
@@ -35,7 +35,7 @@ from opic.errors import DiskFull, OpicError, StoreUnavailable
 
 log = logging.getLogger("opic.api")
 
-COMPRESSED_BYTES_MIN: Final = 1_024  # Less is one packet either way.
+COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
 LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
 _NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
 ABOUT = (
@@ -46,7 +46,7 @@ ABOUT = (
 
 
 def create_app(service: Service) -> FastAPI:
-    """Make the application that serves `service`; settings, with the token, are those of its backend.
+    """Create the application that serves `service`. The settings, including the token, are those of its backend.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
@@ -73,7 +73,7 @@ def create_app(service: Service) -> FastAPI:
     metrics = Metrics(service.backend)
     secret = token.get_secret_value() if token is not None else None
     app.state.direct = Routes()
-    # The one that is added last is the first to see a request.
+    # The middleware added last is the first to handle a request.
     app.add_middleware(Direct, routes=app.state.direct, on_error=on_error)
     app.add_middleware(Fresh)
     app.add_middleware(
@@ -87,10 +87,10 @@ def create_app(service: Service) -> FastAPI:
 
 
 class _App(FastAPI):
-    """FastAPI with the parts of the OpenAPI document that it can't know."""
+    """FastAPI, plus the parts of the OpenAPI document that it can't derive."""
 
     def openapi(self) -> dict[str, Any]:
-        """Return the OpenAPI document, made once."""
+        """Return the OpenAPI document, which is built once."""
         if self.openapi_schema is None:
             document = get_openapi(
                 title=self.title, version=self.version, description=self.description, routes=self.routes
@@ -124,7 +124,7 @@ def _add_call(  # noqa: PLR0917 - a row of a table
     body: dict[str, Any] | None = None,
     headers: tuple[dict[str, Any], ...] = (),
 ) -> None:
-    """Serve a call, and describe it by its docstring and its answer's."""
+    """Add a route for a call, described by the docstrings of the call and of its answer."""
     summary, _, more = (getdoc(call) or "").partition("\n")
     refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
     app.add_api_route(
@@ -230,19 +230,19 @@ def _json_body(model: type[BaseModel]) -> dict[str, Any]:
 
 
 def _in_place(part: Any, named: dict[str, Any]) -> Any:
-    """Put definitions where a body refers to them: it has no room for definitions beside it."""
+    """Inline the definitions that a body's schema refers to, since it can't have definitions beside it."""
     if isinstance(part, list):
         return [_in_place(one, named) for one in part]
     if not isinstance(part, dict):
         return part
-    if "$ref" in part:  # What stands beside it, like a default, is said of this place.
+    if "$ref" in part:  # Keys beside it, like a default, belong to this place.
         beside = {name: one for name, one in part.items() if name != "$ref"}
         part = {**named[part["$ref"].removeprefix("#/$defs/")], **beside}
     return {name: _in_place(one, named) for name, one in part.items()}
 
 
 def _add_pages(app: FastAPI) -> None:
-    """Serve the console; and Swagger UI from files of our own: without internet there are readable pages too."""
+    """Serve the console, and Swagger UI from our own files, so that both work without internet access."""
 
     async def docs() -> Response:
         return get_swagger_ui_html(
@@ -270,7 +270,7 @@ async def _on_problem(request: Request, problem: Exception) -> Response:
 async def _on_error(request: Request, error: Exception) -> Response:
     assert isinstance(error, OpicError)
     if type(error) is StoreUnavailable and (full := request.app.state.backend.disk_full()) is not None:
-        error = DiskFull(f"{full} ({error})")  # Why it is away.
+        error = DiskFull(f"{full} ({error})")  # The full disk is why the store is unavailable.
     problem = from_error(error)
     if problem.kind == "internal":
         log.error("request %s failed", request.scope.get("opic.id"), exc_info=error)
@@ -283,7 +283,7 @@ async def _on_validation(request: Request, error: Exception) -> Response:
 
 
 async def _on_http(request: Request, error: Exception) -> Response:
-    """Answer what the router raises: no such path, or not with this method."""
+    """Answer the router's errors: no such path, or method not allowed."""
     assert isinstance(error, HTTPException)
     if error.status_code == 404:
         problem = Problem("no-such-path", "no such path here: /docs lists those there are")

@@ -1,4 +1,4 @@
-"""The calls of the public contract, one method each."""
+"""HTTP request handlers: one method for each call of the public API."""
 
 import threading
 import time
@@ -30,45 +30,45 @@ from opic.query.queries import Ask, ImportanceAnswer
 from opic.service.service import Backend
 from opic.urls.canonical import canonical_host, canonical_url
 
-TOGETHER_URLS: Final = 200  # A call about more pages, or by a window policy, has a thread for itself: it may take long.
+TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
 SLOW_THREADS: Final = 4
-READY_SECONDS: Final = 5.0  # A probe that waits longer has its answer: no.
-EXCERPT_BYTES: Final = 500  # Of a dead letter's value, which may be as large as a body.
+READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
+EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
 NOTHING_HANDED: Final[Mapping[str, Any]] = {"pages": [], "retry_after": 0}
-READY_THREADS: Final = 4  # Of their own, so that slow calls do not make the service look dead.
+READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
 
 class Service(Protocol):
-    """What the endpoint serves: an open store, and whether it may be asked."""
+    """What the endpoint serves: an open store and its readiness."""
 
     backend: Backend
 
     def not_ready(self) -> str | None:
-        """Return why no request should come here now, or None."""
+        """Return the reason why the service is not ready for requests, or None."""
 
 
 class Calls:
-    """The calls: a coroutine reads what is asked, a method in a worker thread does it, where it may block."""
+    """The request handlers: a coroutine reads the request; a method in a worker thread runs what may block."""
 
     def __init__(self, service: Service, handed: Callable[[Mapping[str, Any]], object] = lambda _: None) -> None:
-        """Answer for `service`; `handed` is told what crawlers get when they ask for pages."""
+        """Answer for `service`; `handed` is called with each answer that hands out pages."""
         self._handed = handed
         self._service = service
         self._settings = service.backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._ready_threads: anyio.CapacityLimiter | None = None
-        # Slow on a topic, or on a long series: however many ask, each is worked out by one thread, for all of them.
+        # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
         self._series = Coalescer(self._series_and_curve, "opic-series")
         self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
 
     async def post_events(self, request: Request) -> Response:
-        """Take one crawl event, an array of them, or JSON Lines; JSON, or MessagePack.
+        """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
 
-        Accepted means durable. A single event that can't be taken is a 422; in an array or lines the good ones are
-        taken and the others listed. After a 503, or no answer, some may have been taken. With an `Idempotency-Key`
-        the same call may be sent again: within 24 hours it takes effect once, and the answer is the same.
+        Accepted events are durable. A single invalid event gets a 422. In an array or JSON Lines the valid events are
+        accepted and the others listed. After a 503, or no answer, some may have been accepted. With an
+        `Idempotency-Key` the same call can be repeated: within 24 hours it takes effect once, with the same answer.
         """
         key = idempotency_key(request)
         form = media_type(request, events=True)
@@ -88,32 +88,32 @@ class Calls:
         return {"accepted": len(intake.values), "rejected": intake.rejected}
 
     async def post_seeds(self, request: Request) -> Response:
-        """Make pages known without a read of them, and wait until they are."""
+        """Add seed pages, without reading them, and wait until they are known."""
         return await self._asked(request, models.Seeds, self._seed)
 
     def _seed(self, asked: models.Seeds) -> Mapping[str, object]:
         if "trust" in asked.model_fields_set:
-            raise BadInput("trust is reserved until coverage is built: leave it out")
+            raise BadInput("trust is reserved for coverage, which is not built yet: leave it out")
         self._check_count("urls", asked.urls)
         return self._service.backend.seed(asked.urls)
 
     async def put_classes(self, request: Request) -> Response:
-        """Define the classes of pages and their weights, in the place of those before.
+        """Replace the classes of pages and their weights.
 
-        A page is in the first class that it matches, else in none, with weight 1. The virtual page grants it by the
-        weight, at once; pages that are known already are classified anew soon after, as `reclassified` says how many.
-        Without error it may be sent again any number of times.
+        A page belongs to the first class that it matches; a page that matches none has weight 1. Grants of the virtual
+        page follow the new weights at once. Known pages are classified again soon after; `reclassified` is their
+        number. The call can safely be repeated.
         """
         return await self._asked(request, models.Classes, self._define)
 
     def _define(self, asked: models.Classes) -> Mapping[str, object]:
-        classes = check_classes([one.model_dump() for one in asked.classes])
+        classes = check_classes([page_class.model_dump() for page_class in asked.classes])
         now = time.time()
         reclassified = self._service.backend.define(classes)
         return {**self._service.backend.classes(), "reclassified": reclassified, "as_of": now}
 
     async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the classes of pages, in order, with their pages and their shares of each grant: of this instant."""
+        """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
         return await _in_thread(self._classes)
 
     def _classes(self) -> Mapping[str, object]:
@@ -121,10 +121,10 @@ class Calls:
         return {**self._service.backend.classes(), "as_of": now}
 
     async def put_rules(self, request: Request) -> Response:
-        """Set which URLs may be suggested and what counts as a trap, in the place of what was set before.
+        """Replace the URL rules and the trap thresholds, which decide which pages may be suggested.
 
-        All endpoints go by it a second later. Pages that are held back stay known, keep their cash, and pass on what
-        they have when a crawler reads them all the same.
+        All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
+        reads such a page anyway, its cash is passed on as usual.
         """
         return await self._asked(request, models_rules.Rules, self._set_rules)
 
@@ -135,7 +135,7 @@ class Calls:
         return policy.shown()
 
     async def get_rules(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return which URLs may be suggested and what counts as a trap, as set now."""
+        """Return the current URL rules and trap thresholds."""
         return await _in_thread(lambda: self._service.backend.admission.policy().shown())
 
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
@@ -144,14 +144,15 @@ class Calls:
     async def post_next(self, request: Request) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
 
-        Fewer than asked for may come: hosts rest between two of their pages. An empty list says when to come back.
+        There may be fewer pages than requested, because of host delays. If there are none, `retry_after` says when to
+        ask again.
         """
         media_type(request)
         asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.NextPages)
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        wish = self._service.backend.frontier.wish(
+        pages_request = self._service.backend.frontier.wish(
             asked.n,
             lease_seconds=asked.lease_seconds,
             busy_hosts=asked.busy_hosts,
@@ -160,15 +161,15 @@ class Calls:
             crawl_delays=asked.crawl_delays,
         )
         now, gone = time.time(), threading.Event()
-        found = await while_connected(request, self._wishes.ask(replace(wish, gone=gone.is_set)), gone)
+        found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found)
         return Json({**found, "as_of": now})
 
     def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
         backend = self._service.backend
-        backend.check_room()  # A lease is written; and what came of it could not be told.
-        # A store that stands still makes crawlers give up. What is sent to it takes effect when it goes on, so it is
-        # asked something else first.
+        backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
+        # While a store hangs, crawlers give up and disconnect, but commands already sent to it take effect later. So
+        # send a harmless command first, and then lease only for the crawlers that are still connected.
         backend.crawl.follow()
         wanted = [wish for wish in wishes if not wish.gone()]
         found = dict(zip(map(id, wanted), backend.frontier.next_many(wanted), strict=True))
@@ -178,23 +179,23 @@ class Calls:
         return [found.get(id(wish), NOTHING_HANDED) for wish in wishes]
 
     async def put_politeness(self, request: Request) -> Response:
-        """Set how hosts are spared, in the place of what was set before; others go by the settings.
+        """Replace the delays and caps of individual hosts; all other hosts use the default settings.
 
-        It holds at once, at all endpoints, for pages handed out from then on. A delay set here wins over what a host's
-        robots.txt asks for, which otherwise holds where it is longer than ours.
+        They apply at once, at all endpoints, to pages handed out from then on. A delay set here overrides the
+        crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
         """
         return await self._asked(request, manners.Politeness, self._set_manners)
 
     def _set_manners(self, asked: manners.Politeness) -> Mapping[str, object]:
         self._check_count("hosts", asked.hosts)
         self._service.backend.check_room()
-        found = {canonical_host(name): host for name, host in asked.hosts.items()}
+        hosts = {canonical_host(name): host for name, host in asked.hosts.items()}
         frontier = self._service.backend.frontier
-        frontier.set_manners({name: Manners(host.delay_seconds, host.in_flight) for name, host in found.items()})
+        frontier.set_manners({name: Manners(host.delay_seconds, host.in_flight) for name, host in hosts.items()})
         return self._manners()
 
     async def get_politeness(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return how hosts are spared: by the settings, and as was set for some of them."""
+        """Return the default host delay and cap, and those set for individual hosts."""
         return await _in_thread(self._manners)
 
     def _manners(self) -> Mapping[str, object]:
@@ -208,7 +209,7 @@ class Calls:
         }
 
     async def get_frontier(self, asked: Annotated[models.FrontierHead, Query()]) -> Response:
-        """Return the pages that would be handed out next, without leasing them: a look, not a promise."""
+        """Return the pages that would be handed out next, without leasing them. They may change at any time."""
         return await _in_thread(lambda: self._peek(asked))
 
     def _peek(self, asked: models.FrontierHead) -> Mapping[str, object]:
@@ -217,7 +218,7 @@ class Calls:
         return {**self._service.backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
 
     async def post_release(self, request: Request) -> Response:
-        """Give pages back unread. A lease that is over counts for nothing."""
+        """Release leases on pages that will not be fetched. Expired leases are ignored."""
         return await self._asked(request, models.Leases, self._release)
 
     def _release(self, asked: models.Leases) -> Mapping[str, object]:
@@ -226,7 +227,7 @@ class Calls:
         return self._service.backend.frontier.release(asked.leases)
 
     async def get_importance(self, asked: Annotated[models.OnePage, Query()]) -> Response:
-        """Return the importance of one page, and what it rests on."""
+        """Return the importance of one page, and the values it is computed from."""
         found = await self._ask_for(Ask([asked.url], asked.policy, asked.window))
         (page,) = found.pages
         if page is None:
@@ -234,7 +235,7 @@ class Calls:
         return Json({**page, **_times(found)})
 
     async def post_importance(self, request: Request) -> Response:
-        """Return the importance of many pages, in the order asked; null for a page never seen."""
+        """Return the importance of many pages, in the order of the request; null for a page never seen."""
         media_type(request)
         asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.ManyPages)
         self._check_count("urls", asked.urls)
@@ -254,7 +255,7 @@ class Calls:
         return {"url": canonical_url(url, self._settings.max_url_bytes), "importance": None}
 
     async def get_history(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
-        """Return the last measures of a page, oldest first: what its reads spent, and when on the clock."""
+        """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
         return await _in_thread(lambda: self._history(asked))
 
     def _history(self, asked: models.PageHistory) -> Mapping[str, object]:
@@ -274,7 +275,7 @@ class Calls:
         return {"pages": pages, "as_of": as_of}
 
     async def get_hosts(self, asked: Annotated[sites.TopHosts, Query()]) -> Response:
-        """Return the most important hosts, descending: the importance of a host is the sum of its pages'."""
+        """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
         return await _in_thread(lambda: self._hosts(asked))
 
     def _hosts(self, asked: sites.TopHosts) -> Mapping[str, object]:
@@ -283,7 +284,7 @@ class Calls:
         return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
     async def get_inflow(self, asked: Annotated[sites.DomainInflow, Query()]) -> Response:
-        """Return what came to the pages of a registered domain by links from outside, and how important the rest is."""
+        """Return the cash that pages of a registered domain received from outside, and the importance outside it."""
         return await _in_thread(lambda: self._inflow(asked))
 
     def _inflow(self, asked: sites.DomainInflow) -> Mapping[str, object]:
@@ -291,7 +292,7 @@ class Calls:
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n)
 
     async def get_explain(self, asked: Annotated[models.OnePage, Query()]) -> Response:
-        """Say why a page has its score and is next or not: its cash by its parts, the policy's formula with numbers."""
+        """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
         return await _in_thread(lambda: self._explain(asked))
 
     def _explain(self, asked: models.OnePage) -> Mapping[str, object]:
@@ -302,11 +303,11 @@ class Calls:
         return {**found, "as_of": as_of}
 
     async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Recount the books: whole columns are read, so this is for a person or a nightly check."""
+        """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""
         return await _in_thread(self._service.backend.query.audit)
 
     async def get_stats(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Count pages, rounds, and the events that wait: of this instant."""
+        """Return the current counts of pages, rounds and waiting events."""
         return await _in_thread(self._stats)
 
     def _stats(self) -> Mapping[str, object]:
@@ -314,9 +315,9 @@ class Calls:
         return {**self._service.backend.stats(), "as_of": now}
 
     async def get_series(self, asked: Annotated[models_console.SeriesPoints, Query()]) -> Response:
-        """Return the way that the crawl took: rounds and clock over time, and how its error bound fell.
+        """Return the progress of the crawl: rounds and clock over time, and the error bound over rounds.
 
-        The curve has a point each sixteenth of a doubling of the rounds, kept while an endpoint runs.
+        The error bound has a point for each sixteenth of a doubling of the rounds, recorded while an endpoint runs.
         """
         return Json(await self._series.ask(asked.n))
 
@@ -326,7 +327,7 @@ class Calls:
         return [{"series": curve.series(n), "convergence": convergence, "as_of": now} for n in asked]
 
     async def get_dead_letters(self, asked: Annotated[models_console.NewestLetters, Query()]) -> Response:
-        """Return the newest dead letters, newest first: events that can't be taken, and why."""
+        """Return the newest dead letters, newest first: events that were refused, and why."""
         return Json(await self._dead_letters.ask(asked.n))
 
     def _newest_letters(self, asked: Sequence[int]) -> list[Mapping[str, object]]:
@@ -336,11 +337,11 @@ class Calls:
         return [{"dead_letters": shown[:n], "as_of": now} for n in asked]
 
     async def get_healthz(self) -> Response:
-        """Say that the process lives. Asks nothing else, so a store that is away restarts nobody."""
+        """Report that the process is alive. Does not check the store, so an outage of it restarts no process."""
         return Json({"status": "ok"})
 
     async def get_readyz(self) -> Response:
-        """Say whether requests are welcome, else why not."""
+        """Report whether the service is ready for requests, and if not, why."""
         if self._ready_threads is None:
             self._ready_threads = anyio.CapacityLimiter(READY_THREADS)
         reason: str | None = None
@@ -357,13 +358,13 @@ class Calls:
     async def _asked(
         self, request: Request, model: type[Asked], do: Callable[[Asked], Mapping[str, object]]
     ) -> Response:
-        """Do what a JSON object in the body asks for."""
+        """Read and validate a JSON object from the body, and run `do` on it in a worker thread."""
         media_type(request)
         body = await read_body(request, self._settings.max_body_bytes)
         return await _in_thread(lambda: do(read_asked(body, model)))
 
     def _as_of(self, policy: str | None) -> float:
-        """Return a time that what the mirror shows from now on, by this policy, is no older than."""
+        """Return a time: the mirror's answers by this policy from now on show a state that is no older."""
         return self._service.backend.query.as_of(policy)
 
     def _check_n(self, n: int) -> None:
@@ -377,10 +378,10 @@ class Calls:
 
 
 async def _in_thread(ask: Callable[[], Mapping[str, object]], status: int = 200) -> Response:
-    """Ask and encode in a worker thread: 10,000 pages are some megabytes, and others wait for the loop."""
+    """Run and encode in a worker thread: 10,000 pages are some megabytes, which would block the event loop."""
     return await run_in_threadpool(lambda: Json(ask(), status))
 
 
 def _times(found: ImportanceAnswer) -> dict[str, float]:
-    """Return of when an answer is."""
+    """Return the `as_of` fields of an answer."""
     return {"as_of": found.as_of} | ({} if found.rank_as_of is None else {"rank_as_of": found.rank_as_of})

@@ -1,4 +1,4 @@
-"""Calls that come at the same time are worked out together, so that one round trip to the store serves them all."""
+"""Request coalescing: answer calls that arrive at the same time in one batch, with one round trip to the store."""
 
 import asyncio
 import threading
@@ -15,10 +15,10 @@ TOGETHER_MAX: Final = 64
 
 
 class Coalescer(Generic[Asked, Answer]):
-    """Collects what is asked while a thread works out what was asked before.
+    """Collects requests while a thread answers the previous batch.
 
     >>> async def both() -> list[int]:
-    ...     doubled = Together[int, int](lambda asked: [2 * n for n in asked], "double")
+    ...     doubled = Coalescer[int, int](lambda asked: [2 * n for n in asked], "double")
     ...     return await asyncio.gather(doubled.ask(1), doubled.ask(2))
     >>> asyncio.run(both())
     [2, 4]
@@ -31,14 +31,14 @@ class Coalescer(Generic[Asked, Answer]):
         most: int = TOGETHER_MAX,
         threads: int = 1,
     ) -> None:
-        """Nothing runs until something is asked.
+        """Create the thread pool.
 
         Args:
-            work_out: answers all that is asked, in order; an exception among the answers is raised to who asked for
-                that one, an exception that it raises to all.
-            name: of the threads.
-            most: that are worked out at once.
-            threads: how many batches are worked out side by side.
+            work_out: answers a batch of requests, in order. An exception among the answers is raised to the caller of
+                that request; an exception that it raises is raised to all callers of the batch.
+            name: name prefix of the threads.
+            most: maximum number of requests in a batch.
+            threads: number of batches answered in parallel.
         """
         self._work_out, self._most, self._free = work_out, most, threads
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix=name)
@@ -46,7 +46,7 @@ class Coalescer(Generic[Asked, Answer]):
         self._running: set[asyncio.Task[None]] = set()
 
     async def ask(self, asked: Asked) -> Answer:
-        """Return the answer; whoever gives up waiting disturbs nobody else."""
+        """Return the answer to one request. Cancelling it does not affect the others."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Answer] = loop.create_future()
         self._waiting.append((asked, future))
@@ -61,7 +61,7 @@ class Coalescer(Generic[Asked, Answer]):
         try:
             while self._waiting:
                 batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
-                batch = [one for one in batch if not one[1].done()]  # Some gave up meanwhile.
+                batch = [entry for entry in batch if not entry[1].done()]  # Drop the cancelled ones.
                 if batch:
                     await self._answer(loop, batch)
         finally:
@@ -73,7 +73,7 @@ class Coalescer(Generic[Asked, Answer]):
         answers: Sequence[Answer | Exception]
         try:
             answers = await loop.run_in_executor(self._threads, self._work_out, [asked for asked, _ in batch])
-        except Exception as error:  # noqa: BLE001 - it is theirs who asked
+        except Exception as error:  # noqa: BLE001 - raised to the callers
             answers = [error] * len(batch)
         for (_, future), answer in zip(batch, answers, strict=True):
             if future.done():
@@ -84,15 +84,15 @@ class Coalescer(Generic[Asked, Answer]):
                 future.set_result(answer)
 
     def close(self) -> None:
-        """End the threads once they are through."""
+        """Stop the threads after their current batches, without waiting."""
         self._threads.shutdown(wait=False)
 
 
 async def while_connected(request: Request, answer: Coroutine[Any, Any, Answer], gone: threading.Event) -> Answer:
-    """Return an answer; if the client disconnects first, set `gone` and give up. The body has to be read by then.
+    """Return an answer; if the client disconnects first, set `gone` and give up. Read the body before this call.
 
     Raises:
-        ClientDisconnect: it did.
+        ClientDisconnect: the client disconnected before the answer.
     """
     asked, left = asyncio.ensure_future(answer), asyncio.ensure_future(_disconnected(request))
     try:

@@ -1,7 +1,7 @@
-"""What a client may keep of an answer: nothing, but of those in KEPT, where it may ask whether anything moved.
+"""HTTP caching: weak ETags and conditional requests for the paths in KEPT, `no-store` for all other calls.
 
-Their ETag is of what they say but for `as_of`, which always moves; so it is a weak one. A client that sends it as
-If-None-Match gets 304 and no body where the answer would say the same.
+The ETag is a hash of the answer without `as_of`, which always changes; so it is a weak one. A client that sends it as
+If-None-Match gets 304 without a body if the answer would be the same.
 """
 
 import re
@@ -16,10 +16,10 @@ _AS_OF = re.compile(rb'"(?:rank_)?as_of":[-+0-9.eE]+,?')
 
 
 class Fresh:
-    """ASGI middleware."""
+    """ASGI middleware that sets ETag and Cache-Control."""
 
     def __init__(self, app: ASGIApp) -> None:
-        """Say so of the answers of `app`."""
+        """Wrap `app`."""
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -40,7 +40,7 @@ class Fresh:
 
 
 class _Tagging:
-    """Holds an answer back until it is whole."""
+    """Buffers an answer until it is complete."""
 
     def __init__(self, known: str, send: Send) -> None:
         self._known = {tag.strip().removeprefix("W/") for tag in known.split(",")}

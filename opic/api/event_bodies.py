@@ -1,8 +1,8 @@
-"""The body of `POST /v1/events`: one event, an array of them, or JSON Lines; or MessagePack, an event or an array.
+"""Parse the body of `POST /v1/events`: an event or an array of events in JSON or MessagePack, or JSON Lines.
 
-An element that can't be taken is refused alone, with its reason, whatever is wrong with it: a field, a lone surrogate,
-bytes that are not UTF-8, a NaN, nesting without end. So an array is first cut into the raw text of its elements, which
-needs nobody to understand them, and each is decoded by itself. `opic.ingest.msgpack_values` cuts MessagePack.
+An invalid element is refused alone, with its reason, whatever is wrong with it: a field, a lone surrogate, bytes that
+are not UTF-8, a NaN, unlimited nesting. So an array is first split into the raw text of its elements, without decoding
+them, and each element is decoded separately. `opic.ingest.msgpack_values` splits MessagePack.
 """
 
 import json
@@ -19,38 +19,39 @@ from opic.errors import BadEvent, BadFraming
 from opic.ingest import msgpack_values as packed
 from opic.model.events import EventLimits, check_event, decode_crawl_event, encode_crawl_event
 
-REJECTED_MAX: Final = 10_000  # An answer that lists more is of no use, and larger than what was sent.
-FAST_COMMAS_MAX: Final = 500_000  # The fast cut makes an object of 70 bytes an element; past this the slow one, which
-# makes one at a time. A full body of 16 MiB of real events has about 280,000.
-SECOND_OPINION_BYTES_MAX: Final = 1 << 20  # json.loads may make 20 bytes of memory of one of text.
+REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and larger than the request.
+# The fast split creates an object of 70 bytes per element. Bodies with more commas are split by the slow one, which
+# creates one element at a time. A full body of 16 MiB of real events has about 280,000 commas.
+FAST_COMMAS_MAX: Final = 500_000
+SECOND_OPINION_BYTES_MAX: Final = 1 << 20  # json.loads may use 20 bytes of memory per byte of text.
 
 _cut_fast = msgspec.json.Decoder(list[msgspec.Raw]).decode
 _outline = msgspec.json.Decoder(msgspec.Raw).decode
-# A whole string, a run of brackets, or a mark that matters: a comma, or the quote of a string that never ends.
+# A complete string, a run of brackets, a comma, or the quote of an unterminated string.
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]++|[\]}]++|[",]', re.DOTALL)
 _LINE = re.compile(rb"\S[^\n]*")
 
 
 @dataclass(slots=True)
 class Intake:
-    """What a call brought: encoded events for the log, and what can't be taken."""
+    """The result of parsing a body: encoded events for the log, and the rejected elements."""
 
     values: list[bytes] = field(default_factory=list)
     rejected: list[dict[str, int | str]] = field(default_factory=list)
 
 
 def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
-    """Check all events of a body and encode the good ones for the log.
+    """Check all events of a body and encode the valid ones for the log.
 
     Args:
-        body: not blank.
+        body: the body; not blank.
         form: its media type: LINES[0], or JSON or MSGPACK[0], where the first byte tells an array from one event.
-        now_us: what an event's time is checked against.
-        limits: of one event.
+        now_us: the current time, against which event times are checked.
+        limits: the limits of one event.
 
     Raises:
-        Problem: not of that form at all; or more than REJECTED_MAX elements are bad, and nothing is taken.
-        BadEvent: the body is one event, and it can't be taken.
+        Problem: the body does not have that form; or more than REJECTED_MAX elements are invalid; none is accepted.
+        BadEvent: the body is one event, and it is invalid.
     """
     if form == MSGPACK[0]:
         return _take_packed(body, now_us, limits)
@@ -81,10 +82,10 @@ def _take_packed(body: bytes, now_us: int, limits: EventLimits) -> Intake:
 
 
 def cut_array(body: bytes) -> Iterable[bytes]:
-    """Cut a JSON array into the text of its elements.
+    """Split a JSON array into the text of its elements.
 
     Raises:
-        Problem: it is no array, whatever its elements may be.
+        Problem: the body is not an array; the elements are not checked.
 
     >>> [bytes(element) for element in cut_array(b'[{"a": [1, 2]}, NaN]')]
     [b'{"a": [1, 2]}', b' NaN']
@@ -93,14 +94,15 @@ def cut_array(body: bytes) -> Iterable[bytes]:
         try:
             return map(bytes, _cut_fast(body))
         except (msgspec.DecodeError, RecursionError):
-            pass  # Something in it is not as it should be: find out what, and take the rest.
+            pass  # An element is invalid: split slowly to find it and to accept the others.
     return cut_array_slowly(body)
 
 
 def cut_array_slowly(body: bytes) -> Iterator[bytes]:
-    """Do as `cut_array` does, of any text whose strings end and whose brackets come in pairs, one at a time.
+    """Split like `cut_array`, but one element at a time, any text with terminated strings and balanced brackets.
 
-    Nothing is decoded and nothing recurses. A third of a microsecond a token: 25 times as slow as the fast cut.
+    It decodes nothing and does not recurse. It takes a third of a microsecond per token, 25 times as long as the fast
+    split.
     """
     start = body.index(b"[") + 1
     depth, found = 1, False
@@ -120,7 +122,7 @@ def cut_array_slowly(body: bytes) -> Iterator[bytes]:
                 if len(text) < depth:
                     depth -= len(text)
                     continue
-                end = token.start() + depth  # Just behind the bracket that closes the array.
+                end = token.start() + depth  # Just after the bracket that closes the array.
                 if body[end - 1 : end] != b"]" or body[end:].strip():
                     raise Problem("not-json", f"the body is not JSON: too much after the array, at byte {end - 1}")
                 last = body[start : end - 1]
@@ -133,7 +135,7 @@ def cut_array_slowly(body: bytes) -> Iterator[bytes]:
 
 
 def _cut_lines(body: bytes) -> Iterator[bytes]:
-    """Yield the lines that hold anything."""
+    """Yield the lines that are not blank."""
     return (line[0] for line in _LINE.finditer(body))
 
 
@@ -147,7 +149,7 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form
                 first = intake.rejected[0]
                 raise Problem(
                     "bad-event",
-                    f"more than {REJECTED_MAX:,} of the events can't be taken, so none was; "
+                    f"more than {REJECTED_MAX:,} of the events are invalid, so none was accepted; "
                     f"the first is number {first['index']}: {first['error']}",
                 ) from None
             intake.rejected.append({"index": index, "error": str(error)})
@@ -155,7 +157,7 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form
 
 
 def _take_one(element: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> bytes:
-    # The first byte tells JSON from MessagePack, and what came as the one must not be taken for the other.
+    # The decoder tells JSON from MessagePack by the first byte; it must be of the form that the request declares.
     if form == MSGPACK[0]:
         if not packed.is_map(element):
             raise BadEvent("not a MessagePack map")
@@ -167,7 +169,7 @@ def _take_one(element: bytes, now_us: int, limits: EventLimits, form: str = JSON
 
 
 def _is_json(body: bytes) -> bool:
-    """Tell whether a bad event is at least JSON in the common sense of the word, with NaN and lone surrogates."""
+    """Return whether an invalid event is at least JSON in the lenient sense, which allows NaN and lone surrogates."""
     try:
         _outline(body)
     except RecursionError:

@@ -1,4 +1,4 @@
-"""How many pages of the frontier are in which state: a count over the mirror, for /metrics."""
+"""Count the pages of the frontier by class and state, from the mirror, for /metrics."""
 
 import time
 from dataclasses import dataclass
@@ -13,28 +13,28 @@ from opic.query.snapshots import Int64s, Snapshot
 from opic.replica import Crawl
 from opic.service.service import Backend
 
-# Each known page is of one kind. Those before "leased" could be handed out, but for their hosts' delays.
+# Each known page has one kind. Pages of the kinds before "leased" could be handed out, apart from host delays.
 KINDS: Final = ("never_read", "read", "leased", "waiting", "barred", "spent", "excluded", "gone")
 NEVER_READ, READ, LEASED, WAITING, BARRED, SPENT, EXCLUDED, GONE = range(len(KINDS))
 UNKNOWN: Final = len(KINDS)
-HELD_MAX: Final = 100_000  # Leases and waits that are told by class and kind; some 20 ms of the store's time.
+HELD_MAX: Final = 100_000  # Maximum number of leases and waits read; costs the store about 20 ms.
 
 
 @dataclass(frozen=True, slots=True)
 class Census:
-    """Pages by class and kind, and how old the state was that they were counted in."""
+    """Page counts by class and kind, and the age of the state they were counted in."""
 
     pages: dict[tuple[str, str], int]
     age_seconds: float
 
 
 def count(backend: Backend) -> Census:
-    """Count the pages that the mirror shows: some 50 ms of a core a million, beside what refreshing it takes.
+    """Count the pages in the mirror. Costs about 50 ms of CPU time per million pages, plus refreshing the mirror.
 
-    Of leases and waits the first HELD_MAX are told apart; pages of those past that count as what they were before.
+    Only the first HELD_MAX leases and waits are counted as such; the other such pages count as their previous kind.
 
     Raises:
-        StoreError: the store is away.
+        StoreError: the store is unavailable.
     """
     return backend.crawl.steadily(lambda: _counted(backend))
 
@@ -49,20 +49,20 @@ def _counted(backend: Backend) -> Census:
     width = UNKNOWN + 1
     counts = np.bincount((snapshot.state & CLASS_BITS) * np.uint8(width) + kinds, minlength=CLASSES_MAX * width)
     names = backend.query.class_names() if counts[width:].any() else {}
-    found: dict[tuple[str, str], int] = {}
+    pages_of: dict[tuple[str, str], int] = {}
     for slot, row in enumerate(counts.reshape(CLASSES_MAX, width)[:, :UNKNOWN].tolist()):
         if slot and not any(row):
             continue
         for kind_name, pages in zip(KINDS, row, strict=True):
             place = (names.get(slot, OTHERS), kind_name)
-            found[place] = found.get(place, 0) + pages
-    return Census(found, age)
+            pages_of[place] = pages_of.get(place, 0) + pages
+    return Census(pages_of, age)
 
 
 def _kinds(snapshot: Snapshot) -> Any:
-    """Return each page's kind by what its columns say, (n,) uint8."""
+    """Return each page's kind by its columns alone, (n,) uint8."""
     cash, kinds = snapshot.cash, _BY_STATE[snapshot.state]
-    # A page that was read and owes is read again.
+    # A page that was read and is overdrawn is offered again.
     kinds[((cash == 0) & (kinds < LEASED)) | ((cash < 0) & (kinds == NEVER_READ))] = SPENT
     return kinds
 
@@ -81,7 +81,7 @@ _BY_STATE: Final = np.array([_of_state(state) for state in range(256)], np.uint8
 
 
 def _held(crawl: Crawl, snapshot: Snapshot) -> tuple[Int64s, Int64s]:
-    """Return the positions of pages that wait after a failure, and of those that are leased."""
+    """Return the positions of pages in back-off after a failure, and of leased pages."""
     now, most = time.time(), HELD_MAX // (2 * len(crawl))
     commands = [
         ["ZRANGE", name, least, "+inf", "BYSCORE", "LIMIT", 0, most]
@@ -90,7 +90,7 @@ def _held(crawl: Crawl, snapshot: Snapshot) -> tuple[Int64s, Int64s]:
     ]
     answers = crawl.ask(commands)
     waiting, leased = (
-        [(shard, int(page)) for shard, some in enumerate(answers[kind::2]) for page in some] for kind in (0, 1)
+        [(shard, int(page)) for shard, ids in enumerate(answers[kind::2]) for page in ids] for kind in (0, 1)
     )
     return _positions(snapshot, waiting), _positions(snapshot, leased)
 

@@ -1,9 +1,9 @@
-"""HTTP/1.1 on a connection: uvicorn's parser (llhttp), with a limit on everything that a client could let us wait for.
+"""HTTP/1.1 connection handling: uvicorn's protocol (llhttp) with time and size limits against slow or hostile clients.
 
-The parser itself refuses what could be read in two ways (two lengths, a length beside chunks, control characters in a
-header). Here is what it does not know: how large a head may be, how long anything may take, and how many connections
-there may be. A connection over a time limit is found by a look at all of them twice a second, so that a request costs
-no timer. Whatever is refused here is a problem (RFC 9457) like all others.
+The parser itself refuses ambiguous requests (two lengths, a length beside chunks, control characters in a header). This
+module adds limits on the size of a head, on the time for each phase, and on the number of connections. All connections
+are checked against the time limits twice a second, so that a request needs no timer. Refused requests are answered with
+a problem (RFC 9457), as everywhere else.
 """
 
 import asyncio
@@ -20,24 +20,26 @@ from opic.api.problems import Problem
 
 log = logging.getLogger("opic.api")
 
-LOOK_SECONDS: Final = 0.5  # How often connections are looked at.
-TARGET_BYTES_MAX: Final = 65_535  # The parser's numbers for the parts of a URL have 16 bits.
+LOOK_SECONDS: Final = 0.5  # Interval of the check of all connections.
+TARGET_BYTES_MAX: Final = 65_535  # The URL parser uses 16-bit offsets.
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """What a connection may cost.
+    """Size and time limits of connections.
 
     Attributes:
-        connections: at once; one more, and the one that has been silent for longest is closed.
-        head_bytes: of a request's line and headers; more than a target may have, which is said of it then.
-        headers: of a request.
-        head_seconds: for a request's line and headers; as long may a new connection say nothing.
-        body_seconds: for a body, and beyond it a second for every
-        body_bytes_a_second: that came of it.
-        idle_seconds: between two requests: longer than crawlers think, so that they rarely meet one just closed.
-        linger_seconds: for which what a client goes on sending after its answer is thrown away, before it is cut off.
-        send_seconds: in which a client that we have something for must take some of it.
+        connections: maximum number at once; a further one closes the one that has been idle longest.
+        head_bytes: maximum size of the request line and headers. It is larger than the limit of the target, so that a
+            long target gets its own error.
+        headers: maximum number of headers of a request.
+        head_seconds: time for the request line and headers; also for a new connection to send its first byte.
+        body_seconds: time for a body, plus one second for every
+        body_bytes_a_second: bytes received of it.
+        idle_seconds: maximum idle time between two requests; longer than crawlers usually pause, so that they rarely
+            use a connection that was just closed.
+        linger_seconds: how long we discard what a client still sends after its answer, before we close the connection.
+        send_seconds: maximum time in which a client must read some of the data waiting for it.
     """
 
     connections: int = 10_000
@@ -53,31 +55,31 @@ class ConnectionLimits:
 
 @dataclass
 class ConnectionWatch:
-    """The connections of one server that may be closed to make room, the one that was silent longest first."""
+    """The idle connections of one server, longest idle first; they may be closed to make room."""
 
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     waiting: dict["Wire", None] = field(default_factory=dict)
 
 
 class Wire(HttpToolsProtocol):
-    """A connection. `state.watch`, set before it is made, has the limits."""
+    """A connection. Its limits are in `watch` of the server's `Config`."""
 
     def __init__(self, config: uvicorn.Config, server_state: Any, app_state: dict[str, Any], **named: Any) -> None:
-        """Serve the configuration's application."""
+        """Serve the application of `config`."""
         super().__init__(config=config, server_state=server_state, app_state=app_state, **named)
         assert isinstance(config, Config)
         self._watch, self._limits = config.watch, config.watch.limits
-        self._reading = ""  # What the parser is in: nothing, a "head" or a "body";
-        self._since = time.monotonic()  # and since when, or since when there is nothing.
-        self._bytes = 0  # That came of it.
-        self._unsent: tuple[float, int] | None = None  # When what was still to be sent was looked at, and how much.
+        self._reading = ""  # What the parser is reading: "head", "body", or nothing;
+        self._since = time.monotonic()  # and since when, or since when the connection is idle.
+        self._bytes = 0  # Bytes received of it.
+        self._unsent: tuple[float, int] | None = None  # When the client last read data, and the bytes then unsent.
         self._refused: Problem | None = None
         self._discarding = False
 
-    # What the loop tells.
+    # Callbacks of the event loop.
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Take a connection, and close another where there are too many."""
+        """Accept a connection; if there are too many, close the longest idle one."""
         super().connection_made(transport)
         waiting = self._watch.waiting
         if len(self.connections) > self._limits.connections:
@@ -90,62 +92,62 @@ class Wire(HttpToolsProtocol):
         waiting[self] = None
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget it."""
+        """Remove the connection from the idle ones."""
         self._watch.waiting.pop(self, None)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Parse what came."""
+        """Parse received data."""
         if self._discarding:
             return
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            return  # Nobody is upgraded: the request is answered as if it had not asked.
+            return  # Upgrades are not supported: the request is answered as an ordinary one.
         except httptools.HttpParserError as error:
             self._refuse(self._refused or Problem("not-http", f"the request is not HTTP/1.1: {_reason(error)}"))
             return
         if self._reading == "head":
             self._bytes += len(data)
             if self._bytes > self._limits.head_bytes:
-                said = f"the line and the headers of a request may have {self._limits.head_bytes:,} bytes together"
+                said = f"the request line and headers are over the limit of {self._limits.head_bytes:,} bytes"
                 self._refuse(Problem("head-too-large", said))
 
-    # What the parser tells.
+    # Callbacks of the parser.
 
     def on_message_begin(self) -> None:
-        """Note that a head begins."""
+        """Start the clock of a request head."""
         self._reading, self._since, self._bytes = "head", time.monotonic(), 0
         super().on_message_begin()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, of the head or behind a body in chunks."""
+        """Add a header, from the head or from the trailer of a chunked body."""
         if len(self.headers) >= self._limits.headers:
             raise self._because(Problem("head-too-large", f"a request may have {self._limits.headers:,} headers"))
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin to answer."""
+        """Check the head and start answering."""
         self._watch.waiting.pop(self, None)
         if len(self.url) > TARGET_BYTES_MAX:
             said = f"the path with its query has {len(self.url):,} bytes, {TARGET_BYTES_MAX:,} is the limit: use POST"
             raise self._because(Problem("target-too-long", said))
         if self.parser.get_http_version() not in ("1.0", "1.1"):
-            raise self._because(Problem("not-http", "the request names no version of HTTP that is spoken here: 1.1"))
+            raise self._because(Problem("not-http", "the HTTP version of the request is not supported: use HTTP/1.1"))
         hosts = sum(name == b"host" for name, _ in self.headers)
         if hosts > 1 or (not hosts and self.parser.get_http_version() == "1.1"):
-            raise self._because(Problem("not-http", f"the request has {hosts} headers Host, and needs one"))
+            raise self._because(Problem("not-http", f"the request has {hosts} Host headers, and needs exactly one"))
         super().on_headers_complete()
         self._reading, self._since, self._bytes = "body", time.monotonic(), 0
 
     def on_body(self, body: bytes) -> None:
-        """Take a part of a body."""
+        """Count and pass on a part of a body."""
         self._bytes += len(body)
         super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Note that all of a request is there."""
+        """Record that the request is complete."""
         self._reading = ""
         super().on_message_complete()
         if self.cycle.response_complete:
@@ -164,14 +166,14 @@ class Wire(HttpToolsProtocol):
             self._watch.waiting[self] = None
 
     def _because(self, problem: Problem) -> Problem:
-        """Note why the parser is about to be stopped: it passes on that it was, not by what."""
+        """Record the problem that stops the parser; the parser's own exception does not carry the reason."""
         self._refused = problem
         return problem
 
-    # What takes too long.
+    # Timeouts.
 
     def look(self, now: float) -> None:
-        """Close the connection if its time is over."""
+        """Refuse or close the connection if it has exceeded a time limit."""
         limits, waited = self._limits, now - self._since
         if self._stalls(now):
             self.transport.abort()
@@ -197,7 +199,7 @@ class Wire(HttpToolsProtocol):
         return self.cycle is None or self.cycle.response_complete
 
     def _stalls(self, now: float) -> bool:
-        """Tell whether the client has not taken anything for long of what we have for it."""
+        """Return whether the client has not read any of the data waiting for it for `send_seconds`."""
         unsent = self.transport.get_write_buffer_size()
         if not unsent:
             self._unsent = None
@@ -206,18 +208,18 @@ class Wire(HttpToolsProtocol):
         return self._unsent is not None and now - self._unsent[0] > self._limits.send_seconds
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer with a problem and take no more of this connection.
+        """Answer with a problem and read no more requests from this connection.
 
-        It is closed once the client closes it, or after a moment: closed at once, with something unread, the system
-        would take back what was just said.
+        It is closed when the client closes it, or after `linger_seconds`. If it were closed at once with unread data,
+        the operating system would reset it, and the client might not receive the answer.
         """
         log.info("refused on the connection from %s: %d %s", _name(self.client), problem.status, problem.detail)
         self._watch.waiting.pop(self, None)
         self._discarding, self._since = True, time.monotonic()
         if self.pipeline or (self.cycle is not None and not self.cycle.response_complete and self._reading != "body"):
-            self.transport.close()  # Others are being answered: this must not get in between.
+            self.transport.close()  # Other requests are being answered; this answer must not get in between.
             return
-        if self.cycle is not None and not self.cycle.response_complete:  # Somebody waits for its body.
+        if self.cycle is not None and not self.cycle.response_complete:  # A handler is waiting for the body.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
             if self.cycle.response_started:
@@ -233,13 +235,13 @@ class Wire(HttpToolsProtocol):
 
 
 class Config(uvicorn.Config):
-    """Uvicorn's, with our limits."""
+    """Uvicorn's configuration, with the limits of connections."""
 
     watch = ConnectionWatch()
 
 
 def _reason(error: Exception) -> str:
-    cause = error.__context__  # What a callback raised, where it was one.
+    cause = error.__context__  # The exception of a callback, if a callback raised.
     return str(cause if cause is not None else error) or type(error).__name__
 
 

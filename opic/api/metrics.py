@@ -1,11 +1,12 @@
-"""What `GET /metrics` tells Prometheus.
+"""Prometheus metrics of the endpoint (`GET /metrics`).
 
-Nearly all of it comes from the store, so that any endpoint tells the same and a restart forgets nothing. What a process
-knows of itself alone are the times of HTTP requests, what it handed out, how far its replicas follow, and what it
-costs. No label holds a URL or a host: labels are few, and known beforehand. docs/operations.md lists all of it.
+Nearly all metrics come from the store, so that all endpoints report the same values and a restart loses nothing. The
+exceptions, which each process counts itself, are the times of HTTP requests, the pages handed out, the lag of its
+replicas, and its resource use. No label contains a URL or a host: label values are few and known in advance.
+docs/operations.md lists all metrics.
 
-What is asked of the store, of Kafka and of the columns is asked beside the scrape: a backend that stands still costs it
-some seconds, and the rest is told all the same.
+The store, Kafka and the columns are read in background threads: a backend that hangs delays a scrape by some seconds,
+and all other metrics are still reported.
 """
 
 import time
@@ -35,14 +36,14 @@ from opic.store.shard import books_of
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
-STORE_SECONDS: Final = 5.0  # A store that says nothing for so long is away: Prometheus itself waits for 10.
+STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prometheus itself waits for 10 s.
 KAFKA_SECONDS: Final = 2.0
-FIRST_SECONDS: Final = 1.0  # The first scrape gives the first audit, and the first census, this long.
-AUDIT_SECONDS: Final = 60.0  # Least time between two audits: one reads whole columns, 16 bytes a page.
-CENSUS_SECONDS: Final = 10.0  # And between two censuses, which refresh the mirror.
-SHARE_MAX: Final = 0.05  # Of the time that audits, and that censuses, may take.
+FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
+AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
+CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, which refresh the mirror.
+SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-METHODS: Final = ("GET", "POST", "PUT")  # A HEAD is a GET here. A route is matched before its methods are looked at.
+METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
     Outcome.READ: "reads",
     Outcome.FAILED: "failures",
@@ -53,10 +54,10 @@ OUTCOMES: Final = {
 
 
 class Metrics:
-    """One endpoint's metrics."""
+    """The metrics of one endpoint process."""
 
     def __init__(self, backend: Backend) -> None:
-        """Nothing is asked of the store yet."""
+        """Register the metrics. This does not query the store."""
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "opic_http_request_duration_seconds",
@@ -75,24 +76,24 @@ class Metrics:
         self._registry.register(_Collector(backend))
 
     def observe(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count a request. A path or a method that no route has gets no label of its own."""
+        """Count a request. Unknown paths and methods get no label of their own."""
         path = getattr(scope.get("route"), "path", None)
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._requests.labels(method, path or "other", f"{status // 100}xx" if status else "aborted").observe(seconds)
 
     def handed(self, found: Mapping[str, Any]) -> None:
-        """Count what a crawler got."""
+        """Count the pages handed out to a crawler."""
         self._suggestions.inc(len(found["pages"]))
         self._calls["pages" if found["pages"] else "none"].inc()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
-        """Return the metrics, and their content type, in the form that the header `Accept` asks for."""
+        """Return the metrics in the format that the header `Accept` requests, and their content type."""
         encode, kind = choose_encoder(accept)
         return encode(self._registry), kind
 
 
 class _Collector(Collector):
-    """Looks at the store, at Kafka, at the mirror and at the books, and tells what it sees."""
+    """A Prometheus collector for the metrics of the store, Kafka, the mirror and the books."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -102,11 +103,11 @@ class _Collector(Collector):
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
     def describe(self) -> Iterator[Metric]:
-        """Say nothing, so that registering asks nothing of the store."""
+        """Return nothing, so that registering the collector does not query the store."""
         return iter(())
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what is seen; of what is away only that it is."""
+        """Yield all metrics available; for a backend that is down, only that it is down."""
         build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -134,7 +135,7 @@ class _Collector(Collector):
         return self._backend.log.ends()
 
     def _look(self) -> "_Seen":
-        # The ends first: where there is no lag then, all that had been accepted before has taken effect.
+        # Read the ends first: if there is no lag then, all events accepted before have taken effect.
         kafka = self._backend.settings.kafka_bootstrap is not None
         return _Seen.of(self._backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
 
@@ -144,29 +145,29 @@ class _Collector(Collector):
         except StoreUnavailable:
             raise
         except StoreError:
-            return False  # A block is missing: those grains are.
+            return False  # A block is missing, and its grains with it.
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """What the store said."""
+    """The values read from the store for one scrape."""
 
     parts: list[Books]
     books: Books  # Of the whole crawl.
-    ends: Positions | None  # Of the log; None if Kafka is away.
-    lag: int  # Nothing if Kafka is away.
+    ends: Positions | None  # End offsets of the log; None if Kafka is down.
+    lag: int  # 0 if Kafka is down.
     outbox: int
     tallied: Tallied
     leases: int
     page_waits: int
     host_waits: int
-    backup_at: float  # Unix seconds; 0 without any.
-    error_bound: float | None  # None where there is none: under the continuous payout.
-    servers: list[Mapping[str, Any]]  # As they say by INFO, in order of their names.
+    backup_at: float  # Unix seconds; 0 if there is none.
+    error_bound: float | None  # None if there is none, as under the continuous payout.
+    servers: list[Mapping[str, Any]]  # INFO of each server, in order of their names.
 
     @classmethod
     def of(cls, backend: Backend, ends: Positions | None) -> "_Seen":
-        """Ask it. All shards are asked at once, in a few round trips."""
+        """Read the values. All shards are queried together, in a few round trips."""
         crawl, now = backend.crawl, time.time()
         lag = sum(max(0, end - crawl.resume(partition)) for partition, end in (ends or {}).items())
         books = [["HGETALL", shard.keys.books] for shard in crawl.shards]
@@ -233,7 +234,7 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
         yield _gauge("opic_sweeps_left", about, left)
     yield _gauge("opic_in_flight_grains", "Cash on its way from one shard to another.", books.net)
     cash = GaugeMetricFamily("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
-    # Under the continuous payout pages that went away gave what they had; under grants they may owe.
+    # Gone pages have no cash under the continuous payout; under grants their cash may be negative.
     for name, grains in (
         ("read", books.open_cash),
         ("never_read", pages - books.open_cash - books.v_gone),
@@ -285,7 +286,7 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
 
 
 def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
-    """Tell how far this endpoint follows the shards, the store being there or not."""
+    """Yield how far this endpoint follows the shards, even while the store is down."""
     for kind, name, about, values in (
         (GaugeMetricFamily, "opic_replica_lsn", "The last record of a shard's journal that this endpoint has.", "lsn"),
         (
@@ -298,13 +299,13 @@ def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
         (CounterMetricFamily, "opic_replica_loads", "How often it loaded the shard from its checkpoint.", "loads"),
     ):
         family = kind(name, about, labels=["shard"])
-        for shard, one in enumerate(standing):
-            family.add_metric([str(shard)], float(getattr(one, values)))
+        for shard, replica in enumerate(standing):
+            family.add_metric([str(shard)], float(getattr(replica, values)))
         yield family
 
 
 def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:
-    """Tell how the store's servers are; each by its place among them, for its address may be anybody's."""
+    """Yield the metrics of the store's servers, labelled by index, because an address may be arbitrary."""
     yield _gauge("opic_store_servers", "Servers of the store, replicas apart.", len(servers))
     for kind, name, about, entry in (
         (GaugeMetricFamily, "opic_store_memory_bytes", "Memory that a server of the store uses.", "used_memory"),

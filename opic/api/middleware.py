@@ -1,4 +1,4 @@
-"""What every request passes: an id, the token, the log line, and the answer when something breaks."""
+"""ASGI middleware for every request: request id, bearer token, access log, and the answer to unexpected errors."""
 
 import hmac
 import logging
@@ -18,26 +18,26 @@ from opic.api.problems import Problem, internal
 
 log = logging.getLogger("opic.api")
 
-OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which hold no token.
-QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Asked every few seconds: logged at DEBUG.
+OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which have no token.
+QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
 ID_HEADER: Final = "X-Request-ID"
 LOGGED_CHARS_MAX: Final = 200
-_ids = random.Random()  # noqa: S311 - no secrets, nobody is let in by one; to ask the system for each would be dear
+_ids = random.Random()  # noqa: S311 - ids are no secrets and grant no access; system randomness would be slow
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
 class Gate:
-    """ASGI middleware; the outermost of ours."""
+    """Our outermost ASGI middleware."""
 
     def __init__(
         self, app: ASGIApp, token: str | None, observe: Callable[[Scope, int, float], None] = lambda *_: None
     ) -> None:
-        """Guard `app`.
+        """Wrap `app`.
 
         Args:
-            app: what answers.
-            token: the bearer token that all but OPEN_PATHS need; None leaves all open.
-            observe: told of each request: its scope, the status (0: aborted) and the seconds it took.
+            app: the application.
+            token: the bearer token required for all paths but OPEN_PATHS and the console; None requires no token.
+            observe: called after each request with its scope, the status (0: aborted) and the seconds it took.
         """
         self._app = app
         self._token = token.encode() if token is not None else None
@@ -69,13 +69,13 @@ class Gate:
             answer: ASGIApp = self._app if problem is None else problem.response(request_id)
             await answer(inner, receive, send_with_id)
         except ClientDisconnect:
-            log.info("the sender of request %s went away", request_id)
-        except CancelledError:  # Told to end, the server waits for so long and no longer.
+            log.info("the client of request %s disconnected", request_id)
+        except CancelledError:  # The grace period of the shutdown is over.
             if status:
                 raise
-            problem = Problem("ending", "the service ends, and this took too long: send it again")
+            problem = Problem("ending", "the service shut down before the request was done: send it again")
             await problem.response(request_id)(inner, receive, send_with_id)
-        except Exception:  # The last stop: whatever it is, the caller gets an answer and we a trace.
+        except Exception:  # Last resort: the caller gets an answer, the log a traceback.
             log.exception("request %s failed", request_id)
             if not status:
                 await internal().response(request_id)(inner, receive, send_with_id)
@@ -87,7 +87,7 @@ class Gate:
                 self._log(level, inner, status, 1000 * seconds)
 
     def _log(self, level: int, scope: Scope, status: int, ms: float) -> None:
-        """Write the line of a request."""
+        """Write the access log line of a request."""
         method, request_id = _fit_for_log(scope["opic.method"]), scope["opic.id"]
         log.log(
             level,
@@ -108,10 +108,10 @@ class Gate:
         )
 
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
-        """Return why the request goes no further, or None."""
+        """Return the problem if the request is not authorised, or None."""
         if self._token is None:
             return _foreign(scope, headers)
-        if scope["path"] in OPEN_PATHS or scope["path"] in PAGE_PATHS:  # The page holds no data.
+        if scope["path"] in OPEN_PATHS or scope["path"] in PAGE_PATHS:  # The console page itself contains no data.
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):
@@ -125,9 +125,10 @@ class Gate:
 
 
 def _foreign(scope: Scope, headers: Headers) -> Problem | None:
-    """Refuse what a web page of somebody else makes its visitor's browser send to a service without a token.
+    """Refuse cross-origin requests that another site's web page makes a browser send to a service without a token.
 
-    Browsers ask first (and get 405) before they send JSON across origins, but not for a body without a type.
+    Before they send JSON across origins, browsers send a preflight request (and get 405); but not for a body without a
+    type.
     """
     origin = headers.get("origin")
     if scope["method"] == "GET" or origin is None or origin.partition("://")[2] == headers.get("host"):
@@ -136,6 +137,6 @@ def _foreign(scope: Scope, headers: Headers) -> Problem | None:
 
 
 def _fit_for_log(text: str) -> str:
-    """Cut and escape a stranger's text: one line, and nothing that a terminal obeys."""
+    """Shorten and escape untrusted text: one line, without terminal control sequences."""
     cut = text if len(text) <= LOGGED_CHARS_MAX else text[:LOGGED_CHARS_MAX] + "..."
     return cut if cut.isprintable() and cut.isascii() else ascii(cut)[1:-1]

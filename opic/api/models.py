@@ -1,7 +1,7 @@
-"""What the calls take and give, for checking the one and describing both in the OpenAPI document.
+"""Request and response models of the HTTP API: they validate requests and describe both in the OpenAPI document.
 
-Bodies are strict: a number is not a text, true is not 1, and a field nobody knows is refused, since a mistyped
-`lease_seconds` would change what happens without a word. Answers may carry more than is described here.
+Request bodies are strict: a number is not a string, true is not 1, and an unknown field is refused, since a mistyped
+`lease_seconds` would silently change the behaviour. Answers may contain more fields than are described here.
 """
 
 from typing import Annotated, Any, Final, Literal
@@ -74,7 +74,7 @@ class _Answer(BaseModel):
 
 
 class Seeds(_Body):
-    """Pages to make known."""
+    """Seed pages to add."""
 
     urls: list[str] = Field(
         description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
@@ -83,7 +83,7 @@ class Seeds(_Body):
 
 
 class NextPages(_Body):
-    """A crawler's wish for work."""
+    """A crawler's request for pages."""
 
     n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.", examples=[10])
     crawler: str = Field(
@@ -117,7 +117,7 @@ class NextPages(_Body):
 
 
 class PageClass(_Body):
-    """A class of pages: a weight, and what belongs to it."""
+    """A class of pages: its weight, and which pages belong to it."""
 
     name: str = Field(description="1 to 64 letters, digits, '_', '.' or '-'.", examples=["trusted"])
     weight: float = Field(
@@ -130,19 +130,19 @@ class PageClass(_Body):
 
 
 class Classes(_Body):
-    """Classes of pages, in order: a page is in the first one that it matches."""
+    """Classes of pages, in order: a page belongs to the first one that it matches."""
 
     classes: list[PageClass] = Field(description="At most 7; none for no weights.")
 
 
 class Leases(_Body):
-    """Leases to end."""
+    """Leases to release."""
 
     leases: list[str] = Field(description="As given by /v1/next, at most OPIC_MAX_URLS.")
 
 
 class ManyPages(_Body):
-    """Pages asked about."""
+    """A request for the importance of pages."""
 
     urls: list[str] = Field(
         description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
@@ -152,7 +152,7 @@ class ManyPages(_Body):
 
 
 class OnePage(_Parameters):
-    """A page asked about."""
+    """A request about one page."""
 
     url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
     policy: PolicyName | None = Field(None, description=POLICY)
@@ -160,7 +160,7 @@ class OnePage(_Parameters):
 
 
 class TopPages(_Parameters):
-    """The best pages asked for."""
+    """A request for the most important pages."""
 
     n: int = Field(100, ge=1, description="How many, at most OPIC_MAX_N.")
     domain: str | None = Field(
@@ -174,7 +174,7 @@ class TopPages(_Parameters):
 
 
 class FrontierHead(_Parameters):
-    """The head of the frontier asked for."""
+    """A request for the head of the frontier."""
 
     n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.")
     domain: str | None = Field(
@@ -187,20 +187,20 @@ class FrontierHead(_Parameters):
 
 
 class PageHistory(_Parameters):
-    """A page whose measures are asked for."""
+    """A request for the measures of a page."""
 
     url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
 
 
 class Nothing(_Parameters):
-    """A call without parameters: one that is given is a mistake."""
+    """A call without parameters: any parameter is an error."""
 
 
 # --- What is answered ------------------------------------------------------------------------------------------------
 
 
 class Rejected(_Answer):
-    """An element that was not taken."""
+    """An element that was rejected."""
 
     index: int = Field(description="Its place in the array, or among the lines that hold anything, from 0.")
     error: str = Field(description="Why.")
@@ -214,7 +214,7 @@ class Accepted(_Answer):
 
 
 class Seeded(_Answer):
-    """What became of the seeds."""
+    """The result of adding seeds."""
 
     known: int = Field(description="How many of the distinct URLs were known before.")
     new: int = Field(description="How many were not, and are now.")
@@ -257,13 +257,13 @@ class FrontierShown(_Answer):
 
 
 class Released(_Answer):
-    """What became of the leases."""
+    """The result of releasing leases."""
 
     released: int = Field(description="How many of them still ran.")
 
 
 class PageImportance(_Answer):
-    """What is known of a page; `importance` is null for one never seen."""
+    """The importance of a page; `importance` is null for a page never seen."""
 
     url: str = Field(description="The canonical form of the URL asked for.")
     importance: float | None = Field(description=IMPORTANCE)
@@ -285,7 +285,7 @@ class PageImportance(_Answer):
 
 
 class OneImportance(PageImportance):
-    """What is known of one page."""
+    """The importance of one page."""
 
     importance: float = Field(description=IMPORTANCE)
     as_of: float = Field(description=AS_OF)
@@ -293,7 +293,7 @@ class OneImportance(PageImportance):
 
 
 class ManyImportances(_Answer):
-    """What is known of pages, in the order asked."""
+    """The importance of pages, in the order of the request."""
 
     pages: list[PageImportance]
     as_of: float = Field(description=AS_OF)
@@ -309,7 +309,7 @@ class Measured(_Answer):
 
 
 class History(_Answer):
-    """The last measures of a page, oldest first; none of a page never read."""
+    """The last measures of a page, oldest first; empty for a page never read."""
 
     url: str = Field(description="The canonical form of the URL asked for.")
     measures: list[Measured] = Field(description="At most OPIC_HISTORY_MEASURES.")
@@ -369,7 +369,7 @@ class Stats(_Answer):
 
 
 class ClassCounts(_Answer):
-    """The pages of a class, and what they get."""
+    """The number of pages of a class, and their share of grants."""
 
     weight: float = Field(description="How much of each grant a page gets.")
     known_pages: int = Field(description="Pages known and not gone.")
@@ -384,7 +384,7 @@ class ClassFound(ClassCounts):
 
 
 class ClassesFound(_Answer):
-    """The classes of pages that hold, in order."""
+    """The current classes of pages, in order."""
 
     classes: list[ClassFound]
     other: ClassCounts = Field(description="All that is in none of them.")
@@ -392,7 +392,7 @@ class ClassesFound(_Answer):
 
 
 class Reclassified(ClassesFound):
-    """The classes as they hold from now on."""
+    """The new classes, and how many pages are classified again."""
 
     reclassified: int = Field(description="Known pages that are classified anew after this.")
 
@@ -404,7 +404,7 @@ class Healthy(_Answer):
 
 
 class Ready(_Answer):
-    """Requests are welcome."""
+    """The service is ready for requests."""
 
     status: Literal["ready"]
 

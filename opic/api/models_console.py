@@ -1,4 +1,4 @@
-"""What the calls take and give that the console at `/` was made for, as in `opic.api.models`."""
+"""Request and response models of the calls used by the console at `/`; see `opic.api.models`."""
 
 from pydantic import Field
 
@@ -9,19 +9,19 @@ POINTS_MAX = 1_000
 
 
 class NewestLetters(_Parameters):
-    """The dead letters asked for."""
+    """A request for dead letters."""
 
     n: int = Field(20, ge=1, le=LETTERS_MAX, description="How many at most.")
 
 
 class SeriesPoints(_Parameters):
-    """How much detail of the series is asked for."""
+    """A request for the series, with its level of detail."""
 
     n: int = Field(400, ge=2, le=POINTS_MAX, description="About how many entries of the series.")
 
 
 class DeadLetter(_Answer):
-    """An event that can't be taken."""
+    """An event that was refused."""
 
     id: str = Field(description="Of the entry in the store, or partition-offset on the topic of dead letters.")
     error: str = Field(description="Why it can't be taken.")
@@ -42,7 +42,7 @@ class DeadLetters(_Answer):
 
 
 class SeriesEntry(_Answer):
-    """Where the crawl stood."""
+    """The position of the crawl at a time."""
 
     time: float = Field(description="Unix seconds of the last record before.")
     rounds: float
@@ -50,7 +50,7 @@ class SeriesEntry(_Answer):
 
 
 class CurvePoint(SeriesEntry):
-    """Where the crawl stood, and how good its estimates were."""
+    """The position of the crawl at a time, and the error bound of its estimates."""
 
     unspent: int = Field(description="Grains on read pages that no read has spent yet; over the clock they go to 0.")
     error_bound: float | None = Field(
@@ -59,7 +59,7 @@ class CurvePoint(SeriesEntry):
 
 
 class Series(_Answer):
-    """The way a crawl took, oldest first; the last entry of both is of now."""
+    """The progress of a crawl, oldest first; the last entry of both lists is the current one."""
 
     series: list[SeriesEntry] = Field(description="An entry an hour or quarter of a round, thinned.")
     convergence: list[CurvePoint] = Field(

@@ -1,4 +1,4 @@
-"""What is asked and answered about sparing hosts."""
+"""Request and response models of the calls about host politeness: delays and caps."""
 
 from typing import Any, Final
 
@@ -10,7 +10,7 @@ DELAY_SECONDS_MAX: Final = 86_400
 
 
 class HostManners(_Body):
-    """How a host is to be spared; what is left out is as the settings say."""
+    """The politeness settings of a host; the default settings apply to missing fields."""
 
     delay_seconds: float | None = Field(
         None,
@@ -23,7 +23,7 @@ class HostManners(_Body):
 
 
 class Politeness(_Body):
-    """How hosts are to be spared, in the place of what was set before."""
+    """The politeness settings of hosts, which replace those set before."""
 
     hosts: dict[str, HostManners] = Field(
         description="By host, at most OPIC_MAX_URLS.", examples=[{"a.example": {"delay_seconds": 10, "in_flight": 1}}]
@@ -31,14 +31,14 @@ class Politeness(_Body):
 
 
 class HostMannersFound(_Answer):
-    """What was set for a host; null is as the settings say."""
+    """The settings of a host; null means that the default setting applies."""
 
     delay_seconds: float | None
     in_flight: int | None
 
 
 class PolitenessFound(_Answer):
-    """How hosts are spared."""
+    """The default and the individual politeness settings of hosts."""
 
     host_delay_seconds: float = Field(description="Of hosts that nothing was set for: OPIC_HOST_DELAY_SECONDS.")
     host_in_flight: int | None = Field(description="The same: OPIC_HOST_IN_FLIGHT; null is any number.")

@@ -1,4 +1,4 @@
-"""What the calls about rules take and give: which URLs may be suggested, and what counts as a trap."""
+"""Request and response models of the calls about URL rules and trap thresholds."""
 
 from typing import Any, Final, Literal
 
@@ -16,7 +16,7 @@ class _RulesBody(BaseModel):
 
 
 class Rule(_RulesBody):
-    """A rule: all that is given has to hold of a URL."""
+    """A rule: it applies to a URL that meets all given conditions."""
 
     effect: Literal["allow", "deny"] = Field(description="Denied pages stay known and keep their cash.")
     host: str | None = Field(None, max_length=HOST_CHARS_MAX, description="This host alone.", examples=["a.example"])
@@ -27,7 +27,7 @@ class Rule(_RulesBody):
         "/",
         min_length=1,
         max_length=PATTERN_BYTES_MAX,
-        pattern=r"^[/*][!\"$-~]*$",  # ASCII that is printed, without a number sign.
+        pattern=r"^[/*][!\"$-~]*$",  # Printable ASCII without a number sign.
         description="What path and query begin with, as in robots.txt: * is any characters, $ at the end is the end.",
         examples=["/calendar/*?month="],
     )
@@ -50,7 +50,7 @@ def _share(what: str, default: float) -> Any:
 
 
 class Thresholds(_RulesBody):
-    """What counts as a trap; what is left out is the default."""
+    """Thresholds of trap detection; missing fields have their defaults."""
 
     on: bool = Field(default=PLAIN.on, description="False: no trap is looked for.")
     url_bytes: int = _number("Longer URLs are held back.", PLAIN.url_bytes)
@@ -69,7 +69,7 @@ class Thresholds(_RulesBody):
 
 
 class Rules(_RulesBody):
-    """Rules and thresholds, in the place of those before."""
+    """Rules and thresholds, which replace those set before."""
 
     rules: list[Rule] = Field(
         [], max_length=RULES_MAX, description="Tried in order: the first that matches a URL decides. None: all may be."
@@ -80,7 +80,7 @@ class Rules(_RulesBody):
 
 
 class RulesFound(BaseModel):
-    """The rules and thresholds that hold; of each rule what was given."""
+    """The current rules and thresholds; each rule has only the fields that were given."""
 
     model_config = ConfigDict(extra="allow")
 

@@ -1,4 +1,4 @@
-"""What the calls about sites, and about why a page has its score, take and give; see `opic.api.models`."""
+"""Request and response models of the calls about hosts, in-flow and score explanations; see `opic.api.models`."""
 
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ from opic.api.models import (
 
 
 class TopHosts(_Parameters):
-    """The best hosts asked for."""
+    """A request for the most important hosts."""
 
     n: int = Field(100, ge=1, description="How many, at most OPIC_MAX_N.")
     policy: PolicyName | None = Field(None, description=POLICY)
@@ -43,7 +43,7 @@ class Hosts(_Answer):
 
 
 class DomainInflow(_Parameters):
-    """A domain whose in-flow is asked for."""
+    """A request for the in-flow of a domain."""
 
     domain: str = Field(
         min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["example.org"]
@@ -53,14 +53,14 @@ class DomainInflow(_Parameters):
 
 
 class PageInflow(_Answer):
-    """What came to a page from outside."""
+    """The in-flow of a page from outside its domain."""
 
     url: str
     inflow: float = Field(description="Share of all history and cash that came by links from read pages outside.")
 
 
 class Inflow(_Answer):
-    """What came to the pages of a domain from outside it, in order of first sight; masses are importance."""
+    """The in-flow of the pages of a domain, in order of first sight; masses are sums of importance."""
 
     pages: list[PageInflow]
     next: str | None = Field(None, description="The value for `after`, if there are more pages.")
@@ -72,7 +72,7 @@ class Inflow(_Answer):
 
 
 class CashParts(_Answer):
-    """Where a page's cash comes from, in grains: `deposits` and `credit` sum to it."""
+    """The parts of a page's cash, in grains: its cash is the sum of `deposits` and `credit`."""
 
     deposits: int = Field(description="What links brought, less what its reads spent.")
     credit: int = Field(description="What the virtual page granted or paid so far; 0 for a gone page.")
@@ -80,7 +80,7 @@ class CashParts(_Answer):
 
 
 class Spent(_Answer):
-    """What a page's reads spent, in grains."""
+    """The cash that a page's reads spent, in grains."""
 
     total: int
     reads: int = Field(description="How many reads there were.")
@@ -88,7 +88,7 @@ class Spent(_Answer):
 
 
 class Estimate(_Answer):
-    """How the importance comes about: `value`, what the formula gives, over `of`."""
+    """How the importance is computed: `value`, the result of the formula, divided by `of`."""
 
     rule: str = Field(description="static, or the rule by which the window policy saw this page.")
     formula: str = Field(description="In the names of `numbers`; a negative result counts 0.")
@@ -100,7 +100,7 @@ class Estimate(_Answer):
 
 
 class Explained(PageImportance):
-    """Why a page has its score."""
+    """The explanation of a page's score."""
 
     importance: float
     known_pages: int = Field(description="Among how many it has its rank.")

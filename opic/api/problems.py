@@ -1,7 +1,7 @@
-"""Everything the endpoint can answer but what was asked for: RFC 9457 problem details, one table of their kinds.
+"""HTTP error responses: RFC 9457 problem details, and the table of their kinds.
 
-A client branches on `status`, or on `type` where it wants to know more; `title` is the same for all problems of a
-kind, and `detail` is for whoever reads it: it names the thing, the value, the limit and the way out.
+A client branches on `status`, or on `type` if it needs to know more. `title` is the same for all problems of a kind.
+`detail` is for people: it names the thing, the value, the limit and the way out.
 """
 
 import json
@@ -31,7 +31,7 @@ from opic.urls.canonical import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
-MENDED_SECONDS: Final = 10  # Somebody has to come: to make room, or the topic that is missing.
+MENDED_SECONDS: Final = 10  # A person has to act: free disk space or create the missing topic.
 ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
 
@@ -69,7 +69,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {
 
 
 class ProblemDetails(BaseModel):
-    """RFC 9457 problem details: what every answer that is not a success looks like."""
+    """RFC 9457 problem details: the body of every answer that is not a success."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
@@ -82,7 +82,7 @@ class ProblemDetails(BaseModel):
 
 
 class Problem(Exception):
-    """An answer that is a problem; raised anywhere in a call."""
+    """An error response, as an exception that may be raised anywhere in a call."""
 
     def __init__(
         self,
@@ -97,10 +97,10 @@ class Problem(Exception):
 
         Args:
             kind: a key of KINDS.
-            detail: what happened here, and what to do about it; a stranger's text in it is shortened and escaped.
-            status: another HTTP status than the kind's.
-            headers: that the answer carries as well.
-            errors: each value that can't be taken.
+            detail: what happened, and what to do about it; untrusted text in it must be shortened and escaped.
+            status: HTTP status, if it differs from that of the kind.
+            headers: additional headers of the answer.
+            errors: each invalid value.
         """
         super().__init__(detail)
         self.kind, self.detail, self.errors = kind, detail, errors
@@ -111,11 +111,11 @@ class Problem(Exception):
 
     @property
     def phrase(self) -> str:
-        """The status in the words of HTTP."""
+        """The HTTP reason phrase of the status."""
         return HTTPStatus(self.status).phrase
 
     def response(self, request_id: str | None = None) -> "Json":
-        """Turn it into an answer."""
+        """Return the problem as an HTTP response."""
         content: dict[str, object] = {
             "type": f"urn:opic:problem:{self.kind}",
             "title": KINDS[self.kind][1],
@@ -130,7 +130,7 @@ class Problem(Exception):
 
 
 class Json(JSONResponse):
-    """An answer in JSON, ASCII only: whole numbers exact, NaN an error of ours, a lone surrogate an escape."""
+    """A JSON response, ASCII only: integers are exact, NaN raises an error, lone surrogates are escaped."""
 
     def render(self, content: Any) -> bytes:
         """Encode the content."""
@@ -138,7 +138,7 @@ class Json(JSONResponse):
 
 
 def from_error(error: OpicError) -> Problem:
-    """Say what an exception of ours means to a caller; what is nobody's fault but ours is left without detail."""
+    """Convert one of our exceptions to a problem; for internal errors, the answer contains no detail."""
     if isinstance(error, KeyReused):
         return Problem("key-reused", str(error))
     if isinstance(error, KeysFull):
@@ -162,12 +162,12 @@ def from_error(error: OpicError) -> Problem:
 
 
 def internal() -> Problem:
-    """Return the problem that tells a caller nothing but where to look."""
+    """Return the problem for an internal error, which only refers the caller to the log."""
     return Problem("internal", "the service failed; its log says why under this request's id")
 
 
 def from_validation(errors: Sequence[ErrorDetails | Mapping[str, Any]]) -> Problem:
-    """Turn pydantic's errors into a problem: `detail` for a person, `errors` for a program."""
+    """Convert pydantic's errors to a problem: `detail` for people, `errors` for programs."""
     if errors and errors[0]["type"] == "json_invalid":
         return Problem("not-json", f"the body is not JSON: {errors[0]['ctx']['error']}")
     found = [

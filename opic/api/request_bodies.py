@@ -1,4 +1,4 @@
-"""Request bodies: read once, never past the limit, and of the types that are taken."""
+"""Read request bodies: size limit, media type, content encoding (gzip, zstd) and Idempotency-Key."""
 
 import re
 import zlib
@@ -16,7 +16,7 @@ JSON: Final = "application/json"
 LINES: Final = ("application/x-ndjson", "application/ndjson", "application/jsonl")
 MSGPACK: Final = ("application/msgpack", "application/x-msgpack", "application/vnd.msgpack")
 CODINGS: Final = ("identity", "gzip", "zstd")
-STEP_BYTES: Final = 256  # Of a compressed body at a time: of zstd, some 8 MB may come of them.
+STEP_BYTES: Final = 256  # Compressed bytes decoded at a time; with zstd they may expand to 8 MB.
 WINDOW_BYTES_MAX: Final = 1 << 24
 UTF8: Final = ("utf-8", "utf8", "us-ascii")
 BOM: Final = b"\xef\xbb\xbf"
@@ -27,11 +27,11 @@ Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def media_type(request: Request, *, events: bool = False) -> str:
-    """Return the body's media type, one of those taken; without the header it is JSON.
+    """Return the body's media type, if it is supported; without the header it is JSON.
 
     Args:
-        request: whose body is not read yet.
-        events: these are, so JSON Lines and MessagePack are taken too.
+        request: the request; its body is not read yet.
+        events: whether the body has events, so that JSON Lines and MessagePack are supported too.
 
     Returns:
         JSON, LINES[0] or MSGPACK[0].
@@ -62,7 +62,7 @@ def idempotency_key(request: Request) -> str | None:
     """Return the Idempotency-Key, or None if the call has none.
 
     Raises:
-        Problem: several, or one that is no key.
+        Problem: there are several keys, or the key is invalid.
     """
     keys = request.headers.getlist("idempotency-key")
     if not keys:
@@ -76,7 +76,7 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     """Read the body, or refuse it as soon as it is known to be too large.
 
     Raises:
-        Problem: larger than `bytes_max`, as it comes or decoded; empty; or its coding is none that is taken.
+        Problem: the body exceeds `bytes_max`, compressed or decoded; it is empty; or its coding is not supported.
     """
     coding = request.headers.get("content-encoding", "identity").strip().lower()
     if coding not in CODINGS:
@@ -112,19 +112,19 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
 
 
 def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
-    """Decode a body, in steps that are small: a few bytes may stand for very many.
+    """Decode a compressed body in small steps, since a few bytes may expand to very many.
 
     Raises:
-        Problem: it is not of that coding, or it breaks off.
-        OverflowError: it is more than `bytes_max`; only one step more was decoded.
+        Problem: the body does not have that coding, or it is truncated.
+        OverflowError: it decodes to more than `bytes_max`; at most one step beyond the limit was decoded.
     """
     parts, size, rest = [], 0, memoryview(body)
     try:
-        while rest:  # Several compressed texts one after the other are one text.
+        while rest:  # Concatenated compressed streams decode to one text.
             decoder = _gunzip() if coding == "gzip" else _unzstd()
             while not decoder.eof:
                 if not rest:
-                    raise Problem("not-decoded", f"the body is not {coding}: it breaks off")
+                    raise Problem("not-decoded", f"the body is not {coding}: it is truncated")
                 step, rest = rest[:STEP_BYTES], rest[STEP_BYTES:]
                 parts.append(decoder.decompress(step))
                 size += len(parts[-1])
@@ -146,10 +146,10 @@ def _unzstd() -> Any:
 
 
 def read_asked(body: bytes, model: type[Asked]) -> Asked:
-    """Read a body that is one JSON object and check it.
+    """Parse a body that is one JSON object, and validate it.
 
     Raises:
-        Problem: not JSON, or not what `model` asks for.
+        Problem: the body is not JSON, or not valid for `model`.
     """
     try:
         return model.model_validate_json(body)

@@ -1,8 +1,8 @@
-"""The short way to a call: its path looked up, its parameters checked, the call made.
+"""Fast request routing: look up the handler by method and path, validate the parameters, call the handler.
 
-FastAPI describes the calls and would serve them as well, at three times the work a request (its own dependency
-injection, exit stacks, and a search through all routes). Each path here is a plain text, so a dictionary finds it.
-What is not found goes on to FastAPI: unknown paths, wrong methods, pages and files.
+FastAPI describes the calls and could serve them as well, at three times the cost per request (for its dependency
+injection, exit stacks, and a search through all routes). All paths here are fixed strings, so a dictionary finds them.
+All other requests go on to FastAPI: unknown paths, wrong methods, pages and files.
 """
 
 import inspect
@@ -24,19 +24,19 @@ OnError = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
 
 class Routes(dict[tuple[str, str], tuple[BaseRoute, Handler]]):
-    """The calls by method and path."""
+    """Routes and handlers by method and path."""
 
     def add(self, method: str, path: str, route: BaseRoute, call: Call) -> None:
-        """Note a call, if its parameters are of a kind that is understood here."""
+        """Add a call, if its parameters are of a kind supported here."""
         if (handler := _handler(call)) is not None:
             self[method, path] = route, handler
 
 
 class Direct:
-    """ASGI middleware: answers what it has a route for, leaves the rest to the application."""
+    """ASGI middleware: answers requests that have a route here, and passes all others to the application."""
 
     def __init__(self, app: ASGIApp, routes: Routes, on_error: Mapping[int | type[Exception], OnError]) -> None:
-        """Answer by `routes`; an exception of a kind in `on_error` is an answer too."""
+        """Answer by `routes`; the handlers in `on_error` answer for exceptions of their kinds."""
         self._app, self._routes, self._on_error = app, routes, on_error
         self._kinds = tuple(kind for kind in on_error if isinstance(kind, type))
 
@@ -75,9 +75,9 @@ def _handler(call: Call) -> Handler | None:
 
 
 def _checked(model: type[BaseModel], request: Request) -> BaseModel:
-    """Check the query's parameters; of one that comes twice the last counts."""
+    """Validate the query parameters; if a parameter is repeated, the last one counts."""
     try:
         return model.model_validate(dict(request.query_params))
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        raise from_validation([{**one, "loc": ("query", *one["loc"])} for one in errors]) from None
+        raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors]) from None

@@ -1,4 +1,4 @@
-"""Listening, and a server that ends in order: requests in hand are answered, idle connections closed."""
+"""Bind the listening socket and run the HTTP server, with graceful shutdown."""
 
 import contextlib
 import errno
@@ -22,22 +22,22 @@ from opic.errors import SettingsError
 from opic.memory import search_garbage_rarely
 
 BACKLOG: Final = 2_048
-GRACE_SECONDS: Final = 5  # For the requests in hand when told to end.
+GRACE_SECONDS: Final = 5  # Time for running requests at shutdown.
 SWITCH_SECONDS: Final = 0.0005
-FILES_OF_OURS: Final = 256  # Open files beside the connections: the store's, Kafka's, what is read.
+FILES_OF_OURS: Final = 256  # Open files besides the connections: the store, Kafka, files being read.
 
 
 def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = False) -> socket.socket:
-    """Listen on `host` and `port`; whoever connects waits until the socket is served.
+    """Listen on `host` and `port`; clients that connect wait until the socket is served.
 
     Args:
-        host: a name or an address, IPv4 or IPv6 (brackets or not).
-        port: 0 for any that is free.
-        token_set: OPIC_API_TOKEN guards the endpoint. Without it only loopback is listened on.
-        allow_open: listen wherever told, even without a token.
+        host: a name or an address, IPv4 or IPv6 (with or without brackets).
+        port: 0 for any free port.
+        token_set: whether OPIC_API_TOKEN protects the endpoint. Without it, only loopback addresses are allowed.
+        allow_open: allow any address, even without a token.
 
     Raises:
-        SettingsError: that can't be; with the way out.
+        SettingsError: the address can't be used; the message says what to do.
     """
     name = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     where = f"[{name}]" if ":" in name else name
@@ -46,14 +46,14 @@ def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = Fa
             raise socket.gaierror
         found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except (OSError, UnicodeError):
-        raise SettingsError(f"--host {where!r} is no name or address that this machine knows: use 127.0.0.1") from None
+        raise SettingsError(f"--host {where!r} can't be resolved on this machine: use 127.0.0.1") from None
     family, _, _, _, address = found[0]
     if not (token_set or allow_open or _is_loopback(str(address[0]))):
         raise SettingsError(
-            f"--host {where} lets other machines in, and OPIC_API_TOKEN is not set: set it, "
+            f"--host {where} accepts other machines, and OPIC_API_TOKEN is not set: set it, "
             "or use 127.0.0.1, or allow an open endpoint by name"
         )
-    # The protocol is named because asyncio turns Nagle's algorithm off only where it is; else answers wait for 40 ms.
+    # Name the protocol: asyncio disables Nagle's algorithm only if it is named; otherwise answers are delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -80,7 +80,7 @@ def _refused(error: OSError, where: str, port: int) -> SettingsError:
 
 
 def url_of(listener: socket.socket) -> str:
-    """Return where a client on this machine finds the endpoint.
+    """Return the URL of the endpoint for clients on this machine.
 
     >>> with bind("127.0.0.1", 0) as listener:
     ...     url_of(listener).startswith("http://127.0.0.1:")
@@ -92,12 +92,12 @@ def url_of(listener: socket.socket) -> str:
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that ends when told to, and leaves it to its caller what to do then."""
+    """Uvicorn's server, which on a signal stops serving and returns to its caller."""
 
     _looked = 0.0
 
     async def on_tick(self, counter: int) -> bool:
-        """Look at the connections now and then, and end those whose time is over."""
+        """Check the connections every LOOK_SECONDS, and end those over a time limit."""
         now = time.monotonic()
         if now - self._looked >= LOOK_SECONDS:
             self._looked = now
@@ -108,20 +108,20 @@ class Server(uvicorn.Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Take SIGINT and SIGTERM while serving.
+        """Handle SIGINT and SIGTERM while serving.
 
-        Uvicorn's own raises them again behind itself, and the process would die before its store is closed.
+        Uvicorn's own method raises them again afterwards, and the process would die before its store is closed.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
-        # Whoever started us ignores SIGTERM once one has come. Its SystemExit may have met code that swallows all.
+        # Our caller ignores SIGTERM after the first one. Its SystemExit may have been swallowed, so check for it here.
         self.should_exit = before[signal.SIGTERM] == signal.SIG_IGN
         try:
             yield
         finally:
-            # Once is enough: whoever served goes on to close its store, and is not to be stopped in the middle of it.
+            # Ignore further SIGTERMs: the caller goes on to close its store, which must not be interrupted.
             if self.should_exit:
                 before[signal.SIGTERM] = signal.SIG_IGN
             for number, handler in before.items():
@@ -129,11 +129,11 @@ class Server(uvicorn.Server):
 
 
 def make_server(app: FastAPI, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
-    """Configure a server: our own log lines, HTTP/1.1 only, limits on what is waited for.
+    """Configure a server: our own access log, HTTP/1.1 only, limits on connections.
 
     Args:
-        app: from `create_app`.
-        limits: of its connections.
+        app: the application, from `create_app`.
+        limits: the limits of its connections.
     """
     config = Config(
         app,
@@ -155,10 +155,10 @@ def make_server(app: FastAPI, limits: ConnectionLimits = ConnectionLimits()) -> 
 
 
 def make_room(connections: int) -> int:
-    """Let this process have as many open files as so many connections want, where its hard limit allows it.
+    """Raise this process's limit of open files for `connections`, as far as its hard limit allows.
 
     Returns:
-        How many connections there may be.
+        The number of connections that the limit allows, at most `connections`.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = connections + FILES_OF_OURS
@@ -175,24 +175,24 @@ def serve(
     sockets: list[socket.socket] | None = None,
     limits: ConnectionLimits = ConnectionLimits(),  # noqa: B008 - frozen
 ) -> None:
-    """Serve until SIGINT or SIGTERM; return once the requests in hand are answered, after GRACE_SECONDS at most.
+    """Serve until SIGINT or SIGTERM; return once the running requests are answered, at most GRACE_SECONDS later.
 
     SIGTERM is ignored from then on.
 
     Args:
-        app: from `create_app`.
-        host: to listen on, if there are no sockets.
-        port: likewise.
+        app: the application, from `create_app`.
+        host: the address to listen on, if no sockets are given.
+        port: the port to listen on, if no sockets are given.
         sockets: from `bind`; they are closed at the end.
-        limits: of connections; fewer of them where this process may not open so many files.
+        limits: the limits of connections; their number is reduced if this process may not open as many files.
 
     Raises:
         SettingsError: see `bind`.
     """
     if sockets is None:
         sockets = [bind(host, port, token_set=app.state.secured)]
-    # Looking through all objects for garbage would hold up all callers for 50 ms at a time.
+    # A full garbage collection would delay all requests by 50 ms.
     search_garbage_rarely()
-    # A thread that works for many callers lets the loop have its turn sooner than in 5 ms.
+    # Let worker threads yield to the event loop sooner than after the default 5 ms.
     sys.setswitchinterval(SWITCH_SECONDS)
     make_server(app, replace(limits, connections=make_room(limits.connections))).run(sockets)

@@ -1,4 +1,4 @@
-"""The frontier: which pages to fetch next. Greedy by cash, polite to hosts, no page to two crawlers at once."""
+"""Frontier: choose the pages to fetch next, greedily by cash, with host politeness and one crawler per page."""
 
 from opic.frontier.admission import Admission
 from opic.frontier.frontier import Frontier

@@ -1,9 +1,9 @@
-"""Admission: which known pages may be suggested now, by the rules of an operator and by what traps look like.
+"""URL admission: filter the pages that may be suggested, by operator rules and crawler trap detection.
 
-Rules and thresholds are one document in the store, so every endpoint goes by the same, at most LOOK_SECONDS after it
-was set. What is said of a page rests on its URL alone and is a byte. Pages are judged in the order in which they became
-known, some at a time; one that is to be handed out before its turn is judged by itself. What is said of a host or a
-site rests on how much of the crawl it has become, and is looked at again as the crawl goes on.
+Rules and thresholds are one document in the store. All endpoints use the same document, at most LOOK_SECONDS after it
+was set. The verdict on a page depends on its URL alone and takes one byte. Pages are judged in batches, in the order in
+which they became known; a page that is chosen before its turn is judged individually. The verdict on a host or a site
+depends on its share of the crawl and is recomputed as the crawl goes on.
 """
 
 import logging
@@ -33,13 +33,13 @@ from opic.urls.traps import WINDOW, Shapes, SuggestionWindow, Traps, Verdict, ch
 
 log = logging.getLogger("opic.frontier")
 
-LOOK_SECONDS: Final = 1.0  # How often an endpoint looks whether others set rules.
-WEIGH_REST: Final = 200  # Hosts and sites are weighed again after so many times the CPU time that it took,
-WEIGH_SECONDS_MIN: Final = 0.1  # and no sooner.
-SPARED_SECONDS: Final = 1.0  # Where nothing else is to be had, an outgrown site gives a page so often.
+LOOK_SECONDS: Final = 1.0  # Interval at which an endpoint checks whether another one has set rules.
+WEIGH_REST: Final = 200  # Pause between two weighings of hosts and sites, as a multiple of the CPU time of the last,
+WEIGH_SECONDS_MIN: Final = 0.1  # and its minimum in seconds.
+SPARED_SECONDS: Final = 1.0  # Interval between two pages of an outgrown site when no other page is available.
 NO_LIMIT: Final = 1 << 40
-URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judged in about a millisecond.
-PAGES_AT_ONCE: Final = 1 << 16  # Weighed in about a millisecond.
+URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judging this many takes about a millisecond.
+PAGES_AT_ONCE: Final = 1 << 16  # Weighing this many takes about a millisecond.
 UNJUDGED: Final = 255
 NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = ("rules", "traps")
@@ -47,14 +47,14 @@ FIELDS: Final = ("rules", "traps")
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What an operator set: rules, and thresholds where they are not the default ones."""
+    """The rules and trap thresholds that an operator set."""
 
     book: RuleBook
     traps: Traps
-    version: str  # Of what is set: the same for the same rules and thresholds.
+    version: str  # A hash: the same rules and thresholds always have the same version.
 
     def shown(self) -> dict[str, Any]:
-        """Return it in the form in which it is given, all thresholds among it."""
+        """Return the policy in the form that `check_policy` takes, with all thresholds."""
         return {
             "rules": [rule.shown() for rule in self.book.rules],
             "traps": self.traps.shown(),
@@ -63,50 +63,50 @@ class Policy:
 
 
 def check_policy(given: object) -> Policy:
-    """Check what is to be set, as it comes from JSON; what is left out is the default: no rules, traps as they are.
+    """Validate a policy decoded from JSON. Missing fields get the defaults: no rules, default trap thresholds.
 
     Raises:
-        BadInput: something can't be taken; it names the place, the value and the limit.
+        BadInput: a field is invalid; the message names the field, the value and the limit.
     """
     if not isinstance(given, Mapping):
-        raise BadInput("an object with rules and traps is wanted")
+        raise BadInput("the policy must be an object with `rules` and `traps`")
     if unknown := [str(key) for key in given if key not in FIELDS]:
-        raise BadInput(f"there is no {shown(unknown[0])} to set: there are {', '.join(FIELDS)}")
+        raise BadInput(f"unknown field {shown(unknown[0])}: the fields are {', '.join(FIELDS)}")
     rules, traps = check_rules(given.get("rules", ())), check_traps(given.get("traps", {}))
     packed = msgpack.packb([[rule.shown() for rule in rules], traps.shown()])
     return Policy(RuleBook(rules), traps, blake2b(packed, digest_size=8).hexdigest())
 
 
 class _Verdicts:
-    """What is said of a shard's pages, by id. One thread at a time judges; any may ask what was said."""
+    """The verdicts on a shard's pages, by id. Only one thread at a time may judge; any thread may read verdicts."""
 
     def __init__(self, crawl: Crawl, shard: int, policy: Policy, year: int) -> None:
         self._crawl, self._shard, self._policy = crawl, shard, policy
         self._replica = crawl.replicas[shard]
         self._shapes = Shapes(policy.traps, year)
         self._of_page = np.full(0, UNJUDGED, np.uint8)
-        self.pages = 0  # So many had their turn.
+        self.pages = 0  # Number of pages judged in order so far.
 
     def of(self, ids: Int64s) -> Bytes:
-        """Return what is said of pages."""
+        """Return the verdicts on pages, UNJUDGED where there is none yet."""
         column = self._of_page
         if not len(column):
             return np.full(len(ids), UNJUDGED, np.uint8)
-        found: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(UNJUDGED))
-        return found
+        verdicts: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(UNJUDGED))
+        return verdicts
 
     def shut(self, ids: Int64s) -> Bools:
-        """Return which pages are not to be offered, as far as they were judged."""
+        """Return a mask of the pages that must not be offered; pages not judged yet are not among them."""
         return is_shut(self.of(ids))
 
     def all(self, pages: int) -> Bytes:
-        """Return what is said of the first so many pages."""
-        found, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
-        found[: len(known)] = known
-        return found
+        """Return the verdicts on the first `pages` pages."""
+        verdicts, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
+        verdicts[: len(known)] = known
+        return verdicts
 
     def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
-        """Judge the next pages, URLS_AT_ONCE at most; return those that are not to be offered."""
+        """Judge the next pages, at most URLS_AT_ONCE; return those that must not be offered."""
         pages = len(self._replica)
         if self.pages >= pages:
             return NONE
@@ -117,12 +117,12 @@ class _Verdicts:
         return self._note(ids, self._by_rules(urls, ids, said, rules_of))
 
     def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> None:
-        """Judge those of some pages that were not."""
+        """Judge the pages among `ids` that have no verdict yet."""
         ids = ids[self.of(ids) == UNJUDGED]
         if not len(ids):
             return
-        found = self._crawl.urls_of([(self._shard, page) for page in ids.tolist()])
-        urls = [found[self._shard, page] for page in ids.tolist()]
+        url_of = self._crawl.urls_of([(self._shard, page) for page in ids.tolist()])
+        urls = [url_of[self._shard, page] for page in ids.tolist()]
         shapes, on = self._shapes, self._policy.traps.on
         said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
         self._note(ids, self._by_rules(urls, ids, said, rules_of))
@@ -142,7 +142,7 @@ class _Verdicts:
     def _note(self, ids: Int64s, verdicts: Bytes) -> Int64s:
         pages = int(ids.max()) + 1
         if pages > len(self._of_page):
-            # A new array: whoever reads the old one at this moment is told of the change afterwards.
+            # A new array replaces the old one, which other threads may still read; they hear of the change later.
             grown = np.full(max(pages, len(self._replica), len(self._of_page) * 5 // 4), UNJUDGED, np.uint8)
             grown[: len(self._of_page)] = self._of_page
             self._of_page = grown
@@ -152,25 +152,25 @@ class _Verdicts:
 
 
 def is_shut(verdicts: Bytes) -> Bools:
-    """Tell which verdicts keep pages from being offered."""
+    """Return a mask of the verdicts that keep a page from being offered."""
     shut: Bools = (verdicts >= Verdict.DENIED) & (verdicts != UNJUDGED)
     return shut
 
 
 class _RulesOf(dict[int, tuple[int, ...]]):
-    """The rules of each host, by the host's number, found when they are first asked for."""
+    """The rules of each host, by host number, looked up on first use."""
 
     def __init__(self, book: RuleBook, hosts: HostNames) -> None:
         super().__init__()
         self._book, self._hosts = book, hosts
 
     def __missing__(self, number: int) -> tuple[int, ...]:
-        self[number] = found = self._book.of_host(self._hosts[number])
-        return found
+        self[number] = rules = self._book.of_host(self._hosts[number])
+        return rules
 
 
 class _Weighed:
-    """Hosts that are large and sites that have outgrown what others paid them, each a group of hosts."""
+    """Large hosts and outgrown sites (read more often than their in-flow pays for); each is one group of hosts."""
 
     def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
         self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
@@ -178,11 +178,11 @@ class _Weighed:
         groups: list[int | str] = [*self.large, *self.site]
         self.group_of = {key: at for at, key in enumerate(groups)}  # By host or site.
         self._groups = np.full(0, -1, np.int32)
-        self._filled = [0] * len(self._tables)  # Hosts of each shard.
+        self._filled = [0] * len(self._tables)  # Number of hosts of each shard that have their group.
 
     def groups(self) -> Int32s:
-        """Return the group of each host by its number, -1 for none; that of its site if it has outgrown others."""
-        counts = list(map(len, self._tables))  # Once: they grow meanwhile.
+        """Return the group of each host by number, -1 for none. The group of an outgrown site takes precedence."""
+        counts = list(map(len, self._tables))  # Read once, because the tables grow concurrently.
         shards, hosts = len(self._tables), max(counts)
         if shards * hosts > len(self._groups):
             grown = np.full(shards * (hosts + hosts // 4), -1, np.int32)
@@ -198,46 +198,46 @@ class _Weighed:
                 for site, group in self.site.items():
                     if (number := table.domain(site)) is not None and number < len(of_domain):
                         of_domain[number] = group
-                column, found = self._groups[shard::shards][filled:known], of_domain[domains]
-                column[found >= 0] = found[found >= 0]
+                column, site_groups = self._groups[shard::shards][filled:known], of_domain[domains]
+                column[site_groups >= 0] = site_groups[site_groups >= 0]
             self._filled[shard] = known
         return self._groups
 
 
 class Admission:
-    """Keeps pages from being suggested. Any thread may ask."""
+    """Decides which pages may be suggested. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Nothing is read yet."""
+        """Create the filter. It reads the policy from the store on first use."""
         self._crawl = crawl
         self._key = crawl.shards[0].keys.rules
         self._lock = threading.RLock()
         self._policy = check_policy({})
-        self._version: bytes | None = None  # As the store has it.
+        self._version: bytes | None = None  # The version of the policy in use, as read from the store.
         self._weigher: threading.Thread | None = None
         self._looked = float("-inf")
         self._start()
 
     def _start(self) -> None:
-        """Forget all that was said of pages and hosts."""
+        """Discard all verdicts on pages and hosts."""
         self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
         self._verdicts = [_Verdicts(self._crawl, n, self._policy, self._year) for n in range(len(self._crawl))]
         self._rules_of = _RulesOf(self._policy.book, self._table)
         self._judging = bool(self._policy.book.rules) or self._policy.traps.on
         self._weighed, self._weighed_at, self._weighing_took = _Weighed(self._crawl), float("-inf"), 0.0
         self._window = SuggestionWindow()
-        self._spared: dict[str, float] = {}  # When an outgrown site was given a page last.
+        self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.
 
-    # What is set.
+    # The policy.
 
     def policy(self) -> Policy:
-        """Return what is set now."""
+        """Read the current policy from the store."""
         with store_errors():
             stored = self._crawl.client.hget(self._key, "document")
         return _unpacked(stored)
 
     def put(self, policy: Policy) -> None:
-        """Set it, in the place of what was set before, for all endpoints of the crawl."""
+        """Replace the policy in the store, for all endpoints of the crawl."""
         plain = check_policy({}).traps.shown()
         traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
         packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
@@ -247,28 +247,32 @@ class Admission:
             self._looked = float("-inf")
 
     def look(self) -> object:
-        """Go by what is set, as of LOOK_SECONDS ago; return what is the same object while all that was said holds."""
+        """Reload the policy if it was last checked LOOK_SECONDS ago or more.
+
+        Returns:
+            An object that stays the same as long as all earlier verdicts remain valid.
+        """
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS:
                 with store_errors():
                     version = self._crawl.client.hget(self._key, "version")
                 if version != self._version:
                     self._policy, self._version = self.policy(), version
-                    log.info("rules of URLs: %d, version %s", len(self._policy.book.rules), self._policy.version)
+                    log.info("loaded %d URL rules, version %s", len(self._policy.book.rules), self._policy.version)
                     self._start()
                 self._looked = time.monotonic()
             if self._table != HostNames(self._crawl.replicas) or self._year != time.gmtime().tm_year:
                 self._start()
             return self._verdicts
 
-    # What is said of pages.
+    # Verdicts on pages.
 
     def shut(self, shard: int, ids: Int64s) -> Bools | None:
-        """Return which pages are not to be offered, as far as they were judged; None: none. Asks nobody."""
+        """Return a mask of the pages already judged as not to be offered; None if there are none. Sends no command."""
         return self._verdicts[shard].shut(ids) if self._judging else None
 
     def judge(self, shard: int, ids: Int64s) -> Int64s:
-        """Return those of some pages that are not to be offered, judging those that were not."""
+        """Judge the pages that have no verdict yet; return those of all `ids` that must not be offered."""
         with self._lock:
             if not self._judging:
                 return NONE
@@ -276,45 +280,45 @@ class Admission:
             return ids[self._verdicts[shard].shut(ids)]
 
     def judge_next(self, shard: int) -> Int64s:
-        """Judge the next pages that became known, in about a millisecond; return those that are not to be offered."""
+        """Judge the next new pages, in about a millisecond; return those that must not be offered."""
         with self._lock:
             return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
 
     def is_shut(self, place: Place) -> bool:
-        """Tell whether a page is not to be offered."""
+        """Return whether a page must not be offered."""
         self.look()
         return len(self.judge(place[0], np.array([place[1]]))) > 0
 
     def verdicts(self, snapshot: Snapshot) -> Bytes:
-        """Return what is said of the pages of a snapshot, (n,) by position. Reads the URLs of all that had no turn."""
+        """Return the verdicts on a snapshot's pages, (n,) by position. Reads the URLs of all pages not judged yet."""
         self.look()
         parts = []
         for shard, part in enumerate(snapshot.parts):
             pages = len(part.state)
             while self._judging and self._verdicts[shard].pages < min(pages, len(self._crawl.replicas[shard])):
-                self.judge_next(shard)  # Others get the lock meanwhile.
+                self.judge_next(shard)  # Releases the lock between two batches.
             parts.append(self._verdicts[shard].all(pages) if self._judging else np.zeros(pages, np.uint8))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def counts(self, snapshot: Snapshot) -> dict[str, int]:
-        """Return how many pages each rule of shape holds back, how many rules allow and deny, and what has grown."""
+        """Count the pages held back by each trap rule and allowed or denied by rules; large hosts; outgrown sites."""
         return self._crawl.steadily(lambda: self._counted(snapshot))
 
     def _counted(self, snapshot: Snapshot) -> dict[str, int]:
         counted = np.bincount(self.verdicts(snapshot), minlength=len(Verdict)).tolist()
-        found = {verdict.name.lower(): counted[verdict] for verdict in Verdict if verdict != Verdict.FREE}
+        by_verdict = {verdict.name.lower(): counted[verdict] for verdict in Verdict if verdict != Verdict.FREE}
         with self._lock:
             self._weigh()
             weighed = self._weighed
-        return {**found, "large_hosts": len(weighed.large), "outgrown_sites": len(weighed.site)}
+        return {**by_verdict, "large_hosts": len(weighed.large), "outgrown_sites": len(weighed.site)}
 
-    # What is said of hosts, by the numbers of `opic.query.host_index`.
+    # Verdicts on hosts, by the numbers of `opic.query.host_index`.
 
     def ration(self, *, idle: bool = False) -> "Ration | None":
-        """Return what one choice may take of large hosts and outgrown sites; None: as much as it likes.
+        """Return the quota of one choice for large hosts and outgrown sites; None if there is no limit.
 
         Args:
-            idle: nothing else is to be had, so a large host may have more than its share, and an outgrown site a page
+            idle: no other pages are available, so large hosts are not limited, and an outgrown site may give one page
                 every SPARED_SECONDS.
         """
         return self._crawl.steadily(lambda: self._ration(idle=idle))
@@ -340,21 +344,21 @@ class Admission:
             return Ration(weighed.groups(), room)
 
     def note(self, hosts: Sequence[int]) -> None:
-        """Remember of which hosts pages were handed out."""
+        """Record the hosts of pages that were handed out."""
         now = time.monotonic()
         with self._lock:
             for host in hosts:
                 if host >= len(self._table) or not (name := self._table[host]):
-                    continue  # It was another one's number, before a replica was loaded anew.
+                    continue  # The number is from before a reload of the replica, and belonged to another host.
                 site = registered_domain(name)
                 self._window.note(host, site)
                 if site in self._weighed.site:
                     self._spared[site] = now
 
     def _weigh(self) -> None:
-        """Look which hosts are large and which sites have outgrown others, if the last look is long enough ago.
+        """Determine which hosts are large and which sites are outgrown, if the last result is old enough.
 
-        On a large crawl a thread does so, and nobody who asks for pages waits: what was found last holds meanwhile.
+        On a large crawl a background thread does this, so requests for pages never wait; they use the last result.
         """
         now, traps = time.monotonic(), self._policy.traps
         if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
@@ -368,16 +372,16 @@ class Admission:
             self._weigher.start()
 
     def _weigh_aside(self, policy: Policy, names: HostNames) -> None:
-        with suppress(Outdated):  # The next one who asks begins again.
+        with suppress(Outdated):  # The next request starts over.
             self._take_weighed(policy, names)
 
     def _take_weighed(self, policy: Policy, names: HostNames) -> None:
         """Weigh hosts and sites.
 
         Raises:
-            Outdated: a replica was loaded anew meanwhile.
+            Outdated: a replica was reloaded in the meantime.
         """
-        # CPU time: on a busy machine a look that was kept waiting would put off the next one for seconds.
+        # Measure CPU time: on a busy machine, wall time includes waiting and would delay the next run by seconds.
         began, book = time.thread_time(), policy.book
         try:
             weighed = _Weighed(
@@ -398,15 +402,15 @@ class Admission:
                 self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
 
     def _large(self, traps: Traps) -> list[int]:
-        """Return the hosts with very many known pages."""
-        found, most = list[int](), traps.host_pages
+        """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
+        hosts, most = list[int](), traps.host_pages
         for shard, replica in enumerate(self._crawl.replicas if most else ()):
             pages = _sums(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
-            found += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
-        return found
+            hosts += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
+        return hosts
 
     def _outgrown(self, traps: Traps) -> list[str]:
-        """Return the sites that were read more often than their hosts' in-flow from others pays for."""
+        """Return the sites that were read more often than the cash flowing in from other hosts pays for."""
         replicas, rules = self._crawl.replicas, self._crawl.rules
         reads, live = (sum(getattr(replica.books, name) for replica in replicas) for name in ("open", "live"))
         if not traps.site_reads or not rules.inflow or reads < 2 * traps.site_reads:
@@ -416,7 +420,8 @@ class Admission:
             counts = _by_domain(replica, _sums(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
             with replica.lock:
                 domains = replica.hosts.domains
-                # A site has its hosts in several shards; in one of them it has its share of what is too much.
+                # A site's hosts are in several shards. If the site exceeds the limit, it exceeds 1/n of the limit in
+                # at least one of the n shards.
                 many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
                 suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
             by_domain.append(counts)
@@ -435,15 +440,15 @@ class Admission:
         return found
 
     def _sum_of(self, site: str, by_domain: Sequence[Any]) -> Any:
-        """Add up over the shards what belongs to a site, from columns by the number of the registered domain."""
+        """Sum the values of a site over all shards, from columns indexed by registered domain number."""
         numbers = [replica.hosts.domain(site) for replica in self._crawl.replicas]
         pairs = zip(numbers, by_domain, strict=True)
         return sum(column[number].item() for number, column in pairs if number is not None and number < len(column))
 
-    # What is said of one page.
+    # Explaining one page.
 
     def why(self, url: str) -> list[dict[str, str]]:
-        """Return the rules that a page meets, each with "rule" and "effect"; those that decide come first.
+        """Return the rules that apply to a page, each with "rule" and "effect"; the deciding ones come first.
 
         Raises:
             BadUrl: not an absolute http(s) URL.
@@ -452,16 +457,16 @@ class Admission:
         with self._lock:
             self.look()
             policy = self._policy
-            found = self._why_shape(url, policy)
+            rules = self._why_shape(url, policy)
             host, site = host_of(url), registered_domain(host_of(url))
             number = self._table.number(host)
             if policy.traps.on and number is not None and number in self._weighed.group_of:
-                share = f"at most {policy.traps.host_share:.0%} of the last {WINDOW} suggestions are of it"
-                found.append({"rule": f"large host {host}", "effect": share})
+                share = f"at most {policy.traps.host_share:.0%} of the last {WINDOW} suggestions"
+                rules.append({"rule": f"large host {host}", "effect": share})
             if policy.traps.on and site in self._weighed.site:
-                share = f"at most {policy.traps.site_share:.0%} of the last {WINDOW} suggestions are of it"
-                found.append({"rule": f"outgrown site {site}", "effect": share})
-        return found
+                share = f"at most {policy.traps.site_share:.0%} of the last {WINDOW} suggestions"
+                rules.append({"rule": f"outgrown site {site}", "effect": share})
+        return rules
 
     def _why_shape(self, url: str, policy: Policy) -> list[dict[str, str]]:
         deciding = policy.book.first(url)
@@ -473,7 +478,7 @@ class Admission:
             return []
         verdict = Shapes(policy.traps, self._year).judge(url)
         if verdict == Verdict.FREE:
-            # How many dates were known before this one only its own verdict tells.
+            # The date rule depends on how many dates were known before this URL; only its stored verdict tells.
             place = self._crawl.ids_of([url])[0]
             if place is not None:
                 self._verdicts[place[0]].judge(np.array([place[1]]), self._rules_of)
@@ -484,61 +489,61 @@ class Admission:
 
 
 class Ration:
-    """What one choice may take of groups of hosts. It is for one thread."""
+    """The quota of one choice for each group of hosts. Not thread-safe."""
 
     def __init__(self, groups: Int32s, room: Int64s) -> None:
         """Use `Admission.ration`.
 
         Args:
             groups: (hosts,) the group of each host, -1 for none.
-            room: (groups,) how many pages of each group may be had.
+            room: (groups,) how many pages of each group may be chosen.
         """
         self._groups, self._room, self._left = groups, room, room.copy()
         self.refused = False
 
     def fit(self, hosts: Int64s) -> Bools:
-        """Tell which pages of these hosts may be had, in this order; each call goes on from the one before."""
+        """Return a mask of the pages, given by their hosts in order, that fit the quota; calls are cumulative."""
         groups = np.where(hosts < len(self._groups), self._groups[np.minimum(hosts, len(self._groups) - 1)], -1)
         fits: Bools = groups < 0
         watched = np.flatnonzero(~fits)
         if len(watched):
-            some = groups[watched]
-            order = np.argsort(some, kind="stable")
-            ordered = some[order]
-            place = np.arange(len(some)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
+            limited = groups[watched]
+            order = np.argsort(limited, kind="stable")
+            ordered = limited[order]
+            place = np.arange(len(limited)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
             kept = order[place < self._left[ordered]]
             fits[watched[kept]] = True
-            self._left -= np.bincount(some[kept], minlength=len(self._left))
-            self.refused |= len(kept) < len(some)
+            self._left -= np.bincount(limited[kept], minlength=len(self._left))
+            self.refused |= len(kept) < len(limited)
         return fits
 
     def take(self, hosts: Sequence[int]) -> None:
-        """Count pages of these hosts as chosen, and forget what else was asked."""
+        """Count pages of these hosts as chosen, and undo the other counts of `fit`."""
         groups = self._groups[[host for host in hosts if host < len(self._groups)]]
         self._room = np.maximum(self._room - np.bincount(groups[groups >= 0], minlength=len(self._room)), 0)
         self._left = self._room.copy()
 
 
 def _unpacked(stored: bytes | None) -> Policy:
-    """Read what is in the store.
+    """Decode the policy stored in the store.
 
     Raises:
-        StoreMismatch: another version of the program set it.
+        StoreMismatch: another version of the program wrote it.
     """
     try:
         return check_policy(msgpack.unpackb(stored) if stored else {})
     except BadInput as error:
         raise StoreMismatch(
-            f"the rules in the store can't be read by this program: {error}; set them anew with `opic rules set`"
+            f"this version can't read the rules in the store: {error}; set them again with `opic rules set`"
         ) from None
 
 
 def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Floats:
-    """Sum over the pages of each host of a shard, some pages at a time: who waits for the replica gets it in between.
+    """Sum a value over the pages of each host of a shard, in batches, releasing the replica's lock between batches.
 
     Args:
-        replica: of the shard.
-        look: is given states and in-flows of pages; says which count, and for how much (None: 1).
+        replica: the replica of the shard.
+        look: takes states and in-flows of pages; returns which pages count, and their weights (None: 1 each).
     """
     sums = np.zeros(len(replica.hosts))
     for first in range(0, len(replica), PAGES_AT_ONCE):
@@ -551,7 +556,7 @@ def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) 
 
 
 def _by_domain(replica: Replica, sums: Floats) -> Floats:
-    """Add up sums of hosts by the number of their registered domain."""
+    """Sum per-host values by registered domain number."""
     with replica.lock:
         domains = replica.hosts.domains[: len(sums)]
-    return np.bincount(domains, sums[: len(domains)]).astype(np.float64)  # Loaded anew, it may have fewer hosts.
+    return np.bincount(domains, sums[: len(domains)]).astype(np.float64)  # A reloaded replica may have fewer hosts.

@@ -1,4 +1,4 @@
-"""What the endpoint, the command line and replays ask of the frontier."""
+"""The frontier's interface for the HTTP endpoint, the command line and replays: next, peek, explain, release."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
 
 
 class Frontier:
-    """Hands out pages of a crawl. Any thread may ask."""
+    """Hands out the pages of a crawl. Thread-safe."""
 
     def __init__(
         self,
@@ -27,12 +27,12 @@ class Frontier:
         """Offer the pages of an open crawl.
 
         Args:
-            crawl: whose pages.
-            politeness: towards hosts and among crawlers.
-            discovery: in the order, cash of pages never read counts so many times.
-            share: of the pages handed out to who asks for any, so much is for pages never read, where there are such;
-                purely by cash if None.
-            admission: says which pages are never to be offered.
+            crawl: the crawl whose pages are offered.
+            politeness: host delay, retry delay, lease duration and host cap.
+            discovery: factor on the cash of pages never read, in the greedy order.
+            share: fraction of never-read pages in answers with mode "any", as far as there are such pages; purely by
+                cash if None.
+            admission: filters pages that must not be offered.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.admission = discovery, admission
@@ -49,65 +49,66 @@ class Frontier:
         mode: str = "any",
         crawl_delays: Mapping[str, float] | None = None,
     ) -> dict[str, object]:
-        """Lease the pages with most cash to a crawler.
+        """Lease the pages with the most cash to a crawler.
 
         Args:
-            n: how many at most; of a host with a delay, one at most. While these and the leases that run are more
-                than a tenth of the live pages, the batch is cut at half of its best page's cash.
-            crawler: who asks.
-            lease_seconds: how long the pages are the crawler's own; as set if None.
-            busy_hosts: hosts to pass over.
-            domain: only this host or domain, with all below it.
-            mode: "discover": only pages never read since they became known or came back; "refresh": only others.
-            crawl_delays: what robots.txt of hosts asks for, in seconds: kept, and held where it is longer than ours.
+            n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the number of
+                active leases exceeds a tenth of the live pages, the batch ends at half of its best page's cash.
+            crawler: name of the crawler.
+            lease_seconds: duration of the leases; the configured duration if None.
+            busy_hosts: hosts to skip.
+            domain: only pages of this host or domain and its subdomains.
+            mode: "discover": only pages never read since they became known or came back; "refresh": only other pages.
+            crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
+                longer than the configured host delay.
 
         Returns:
-            "pages": most cash first, each with "url", "cash" (grains; negative where a page owes), "importance",
-            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "retry_after": 0, or, without
-            pages, the seconds until the first one may be free, at most a minute, and 5 s while leases run: their
-            fetches move cash.
+            "pages": most cash first, each with "url", "cash" (grains; negative if the page is overdrawn), "importance",
+            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds). "retry_after": 0, or, if there
+            are no pages, the seconds until the first one may be free: at most a minute, and at most 5 s while leases
+            are active, because their fetches move cash.
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
-        wish = self.wish(
+        request = self.wish(
             n, lease_seconds=lease_seconds, busy_hosts=busy_hosts, domain=domain, mode=mode, crawl_delays=crawl_delays
         )
-        return self.next_many([wish])[0]
+        return self.next_many([request])[0]
 
     def wish(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> PagesRequest:
-        """Check what is asked for, as by `next`.
+        """Validate a request for pages; the parameters are those of `next`.
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
         return PagesRequest.of(
             n, self.politeness.lease_seconds if lease_seconds is None else lease_seconds, mode=mode, **more
         )
 
     def next_many(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        """Answer several wishes by one look and, mostly, one round trip, as if they had come one after the other."""
+        """Answer several requests together, mostly in one round trip, as if they had come one after the other."""
         return self._hand.serve(wishes)
 
     def peek(self, n: int = 10, domain: str | None = None, mode: str = "any") -> dict[str, object]:
-        """Return the pages that would be handed out next, without leasing them: a look for people, not a promise.
+        """Return the pages that would be handed out next, without leasing them. It is for inspection and no guarantee.
 
         Args:
-            n: how many at most; of a host with a delay, one at most.
-            domain: only this host or domain, with all below it.
+            n: maximum number of pages; at most one page of a host that has a delay.
+            domain: only pages of this host or domain and its subdomains.
             mode: as in `next`.
 
         Returns:
             "pages": most cash first, each with "url", "host", "cash", "importance" and "fetched_before".
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
-        wish = self.wish(n, domain=domain, mode=mode)
-        return self.crawl.steadily(lambda: self._peeked(wish))
+        request = self.wish(n, domain=domain, mode=mode)
+        return self.crawl.steadily(lambda: self._peeked(request))
 
-    def _peeked(self, wish: PagesRequest) -> dict[str, object]:
-        places = self._hand.peek(wish)
+    def _peeked(self, request: PagesRequest) -> dict[str, object]:
+        places = self._hand.peek(request)
         if not places:
             return {"pages": []}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
@@ -128,19 +129,19 @@ class Frontier:
         }
 
     def explain(self, url: str, url_bytes_max: int = URL_BYTES_MAX) -> dict[str, object] | None:
-        """Say why a page is next or not.
+        """Explain why a page is or is not handed out next.
 
         Returns:
-            None for a page never seen. Else "state": "owed" (it has cash and was not read since it became known or came
-            back), "read", "empty" (no cash), "gone", "excluded"; "host"; "lease_until", "waits_until", "host_free_at":
-            Unix seconds, None where nothing holds it; "failures": how often its fetch failed since the last success;
-            "host_delay_seconds", as it holds for this host; "host_in_flight": leases of pages of its host that run, and
-            "host_in_flight_max", None without a cap; "rules": that it falls under; "place": in the greedy order of all
-            that may be offered, from 1, None for what is not in it; "next": nothing stands against it; "why_not": what
-            does, a sentence each.
+            None for a page never seen. Otherwise a dict of "state": "owed" (it has cash and was not read since it
+            became known or came back), "read", "empty" (no cash), "gone", "excluded"; "host"; "lease_until",
+            "waits_until", "host_free_at": Unix seconds, None if it does not apply; "failures": failed fetches since
+            the last success; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases
+            on pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
+            "place": its rank in the greedy order of all pages that may be offered, from 1, None if it is not in the
+            order; "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence each.
 
         Raises:
-            BadUrl: the URL can't be taken.
+            BadUrl: the URL is invalid.
         """
         canonical = canonical_url(url, url_bytes_max)
         return self.crawl.steadily(lambda: self._explained(canonical))
@@ -172,25 +173,26 @@ class Frontier:
         }
 
     def manners(self) -> dict[str, Manners]:
-        """Return what an operator set for hosts: a delay in seconds and a cap, None where the setting holds."""
+        """Return the delay (seconds) and cap that an operator set for each host; None where the default applies."""
         return read_manners(self.crawl)
 
     def set_manners(self, manners: Mapping[str, Manners]) -> None:
-        """Let other delays and caps of hosts hold in the place of those before, at all endpoints.
+        """Replace the delays and caps of all hosts, for all endpoints.
 
         Args:
-            manners: by canonical host; of a delay 0 is none, of a cap 0 is any number.
+            manners: by canonical host; a delay of 0 means no delay, a cap of 0 means no cap.
         """
         write_manners(self.crawl, manners)
         self._hand.forget()
 
     def release(self, leases: Sequence[str]) -> dict[str, object]:
-        """Give pages back unread; their hosts' delays go on.
+        """Release leases without fetching the pages; host delays stay in effect.
 
         Returns:
-            "released": how many of the leases still ran. One that ended, or whose page is another's now, counts 0.
+            "released": how many of the leases were still active. A lease that ended, or whose page is now leased to
+            another crawler, is not counted.
 
         Raises:
-            BadInput: a text is no lease; none is given back.
+            BadInput: a string is not a lease; then none is released.
         """
         return {"released": self._hand.release(leases)}

@@ -1,4 +1,4 @@
-"""What may not be handed out and until when: leases, waits, resting hosts, read from the store in stretches."""
+"""Read leases, retry waits and host delays from the store: the pages and hosts held back, and until when."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from opic.replica import Crawl
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
-STRETCH: Final = 4_000  # Of a sorted set at once: about 2 ms in which the server answers nobody else.
+STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks the server for about 2 ms.
 
 
 class Manners(NamedTuple):
-    """How a host is to be spared, where it is not as the settings say."""
+    """A host's own politeness settings, set by an operator; None where the default setting applies."""
 
     delay_seconds: float | None = None
     in_flight: int | None = None
@@ -25,31 +25,33 @@ class Manners(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What was read of a shard. Times are Unix seconds by the clock of its server."""
+    """The held pages and hosts of a shard. Times are Unix seconds by the clock of its server."""
 
-    stamp: LeaseStamp  # From before.
+    stamp: LeaseStamp  # Read before the rest.
     now: float
-    pages: tuple[Int64s, Float64s]  # Ids, and when each may be offered again; a page may be there twice.
+    pages: tuple[Int64s, Float64s]  # Ids, and when each may be offered again; a page may appear twice.
     hosts: tuple[list[str], Float64s]
-    running: int  # Leases.
-    manners: dict[str, Manners]  # Of hosts that an operator set any for.
+    running: int  # Number of active leases.
+    manners: dict[str, Manners]  # Only hosts for which an operator set any.
 
 
 def read_stamps(crawl: Crawl) -> list[LeaseStamp]:
-    """Read the stamp of the leases of each shard."""
+    """Read the lease stamp of each shard."""
     commands = [c for k in (s.keys for s in crawl.shards) for c in (["HGET", k.freed, "n"], ["ZCARD", k.leases])]
-    found = crawl.ask(commands)
-    return [LeaseStamp(int(freed or 0), leases) for freed, leases in zip(found[::2], found[1::2], strict=True)]
+    answers = crawl.ask(commands)
+    return [LeaseStamp(int(freed or 0), leases) for freed, leases in zip(answers[::2], answers[1::2], strict=True)]
 
 
 def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_seconds: float) -> list[Held]:
-    """Read what is held in shards. What changes meanwhile may be in it; then its stamp is an older one.
+    """Read the held pages and hosts of shards.
+
+    The result may include changes made while it was read; its stamp is then older than its content.
 
     Args:
-        crawl: whose.
-        shards: their numbers.
-        retry_seconds: the first wait of a page whose lease ends unheard of.
-        least_seconds: how long a lease binds at least, from now: one that is over does until it is swept.
+        crawl: the crawl to read.
+        shards: shard numbers.
+        retry_seconds: initial back-off after a lease expires without an event.
+        least_seconds: minimum time from now for which a lease holds its page: an expired lease does until it is swept.
     """
     keys = [crawl.shards[number].keys for number in shards]
     first = crawl.ask([
@@ -65,12 +67,12 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
         for k, t in zip(keys, now, strict=True)
         for name, least in ((k.leases, "-inf"), (k.waits, f"({t:.6f}"), (k.hosts, f"({t:.6f}"))
     ])  # fmt: skip
-    found = []
+    held_of_shards = []
     for nth, t in enumerate(now):
         freed, leases, _, rules = first[4 * nth : 4 * nth + 4]
         (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
         ids = np.concatenate((ids_of(leased), ids_of(waiting)))
-        found.append(
+        held_of_shards.append(
             Held(
                 LeaseStamp(int(freed or 0), leases),
                 t,
@@ -80,13 +82,13 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
                 {host.decode(): manners_of(rule) for host, rule in rules.items()},
             )
         )
-    return found
+    return held_of_shards
 
 
 def read_released(crawl: Crawl, shard: int, known: int) -> tuple[int, list[int] | None]:
-    """Return the count of what made pages free, and the pages given back since it was `known`; None if they are many.
+    """Return the shard's `freed` counter, and the pages released since it was `known`.
 
-    Then, and after other manners of hosts were set, all that is held is to be read.
+    The pages are None if there are too many of them or if host settings changed; then read everything with `read_held`.
     """
     keys = crawl.shards[shard].keys
     (freed, whole), ids = crawl.ask([
@@ -98,7 +100,7 @@ def read_released(crawl: Crawl, shard: int, known: int) -> tuple[int, list[int] 
 
 
 def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:
-    """Read sorted sets from a score on, a stretch of each at a time: members by line feeds, and their scores."""
+    """Read sorted sets from a minimum score on, STRETCH members per call; members are joined by line feeds."""
     members: list[list[bytes]] = [[] for _ in sets]
     scores: list[list[Float64s]] = [[] for _ in sets]
     todo, at = list(range(len(sets))), 0
@@ -114,34 +116,34 @@ def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes
                 longer.append(i)
         todo, at = longer, at + STRETCH
     nothing = np.empty(0, np.float64)
-    return [(b"\n".join(some), np.concatenate([nothing, *parts])) for some, parts in zip(members, scores, strict=True)]
+    return [(b"\n".join(ids), np.concatenate([nothing, *parts])) for ids, parts in zip(members, scores, strict=True)]
 
 
 def ids_of(members: bytes) -> Int64s:
-    """Return the pages that `read_sets` found."""
+    """Parse the page ids that `read_sets` returned."""
     return np.fromstring(members, np.int64, sep="\n")
 
 
 def read_manners(crawl: Crawl) -> dict[str, Manners]:
-    """Return what an operator set for hosts."""
+    """Return the host settings that an operator set."""
     answers = crawl.ask([["HGETALL", shard.keys.polite] for shard in crawl.shards])
-    return {host.decode(): manners_of(rule) for found in answers for host, rule in found.items()}
+    return {host.decode(): manners_of(rule) for rules in answers for host, rule in rules.items()}
 
 
 def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
-    """Let these hold in the place of those before: in each shard at one instant."""
+    """Replace all host settings, atomically in each shard."""
     rules: dict[int, list[str]] = {shard.number: [] for shard in crawl.shards}
     for host, (delay, cap) in manners.items():
         rule = f"{'-' if delay is None else repr(float(delay))} {'-' if cap is None else cap}"
         rules[crawl.shard_of(f"http://{host}/").number] += (host, rule)
     commands = []
-    for number, some in rules.items():
+    for number, pairs in rules.items():
         keys = crawl.shards[number].keys
-        commands.append(["FCALL", "opic_4_polite", 2, keys.polite, keys.freed, *some])
+        commands.append(["FCALL", "opic_4_polite", 2, keys.polite, keys.freed, *pairs])
     crawl.ask(commands)
 
 
 def manners_of(rule: bytes) -> Manners:
-    """Read what an operator set for a host, as the store keeps it."""
+    """Parse a host's settings from their form in the store."""
     delay, cap = rule.decode().split(" ")
     return Manners(None if delay == "-" else float(delay), None if cap == "-" else int(cap))

@@ -1,4 +1,4 @@
-"""The pages of each host: the host column sorted by host, in parts that are sorted once and never again."""
+"""Index from host to pages: the host column sorted by host, in parts that are each sorted only once."""
 
 from typing import Final
 
@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 Int64s = NDArray[np.int64]
-PART_PAGES: Final = 1 << 17  # Sorted at once, in some 10 ms. A look-up searches every part.
+PART_PAGES: Final = 1 << 17  # Pages in a part; sorting one takes about 10 ms. A look-up searches every part.
 
 
 class HostPages:
-    """Finds the pages of hosts. Takes 4 bytes a page.
+    """Finds the pages of hosts. Takes 4 bytes per page.
 
     >>> pages = HostPages()
     >>> pages.extend(np.array([2, 0, 2, 1], np.int32))
@@ -20,12 +20,12 @@ class HostPages:
 
     def __init__(self) -> None:
         """Start with no pages."""
-        self._parts: list[NDArray[np.uint32]] = []  # Of each stretch of ids its order by host.
+        self._parts: list[NDArray[np.uint32]] = []  # For each range of ids, the permutation that sorts it by host.
         self._host: NDArray[np.integer] = np.empty(0, np.int32)
         self._sorted = 0  # Pages in parts.
 
     def extend(self, host: NDArray[np.integer]) -> None:
-        """Take the host column, (n,), which only grows. One part at most is sorted; later pages are looked through."""
+        """Set the host column, (n,), which only grows. Sorts at most one part per call; later pages are scanned."""
         self._host = host
         if len(host) - self._sorted >= PART_PAGES:
             stretch = host[self._sorted : self._sorted + PART_PAGES]
@@ -33,29 +33,29 @@ class HostPages:
             self._sorted += PART_PAGES
 
     def _ranges(self, hosts: Int64s) -> list[tuple[int, NDArray[np.uint32], Int64s, Int64s]]:
-        found = []
+        ranges = []
         wanted = hosts.astype(self._host.dtype)
         for number, order in enumerate(self._parts):
             stretch = self._host[number * PART_PAGES :][: len(order)]
             low = np.searchsorted(stretch, wanted, side="left", sorter=order)
             high = np.searchsorted(stretch, wanted, side="right", sorter=order)
-            found.append((number * PART_PAGES, order, low, high))
-        return found
+            ranges.append((number * PART_PAGES, order, low, high))
+        return ranges
 
     def _tail(self, hosts: Int64s) -> Int64s:
         later = self._host[self._sorted :]
         return self._sorted + np.flatnonzero(np.isin(later, hosts) if len(hosts) != 1 else later == hosts)
 
     def of(self, hosts: Int64s) -> Int64s:
-        """Return the ids of the pages of different hosts, each once; those of one host ascend."""
-        found = []
+        """Return the ids of the pages of distinct hosts, each once; the ids of one host ascend."""
+        ids = []
         for first, order, low, high in self._ranges(hosts):
             lengths = high - low
             starts = np.repeat(low - (np.cumsum(lengths) - lengths), lengths)
-            found.append(first + order[starts + np.arange(int(lengths.sum()))].astype(np.int64))
-        found.append(self._tail(hosts))
-        return np.concatenate(found)
+            ids.append(first + order[starts + np.arange(int(lengths.sum()))].astype(np.int64))
+        ids.append(self._tail(hosts))
+        return np.concatenate(ids)
 
     def count(self, hosts: Int64s) -> int:
-        """Count the pages of different hosts."""
+        """Count the pages of distinct hosts."""
         return len(self._tail(hosts)) + sum(int((high - low).sum()) for _, _, low, high in self._ranges(hosts))

@@ -1,7 +1,7 @@
-"""The hot orders of all shards of a crawl, made when they are first wanted and kept up with replicas and leases.
+"""In-memory priority orders of all shards of a crawl: created on first use, kept up to date with replicas and leases.
 
-The replicas tell what they apply; a choice holds the locks of all of them, some hundred microseconds. What is held is
-read when a shard is first used, and anew when more changed than could be heard of.
+The replicas notify the orders of the records they apply. A choice holds the locks of all replicas, for some hundred
+microseconds. Held pages and hosts are read when a shard is first used, and again when changes may have been missed.
 """
 
 import time
@@ -25,33 +25,33 @@ from opic.replica import Crawl
 from opic.replica.effect import Effect
 from opic.urls.canonical import registered_domain, shard_of
 
-PAGES_EXACT: Final = 100_000  # Up to so many pages,
-HELD_EXACT: Final = 5_000  # and leases, waits and delays, each answer is of the very state that the store then has.
-DOMAINS_MAX: Final = 64  # Whose hosts and pages are remembered.
-PICKS_MAX: Final = 40  # Of one choice, after the store was made anew or pages were shut: each is twice as wide.
-JUDGE_REST: Final = 20  # On a larger store, pages have their turn after so many times what the last ones took.
-LEASE_SECONDS_MIN: Final = 0.05  # A lease that is over binds for so long, until it is swept.
+PAGES_EXACT: Final = 100_000  # Up to this many pages, and up to
+HELD_EXACT: Final = 5_000  # this many leases, waits and delays, each answer reflects the store's exact current state.
+DOMAINS_MAX: Final = 64  # Number of domains whose hosts and pages are cached.
+PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica or a refusal by rules (then twice as wide).
+JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one.
+LEASE_SECONDS_MIN: Final = 0.05  # How long an expired lease still holds its page, until it is swept.
 OVERDRAWN_SECONDS: Final = 1.0
 
 
 @dataclass(slots=True)
 class _Domain:
-    """A domain's hosts, as far as they were looked through."""
+    """The hosts of a domain, among those that were scanned so far."""
 
     within: Within
-    seen: list[int] = field(default_factory=list)  # Hosts of each shard.
+    seen: list[int] = field(default_factory=list)  # Number of hosts scanned, by shard.
 
 
 class HotCrawl:
-    """For one thread at a time, beside those that let the replicas follow."""
+    """The hot orders of all shards. Only one thread at a time may use it; other threads may update the replicas."""
 
     def __init__(self, crawl: Crawl, terms: FrontierTerms, admission: Admission | None) -> None:
-        """Nothing is ordered yet."""
+        """Register with the replicas. `prepare` creates the orders."""
         self.crawl, self.terms, self._admission = crawl, terms, admission
         self._shards: list[HotShard | None] = [None] * len(crawl)
-        self.stale: set[int] = set()  # Shards of which all that is held is to be read anew.
+        self.stale: set[int] = set()  # Shards whose held pages and hosts must all be read again.
         self._rules: object = None
-        self._judged_shard, self._judged_next = 0, float("-inf")  # Whose pages had their turn last; when others have.
+        self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._domains: dict[str, _Domain] = {}
         self._overdrawn = (float("-inf"), 0)
         for shard, replica in enumerate(crawl.replicas):
@@ -64,7 +64,7 @@ class HotCrawl:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Let the replicas stand still."""
+        """Hold the locks of all replicas, so that they do not change."""
         with ExitStack() as stack:
             for replica in self.crawl.replicas:
                 stack.enter_context(replica.lock)
@@ -72,25 +72,25 @@ class HotCrawl:
 
     @property
     def shards(self) -> list[HotShard]:
-        """The shards; `prepare` made them."""
+        """The shards that `prepare` created."""
         return [hot for hot in self._shards if hot is not None]
 
     @property
     def orders(self) -> list[HotOrder]:
-        """Their orders."""
+        """The hot order of each shard."""
         return [hot.order for hot in self.shards]
 
     def drop(self) -> None:
-        """Forget all: it is made again from replicas and store."""
+        """Drop all state; `prepare` builds it again from the replicas and the store."""
         with self.locked():
             self._shards = [None] * len(self.crawl)
             self._domains.clear()
             self.stale.clear()
 
-    # Keeping up.
+    # Updating.
 
     def prepare(self) -> None:
-        """Let the replicas catch up, and what is held; judge pages that are new."""
+        """Bring the replicas and the held pages and hosts up to date, and judge new pages."""
         self.crawl.follow()
         self.crawl.steadily(self._prepare)
 
@@ -108,13 +108,13 @@ class HotCrawl:
         return hot is not None and hot.loads == hot.replica.loads
 
     def is_exact(self) -> bool:
-        """Tell whether the store is small enough for each answer to be of its very state."""
+        """Return whether the store is small enough for each answer to reflect its exact current state."""
         if sum(map(len, self.crawl.replicas)) > PAGES_EXACT:
             return False
         return sum(hot.held_count() for hot in self.shards) <= HELD_EXACT
 
     def _read(self, shards: Sequence[int]) -> None:
-        """Read what is held in shards, making hot orders where there are none of these pages."""
+        """Read the held pages and hosts of shards; create a hot order where there is none for the loaded replica."""
         lsns = []
         for shard in shards:
             replica = self.crawl.replicas[shard]
@@ -132,7 +132,7 @@ class HotCrawl:
             hot = self._shards[shard]
             assert hot is not None
             with hot.replica.lock:
-                if hot.loads == hot.replica.loads:  # Else it is made anew before the next choice.
+                if hot.loads == hot.replica.loads:  # Otherwise the order is rebuilt before the next choice.
                     hot.load(held)
                     hot.end_call(lsn)
         self.stale -= set(shards)
@@ -148,13 +148,13 @@ class HotCrawl:
         if self.is_exact():
             for shard in range(len(self.crawl)):
                 self._shut(shard, self._admission.judge_next(shard))
-        elif time.monotonic() >= self._judged_next:  # A page that is chosen before its turn is judged then.
+        elif time.monotonic() >= self._judged_next:  # A page that is chosen earlier is judged when it is chosen.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
             self._shut(self._judged_shard, self._admission.judge_next(self._judged_shard))
             self._judged_next = time.monotonic() + JUDGE_REST * (time.thread_time() - began)
 
     def _shut(self, shard: int, ids: Int64s) -> None:
-        """Let the order of a shard take notice of what was said of pages."""
+        """Update the order of a shard after the verdicts on pages changed."""
         if not len(ids):
             return
         with self.crawl.replicas[shard].lock:
@@ -163,7 +163,7 @@ class HotCrawl:
                 hot.order.changed(ids[ids < len(hot.replica)])
 
     def _ask_waits(self) -> None:
-        """Read how long pages wait whose fetch failed: the journal does not tell how often it did."""
+        """Read the back-off of pages whose fetch failed; the journal does not record how often it failed."""
         asked, commands = [], []
         for shard, hot in enumerate(self.shards):
             with hot.replica.lock:
@@ -179,7 +179,7 @@ class HotCrawl:
                     hot.end_call(lsn)
 
     def give_back(self, shard: int, freed: int, ids: Sequence[int]) -> None:
-        """Take what a shard answered to who gave leases back: what it counts then, and the pages."""
+        """Free pages after a shard's answer to a release: its new `freed` counter, and the released pages."""
         hot = self._shards[shard]
         if hot is not None and ids:
             with hot.replica.lock:
@@ -187,7 +187,7 @@ class HotCrawl:
                     hot.give_back(ids, freed)
 
     def hear_freed(self, shard: int) -> None:
-        """Take what was given back through other endpoints; what is held is stale where that can't be told any more."""
+        """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
         hot = self.shards[shard]
         freed, ids = read_released(self.crawl, shard, hot.stamp.freed)
         if ids is None:
@@ -197,7 +197,7 @@ class HotCrawl:
             hot.hear_freed(ids, freed)
 
     def look(self) -> None:
-        """Be as the store is now, for a look without a call that leases."""
+        """Bring everything up to date with the store, for a peek, which makes no leasing call."""
         self.prepare()
         exact = self.is_exact()
         for shard, stamp in enumerate(read_stamps(self.crawl)):
@@ -213,7 +213,7 @@ class HotCrawl:
     def pick(
         self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None = None
     ) -> Picked:
-        """Return the first free pages, most cash first, all of them judged; see `opic.frontier.picking.pick`."""
+        """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`."""
         return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration))
 
     def _pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None) -> Picked:
@@ -223,27 +223,29 @@ class HotCrawl:
                 current = all(map(self._is_current, range(len(self.crawl))))
                 if current:
                     now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
-                    wanted, numbers = self._within(domain), self._numbers(busy)
-                    found = pick(self.orders, wider, now, mode=mode, busy=numbers, within=wanted, fit=fit)
+                    within, numbers = self._within(domain), self._numbers(busy)
+                    picked = pick(self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit)
             if not current:
                 self.prepare()
                 continue
-            if self._judged_shut(found):
+            if self._judged_shut(picked):
                 if ration is not None:
                     ration.take(())
                 wider *= 2
                 continue
-            following = found.counts[count].item() if len(found) > count else found.following
-            return Picked(found.shards[:count], found.ids[:count], found.hosts[:count], found.counts[:count], following)
-        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+            following = picked.counts[count].item() if len(picked) > count else picked.following
+            return Picked(
+                picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following
+            )
+        raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
-    def _judged_shut(self, found: Picked) -> bool:
-        """Judge pages that were chosen; tell whether one of them is not to be offered."""
+    def _judged_shut(self, picked: Picked) -> bool:
+        """Judge pages that were chosen; return whether any of them must not be offered."""
         if self._admission is None:
             return False
         any_shut = False
-        for shard in np.unique(found.shards).tolist():
-            shut = self._admission.judge(shard, found.ids[found.shards == shard])
+        for shard in np.unique(picked.shards).tolist():
+            shut = self._admission.judge(shard, picked.ids[picked.shards == shard])
             self._shut(shard, shut)
             any_shut |= len(shut) > 0
         return any_shut
@@ -255,12 +257,12 @@ class HotCrawl:
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 
     def first_free(self, mode: str, domain: str | None, busy: Collection[str], seconds_max: float) -> float | None:
-        """Return in how many seconds the first wanted page is free; None if there is none."""
+        """Return the number of seconds until the first requested page is free; None if there is none."""
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            wanted, numbers = self._within(domain), self._numbers(busy)
-            return first_free(self.orders, mode=mode, busy=numbers, within=wanted, seconds_max=seconds_max)
+            within, numbers = self._within(domain), self._numbers(busy)
+            return first_free(self.orders, mode=mode, busy=numbers, within=within, seconds_max=seconds_max)
 
     def number(self, host: str) -> tuple[int, int] | None:
         """Return the shard of a host and its number there; None if it has no pages."""
@@ -271,14 +273,14 @@ class HotCrawl:
     def _numbers(self, hosts: Collection[str]) -> list[Int64s] | None:
         if not hosts:
             return None
-        found: list[list[int]] = [[] for _ in self.crawl.replicas]
+        by_shard: list[list[int]] = [[] for _ in self.crawl.replicas]
         for place in map(self.number, hosts):
             if place is not None:
-                found[place[0]].append(place[1])
-        return [np.array(numbers, np.int64) for numbers in found]
+                by_shard[place[0]].append(place[1])
+        return [np.array(numbers, np.int64) for numbers in by_shard]
 
     def _within(self, domain: str | None) -> Within | None:
-        """Return the hosts of a domain, those that are new among them."""
+        """Return the hosts of a domain, including new ones."""
         if domain is None:
             return None
         known = self._domains.pop(domain, None)
@@ -287,12 +289,12 @@ class HotCrawl:
             known = _Domain(Within(nothing), [0] * len(self.crawl))
             if len(self._domains) >= DOMAINS_MAX:
                 del self._domains[next(iter(self._domains))]
-        self._domains[domain] = known  # Last in, so that the first one is the longest unused.
+        self._domains[domain] = known  # Re-inserted last, so that the first entry is the least recently used.
         suffix = "." + domain
         for shard, replica in enumerate(self.crawl.replicas):
             names, seen = replica.hosts.names, known.seen[shard]
             if len(names) > seen:
-                # All hosts below it are of one registered domain, unless it is a public suffix.
+                # All its subdomains have the same registered domain, unless the domain is a public suffix.
                 site, among = replica.hosts.domain(registered_domain(domain)), list(range(seen, len(names)))
                 if registered_domain(f"x.{domain}") == registered_domain(domain):
                     among = (
@@ -304,10 +306,10 @@ class HotCrawl:
                 known.seen[shard] = len(names)
         return known.within
 
-    # Of the whole crawl.
+    # Totals of the crawl.
 
     def running(self) -> int:
-        """Count the leases that run, as far as they were heard of."""
+        """Count the active leases that this process knows of."""
         return sum(hot.running for hot in self.shards)
 
     def live(self) -> int:
@@ -315,7 +317,7 @@ class HotCrawl:
         return sum(replica.books.live for replica in self.crawl.replicas)
 
     def total(self, books: Sequence[Books]) -> int:
-        """Return the sum of the scores of live pages, at least 1, of which an importance is a share."""
+        """Return the sum of the scores of live pages, at least 1: the denominator of an importance."""
         merged = Books.merged(books, self.crawl.rules)
         if merged.cuts and time.monotonic() - self._overdrawn[0] > OVERDRAWN_SECONDS:
             owed = 0

@@ -1,10 +1,10 @@
-"""The hot order: the pages of a shard that count most, kept sorted by what changed.
+"""Incremental priority order of a shard's pages: keeps the pages with the largest keys sorted as pages change.
 
-Only pages at or above a threshold are sorted: the run, some 4,000 to 16,000. A change costs one comparison with the
-threshold unless the page is hot. When the run is used up, one scan of the columns finds a lower threshold. A page that
-is held leaves the run until a timer brings it back; so do the pages of a host that rests, with their host. A host with
-very many hot pages has a threshold of its own, so that it keeps a few of them in the run. What is chosen is always what
-a sort of all pages would give: ties are broken by id.
+Only the pages at or above a threshold are kept sorted; this sorted list, of some 4,000 to 16,000 pages, is the run.
+Pages at or above the threshold are hot; a change of any other page costs one comparison with the threshold. When the
+run is used up, one scan of the columns finds a lower threshold. A held page leaves the run until a timer brings it
+back; so do the pages of a host during its delay. A host with very many hot pages has its own threshold, which keeps
+only a few of them in the run. The choice is always the one that a sort of all pages would give; ties are broken by id.
 """
 
 import heapq
@@ -20,31 +20,31 @@ from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS, Flag
 
 Int64s = NDArray[np.int64]
-Keys = NDArray[Any]  # int64, or float64 where pages never read are weighed.
+Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
-RUN_PAGES: Final = 1 << 12  # So many pages at least are brought into the run by a scan of the columns.
-RUN_PAGES_MAX: Final = 1 << 14  # Past it the threshold is raised.
-RUN_SHARE: Final = 1_024  # Of a large shard the run has this part of the pages at least, so that scans are rare.
-FRESH_PAGES_MAX: Final = 1 << 16  # Hot pages that wait to be sorted into the run.
-SAMPLE_PAGES: Final = 1 << 16  # The threshold is estimated by so many pages.
-HOST_PAGES: Final = 16  # A host that is passed over for twice as many pages keeps so many in the run.
-HOST_SHARE: Final = 64  # One without a delay then gets this part of its pages at a time.
+RUN_PAGES: Final = 1 << 12  # Minimum number of pages that a scan of the columns brings into the run.
+RUN_PAGES_MAX: Final = 1 << 14  # Above this size of the run the threshold is raised.
+RUN_SHARE: Final = 1_024  # A scan brings in at least 1/RUN_SHARE of a large shard's pages, so that scans are rare.
+FRESH_PAGES_MAX: Final = 1 << 16  # Maximum number of hot pages waiting to be sorted into the run.
+SAMPLE_PAGES: Final = 1 << 16  # Sample size for estimating the threshold.
+HOST_PAGES: Final = 16  # Pages a host keeps in the run once more than twice as many of its pages were passed over.
+HOST_SHARE: Final = 64  # Such a host without a delay is refilled with 1/HOST_SHARE of its pages at a time.
 OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
 ID_MAX: Final = np.iinfo(np.int64).max
-COLD, IN_RUN, IN_FRESH, HELD, WITH_HOST = 0, 1, 3, 5, 6  # Where a page is; plus 1 in the run or fresh for a read page.
+COLD, IN_RUN, IN_FRESH, HELD, WITH_HOST = 0, 1, 3, 5, 6  # Where a page is; IN_RUN and IN_FRESH plus 1 for a read page.
 
 
 class OrderColumns(Protocol):
     """The columns of a shard by page id, as a replica keeps them. Arrays may be replaced as they grow."""
 
     def __len__(self) -> int:
-        """Count the ids."""
+        """Return the number of ids."""
 
     @property
     def v(self) -> Int64s:
-        """Cash, less the credit of the page's class."""
+        """Cash minus the credit of the page's class."""
 
     @property
     def state(self) -> NDArray[np.uint8]:
@@ -52,27 +52,27 @@ class OrderColumns(Protocol):
 
     @property
     def host(self) -> NDArray[np.integer]:
-        """The number of each page's host; it never changes."""
+        """The host number of each page; it never changes."""
 
     @property
     def hosts(self) -> int:
-        """How many hosts there are."""
+        """Number of hosts."""
 
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,)."""
 
     def shut(self, ids: Int64s) -> Bools | None:
-        """Return which pages rules keep from being offered, as far as it is known; None for none of them."""
+        """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
 
 
 def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s) -> tuple[Keys, Bools]:
-    """Return what pages count in the greedy order, 0 for those that may not be offered; and which were read.
+    """Return the keys of pages in the greedy order, 0 for pages that may not be offered, and a mask of the read ones.
 
     Args:
-        columns: of the shard.
-        credits: of each class, (8,).
-        discovery: cash of pages never read counts so many times.
-        ids: which pages.
+        columns: the columns of the shard.
+        credits: the credit of each class, (8,).
+        discovery: factor on the cash of pages never read.
+        ids: the pages.
     """
     state = columns.state[ids]
     cash = columns.v[ids] + credits[state & CLASS_BITS]
@@ -87,31 +87,31 @@ def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64
 
 
 class Side:
-    """The hot pages that were never read, or those that were."""
+    """The hot pages of one kind: pages never read, or pages that were read."""
 
     def __init__(self, number: int, dtype: type) -> None:
-        """Start with an empty run and nothing above the threshold; `number` is 1 for pages that were read."""
+        """Start with an empty run and an infinite threshold; `number` is 0 for pages never read, 1 for read ones."""
         self.number, self.in_run, self.in_fresh = number, IN_RUN + number, IN_FRESH + number
         self.ids: Int64s = np.empty(0, np.int64)
-        self.neg: Keys = np.empty(0, dtype)  # Negative keys, ascending, of the run; ties by id.
+        self.neg: Keys = np.empty(0, dtype)  # Negated keys of the run, ascending; ties by id.
         self.fresh: list[Int64s] = []  # Hot pages that are not in the run yet.
-        self.dirty = False  # Pages left the run, their entries are still there.
+        self.dirty = False  # Pages left the run, but their entries are still in it.
         self.nothing = np.iinfo(np.int64).max if dtype is np.int64 else np.inf
-        # Thresholds: a page is hot if it is not below. First the usual one, then those of hosts that have their own.
+        # Thresholds: a page at or above its threshold is hot. Entry 0 is the default; some hosts have their own.
         self.cut_key: Keys = np.array([self.nothing], dtype)
         self.cut_id = np.array([-1])
-        self.slot: NDArray[np.int32] | None = None  # Which threshold is a host's.
+        self.slot: NDArray[np.int32] | None = None  # Index of each host's threshold.
         self.slot_of: dict[int, int] = {}
         self._spare: list[int] = []
-        self.open: list[tuple[Any, int, int]] = []  # Heap of own thresholds of hosts that do not rest: -key, id, host.
+        self.open: list[tuple[Any, int, int]] = []  # Heap of the own thresholds of free hosts: (-key, id, host).
 
     @property
     def whole(self) -> bool:
-        """Tell whether all pages that count are above the usual threshold."""
+        """Whether all pages with a key above 0 are above the default threshold."""
         return bool(self.cut_key[0] == 0)
 
     def passes(self, keys: Keys, ids: Int64s, hosts: NDArray[np.integer]) -> Bools:
-        """Tell which pages are hot."""
+        """Return a mask of the hot pages."""
         if self.slot is None:
             cut, cut_id = self.cut_key[0], self.cut_id[0]
             hot: Bools = (keys > cut) | ((keys == cut) & (ids <= cut_id))
@@ -122,26 +122,26 @@ class Side:
         return hot
 
     def place(self, neg: Any, page: int) -> int:
-        """Return how many entries of the run are not after a place in the order."""
+        """Return how many entries of the run are at or before a place in the order."""
         low, high = (int(np.searchsorted(self.neg, neg, side=side)) for side in ("left", "right"))
         return low + int(np.searchsorted(self.ids[low:high], page, side="right"))
 
     def insert(self, ids: Int64s, keys: Keys) -> None:
-        """Put pages, which are not there, into the run."""
+        """Insert pages into the run; none of them may be in it."""
         order = np.lexsort((ids, -keys))
         ids, neg = ids[order], -keys[order]
         if not len(self.ids):
             self.ids, self.neg = ids, neg
             return
         low, high = np.searchsorted(self.neg, neg, side="left"), np.searchsorted(self.neg, neg, side="right")
-        while (wide := low < high).any():  # Bisect by id among equal keys.
+        while (wide := low < high).any():  # Binary search by id among equal keys.
             middle = (low + high) // 2
             before = self.ids[np.minimum(middle, len(self.ids) - 1)] < ids
             low, high = np.where(wide & before, middle + 1, low), np.where(wide & ~before, middle, high)
         self.ids, self.neg = np.insert(self.ids, low, ids), np.insert(self.neg, low, neg)
 
     def set_cut(self, host: int, key: Any, page: int, hosts: int) -> None:
-        """Give a host a threshold of its own."""
+        """Set a host's own threshold."""
         if self.slot is None or len(self.slot) < hosts:
             grown = np.zeros(hosts + hosts // 2, np.int32)
             if self.slot is not None:
@@ -157,7 +157,7 @@ class Side:
         self.cut_key[at], self.cut_id[at] = key, page
 
     def forget_low_cuts(self) -> None:
-        """Let the usual threshold hold for hosts whose own is lower."""
+        """Drop the own thresholds of hosts that are at or below the default one."""
         usual = -self.cut_key[0], int(self.cut_id[0])
         for host in [host for host in self.slot_of if self.cut_of(host) >= usual]:
             assert self.slot is not None
@@ -165,34 +165,34 @@ class Side:
             self._spare.append(self.slot_of.pop(host))
 
     def cut_of(self, host: int) -> tuple[Any, int]:
-        """Return the place of a host's threshold in the order: its negative key, and an id."""
+        """Return the place of a host's threshold in the order: its negated key, and an id."""
         at = self.slot_of.get(host, 0)
         return -self.cut_key[at], int(self.cut_id[at])
 
 
 class HotOrder:
-    """The pages of a shard in the order of what they count. One thread at a time may use it.
+    """The pages of a shard, ordered by key. Not thread-safe.
 
-    The columns may change only between two calls, and `changed` is told before the next choice. Times are seconds by
-    any clock that never goes back.
+    The columns may change only between two calls, and `changed` must be called with the changed pages before the next
+    choice. Times are seconds by any clock that never goes back.
     """
 
     def __init__(self, columns: OrderColumns, discovery: float = 1.0, *, single: bool = False) -> None:
-        """Order pages.
+        """Create the order.
 
         Args:
-            columns: of the shard.
-            discovery: cash of pages never read counts so many times.
-            single: a host gives one page at a time unless `set_single` says otherwise.
+            columns: the columns of the shard.
+            discovery: factor on the cash of pages never read.
+            single: default for hosts: whether a host gives only one page at a time; `set_single` changes it.
         """
         self.columns, self.discovery, self.now = columns, discovery, -np.inf
         dtype: type = np.int64 if discovery == 1 else np.float64
         self.sides = Side(0, dtype), Side(1, dtype)
         self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self._free = SparseTimes()  # When each held page is free.
+        self._free = SparseTimes()  # The time at which each held page becomes free.
         self.host_free: Floats = np.zeros(0)
         self.single: Bools = np.zeros(0, np.bool_)
-        self.mark: NDArray[np.int32] = np.zeros(0, np.int32)  # The last choice that passes over each host.
+        self.mark: NDArray[np.int32] = np.zeros(0, np.int32)  # For each host, the `tick` of the last choice to skip it.
         self.tick, self.looked, self.scans = 0, 0, 0
         self.pages = HostPages()
         self.page_timers, self.host_timers = Timers(), Timers()
@@ -203,14 +203,14 @@ class HotOrder:
         self._classes = np.zeros(8, np.bool_)
         self._classes[np.unique(columns.state[: len(columns)] & CLASS_BITS)] = True
 
-    # What pages count.
+    # Keys.
 
     def keys(self, ids: Int64s) -> tuple[Keys, Bools]:
-        """Return what pages count, 0 for those that may not be offered; and which were read."""
+        """Return the keys of pages, 0 for pages that may not be offered, and a mask of the read ones."""
         return keys_of(self.columns, self._credits, self.discovery, ids)
 
     def grow(self) -> None:
-        """Make room for pages and hosts that are new."""
+        """Grow the arrays to the current number of pages and hosts."""
         if len(self.columns) > len(self.where):
             more = max(len(self.columns) - len(self.where), len(self.where) // 4, 1_024)
             self.where = np.concatenate((self.where, np.zeros(more, np.uint8)))
@@ -223,20 +223,20 @@ class HotOrder:
             if side.slot is not None and len(side.slot) < len(self.mark):
                 side.slot = np.concatenate((side.slot, np.zeros(len(self.mark) - len(side.slot), np.int32)))
 
-    # What changes.
+    # Updates.
 
     def changed(self, ids: Int64s) -> None:
-        """Take notice of pages that are new, or whose cash or state changed. Costs some 50 ns each."""
+        """Update the order for pages that are new or whose cash or state changed. Costs about 50 ns per page."""
         self.grow()
         self._classes[self.columns.state[ids] & CLASS_BITS] = True
         parked = self.where[ids] >= HELD
         self._enter(ids[~parked] if parked.any() else ids)
         for side in self.sides:
-            if sum(map(len, side.fresh)) > FRESH_PAGES_MAX:  # Nobody has chosen for a while.
+            if sum(map(len, side.fresh)) > FRESH_PAGES_MAX:  # The last choice was a while ago.
                 self._settle(side)
 
     def _enter(self, ids: Int64s) -> None:
-        """Put pages that are hot among the fresh ones; others are cold from now on."""
+        """Add the hot pages to the fresh ones and mark the other pages cold."""
         if not len(ids):
             return
         (keys, read), before, hosts = self.keys(ids), self.where[ids], self.columns.host[ids]
@@ -250,7 +250,7 @@ class HotOrder:
         self.where[ids] = after
 
     def _take_credits(self) -> None:
-        """Go by other credits: what a page counts moves by their change at most, and so do the thresholds."""
+        """Apply changed credits. A key changes by at most as much as its credit; the thresholds rise by that much."""
         credits = self.columns.credits()
         if (credits == self._credits).all():
             return
@@ -272,7 +272,7 @@ class HotOrder:
             heapq.heapify(side.open)
 
     def hold(self, ids: Int64s, until: Floats) -> None:
-        """Hold pages until times; at infinity until they are released."""
+        """Hold pages until the given times; if infinite, until they are released."""
         self.grow()
         self._free.set(ids, until, self.held)
         before = self.where[ids]
@@ -282,22 +282,22 @@ class HotOrder:
         self.page_timers.add(ids, until)
 
     def release(self, ids: Int64s) -> None:
-        """Let pages be free again, whether they were held or not."""
+        """Free pages; pages that are not held are ignored."""
         self.grow()
         held = np.unique(ids[self.where[ids] == HELD])
         self.where[held] = COLD
         self._enter(held)
 
     def held(self) -> Int64s:
-        """Return the pages that are held, ascending. Costs some 100 us for a million pages."""
+        """Return the held pages, ascending. Costs about 100 us for a million pages."""
         return np.flatnonzero(self.where == HELD)
 
     def free_at(self, ids: Int64s) -> Floats:
-        """Return when pages are free; 0 for those that are not held. Hosts are another matter."""
+        """Return the times at which pages become free, 0 for those not held. Host delays are not included."""
         return np.where(self.where[ids] == HELD, self._free.get(ids), 0.0)
 
     def clear(self) -> None:
-        """Let all pages and hosts be free, and hosts give as many pages as they would at first."""
+        """Free all pages and hosts, and reset `single` of all hosts to the default."""
         self.page_timers, self.host_timers = Timers(), Timers()
         self.release(self.held())
         hosts = np.flatnonzero(self.host_free)
@@ -305,19 +305,19 @@ class HotOrder:
         self._rested(hosts)
 
     def rest(self, hosts: Int64s, until: Floats) -> None:
-        """Let hosts rest until times; at infinity until they are told another."""
+        """Block hosts until the given times; if infinite, until another time is set."""
         self.grow()
         self.host_free[hosts] = until
         self.host_timers.add(hosts, until)
         self._rested(hosts[until <= self.now])
 
     def set_single(self, hosts: Int64s, *, single: bool) -> None:
-        """Let hosts give one page at a time, or as many as are asked for."""
+        """Set whether hosts give only one page at a time, or any number."""
         self.grow()
         self.single[hosts] = single
 
     def advance(self, now: float) -> None:
-        """Let time pass: what is due is free."""
+        """Advance the clock, and free the pages and hosts that are due."""
         self.grow()
         self._take_credits()
         self.now = max(self.now, now)
@@ -346,7 +346,7 @@ class HotOrder:
             self._enter(ids)
 
     def begin(self, busy: Int64s | None) -> None:
-        """Begin a choice, that passes over some hosts."""
+        """Begin a choice that skips the `busy` hosts."""
         self.tick += 1
         if self.tick == np.iinfo(np.int32).max:
             self.mark[:], self.tick = 0, 1
@@ -356,7 +356,7 @@ class HotOrder:
     # The run.
 
     def _compact(self, side: Side, at: int = 0) -> int:
-        """Leave out entries of pages that left; return where the place `at` is then."""
+        """Remove the entries of pages that left the run; return the new index of entry `at`."""
         if side.dirty:
             keep = self.where[side.ids] == side.in_run
             at = int(np.count_nonzero(keep[:at]))
@@ -364,7 +364,7 @@ class HotOrder:
         return at
 
     def _settle(self, side: Side) -> None:
-        """Sort the fresh pages into the run, and raise the threshold if there are too many."""
+        """Sort the fresh pages into the run, and raise the threshold if the run is too long."""
         self._compact(side)
         if side.fresh:
             ids = np.unique(np.concatenate(side.fresh))
@@ -385,7 +385,7 @@ class HotOrder:
         return max(RUN_PAGES, len(self.columns) // RUN_SHARE)
 
     def deepen(self, side: Side, at: int) -> int:
-        """Lower the usual threshold by a scan of the columns; return where the place `at` of the run is then."""
+        """Scan the columns to lower the default threshold; return the new index of entry `at` of the run."""
         at = self._compact(side, at)
         self.scans += 1
         wanted, count = self._scan_pages(), len(self.columns)
@@ -400,7 +400,7 @@ class HotOrder:
                 break
             rank = max(4 * rank, 4)
         side.cut_key[0], side.cut_id[0] = (least, ID_MAX) if least else (0, -1)
-        if len(ids) > 4 * wanted:  # Very many count the same.
+        if len(ids) > 4 * wanted:  # Very many pages have the same key.
             ids, keys = first(ids, keys, wanted)
             worst = np.lexsort((ids, -keys))[-1]
             side.cut_key[0], side.cut_id[0] = keys[worst], ids[worst]
@@ -409,7 +409,7 @@ class HotOrder:
         return at
 
     def _above(self, least: Any) -> Int64s:
-        """Return all pages that may count so much, and some more."""
+        """Return all pages whose key may be at least `least`, and possibly some others."""
         count, credits = len(self.columns), self._credits[self._classes]
         if not least:
             return np.arange(count)
@@ -420,7 +420,7 @@ class HotOrder:
         return np.flatnonzero(above)
 
     def _cold(self, side: Side, ids: Int64s) -> tuple[Int64s, Keys]:
-        """Return those of some pages that are cold and may be offered, of hosts with the usual threshold."""
+        """Return those pages that are cold, may be offered, and belong to hosts with the default threshold."""
         ids = ids[self.where[ids] == COLD]
         if side.slot is not None:
             ids = ids[side.slot[self.columns.host[ids]] == 0]
@@ -431,7 +431,7 @@ class HotOrder:
     # Hosts with very many hot pages.
 
     def park(self, ids: Int64s, hosts: NDArray[np.integer]) -> None:
-        """Take pages out of the run until their hosts have rested."""
+        """Move pages out of the run until the delays of their hosts are over."""
         before = self.where[ids]
         for side in self.sides:
             side.dirty |= bool((before == side.in_run).any())
@@ -449,8 +449,8 @@ class HotOrder:
             self._thin(crowded)
 
     def _thin(self, crowded: Sequence[int]) -> None:
-        """Leave with hosts that rest only the first of their pages of each side."""
-        ids = np.unique(np.concatenate([some for host in crowded for some in self._with_host.pop(host)]))
+        """Keep only the first HOST_PAGES parked pages of each side of each crowded host."""
+        ids = np.unique(np.concatenate([part for host in crowded for part in self._with_host.pop(host)]))
         ids = ids[self.where[ids] == WITH_HOST]
         keys, read = self.keys(ids)
         self.where[ids] = COLD
@@ -459,7 +459,7 @@ class HotOrder:
         order = np.lexsort((ids, -keys, group))
         ids, keys, group = ids[order], keys[order], group[order]
         nth = np.arange(len(ids)) - np.searchsorted(group, group)
-        for at in np.flatnonzero(nth == HOST_PAGES).tolist():  # The first one that goes: the one before is the last.
+        for at in np.flatnonzero(nth == HOST_PAGES).tolist():  # The first page dropped; the one before it is kept.
             host, side = divmod(int(group[at]), 2)
             self._raise_cut(self.sides[side], host, keys[at - 1], int(ids[at - 1]))
         ids, group = ids[nth < HOST_PAGES], group[nth < HOST_PAGES]
@@ -470,25 +470,25 @@ class HotOrder:
             self._with_host[int(group[start]) >> 1] = [ids[start:end]]
 
     def _raise_cut(self, side: Side, host: int, key: Any, page: int) -> None:
-        """Let the threshold of a host be a page, unless it is higher."""
+        """Raise the threshold of a host to the place of a page, unless it is already higher."""
         place = min((-key, page), side.cut_of(host))
         side.set_cut(host, -place[0], place[1], len(self.mark))
         if self.host_free[host] <= self.now:
             heapq.heappush(side.open, (*place, host))
 
     def parked(self, hosts: Int64s) -> Int64s:
-        """Return pages that wait for their hosts to have rested: the first ones of each host at least."""
-        found = [ids for host in hosts.tolist() for ids in self._with_host.get(host, ())]
-        ids = np.concatenate(found) if found else np.empty(0, np.int64)
+        """Return parked pages that wait for the delays of their hosts: at least the first pages of each host."""
+        parts = [ids for host in hosts.tolist() for ids in self._with_host.get(host, ())]
+        ids = np.concatenate(parts) if parts else np.empty(0, np.int64)
         waiting: Int64s = ids[self.where[ids] == WITH_HOST]
         return waiting
 
     def passed_over(self, hosts: NDArray[np.integer]) -> None:
-        """Note that pages of these hosts were looked at for nothing."""
+        """Record that pages of these hosts were examined and skipped."""
         self._passed.append(hosts)
 
     def crowd(self) -> None:
-        """Take pages out of the run of hosts that were passed over for very many."""
+        """Remove pages from the run of those hosts that had very many pages skipped."""
         if sum(map(len, self._passed)) <= 2 * HOST_PAGES:
             self._passed.clear()
             return
@@ -499,13 +499,13 @@ class HotOrder:
                 at = np.flatnonzero(self.columns.host[side.ids] == host)
                 at = at[self.where[side.ids[at]] == side.in_run]
                 if len(at) > HOST_PAGES:
-                    last = at[HOST_PAGES - 1]
-                    self._raise_cut(side, host, -side.neg[last], int(side.ids[last]))
+                    lowest = at[HOST_PAGES - 1]
+                    self._raise_cut(side, host, -side.neg[lowest], int(side.ids[lowest]))
                     self.where[side.ids[at[HOST_PAGES:]]] = COLD
                     side.dirty = True
 
     def refill(self, side: Side, host: int, at: int) -> int:
-        """Bring more pages of a host with its own threshold into the run; return where the place `at` is then."""
+        """Bring more pages of a host with its own threshold into the run; return the new index of entry `at`."""
         at = self._compact(side, at)
         self.pages.extend(self.columns.host[: len(self.columns)])
         ids = self.pages.of(np.array([host]))
@@ -526,7 +526,7 @@ class HotOrder:
 
 
 def first(ids: Int64s, keys: Keys, count: int) -> tuple[Int64s, Keys]:
-    """Return the `count` pages with the largest keys, ties by id, in no order; `ids` ascend."""
+    """Return the `count` pages with the largest keys, ties by id, in no particular order; `ids` must ascend."""
     if len(ids) <= count:
         return ids, keys
     edge = np.partition(keys, len(keys) - count)[len(keys) - count]

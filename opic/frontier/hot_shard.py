@@ -1,8 +1,9 @@
-"""A shard as the frontier chooses from it: its hot order, with leases, waits and hosts kept up by what is heard.
+"""A shard's priority order with its leases, retry waits and host delays: a cache, updated incrementally.
 
-They are read whole once. Then our own calls tell of our leases, refusals of those of other endpoints, the journal of
-fetches, and the store's list of what was given back. What is here is a cache: the call that leases has the last word.
-Times are Unix seconds by the clock of the shard's server. Whoever uses it holds the replica's lock.
+The leases, waits and delays are read in full once. After that, answers to our own calls report our leases, refused
+pages report those of other endpoints, the journal reports fetches, and the store keeps a list of released leases. This
+is only a cache: the leasing call in the store decides. Times are Unix seconds by the clock of the shard's server. The
+caller must hold the replica's lock.
 """
 
 import time
@@ -20,26 +21,26 @@ from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
 
-HELD_SECONDS_MIN: Final = 0.01  # What was refused is not asked for again at once, whatever the clocks say.
-UNSURE_MAX: Final = (
-    1_000  # Failed pages whose wait is asked for; others wait as after a first failure, then are refused.
-)
+HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, whatever the clocks say.
+# Maximum number of failed pages whose back-off is read from the store. The others wait as after a first failure, and
+# are refused then if their back-off is longer.
+UNSURE_MAX: Final = 1_000
 
 
 class ShardColumns:
     """The columns of a replica, as a hot order reads them."""
 
     def __init__(self, replica: Replica, shut: Callable[[Int64s], Bools | None] | None = None) -> None:
-        """Read a replica; `shut` tells which pages rules keep from being offered."""
+        """Wrap a replica; `shut` returns a mask of the pages that rules keep from being offered."""
         self._replica, self._shut = replica, shut
 
     def __len__(self) -> int:
-        """Count the known pages."""
+        """Return the number of known pages."""
         return self._replica.pages
 
     @property
     def v(self) -> Int64s:
-        """Cash less credit."""
+        """Cash minus credit."""
         return self._replica.columns.v
 
     @property
@@ -54,11 +55,11 @@ class ShardColumns:
 
     @property
     def hosts(self) -> int:
-        """Count the hosts."""
+        """Number of hosts."""
         return len(self._replica.hosts)
 
     def shut(self, ids: Int64s) -> Bools | None:
-        """Return which pages rules keep from being offered."""
+        """Return a mask of the pages that rules keep from being offered, None if there are none."""
         return None if self._shut is None else self._shut(ids)
 
     def credits(self) -> Int64s:
@@ -67,7 +68,7 @@ class ShardColumns:
 
 
 class HotShard:
-    """The hot order of a replica, as long as that is not loaded anew."""
+    """The hot order of a replica, valid until the replica is reloaded."""
 
     def __init__(
         self,
@@ -76,30 +77,30 @@ class HotShard:
         discovery: float = 1.0,
         shut: Callable[[Int64s], Bools | None] | None = None,
     ) -> None:
-        """Choose from a replica; nothing is held yet. `shut` tells which pages rules keep from being offered."""
+        """Order the pages of a replica, with none held. `shut` returns a mask of the pages that rules refuse."""
         self.replica, self.politeness, self.loads = replica, politeness, replica.loads
         self.order = HotOrder(ShardColumns(replica, shut), discovery, single=politeness.host_delay_seconds > 0)
         self.stamp = LeaseStamp(-1, -1)
-        self.complete = False  # All that is held in the store is held here, as of `stamp`.
+        self.complete = False  # Whether all that is held in the store is held here, as of `stamp`.
         self.running = 0
-        self.unsure: list[int] = []  # Pages that failed: the store knows how often, and so how long they wait.
-        self._clock = -np.inf  # The server's time, as heard, less our own (monotonic). It never runs ahead.
-        self._calls = 0  # Whose answers are awaited.
-        self._fetched: dict[int, tuple[int, float]] = {}  # Pages that the journal spoke of meanwhile: record, free at.
-        self._full: dict[int, float] = {}  # Hosts with as many pages in flight as they may have: rest without that.
+        self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
+        self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
+        self._calls = 0  # Number of calls whose answers are pending.
+        self._fetched: dict[int, tuple[int, float]] = {}  # Pages in the journal since a call began: record, free at.
+        self._full: dict[int, float] = {}  # Hosts at their cap of pages in flight: when free apart from it.
 
     def now(self) -> float:
-        """Return the time."""
+        """Return the server's time, in Unix seconds."""
         return self._clock + time.monotonic()
 
     def hear_time(self, seconds: float) -> None:
-        """Take the time that the server said."""
+        """Adjust the clock to a time reported by the server."""
         self._clock = max(self._clock, seconds - time.monotonic())
 
     # The journal.
 
     def applied(self, effect: Effect, changed: Int64s) -> None:
-        """Take notice of a record: pages that changed; and fetches, which ended leases and waits, or began waits."""
+        """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
         self.order.changed(changed)
         failed = effect.failed == 1
         fetched = np.concatenate((effect.read_page, effect.fetched_page[~failed])).astype(np.int64)
@@ -119,19 +120,19 @@ class HotShard:
         self._open_hosts(ids)
 
     def _open_hosts(self, ids: Int64s) -> None:
-        """Let hosts go on that had as many pages in flight as they may: one of them landed."""
+        """Unblock hosts that were at their cap of pages in flight, now that one of these pages was fetched."""
         if self._full and len(ids):
             hosts = [host for host in np.unique(self.replica.host[ids]).tolist() if host in self._full]
             self._rest({host: self._full.pop(host) for host in hosts})
 
-    # What is held.
+    # Held pages and hosts.
 
     def begin_call(self) -> None:
-        """Remember from now on what the journal says: the answer of a call may be older."""
+        """Record what the journal reports from now on, because the answer of the call may be older."""
         self._calls += 1
 
     def end_call(self, lsn: int) -> None:
-        """Let what the journal said in records after `lsn` win over an answer that was given then and taken now."""
+        """Apply journal records after `lsn` again: they are newer than the answer that was just applied."""
         self._calls -= 1
         for page, (record, free_at) in self._fetched.items():
             if record > lsn:
@@ -143,12 +144,12 @@ class HotShard:
             self._fetched.clear()
 
     def load(self, held: Held) -> None:
-        """Hold what was read whole, and nothing else."""
+        """Replace everything held by what was read in full from the store."""
         self.order.clear()
         self._full.clear()
         self.hear_time(held.now)
         ids, until = held.pages
-        order = np.argsort(until, kind="stable")  # A page may be held twice: the last one written stays.
+        order = np.argsort(until, kind="stable")  # A page may appear twice; sorted, the later time is written last.
         known = ids[order] < len(self.replica)
         self.order.hold(ids[order][known], until[order][known])
         names, free = held.hosts
@@ -166,7 +167,7 @@ class HotShard:
         self.unsure.clear()
 
     def hear_waits(self, ids: Sequence[int], until: Iterable[float | None]) -> None:
-        """Take how long pages wait by the store; those that do not are free."""
+        """Set the back-off of pages as read from the store; pages without one are free."""
         for page, end in zip(ids, until, strict=True):
             if end is None:
                 self._free(np.array([page]))
@@ -174,30 +175,30 @@ class HotShard:
                 self.order.hold(np.array([page]), np.array([end]))
 
     def hear_freed(self, ids: Sequence[int], freed: int) -> None:
-        """Let pages be free whose leases were given back anywhere, which is all up to the count `freed`."""
+        """Free the pages whose leases any endpoint released, which brings us up to the counter value `freed`."""
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
         self.stamp = self.stamp._replace(freed=freed)
 
     def give_back(self, ids: Sequence[int], freed: int) -> None:
-        """Let pages be free whose leases were given back here; with these the store counted `freed`."""
+        """Free the pages whose leases were released here; the store's counter was `freed` afterwards."""
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
         self.running = max(self.running - len(ids), 0)
         if freed == self.stamp.freed + 1:
             self.stamp = LeaseStamp(freed, (self.stamp.leases or 0) - len(ids))
 
     def ask(self, ids: Int64s, hosts: Int64s) -> None:
-        """Hold pages, and hosts with a delay, until the answer: no other choice takes them meanwhile."""
+        """Hold pages, and hosts with a delay, until the answer arrives, so that no other choice takes them."""
         self.order.hold(ids, np.full(len(ids), np.inf))
         single = np.unique(hosts[self.order.single[hosts]])
         self.order.rest(single, np.full(len(single), np.inf))
 
     def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer, *, keep: bool = False) -> bool:
-        """Note what was leased and what was refused of the pages asked for; all others are free again.
+        """Record which of the requested pages were leased and which were refused; free all others.
 
-        With `keep`, what was leased is held until `settle`.
+        With `keep`, leased pages are held until `settle`.
 
         Returns:
-            Whether the leases were as we knew them, but for these.
+            Whether the leases in the store, apart from these, were as we knew them.
         """
         now, soon = answer.now_us / MILLION, answer.now_us / MILLION + HELD_SECONDS_MIN
         self.hear_time(now)
@@ -226,7 +227,7 @@ class HotShard:
         return same
 
     def settle(self, ids: Int64s, until: Floats) -> None:
-        """Hold pages until times that `take` kept, but for those that are free by now."""
+        """Set the end times of pages that `take` kept, except for those that have become free since."""
         kept = self.order.free_at(ids) == np.inf
         self.order.hold(ids[kept], until[kept])
 
@@ -235,6 +236,6 @@ class HotShard:
             self.order.rest(np.array(list(until), np.int64), np.array(list(until.values())))
 
     def held_count(self) -> int:
-        """Count the pages and hosts that are held. Costs some 100 us for a million pages."""
+        """Return the number of held pages and hosts. Costs about 100 us for a million pages."""
         order = self.order
         return int(np.count_nonzero(order.where == HELD)) + int(np.count_nonzero(order.host_free > order.now))

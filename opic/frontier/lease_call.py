@@ -1,4 +1,4 @@
-"""The two ends of `opic_4_lease`: what a shard is asked to lease, and what it answers. Pages come from a replica."""
+"""Build the command for the Redis function `opic_4_lease` and parse its answer. The pages come from a replica."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from opic.replica.effect import Head
 from opic.replica.follow import head_of
 from opic.store import Keys
 
-PAGE_HELD, HOST_HELD, HOST_FULL = 1, 2, 3  # Why a page was refused; compare leases.lua.
+PAGE_HELD, HOST_HELD, HOST_FULL = 1, 2, 3  # Reasons for refusing a page; the same as in leases.lua.
 LEASE: Final = "opic_4_lease"
 
 
 class LeaseStamp(NamedTuple):
-    """What tells that a shard's leases stand as they were seen."""
+    """A version of a shard's leases: if it is unchanged, so are the leases."""
 
-    freed: int  # Counts what made pages or hosts free before their time.
-    leases: int | None  # How many there are; None as an expectation is any number.
+    freed: int  # Counter of events that freed pages or hosts early.
+    leases: int | None  # Number of leases; None, as an expectation, matches any number.
 
 
 class Quota(NamedTuple):
-    """How many of the next pages are one crawler's, and for how long."""
+    """How many of the next pages go to one crawler, and the duration of its leases."""
 
     pages: int
     seconds: float
@@ -32,35 +32,35 @@ class Quota(NamedTuple):
 class Granted(NamedTuple):
     """A page that was leased."""
 
-    place: int  # Among those asked for, from 0.
-    quota: int  # Whose it is, from 0.
-    until_us: int  # The end of its lease, by its server's clock.
-    delay_seconds: float  # For so long its host rests; 0 if it does not.
+    place: int  # Index among the requested pages, from 0.
+    quota: int  # Index of the quota that it belongs to, from 0.
+    until_us: int  # End of its lease, in Unix microseconds by the server's clock.
+    delay_seconds: float  # The delay of its host that starts now; 0 for none.
 
 
 class RefusedPage(NamedTuple):
     """A page that was not leased."""
 
     place: int
-    host_held: bool  # All of its host is held, not this page alone.
+    host_held: bool  # The whole host is held, not only this page.
     until_us: int
-    full: bool = False  # The host has as many pages in flight as it may: what ends one of them ends this sooner.
+    full: bool = False  # The host is at its cap of pages in flight; it is free earlier if one of these leases ends.
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """What a shard answered. Pages in neither list were not reached: all quotas were met, or the state was another."""
+    """A shard's answer. Pages in neither list were not examined: all quotas were met, or `head` or `stamp` differed."""
 
     now_us: int
     head: Head
     stamp: LeaseStamp
-    running: int  # Leases, these among them.
+    running: int  # Number of active leases, including these.
     granted: list[Granted]
     refused: list[RefusedPage]
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
-        """Read the answer of the call."""
+        """Parse the answer of the call."""
         now_us, (lsn, digest, freed, leases), running, granted, refused = answer
         return cls(
             now_us,
@@ -92,21 +92,21 @@ def lease_command(
     """Return the command that leases pages of a shard.
 
     Args:
-        keys: of the shard.
-        politeness: towards hosts and among crawlers.
-        pages: id and host of each, in the order in which they are to be handed out; spare ones last.
-        quotas: the first one takes the first pages that are free, and so on.
-        head: lease nothing if the shard's journal goes on behind it.
-        stamp: nor if the leases are others.
-        sweep: first end leases that ran out.
+        keys: the keys of the shard.
+        politeness: host delay, retry delay and host cap.
+        pages: id and host of each page, in the order in which to hand them out; spare pages last.
+        quotas: the first quota gets the first free pages, and so on.
+        head: if given, lease nothing if the shard's journal has another head.
+        stamp: if given, lease nothing if the shard's leases have another stamp.
+        sweep: end expired leases first.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
     names += [keys.flights, keys.flight_ends, keys.head]
-    wishes = [term for quota in quotas for term in quota]
+    quota_terms = [term for quota in quotas for term in quota]
     blob = [
         head and ([b"%d" % head.lsn, head.digest] if head.lsn else [b"", b""]),
         stamp and [b"%d" % stamp.freed, stamp.leases],
-        wishes,
+        quota_terms,
         [page for page, _ in pages],
         [host for _, host in pages],
     ]

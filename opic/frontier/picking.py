@@ -1,4 +1,4 @@
-"""Choices from the hot orders of all shards: the first free pages, merged; of a host with a delay at most one."""
+"""Choose the free pages with the most cash: a merge over the hot orders of all shards, one page per delayed host."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -11,22 +11,22 @@ from numpy.typing import NDArray
 from opic.frontier.hot_order import HELD, HotOrder, Int64s, Keys, Side, first
 
 Bools = NDArray[np.bool_]
-STRETCH: Final = 64  # Entries of a run that are looked at first; it doubles.
-DOMAIN_PAGES: Final = 1 << 16  # The pages of a larger domain are looked for in the run first.
-FIRST_DUE: Final = 1_024  # Held pages that are looked at first, when the time of the next free one is wanted.
+STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
+DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
+FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
 SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,)}
 
 
 @dataclass(eq=False, slots=True)
 class Within:
-    """Hosts that pages are wanted of, by shard: those of a domain. Keep it, for it remembers their pages."""
+    """The hosts of a domain, by shard: restricts a choice to their pages. Reuse it, because it caches these pages."""
 
-    hosts: list[Int64s]  # Ascending numbers, of each shard; `extend` adds new ones.
-    _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # Of each shard: as of so many pages.
+    hosts: list[Int64s]  # Host numbers of each shard, ascending; new hosts are appended.
+    _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # By shard: number of pages scanned, and ids.
     _masks: dict[int, tuple[int, Bools]] = field(default_factory=dict)
 
     def pages(self, shard: int, order: HotOrder) -> Int64s:
-        """Return the ids of the pages of these hosts, ascending. New pages are looked through once."""
+        """Return the ids of the pages of these hosts, ascending. Each new page is scanned once."""
         column = order.columns.host[: len(order.columns)]
         if shard not in self._pages:
             order.pages.extend(column)
@@ -38,7 +38,7 @@ class Within:
         return self._pages[shard][1]
 
     def mask(self, shard: int, order: HotOrder) -> Bools:
-        """Return which hosts of a shard are meant, by number."""
+        """Return a mask over a shard's host numbers of the hosts included."""
         count, hosts = len(order.mark), self.hosts[shard]
         known = self._masks.get(shard)
         if known is None or known[0] != len(hosts) or len(known[1]) < count:
@@ -49,33 +49,33 @@ class Within:
 
 
 class PageSource(Protocol):
-    """Pages of a shard in their order, a stretch at a time."""
+    """An iterator over pages of a shard in order, a batch at a time."""
 
     shard: int
-    ids: Int64s  # The pages that were looked at and not taken yet,
-    neg: Keys  # and their negative keys.
-    done: bool  # There are no more,
-    short: bool  # or there are, and another source has to be asked for them.
+    ids: Int64s  # The pages that were examined but not taken yet,
+    neg: Keys  # and their negated keys.
+    done: bool  # No more pages come from this source.
+    short: bool  # Nevertheless there are more pages, for which another source is needed.
 
     def fill(self, size: int) -> None:
-        """Look at up to so many more."""
+        """Examine up to `size` more pages."""
 
     def close(self) -> None:
-        """Leave the order as other choices need it."""
+        """Restore the order's state for other choices."""
 
 
 class RunSource:
     """The run of one side of a hot order."""
 
     def __init__(self, shard: int, order: HotOrder, side: Side, *, inside: Bools | None, deepen: bool) -> None:
-        """Begin at the head of the run: hosts in `inside` only, and no scan of the columns if not `deepen`."""
+        """Start at the head of the run: only hosts in `inside`; the columns are scanned only if `deepen`."""
         self.shard, self._order, self._side, self._inside, self._deepen = shard, order, side, inside, deepen
         self.ids, self.neg, self.done, self.short = side.ids[:0], side.neg[:0], False, False
         self._at = 0
         self._aside: list[tuple[Any, int, int]] = []
 
     def fill(self, size: int) -> None:
-        """Look at up to so many entries, or bring pages into the run where it ends."""
+        """Examine up to `size` entries, or bring more pages into the run at its end."""
         order, side = self._order, self._side
         end, host = self._limit()
         if self._at < end:
@@ -94,15 +94,15 @@ class RunSource:
             self.done = self.short = True
 
     def _limit(self) -> tuple[int, int | None]:
-        """Return up to where the run has all pages, and the host that lacks some there; None for all hosts."""
+        """Return the index up to which the run is complete, and the host that lacks pages there; None if all do."""
         order, side = self._order, self._side
         end = len(side.ids) if side.whole else side.place(-side.cut_key[0], int(side.cut_id[0]))
         while side.open:
             neg, page, host = side.open[0]
             if host not in side.slot_of or side.cut_of(host) != (neg, page) or not neg:
-                heapq.heappop(side.open)  # It has another one since, or none.
+                heapq.heappop(side.open)  # Outdated: the host's threshold has changed or was dropped.
             elif order.host_free[host] > order.now:
-                heapq.heappop(side.open)  # Until it has rested.
+                heapq.heappop(side.open)  # It is pushed again when the host's delay is over.
             elif order.mark[host] == order.tick or (self._inside is not None and not self._inside[host]):
                 self._aside.append(heapq.heappop(side.open))
             else:
@@ -132,16 +132,16 @@ class RunSource:
         self.ids, self.neg = ids[keep], neg[keep]
 
     def close(self) -> None:
-        """Leave the order as other choices need it."""
+        """Push back the thresholds set aside for this choice."""
         for entry in self._aside:
             heapq.heappush(self._side.open, entry)
 
 
 class ListSource:
-    """Given pages of a hot order, free ones, sorted as far as somebody looks."""
+    """The free pages among a list of pages of a hot order, sorted lazily."""
 
     def __init__(self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int]) -> None:
-        """Look at pages with ascending ids."""
+        """Take pages with ascending ids."""
         self.shard, self._order = shard, order
         keys, read = order.keys(ids)
         order.looked += len(ids)
@@ -151,7 +151,7 @@ class ListSource:
         self.ids, self.neg, self.done, self.short = self._ids[:0], -self._keys[:0], False, False
 
     def fill(self, size: int) -> None:
-        """Sort the next pages, eight times as many as asked for, and leave out those that are held."""
+        """Sort the next 8 * `size` pages and leave out the held ones."""
         order = self._order
         if self._sorted is not None:
             left = ~np.isin(self._ids, self._sorted)
@@ -165,21 +165,21 @@ class ListSource:
         self.ids, self.neg = ids[by_key], -keys[by_key]
 
     def close(self) -> None:
-        """There is nothing to leave."""
+        """Do nothing: this source does not change the order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Picked:
-    """Pages in their order. Arrays are (n,)."""
+    """Chosen pages, in order. Arrays are (n,)."""
 
     shards: Int64s
     ids: Int64s
-    hosts: Int64s  # Their numbers, each in its shard.
-    counts: Keys  # What each counts.
-    following: int | float  # What the next one does that was not taken; 0 if there is none.
+    hosts: Int64s  # Host numbers within the shard.
+    counts: Keys  # Their keys.
+    following: int | float  # Key of the next page, which was not taken; 0 if there is none.
 
     def __len__(self) -> int:
-        """Count the pages."""
+        """Return the number of pages."""
         return len(self.ids)
 
 
@@ -196,17 +196,17 @@ def pick(
     within: Within | None = None,
     fit: Fit | None = None,
 ) -> Picked:
-    """Return the first free pages of all shards, ties by shard and id; of a host that rests between two at most one.
+    """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
     Args:
-        orders: of each shard.
-        count: how many at most.
-        now: by the clock of each order; it never goes back.
+        orders: the order of each shard.
+        count: maximum number of pages.
+        now: the time by the clock of each order; it never goes back.
         mode: "any", "discover" for pages never read, "refresh" for others.
-        busy: numbers of hosts to pass over, of each shard.
-        within: only of these hosts.
-        fit: told shards and hosts of pages in their order, tells which may be had; each call goes on from the one
-            before.
+        busy: numbers of the hosts to skip, for each shard.
+        within: only pages of these hosts.
+        fit: takes shards and hosts of pages, in order; returns a mask of the pages that may be taken. Calls are
+            cumulative: each continues from the one before.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
@@ -224,7 +224,7 @@ def pick(
         if listed or len(picked) > count or not any(source.short for source in sources):
             break
         listed = True
-        for shard, order in enumerate(orders):  # What was marked as taken is not.
+        for shard, order in enumerate(orders):  # Clear the marks of the first attempt.
             order.begin(busy[shard] if busy is not None else None)
     following = picked.counts[count].item() if len(picked) > count else 0
     return Picked(picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following)
@@ -238,12 +238,12 @@ def first_free(
     within: Within | None = None,
     seconds_max: float = 60.0,
 ) -> float | None:
-    """Return in how many seconds the first wanted page is free, exact up to `seconds_max`; None if there is none.
+    """Return the seconds until the first requested page is free, exact up to `seconds_max`; None if there is none.
 
-    To be asked after a choice of the same pages that found none. See `pick`. Costs what is due soon, or the pages
-    of a domain, not what waits.
+    Call it after `pick` found no page with the same arguments. The cost grows with the pages that are due soon, or with
+    the pages of the domain, not with all held pages.
     """
-    found: list[float] = []
+    waits: list[float] = []
     for shard, order in enumerate(orders):
         order.begin(busy[shard] if busy is not None else None)
         count, best, upto = FIRST_DUE, np.inf, -np.inf
@@ -257,12 +257,12 @@ def first_free(
             best, upto = _soonest(order, ids, mode), min(pages_upto, hosts_upto)
             count *= 8
         if best < np.inf:
-            found.append(max(best - order.now, 0.0))
-    return min(found, default=None)
+            waits.append(max(best - order.now, 0.0))
+    return min(waits, default=None)
 
 
 def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
-    """Return when the first of some pages is free, if it is wanted."""
+    """Return when the first of these pages that match the mode becomes free; infinity if none matches."""
     keys, read = order.keys(ids)
     hosts = order.columns.host[ids]
     wanted = (keys > 0) & (order.mark[hosts] != order.tick)
@@ -275,7 +275,7 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
 def _sources(
     orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, *, listed: bool
 ) -> list[PageSource]:
-    found: list[PageSource] = []
+    sources: list[PageSource] = []
     for shard, order in enumerate(orders):
         inside = None
         if within is not None:
@@ -283,29 +283,29 @@ def _sources(
                 continue
             ids = within.pages(shard, order)
             if listed or len(ids) <= DOMAIN_PAGES:
-                found.append(ListSource(shard, order, ids, sides))
+                sources.append(ListSource(shard, order, ids, sides))
                 continue
             inside = within.mask(shard, order)
-        found += [RunSource(shard, order, order.sides[side], inside=inside, deepen=within is None) for side in sides]
-    return found
+        sources += [RunSource(shard, order, order.sides[side], inside=inside, deepen=within is None) for side in sides]
+    return sources
 
 
 def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None) -> Picked:
-    """Take pages from sources in the order over all of them: more than `count`, if there are more."""
+    """Merge the sources in order until more than `count` pages are taken, or no more are left."""
     size, have = max(STRETCH, 2 * count), 0
     nothing = np.empty(0, np.int64)
-    found: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
+    batches: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
     while have <= count:
         for source in sources:
             while not len(source.ids) and not source.done:
                 source.fill(size)
                 size *= 2
-        some = [source for source in sources if len(source.ids)]
-        if not some or any(source.short for source in sources):
+        nonempty = [source for source in sources if len(source.ids)]
+        if not nonempty or any(source.short for source in sources):
             break
-        shards, ids, neg = _upto(some)
+        shards, ids, neg = _upto(nonempty)
         hosts = np.empty(len(ids), np.int64)
-        for shard in {source.shard for source in some}:
+        for shard in {source.shard for source in nonempty}:
             at = np.flatnonzero(shards == shard)
             hosts[at] = orders[shard].columns.host[ids[at]]
         keep = _different(orders, shards, hosts)
@@ -317,14 +317,14 @@ def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int
                 orders[shard].mark[refused] = orders[shard].tick
                 orders[shard].passed_over(refused)
             shards, ids, neg, hosts = shards[fits], ids[fits], neg[fits], hosts[fits]
-        found.append((shards, ids, hosts, -neg))
+        batches.append((shards, ids, hosts, -neg))
         have += len(ids)
-    columns: list[Any] = [np.concatenate(parts) for parts in zip(*found[len(found) > 1 :], strict=True)]
+    columns: list[Any] = [np.concatenate(parts) for parts in zip(*batches[len(batches) > 1 :], strict=True)]
     return Picked(columns[0], columns[1], columns[2], columns[3], 0)
 
 
 def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
-    """Take from sources what comes before all that was not looked at in any, merged: shards, ids and negative keys."""
+    """Merge and take the pages that precede every page not examined yet: shards, ids and negated keys."""
     ends = [(source.neg[-1], source.shard, int(source.ids[-1])) for source in sources if not source.done]
     parts: list[tuple[Int64s, Int64s, Keys]] = []
     for source in sources:
@@ -346,11 +346,11 @@ def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
 
 
 def _different(orders: Sequence[HotOrder], shards: Int64s, hosts: Int64s) -> Bools:
-    """Tell which pages to keep: of a host with a delay the first, if none was taken before."""
+    """Return a mask of the pages to keep: of a host with a delay only its first page, if none was taken before."""
     keep = np.ones(len(hosts), np.bool_)
     for shard in np.unique(shards).tolist():
         order, at = orders[shard], np.flatnonzero(shards == shard)
-        late = order.mark[hosts[at]] == order.tick  # Marked since they were looked at.
+        late = order.mark[hosts[at]] == order.tick  # Marked since they were examined.
         single = np.flatnonzero(order.single[hosts[at]] & ~late)
         different, nth = np.unique(hosts[at[single]], return_index=True)
         late[single] = True

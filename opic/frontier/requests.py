@@ -1,4 +1,4 @@
-"""What a crawler asks for, checked; and what is owed to hosts and among crawlers."""
+"""Frontier settings (politeness, greedy order) and the validated request of a crawler for pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,43 +9,43 @@ from opic.urls.canonical import canonical_host, shown
 
 MODES: Final = ("any", "discover", "refresh")
 LEASE_SECONDS_MAX: Final = 86_400.0
-CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # What a site asks for beyond it is cut: Heritrix respects as much.
+CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # A longer crawl-delay is cut to this; Heritrix uses the same limit.
 
 
 @dataclass(frozen=True, slots=True)
 class PolitenessSettings:
-    """What is owed to hosts and among crawlers, in seconds; 0 is none."""
+    """Host delay, retry delay and lease duration, in seconds, and the cap of leases per host; 0 disables each."""
 
-    host_delay_seconds: float = 1.0  # The least time between two suggestions of one host.
-    retry_seconds: float = 60.0  # The first wait after a failed fetch or an expired lease, doubling up to a day.
-    lease_seconds: float = 300.0  # How long a suggestion is a crawler's own.
-    host_in_flight: int = 0  # Pages of one host that may be leased at once; 0 is any number.
+    host_delay_seconds: float = 1.0  # Minimum time between two suggestions of one host.
+    retry_seconds: float = 60.0  # Initial back-off after a failed fetch or an expired lease; it doubles up to a day.
+    lease_seconds: float = 300.0  # Default duration of a lease.
+    host_in_flight: int = 0  # Maximum number of pages of one host leased at once; 0 means no limit.
 
 
 @dataclass(frozen=True, slots=True)
 class FrontierTerms:
-    """By what pages are handed out."""
+    """The settings that decide which pages are handed out."""
 
     politeness: PolitenessSettings
-    discovery: float = 1.0  # In the greedy order, cash of pages never read counts so many times.
-    share: float | None = None  # Of the pages for who asks for any, so much is never read; purely by cash if None.
+    discovery: float = 1.0  # Factor on the cash of never-read pages in the greedy order.
+    share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
 
     def counts(self, cash: int, read: bool) -> float:
-        """Return what a page's cash counts in the greedy order: at least a grain, since 0 is not offered."""
+        """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""
         return abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class PagesRequest:
-    """Pages that a crawler asks for. Use `Wish.of`, which checks it."""
+    """A crawler's request for pages. Create it with `PagesRequest.of`, which validates it."""
 
     n: int
     seconds: float
     mode: str = "any"
     domain: str | None = None
-    busy: frozenset[str] = frozenset()  # Hosts to pass over.
-    crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, as its robots.txt asks for.
-    gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # Whether its crawler has gone meanwhile.
+    busy: frozenset[str] = frozenset()  # Hosts to skip.
+    crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, in seconds, from its robots.txt.
+    gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # Whether its crawler has disconnected.
 
     @classmethod
     def of(
@@ -58,21 +58,21 @@ class PagesRequest:
         busy_hosts: Sequence[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
     ) -> "PagesRequest":
-        """Check a wish.
+        """Validate a request.
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
         if n < 1:
             raise BadInput(f"n={n}: ask for at least one page")
         if not 0 < seconds <= LEASE_SECONDS_MAX:  # NaN fails every comparison.
-            raise BadInput(f"lease_seconds={seconds} is not over 0 and up to {LEASE_SECONDS_MAX:,.0f}, a day")
+            raise BadInput(f"lease_seconds={seconds} must be over 0 and at most {LEASE_SECONDS_MAX:,.0f}, a day")
         if mode not in MODES:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
         delays = {}
         for host, delay in (crawl_delays or {}).items():
             if not 0 <= delay < float("inf"):
-                raise BadInput(f"crawl_delays: {delay} of {shown(host)} is no number of seconds from 0 on")
+                raise BadInput(f"crawl_delays: {delay} of {shown(host)} must be a finite number of seconds, 0 or more")
             delays[canonical_host(host)] = min(float(delay), CRAWL_DELAY_SECONDS_MAX)
         within = None if domain is None else canonical_host(domain)
         return cls(n, seconds, mode, within, frozenset(map(canonical_host, busy_hosts)), delays)

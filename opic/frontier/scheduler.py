@@ -1,10 +1,10 @@
-"""Hands out pages: chosen from the hot orders of the replicas, leased by the store.
+"""Frontier scheduler: choose pages from the hot orders of the replicas and lease them in the store.
 
-Wishes that come at the same time are worked out together: the replicas catch up, pages are chosen for all wishes in the
-order of cash over all shards, and one pipeline asks every shard to lease its own. That call alone decides, so any
-number of endpoints may hand out pages: it looks at each page's lease, back-off and host once more. On a small store it
-leases only what was chosen from the very state that it finds, else we look again: there the order is exact. On a large
-one it is that of a moment ago, when the replicas caught up.
+Requests that arrive at the same time are answered together: the replicas catch up, pages are chosen for all requests in
+the order of cash over all shards, and one pipeline asks each shard to lease its own pages. That call alone decides, and
+checks each page's lease, back-off and host again; so any number of endpoints may hand out pages. On a small store the
+call leases pages only if they were chosen from the store's current state; if not, we choose again, so the order is
+exact. On a large store the order is that of a moment ago, when the replicas caught up.
 """
 
 import math
@@ -27,34 +27,34 @@ from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
 
-BATCH_SHARE: Final = 10  # Past one page in ten asked for or out, a batch is cut at half of its best page's cash.
-CANDIDATES_SPARE: Final = 16  # Of one shard: some may be refused. Each turn has twice as many,
-SPARE_DOUBLED_MAX: Final = 5  # up to so often.
-PAGES_A_CALL: Final = 500  # Under 5 ms in which the server answers nobody else.
-PAGES_TOGETHER: Final = 2_000  # Wishes for more are worked out one after the other.
-STRICT_TRIES: Final = 4  # Looks at a store that moves; after them we take what we saw.
-TURNS_MAX: Final = 200  # Of one call: what it has by then is its answer.
+BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
+CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, since some may be refused. They double each turn,
+SPARE_DOUBLED_MAX: Final = 5  # up to this many times.
+PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
+PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
+STRICT_TRIES: Final = 4  # Attempts to lease from the exact state of a store that changes; then we accept a stale one.
+TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 60.0
-RETRY_SECONDS_RATIONED: Final = 0.5  # Where there are pages that somebody else may have by then, or nobody.
-RETRY_SECONDS_DEFAULT: Final = 5.0  # When nothing says when; and while leases run: each may bring new cash any moment.
-REPORTED_MAX: Final = 100_000  # Crawl-delays that need not be written again.
+RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
+RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
+REPORTED_MAX: Final = 100_000  # Number of crawl-delays remembered as already written.
 
 
 @dataclass(slots=True)
 class _Part:
-    """A wish, or the part of it that is for pages of one mode."""
+    """A request, or the part of a request for pages of one mode."""
 
-    wish: int
-    asked: int  # By the whole wish.
+    wish: int  # Index of the request.
+    asked: int  # Pages requested by the whole request.
     n: int
     seconds: float
     mode: str
     domain: str | None
     busy: frozenset[str]
     granted: list[Leased] = field(default_factory=list)
-    cut: bool | None = None  # Whether it ends at half of its best page's cash.
-    over: bool = False  # There is nothing more for it.
+    cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
+    over: bool = False  # Whether there are no more pages for it.
 
     @property
     def missing(self) -> int:
@@ -62,20 +62,20 @@ class _Part:
 
 
 class Scheduler:
-    """What `opic.frontier.Frontier` chooses and leases by. Any thread may ask; one at a time is answered."""
+    """Chooses and leases pages for `opic.frontier.Frontier`. Thread-safe; calls are answered one at a time."""
 
     def __init__(self, crawl: Crawl, terms: FrontierTerms, admission: Admission | None) -> None:
         """See `opic.frontier.Frontier`."""
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
-        self._rationed = False  # Whether the last choice passed over pages that are rationed.
-        self._discoveries = 0.0  # Of a page: what rounding left over from the share.
+        self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
+        self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
         self._reported: dict[str, float] = {}
-        self._given: list[str] = []  # Leases that nobody was told of yet.
+        self._given: list[str] = []  # Leases granted but not returned to a caller yet.
 
     def forget(self) -> None:
-        """Drop the hot orders, a cache: they are made again from replicas and store."""
+        """Drop the hot orders. They are a cache, and are rebuilt from the replicas and the store."""
         with self.lock:
             self.hot.drop()
 
@@ -84,16 +84,16 @@ class Scheduler:
         with self.lock:
             try:
                 self.hot.look()
-                found = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+                picked = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
             except BaseException:
-                self.hot.drop()  # What was read of it may be half of it.
+                self.hot.drop()  # The orders may be partly updated.
                 raise
-        return list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
+        return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
-    # The wishes.
+    # Serving requests.
 
     def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        """Lease pages for each wish, in turn, as if they came one after the other; see `Frontier.next`."""
+        """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         with self.lock:
             answers: list[dict[str, object]] = []
             at = 0
@@ -105,28 +105,28 @@ class Scheduler:
                 try:
                     answers += self._serve_steadily(wishes[at:end])
                 except BaseException:
-                    self.hot.drop()  # What became of the leases asked for is not known.
+                    self.hot.drop()  # It is unknown which of the requested leases were granted.
                     raise
                 at = end
             return answers
 
     def _serve_steadily(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        """Serve them from one history: begin again where a replica was loaded anew meanwhile."""
+        """Serve requests from one history: start over if a replica was reloaded in the meantime."""
         for _ in range(LOOKS_MAX):
             self._given.clear()
             try:
                 return self._serve(wishes)
             except Outdated:
-                given_back(self.crawl, self._given)  # Nobody was told of them, and they may be other pages.
+                given_back(self.crawl, self._given)  # Not returned yet; their ids may mean other pages now.
                 self.hot.drop()
-        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+        raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
     def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.hot.prepare()
         self._report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
         self._lease(parts)
-        if self.terms.share is not None:  # Where pages of one mode ran out, those of the other fill up.
+        if self.terms.share is not None:  # If pages of one mode ran out, fill up with pages of the other.
             missing = [0] * len(wishes)
             for part in parts:
                 missing[part.wish] += part.n - len(part.granted)
@@ -138,23 +138,23 @@ class Scheduler:
             if rest:
                 parts += rest
                 self._lease(rest)
-        found: list[list[Leased]] = [[] for _ in wishes]
+        granted: list[list[Leased]] = [[] for _ in wishes]
         for part in parts:
-            found[part.wish] += part.granted
-        if self._rationed and not all(found):  # Nothing else is to be had.
+            granted[part.wish] += part.granted
+        if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             rest = [
                 _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domain, wish.busy)
                 for at, wish in enumerate(wishes)
-                if not found[at]
+                if not granted[at]
             ]
             self._lease(rest, idle=True)
             for part in rest:
-                found[part.wish] += part.granted
-        if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in found for page in pages):
+                granted[part.wish] += part.granted
+        if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
         return [
             self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(wish)}
-            for wish, leased in zip(wishes, found, strict=True)
+            for wish, leased in zip(wishes, granted, strict=True)
         ]
 
     def _parts(self, at: int, wish: PagesRequest) -> list[_Part]:
@@ -167,7 +167,7 @@ class Scheduler:
         return [_Part(at, wish.n, n, wish.seconds, mode, wish.domain, wish.busy) for mode, n in modes.items() if n]
 
     def _report(self, delays: Mapping[str, float]) -> None:
-        """Keep what hosts' robots.txt ask for; of hosts that have pages here, so that nobody fills the store."""
+        """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store."""
         new = {host: delay for host, delay in delays.items() if self._reported.get(host) != delay}
         if not new:
             return
@@ -184,7 +184,7 @@ class Scheduler:
             del self._reported[next(iter(self._reported))]
 
     def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> None:
-        """Lease what the parts ask for, in turns, until they have it or there is no more."""
+        """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False
         turn, first = 0, True
         while turn < TURNS_MAX and (first or any(part.missing for part in parts)):
@@ -194,7 +194,7 @@ class Scheduler:
             chunks = self._choose([part for part in parts if part.missing], spare, idle=idle)
             if not chunks and not first:
                 break
-            if first:  # All are asked: whether they stand as we saw them, and to end leases that ran out.
+            if first:  # Call every shard, to check that its state is the one we saw and to end expired leases.
                 asked = {chunk.shard for chunk in chunks}
                 chunks += [Chunk(shard) for shard in range(len(self.crawl)) if shard not in asked]
             again = self._ask(
@@ -209,34 +209,34 @@ class Scheduler:
         self._hold([page for part in parts for page in part.granted])
 
     def _hold(self, pages: Sequence[Leased]) -> None:
-        """Hold pages that were leased for as long as that, but for those of whose fetch the journal told by now."""
+        """Hold leased pages until their leases end, except those whose fetch the journal has already reported."""
         for shard in {page.place[0] for page in pages}:
             hot = self.hot.shards[shard]
-            some = [page for page in pages if page.place[0] == shard and page.loads == hot.loads]
-            if not some:
+            mine = [page for page in pages if page.place[0] == shard and page.loads == hot.loads]
+            if not mine:
                 continue
-            ids, until = np.array([page.place[1] for page in some]), np.array([page.until_us for page in some])
+            ids, until = np.array([page.place[1] for page in mine]), np.array([page.until_us for page in mine])
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
                     hot.settle(ids, until / MILLION + self.terms.politeness.retry_seconds)
 
     def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
-        """Choose pages for all parts, each after those before it, and some to spare; hold them meanwhile."""
+        """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
         groups: dict[tuple[str, str | None, frozenset[str]], list[_Part]] = {}
         for part in parts:
             groups.setdefault((part.mode, part.domain, part.busy), []).append(part)
         by_shard: dict[int, list[Chunk]] = {}
         leases, live = self.hot.running(), self.hot.live()
         ration = self.admission.ration(idle=idle) if self.admission else None
-        for (mode, domain, busy), some in groups.items():
-            total = sum(part.missing for part in some)
-            spare = more if len(self.crawl) == len(groups) == 1 else 0  # Nobody else may miss them.
-            # Who asks for one domain wants it, however much of the crawl it is.
+        for (mode, domain, busy), group in groups.items():
+            total = sum(part.missing for part in group)
+            spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
+            # A request for one domain is not limited by that domain's share of the crawl.
             limits = ration if domain is None else None
             picked = self.hot.pick(mode, domain, total + spare, busy, limits)
             counts, at, least = picked.counts.tolist(), 0, 0.0
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
-            for part in some:
+            for part in group:
                 if part.cut is None:
                     part.cut = (part.asked + leases) * BATCH_SHARE > live
                 best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
@@ -257,10 +257,10 @@ class Scheduler:
             if ration is not None:
                 ration.take([host * len(self.crawl) + shard for shard, _, host in pages[:at]])
                 self._rationed |= ration.refused
-        return [chunk for some in by_shard.values() for chunk in some]
+        return [chunk for chunks in by_shard.values() for chunk in chunks]
 
     def _keep(self, pages: Sequence[tuple[int, int, int]]) -> None:
-        """Hold pages, each a shard, an id and a host, until it is known what became of them."""
+        """Hold pages, given as (shard, id, host), until the answer of the store arrives."""
         places = np.array(pages, np.int64).reshape(-1, 3)
         for shard in np.unique(places[:, 0]).tolist():
             hot, mine = self.hot.shards[shard], places[places[:, 0] == shard]
@@ -269,19 +269,20 @@ class Scheduler:
                     hot.ask(mine[:, 1], mine[:, 2])
 
     def _ask(self, chunks: Sequence[Chunk], heads: Sequence[Head] | None, *, sweep: bool, patient: bool) -> bool:
-        """Let the store lease what was chosen; tell whether to choose again from what there is now.
+        """Lease the chosen pages in the store; return whether to choose again from the current state.
 
-        With `heads`, of the journals when we chose, a shard leases nothing if it or its leases stand elsewhere; if
-        `patient`, nor if a page was given back elsewhere. With `sweep` it ends leases that ran out. One that ends while
-        we choose would else bind its page in the store alone, and the page be chosen and refused again and again.
+        With `heads`, the journal heads at the time of the choice, a shard leases nothing if its head or its leases have
+        changed. With `patient`, it also leases nothing if a lease was released elsewhere. With `sweep` it ends expired
+        leases first. Otherwise a lease that expires while we choose would hold its page only in the store, and the page
+        would be chosen and refused repeatedly.
         """
         commands, seen, hots = [], set[int](), [self.hot.shards[chunk.shard] for chunk in chunks]
         for chunk, hot in zip(chunks, hots, strict=True):
-            again = chunk.shard in seen  # What we lease ourselves, a call before, moves what is held.
+            again = chunk.shard in seen  # Our own earlier call to this shard has changed its leases.
             seen.add(chunk.shard)
             stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
             with hot.replica.lock:
-                if hot.loads != hot.replica.loads:  # The ids may be other pages'.
+                if hot.loads != hot.replica.loads:  # The ids may mean other pages now.
                     raise Outdated
                 hot.begin_call()
                 names = hot.replica.hosts.names
@@ -303,7 +304,7 @@ class Scheduler:
                 if hot.loads != hot.replica.loads:
                     moved = True
                     continue
-                # No answer has a page twice, however short its lease is.
+                # Keep: no answer may contain a page twice, however short its lease.
                 same = hot.take(chunk.ids, chunk.hosts, answer, keep=True)
                 hot.end_call(answer.head.lsn)
             if heads is not None and (not same or answer.head != heads[chunk.shard]):
@@ -316,10 +317,10 @@ class Scheduler:
         return moved or bool(freed)
 
     def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
-        """Give each part the pages that were leased for it.
+        """Add the leased pages to the parts they were leased for.
 
         Raises:
-            Outdated: a replica was loaded anew since they were chosen.
+            Outdated: a replica was reloaded since the pages were chosen.
         """
         taken = []
         for chunk, answer in zip(chunks, answers, strict=True):
@@ -351,20 +352,20 @@ class Scheduler:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
-        """Return the rows and URLs of pages that were chosen.
+        """Return the rows and URLs of chosen pages.
 
         Raises:
-            Outdated: a replica was loaded anew since.
+            Outdated: a replica was reloaded since the pages were chosen.
         """
         try:
-            found = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
+            rows_and_urls = self.crawl.steadily(lambda: (self.crawl.rows(places), self.crawl.urls_of(places)))
         except (IndexError, StoreDamaged):
             if all(hot.loads == hot.replica.loads for hot in hots):
                 raise
             raise Outdated from None
         if any(hot.loads != hot.replica.loads for hot in hots):
             raise Outdated
-        return found
+        return rows_and_urls
 
     def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
         return {
@@ -383,7 +384,7 @@ class Scheduler:
         }
 
     def _retry_after(self, wish: PagesRequest) -> float:
-        """Return in how many seconds the first of the wanted pages may be free."""
+        """Return the number of seconds until the first of the requested pages may be free."""
         first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX)
         if first is None:
             return RETRY_SECONDS_DEFAULT
@@ -393,7 +394,7 @@ class Scheduler:
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
 
     def release(self, leases: Sequence[str]) -> int:
-        """Give pages back; return how many of the leases still ran."""
+        """Release leases; return how many of them were still active."""
         with self.lock:
             count = 0
             for shard, freed, ids in given_back(self.crawl, leases):

@@ -1,4 +1,4 @@
-"""Times of numbers: which are due, in sorted runs, so that a million cost what comes due; and the time of each."""
+"""Timers for integer ids, in sorted runs: the cost grows with the ids that are due; and a sparse column of times."""
 
 from collections.abc import Callable
 from typing import Final
@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-RECENT_MAX: Final = 4_096  # Unsorted entries; past it they become a sorted run.
-BLOCK_BITS: Final = 6  # Of a sparse column, so many numbers, 64, have their times in a block.
-RUNS_RATIO: Final = 2  # A run is merged with the one before unless that is so many times as long.
+RECENT_MAX: Final = 4_096  # Maximum number of unsorted entries; above it they become a sorted run.
+BLOCK_BITS: Final = 6  # A block of a sparse column holds the times of 2**6 = 64 consecutive numbers.
+RUNS_RATIO: Final = 2  # A run is merged with the one before unless that one is more than this many times as long.
 
 
 class Timers:
-    """Numbers and the times when each is due. A number may be set several times; it is then returned as often.
+    """A set of (time, number) entries that returns numbers when they are due, once for each time they were added.
 
     >>> timers = Timers()
     >>> timers.add(np.array([7, 8, 9]), np.array([3.0, 1.0, 2.0]))
@@ -30,11 +30,11 @@ class Timers:
         self._recent_count, self._soonest = 0, np.inf
 
     def __len__(self) -> int:
-        """Count the entries that are not due yet."""
+        """Return the number of entries that `due` has not returned yet."""
         return self._recent_count + sum(len(times) for times, _ in self._runs)
 
     def add(self, numbers: Int64s, until: Floats) -> None:
-        """Let numbers be due at times; those at infinity never are, and are not kept."""
+        """Add numbers that are due at the given times. Entries with an infinite time are dropped."""
         finite = until < np.inf
         if not finite.all():
             numbers, until = numbers[finite], until[finite]
@@ -47,7 +47,7 @@ class Timers:
             self._sort()
 
     def _sort(self) -> None:
-        """Make a run of what is not sorted yet, and merge runs of similar lengths."""
+        """Sort the unsorted entries into a run, and merge runs of similar lengths."""
         if not self._recent:
             return
         self._runs.append(_in_order(self._recent))
@@ -56,39 +56,39 @@ class Timers:
             self._runs[-2:] = [_in_order(self._runs[-2:])]
 
     def due(self, now: float) -> Int64s:
-        """Remove and return the numbers that are due, in no order."""
-        found: list[Int64s] = []
+        """Remove and return the numbers that are due, in no particular order."""
+        due: list[Int64s] = []
         for at, (times, numbers) in enumerate(self._runs):
             if times[0] <= now:
                 end = int(np.searchsorted(times, now, side="right"))
-                found.append(numbers[:end])
+                due.append(numbers[:end])
                 self._runs[at] = times[end:], numbers[end:]
         self._runs = [run for run in self._runs if len(run[0])]
         if self._soonest <= now:
             times, numbers = _in_order(self._recent)
             end = int(np.searchsorted(times, now, side="right"))
-            found.append(numbers[:end])
+            due.append(numbers[:end])
             self._recent_count = len(times) - end
             self._recent = [(times[end:], numbers[end:])] if self._recent_count else []
             self._soonest = float(times[end]) if end < len(times) else np.inf
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate(due) if due else np.empty(0, np.int64)
 
     def first(self, count: int) -> tuple[Int64s, float]:
-        """Return numbers among which are the `count` that are due first, and the time up to which they are all."""
+        """Return numbers that include the `count` due first, and the time up to which no due number is missing."""
         self._sort()
-        found = [numbers[:count] for _, numbers in self._runs]
+        parts = [numbers[:count] for _, numbers in self._runs]
         upto = min((float(times[count]) for times, _ in self._runs if len(times) > count), default=np.inf)
-        return (np.concatenate(found) if found else np.empty(0, np.int64)), upto
+        return (np.concatenate(parts) if parts else np.empty(0, np.int64)), upto
 
 
 def _in_order(parts: list[tuple[Floats, Int64s]]) -> tuple[Floats, Int64s]:
     times, numbers = (np.concatenate(column) for column in zip(*parts, strict=True))
-    order = np.argsort(times, kind="stable")  # Which is quick where parts are sorted already.
+    order = np.argsort(times, kind="stable")  # A stable sort is fast if the parts are sorted already.
     return times[order], numbers[order]
 
 
 class SparseTimes:
-    """A column of times by number, of which blocks of 64 are kept that somebody wrote to. Others are 0.
+    """A sparse array of times by number. Only blocks of 64 numbers that were written to are stored; others are 0.
 
     >>> times = SparseTimes()
     >>> times.set(np.array([7, 900]), np.array([1.5, 2.5]), lambda: np.array([7]))
@@ -98,7 +98,7 @@ class SparseTimes:
 
     def __init__(self) -> None:
         """Start with zeros."""
-        self._block = np.zeros(0, np.int32)  # Of each stretch of numbers; block 0 stays zero.
+        self._block = np.zeros(0, np.int32)  # The block of each range of 64 numbers; block 0 stays zero.
         self._times = np.zeros((1, 1 << BLOCK_BITS))
         self._used = 1
 
@@ -111,7 +111,7 @@ class SparseTimes:
         return found
 
     def set(self, numbers: Int64s, times: Floats, kept: Callable[[], Int64s]) -> None:
-        """Write times; where there is no room, those of all numbers but `kept` are forgotten first."""
+        """Write times. If there is no room, first discard the blocks of all numbers other than `kept`."""
         if not len(numbers):
             return
         at = numbers >> BLOCK_BITS

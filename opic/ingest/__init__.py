@@ -1,4 +1,4 @@
-"""How events become effects: who decides a shard's batches, and who sends records to the shards of a crawl."""
+"""Ingestion: decides batches of events, appends their effects, and routes records to the shards of a crawl."""
 
 from opic.ingest.shard_writer import ShardWriter, Step
 from opic.ingest.writer import Writer

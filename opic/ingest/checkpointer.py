@@ -1,8 +1,8 @@
-"""The checkpointer: which blocks of a shard a worker writes next, and up to where the journal may be trimmed.
+"""The checkpointer: decides which blocks of a shard to write next and how far the journal may be trimmed.
 
-It looks once for every 64th of the journal's budget. Of the blocks that changed since they were written it writes the
-oldest, so many that all would be written by the time 0.6 of the budget was appended. A block counts as written, and the
-journal may be trimmed past it, only once the write was confirmed in this run of the server.
+It runs each time 1/64 of the journal's budget has been appended. It writes the blocks that have been dirty longest, as
+many as are needed to write all dirty blocks by the time 0.6 of the budget has been appended. A block counts as written,
+and the journal may be trimmed past it, only after the write was confirmed in this run of the server.
 """
 
 import math
@@ -21,11 +21,11 @@ from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 
 Int64s = NDArray[np.int64]
-JOURNAL_BYTES: Final = 64 << 20  # Of a server, divided among the shards of a crawl.
+JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a crawl.
 LOOKS_A_BUDGET: Final = 64
-WRITTEN_BY: Final = 0.6  # Of the budget: by then all blocks that were dirty are written.
-CALL_BYTES_AIM: Final = 128 << 10  # Of blocks: under half a millisecond in which the server answers nobody else.
-FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u")  # A bit each.
+WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
+CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
+FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u")  # One bit each.
 V, F, S, M, U = 1, 2, 4, 8, 64
 NEW: Final = (1 << len(FIELDS)) - 1
 CLEAN: Final = 0
@@ -33,32 +33,32 @@ CLEAN: Final = 0
 
 @dataclass(slots=True)
 class BlocksCall:
-    """A call that writes blocks. It takes effect, or is refused, as a whole and without the others."""
+    """A call that writes blocks. It succeeds or fails as a whole, independently of other calls."""
 
     command: list[Any] = field(default_factory=list)
     blocks: list[int] = field(default_factory=list)
-    hosts: int | None = None  # How many there were, where it writes the names too.
+    hosts: int | None = None  # If it writes the names too: the number of hosts.
     size: int = 0
 
 
 @dataclass(slots=True)
 class Written:
-    """Blocks that were sent, as of one head, and are not confirmed yet."""
+    """Blocks that were sent, as of one head, but are not confirmed yet."""
 
     head: Head
     calls: list[BlocksCall] = field(default_factory=list)
 
     @property
     def commands(self) -> list[list[Any]]:
-        """What is sent."""
+        """The commands to send."""
         return [call.command for call in self.calls]
 
 
 class Checkpointer:
-    """Of one shard, for one worker, whose replica it listens to."""
+    """Writes the checkpoint of one shard for one worker. It listens to the effects applied to the worker's replica."""
 
     def __init__(self, client: Client, keys: Keys, replica: Replica, journal_bytes: int = JOURNAL_BYTES) -> None:
-        """Begin with a replica that stands at genesis; `journal_bytes` is what this shard's journal may take."""
+        """Start with a replica at genesis; `journal_bytes` is the budget of this shard's journal."""
         self.client, self.keys, self.replica, self.budget = client, keys, replica, max(1, journal_bytes)
         self.ours = False  # Whether the effect being applied is this worker's own.
         self.blocks_written = self.bytes_written = 0
@@ -67,13 +67,13 @@ class Checkpointer:
         replica.load_listeners.append(self._loaded)
 
     def _reset(self) -> None:
-        self._since = np.zeros(0, np.int64)  # Of each block: the first record that it lacks, CLEAN if it lacks none.
-        self._touched = np.zeros(0, np.int64)  # The last record that changed it.
-        self._fields = np.zeros(0, np.uint8)  # What changed since it was written.
+        self._since = np.zeros(0, np.int64)  # Per block: the first record that it lacks; CLEAN if it lacks none.
+        self._touched = np.zeros(0, np.int64)  # Per block: the last record that changed it.
+        self._fields = np.zeros(0, np.uint8)  # Per block: the fields that changed since it was written.
         self._names_since, self._names_touched, self._hosts_written = CLEAN, 0, 0
-        self._journal: deque[tuple[int, int]] = deque()  # Records that are not trimmed, and their bytes.
+        self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
         self._journal_bytes = self._looked_bytes = 0
-        self._others = False  # Whether another worker appended since the last look.
+        self._others = False  # Whether another worker has appended since the last `write`.
 
     @property
     def journal_bytes(self) -> int:
@@ -82,13 +82,13 @@ class Checkpointer:
 
     @property
     def dirty(self) -> int:
-        """Blocks that changed since they were written."""
+        """Number of blocks that changed since they were written."""
         return int(np.count_nonzero(self._since)) + (self._names_since != CLEAN)
 
-    # What changed.
+    # Tracking changes.
 
     def _loaded(self, loading: Loading) -> None:
-        """Take over how far each block of the checkpoint is behind the journal."""
+        """After a load, mark the blocks of the checkpoint that are behind the journal."""
         self._reset()
         self._hosts_written = len(self.replica.hosts)
         for effect in loading.effects:
@@ -100,7 +100,7 @@ class Checkpointer:
 
     def _note(self, effect: Effect) -> None:
         self._others |= not self.ours
-        if effect.lsn == 1:  # Of a shard that was empty, or made anew.
+        if effect.lsn == 1:  # The shard was empty or was recreated.
             self._reset()
         self._mark(effect)
         self._mark_names(effect)
@@ -111,7 +111,7 @@ class Checkpointer:
             self._names_since, self._names_touched = self._names_since or effect.lsn, effect.lsn
 
     def _mark(self, effect: Effect, lsn_of: Int64s | None = None) -> None:
-        """Note what an effect changed, in blocks that were written before it."""
+        """Mark what an effect changed; if `lsn_of` is given, only in blocks written before the effect."""
         count = blocks_of(effect.pages)
         if count > len(self._since):
             for name in ("_since", "_touched", "_fields"):
@@ -145,18 +145,18 @@ class Checkpointer:
             found.append((F, effect.links[unpack_bits(effect.across, len(effect.links))]))
         return found
 
-    # What is written.
+    # Writing blocks.
 
     def due(self) -> bool:
-        """Tell whether to look for blocks to write."""
+        """Return whether it is time to write blocks."""
         return self._looked_bytes * LOOKS_A_BUDGET >= self.budget
 
     def write(self, head: Head, *, everything: bool = False) -> Written | None:
-        """Return commands that write blocks as they are at the replica's head, to be sent behind its append.
+        """Return commands that write blocks as of the replica's head. Send them after the append of that record.
 
         Args:
-            head: of the replica, which the server has by the time the commands reach it, or else refuses them.
-            everything: all that changed, for a checkpoint as a whole.
+            head: the replica's head. The server refuses the commands if its head is different when they arrive.
+            everything: write all dirty blocks, for a full checkpoint.
         """
         if self._others:
             self._learn(np.flatnonzero(self._since))
@@ -164,7 +164,7 @@ class Checkpointer:
         dirty = np.flatnonzero(self._since)
         share = self._looked_bytes / (WRITTEN_BY * self.budget)
         if self._journal_bytes > self.budget:
-            share = max(share, self._journal_bytes / self.budget - WRITTEN_BY)  # Behind: more at once.
+            share = max(share, self._journal_bytes / self.budget - WRITTEN_BY)  # Over budget: write more at once.
         self._looked_bytes = 0
         count = len(dirty) if everything else min(len(dirty), math.ceil(share * len(dirty)))
         oldest = dirty[np.argsort(self._since[dirty], kind="stable")[:count]]
@@ -183,7 +183,7 @@ class Checkpointer:
         return written if written.calls else None
 
     def _compose(self, written: Written, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> None:
-        """Put images of blocks, of None for the names, into calls."""
+        """Distribute images of blocks over calls. The block number None stands for the names."""
         keys: list[str] = []
         arguments: list[Any] = []
         call = BlocksCall()
@@ -214,23 +214,23 @@ class Checkpointer:
         close()
 
     def confirm(self, head: Head, calls: Sequence[BlocksCall]) -> None:
-        """Take the blocks of these calls for written as of a head: the server said so. Others stay as they are."""
+        """Mark the blocks of these calls, which the server confirmed, as written as of a head."""
         lsn = head.lsn
         for block in [block for call in calls for block in call.blocks]:
             self.blocks_written += 1
             if self._touched[block] <= lsn:
                 self._since[block], self._fields[block] = CLEAN, 0
-            else:  # Changed again meanwhile; what was written is true up to its record.
+            else:  # Changed again meanwhile: the written block is valid up to `lsn`.
                 self._since[block] = lsn + 1
         for hosts in [call.hosts for call in calls if call.hosts is not None]:
             self._hosts_written = hosts
             self._names_since = CLEAN if self._names_touched <= lsn else lsn + 1
         lacking = np.flatnonzero(self._fields & U)
         first = int(lacking[0]) * PAGES_A_BLOCK if len(lacking) else self.replica.pages
-        self.replica.tail.drop(first // URLS_A_FIELD * URLS_A_FIELD)  # A field that fills is written again whole.
+        self.replica.tail.drop(first // URLS_A_FIELD * URLS_A_FIELD)  # An incomplete field is written again as a whole.
 
     def trim_command(self, head: Head) -> list[Any] | None:
-        """Return the command that lets go of what every block has, if that is worth a call."""
+        """Return the command that trims records contained in every block; None if it would free too little."""
         since = self._since[self._since != CLEAN]
         least = min(int(since.min(initial=head.lsn)), self._names_since or head.lsn, head.lsn)
         freed = 0
@@ -243,12 +243,12 @@ class Checkpointer:
         return ["FCALL", "opic_4_trim", 2, self.keys.head, self.keys.journal, head.lsn, head.digest, least]
 
     def trimmed(self, least: int) -> None:
-        """Note that the records below `least` are gone."""
+        """Record that the journal was trimmed below `least`."""
         while self._journal and self._journal[0][0] < least:
             self._journal_bytes -= self._journal.popleft()[1]
 
     def _learn(self, blocks: Int64s) -> None:
-        """Ask how far blocks are written by now: another worker may have done it."""
+        """Read the LSNs of blocks from the store: another worker may have written them."""
         with store_errors(), self.client.pipeline(transaction=False) as pipe:
             for block in blocks.tolist():
                 pipe.hget(self.keys.block(block), "l")

@@ -1,6 +1,6 @@
-"""Dead letters: events that can't be taken, with the reason. The step writes each once, into its shard's stream.
+"""Dead letters: refused events with the reason. The step writes each of them once, to the stream of its shard.
 
-Without Kafka they stay there, the newest 100,000 or so of each shard; with it a worker forwards them to a topic
+Without Kafka they stay there, about the newest 100,000 of each shard. With Kafka, a worker forwards them to a topic
 (`opic.ingest.kafka.dead_letter_topic`).
 """
 
@@ -18,36 +18,36 @@ from opic.store.connection import store_errors
 from opic.store.shard import Shard
 
 LETTERS_A_CALL: Final = 100
-LETTERS_BACK_A_CALL: Final = 20  # Backwards few are wanted, and one may be as large as a body.
+LETTERS_BACK_A_CALL: Final = 20  # Reading backwards needs few letters, and one may be as large as a request body.
 
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """A record that can't be taken, with the reason and where it came from."""
+    """A refused record, with the reason and its origin."""
 
-    id: str  # Of the entry in the store, or of the record on the topic of dead letters.
+    id: str  # Id of the entry in the store, or of the record on the dead-letter topic.
     error: str
     topic: str
     partition: str
     offset: int
-    value: bytes  # Or what was asked for of it.
-    value_bytes: int  # Of the whole.
-    at: float  # Unix seconds: when it became one.
+    value: bytes  # The value, or the requested part of it.
+    value_bytes: int  # Size of the whole value.
+    at: float  # Unix seconds when the record was refused.
     replayed: bool = False
 
     def shown(self) -> dict[str, object]:
-        """Return it for a person or a program; what is no text in the value is escaped."""
+        """Return the letter as a dict for output; bytes of the value that are not UTF-8 are escaped."""
         return {**asdict(self), "value": self.value.decode("utf-8", "backslashreplace")}
 
 
 class Letters(Protocol):
-    """Where a crawl's dead letters are."""
+    """The dead letters of a crawl."""
 
     def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
-        """Return the newest ones whose reason has a text, oldest first; of each value the beginning, or all."""
+        """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
 
     def replay(self, error: str = "", count: int | None = None) -> int:
-        """Publish those again whose reason has a text, oldest first, each once; return how many."""
+        """Publish the letters whose reason contains `error` again, oldest first, each once; return how many."""
 
 
 def stored(shard: Shard, after: str = "-") -> list[Letter]:
@@ -90,17 +90,17 @@ def _age(letter: Letter) -> tuple[int, ...]:
 
 
 def remove(shard: Shard, letters: Iterable[Letter]) -> None:
-    """Take letters out of a shard."""
+    """Delete letters from a shard."""
     if ids := [letter.id for letter in letters]:
         with store_errors():
             shard.client.xdel(shard.keys.dead, *ids)
 
 
 class StoredLetters:
-    """Those of a crawl without Kafka, whose log is in the store as well."""
+    """The dead letters of a crawl without Kafka, whose log is also in the store."""
 
     def __init__(self, crawl: Crawl, log: EventLog) -> None:
-        """Read from the shards, publish to the log."""
+        """Read letters from the shards and publish them to the log."""
         self._crawl, self._log = crawl, log
 
     def _all(self) -> Iterator[tuple[Shard, Letter]]:
@@ -111,13 +111,13 @@ class StoredLetters:
                 after = f"({letters[-1].id}"
 
     def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
-        """Return the newest ones whose reason has a text, oldest first; of each value the beginning, or all."""
+        """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
         by_shard = [_backwards(shard, value_bytes_max) for shard in self._crawl.shards]
-        found = (letter for letter in merge(*by_shard, key=_age, reverse=True) if error in letter.error)
-        return list(islice(found, count))[::-1]
+        letters = (letter for letter in merge(*by_shard, key=_age, reverse=True) if error in letter.error)
+        return list(islice(letters, count))[::-1]
 
     def replay(self, error: str = "", count: int | None = None) -> int:
-        """Publish again, then take out of the store. Who dies in between publishes the same next time, once."""
+        """Publish letters again, then delete them. After a crash in between, nothing is published twice."""
         replayed = 0
         for shard, letter in self._all():
             if count is not None and replayed >= count:

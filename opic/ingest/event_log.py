@@ -1,11 +1,11 @@
-"""The log of accepted events in the store itself: a Redis stream that plays a Kafka topic's part.
+"""The event log in the store: a Redis stream of accepted events, used instead of a Kafka topic.
 
-The source interface, which a Kafka consumer has as well: a partition's name, and records with consecutive offsets. An
-event is accepted once it is in here and the server has synced its append-only file (`appendfsync always`: one sync
-for all that arrived in one turn of its loop).
+Like a Kafka partition, it has a name and records with consecutive offsets. An event is accepted once it is in the
+stream and the server has synced its append-only file (`appendfsync always`: one sync for all commands of one event-loop
+iteration).
 
-A call with an Idempotency-Key is appended once, though its values may need several appends and its sender may die
-between any two of them: how far it came is written in the same call as the records.
+A call with an Idempotency-Key is appended once, even if its values need several appends and the sender dies between
+two of them: the progress of the call is stored in the same function call as the records.
 """
 
 import time
@@ -26,20 +26,20 @@ BYTES_A_CALL = 8 << 20
 RECORDS_A_READ = 100
 BYTES_A_READ = 16 << 20
 DIGEST_BYTES: Final = 16
-Positions = Mapping[str, int]  # By partition, an offset: how far something is.
-KEYS_MAX: Final = 1_000_000  # Remembered at once; about 300 bytes each.
+Positions = Mapping[str, int]  # Partition -> offset.
+KEYS_MAX: Final = 1_000_000  # Idempotency-Keys remembered at a time; about 300 bytes each.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyedCall:
-    """A call that takes effect once: digests of its Idempotency-Key and of its body."""
+    """An idempotent call: digests of its Idempotency-Key and of its body."""
 
     key: bytes
     body: bytes
 
     @classmethod
     def of(cls, key: str, form: str, body: bytes) -> "KeyedCall":
-        """Name a call by its key, and its body by the bytes and the form in which they are read."""
+        """Compute the digests of a key and of a body, which includes the format in which the body is read."""
         digest = blake2b(form.encode() + b"\0", digest_size=DIGEST_BYTES)
         digest.update(body)
         return cls(blake2b(key.encode(), digest_size=DIGEST_BYTES).digest(), digest.digest())
@@ -47,77 +47,77 @@ class KeyedCall:
 
 @dataclass(frozen=True, slots=True)
 class AppendTerms:
-    """What a call's elements were judged by, when it first came. By the same terms a repeat finds the same values."""
+    """The time and limits by which a call's events were first checked. A repeat uses the same, for the same result."""
 
     time_us: int
     limits: EventLimits
 
     def pack(self) -> bytes:
-        """Write them for the store."""
+        """Serialise the terms for the store."""
         packed: bytes = msgpack.packb((self.time_us, self.limits.links_max, self.limits.url_bytes_max))
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> "AppendTerms":
-        """Read what `pack` wrote."""
+        """Deserialise terms packed by `pack`."""
         time_us, links_max, url_bytes_max = msgpack.unpackb(packed)
         return cls(time_us, EventLimits(links_max, url_bytes_max))
 
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A call that the store remembers: by which terms it was judged, and how many of its values are in the log."""
+    """A call that the store remembers: the terms by which it was checked, and how many of its values are in the log."""
 
     terms: AppendTerms
     done: int
 
 
 class Log(Protocol):
-    """Where events are accepted into: the log in the store, or a Kafka topic."""
+    """A log that accepts events: the log in the store, or a Kafka topic."""
 
     @property
     def single(self) -> bool:
         """Whether all records take effect in the order in which they were accepted."""
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
-        """Put records at the end, durably; return the ends of the partitions that got some."""
+        """Append records durably; return the end offsets of the partitions that received some."""
 
     def begun(self, call: KeyedCall) -> Begun | None:
-        """Return how far a call with an Idempotency-Key came, if it came before."""
+        """Return the progress of a call with an Idempotency-Key, None for a new call."""
 
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
-        """Put those events of a call at the end that did not take effect yet; False: by other terms than these."""
+        """Append the events of a call that are not in the log yet; return False if it was begun with other terms."""
 
     def ends(self) -> Positions:
         """Return the end of each partition."""
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
 class EventLog:
-    """One partition."""
+    """The event log in the store, a single partition."""
 
     partition = "log/0"
     single = True
 
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
-        """Use a client that does not retry: nobody knows whether a lost append took effect."""
+        """Use a client that does not retry: after a lost connection, an append may or may not have taken effect."""
         self.client, self.keys, self.keys_max = client, keys, keys_max
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
-        """Put records at the end, durably, in order.
+        """Append records durably, in order.
 
         Args:
             values: encoded events, or lists of seeds.
-            time_us: the records' time; the only 'now' that they will see.
+            time_us: time of the records; processing them uses this as the current time.
             kind: one of RECORD_KINDS.
 
         Returns:
-            The partition's offset after the last one.
+            The partition's offset after the last record.
 
         Raises:
-            StoreUnavailable: the store is away; some of the values may have been taken.
+            StoreUnavailable: the store is unavailable; some of the values may have been appended.
         """
         if kind not in RECORD_KINDS:
             raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
@@ -129,10 +129,10 @@ class EventLog:
         return {self.partition: end}
 
     def begun(self, call: KeyedCall) -> Begun | None:
-        """Return how far a call came, if it came before, within a day.
+        """Return the progress of a call made within the last day, None for a new call.
 
         Raises:
-            KeyReused: the key came with another body.
+            KeyReused: the key was used with another body.
         """
         with store_errors(), self.client.pipeline(transaction=True) as pipe:
             pipe.hget(self.keys.calls, call.key)
@@ -146,38 +146,41 @@ class EventLog:
         return Begun(AppendTerms.unpack(terms), done)
 
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
-        """Put those events of a call at the end that are not in the log yet, durably, in order.
+        """Append the events of a call that are not in the log yet, durably, in order.
 
-        May be repeated, by several at once too: each value gets in once. A call without values is remembered as well.
+        It may be repeated, also concurrently: each value is appended once. A call without values is remembered too.
 
         Args:
-            call: which.
-            values: all of its encoded events, as judged by the terms.
-            begun: what is known of it, with the same terms.
-            terms: by which the values were judged.
+            call: the call.
+            values: all encoded events of the call, as checked by the terms.
+            begun: the progress of the call, with the same terms; None if unknown.
+            terms: the terms by which the values were checked.
 
         Returns:
-            True once all are in; False if somebody began the call by other terms: judge it by those, and come again.
+            True once all values are in the log. False if the call was begun with other terms: check the events by
+            those, then call again.
 
         Raises:
-            KeyReused: the key came with another body.
+            KeyReused: the key was used with another body.
             KeysFull: too many keys are remembered.
-            StoreUnavailable: the store is away; some of the values may have been taken. To repeat the call is safe.
+            StoreUnavailable: the store is unavailable; some of the values may have been appended. It is safe to retry.
         """
         at, remembered = begun.done if begun else 0, begun is not None
         while at < len(values) or not remembered:
             stop = _stop(values, at)
-            said, *more = self._append(values[at:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), at))
-            if said == b"OTHER":
+            status, *more = self._append(
+                values[at:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), at)
+            )
+            if status == b"OTHER":
                 raise _reused()
-            if said == b"FULL":
+            if status == b"FULL":
                 wait = max(1, -int(-(float(more[0]) - _now_us()) // 1_000_000))
                 raise KeysFull(
                     f"{self.keys_max:,} Idempotency-Keys of the last 24 hours are remembered, OPIC_MAX_KEYS allows no "
                     f"more; the first ends in {wait:,} s: send events without a key, or in larger calls",
                     wait,
                 )
-            if said == b"AT":
+            if status == b"AT":
                 if AppendTerms.unpack(more[0]) != terms:
                     return False
                 at = int(more[1])
@@ -207,17 +210,17 @@ class EventLog:
             return int(self.client.get(self.keys.end) or 0)
 
     def ends(self) -> Positions:
-        """Return it by partition."""
+        """Return the end offset by partition."""
         return {self.partition: self.end()}
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.client.close()
 
     def read(self, offset: int, count: int, wait_seconds: float = 0.0) -> list[Record]:
-        """Return records from `offset` on, up to `count`; wait for the first one up to `wait_seconds`.
+        """Return up to `count` records from `offset` on; wait up to `wait_seconds` for the first one.
 
-        Fewer come where they are large, for they lie in memory together: none is asked for past BYTES_A_READ.
+        To limit memory, reading stops after BYTES_A_READ, so large records come in smaller numbers.
         """
         records: list[Record] = []
         size = 0
@@ -239,7 +242,7 @@ class EventLog:
         return records
 
     def trim(self, offset: int) -> None:
-        """Let go of records below `offset`, which have taken effect; roughly, and not while a backup reads them."""
+        """Trim records below `offset`, which have taken effect; approximately, and not while a backup reads them."""
         with store_errors():
             self.client.fcall("opic_4_trim_log", 2, self.keys.log, self.keys.offsets, offset)
 
@@ -259,5 +262,5 @@ def _now_us() -> int:
 
 def _reused() -> KeyReused:
     return KeyReused(
-        "this Idempotency-Key came with another body in the last 24 hours: repeat that body, or choose another key"
+        "this Idempotency-Key was used with another body in the last 24 hours: send that body, or choose another key"
     )

@@ -1,7 +1,7 @@
-"""Where one MessagePack value ends and the next one starts; nothing is decoded here, and nothing recurses.
+"""MessagePack framing: finds where each value of a body or a file ends, without decoding and without recursion.
 
-Whatever is wrong inside a value concerns that value only, as long as its end can be found: so a body, or a file, is
-first cut into values, and each is decoded by itself.
+An error inside a value then affects only that value, as long as its end can be found: a body or a file is first cut
+into values, and each value is decoded separately.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ SLOW_TOKENS_MAX: Final = 2_000_000  # Values inside values; about half a second.
 READ_BYTES: Final = 1 << 16
 WRAPPING: Final = b"\xc9\xff\xff\xff\xff"  # msgpack adds 1 to this length of an extension in 32 bits, and gets 0.
 NESTED_TOO_DEEPLY: Final = "nested too deeply to be cut into values"
-# First bytes from 0xc4 on: bytes of the length that follows, bytes besides, and values inside for each of the length.
+# First bytes from 0xc4 on: size of the length field, additional bytes, nested values per unit of length.
 _LONG: Final[dict[int, tuple[int, int, int]]] = {
     **{0xC4 + i: (1 << i, 0, 0) for i in range(3)},  # bin
     **{0xC7 + i: (1 << i, 1, 0) for i in range(3)},  # ext
@@ -32,12 +32,12 @@ _FIXED: Final[dict[int, int]] = {
 
 
 def is_array(body: bytes) -> bool:
-    """Tell whether a value starts like an array."""
+    """Return whether a value starts like an array."""
     return body[0] & 0xF0 == 0x90 or body[0] in (0xDC, 0xDD)
 
 
 def is_map(body: bytes) -> bool:
-    """Tell whether a value starts like a map."""
+    """Return whether a value starts like a map."""
     return body[0] & 0xF0 == 0x80 or body[0] in (0xDE, 0xDF)
 
 
@@ -45,8 +45,8 @@ def cut_array(body: bytes) -> Iterator[bytes]:
     """Cut an array into its elements, one at a time.
 
     Raises:
-        BadFraming: it is truncated, something follows it, or a byte that MessagePack does not have stands where a
-            value should start; also when SLOW_TOKENS_MAX is too little to find the ends of deeply nested values.
+        BadFraming: the array is truncated, something follows it, or a value starts with a byte that MessagePack does
+            not define; or finding the ends of deeply nested values takes more than SLOW_TOKENS_MAX tokens.
 
     >>> list(cut_array(bytes([0x92, 0x01, 0xA1, 0x61])))
     [b'\\x01', b'\\xa1a']
@@ -62,7 +62,7 @@ def cut_array(body: bytes) -> Iterator[bytes]:
                 try:
                     unpacker.skip()
                     end = unpacker.tell()
-                except msgpack.StackError:  # It keeps a place for each level; from here on we count.
+                except msgpack.StackError:  # Its stack is limited; from here on, count the values instead.
                     tokens_left = SLOW_TOKENS_MAX
             if tokens_left:
                 end, tokens_left = _end_slowly(body, at, tokens_left)
@@ -80,13 +80,13 @@ def end_of(body: bytes) -> int:
     """Return where the first value of a body ends.
 
     Raises:
-        BadFraming: nowhere.
+        BadFraming: the value has no end in the body.
     """
     return _end_slowly(body, 0, SLOW_TOKENS_MAX)[0]
 
 
 def _end_slowly(body: bytes | bytearray, at: int, tokens_left: int) -> tuple[int, int]:
-    """Return where the value at `at` ends, and how many tokens are left: a quarter of a microsecond for each."""
+    """Return where the value at `at` ends, and how many tokens are left. Each token costs 0.25 us."""
     values = 1
     while values:
         if at >= len(body):
@@ -118,14 +118,14 @@ def _end_slowly(body: bytes | bytearray, at: int, tokens_left: int) -> tuple[int
 
 
 def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
-    """Cut a stream of concatenated values, holding no more of it than one value and what is read at once.
+    """Cut a stream of concatenated values, holding only one value and one read buffer in memory.
 
     Raises:
         BadFraming: as `cut_array`, or a value is longer than `bytes_max`.
     """
     unpacker: Any = msgpack.Unpacker(max_buffer_size=bytes_max + 2 * READ_BYTES)
-    begun = 0  # Where the unpacker began.
-    held, start = bytearray(), 0  # What was read of the stream from `start` on.
+    begun = 0  # Position in the stream where the unpacker started.
+    held, start = bytearray(), 0  # The part of the stream from `start` on that is in memory.
     while chunk := file.read(READ_BYTES):
         held += chunk
         unpacker.feed(chunk)
@@ -138,7 +138,7 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
                     surely = held.find(WRAPPING, used, end) < 0
                 except msgpack.StackError:
                     surely = False
-                if not surely:  # Then we count, and the unpacker goes on behind.
+                if not surely:  # Count instead; a new unpacker continues after the value.
                     end = _end_in_stream(file, held, used, bytes_max)
                     begun, unpacker = start + end, msgpack.Unpacker(max_buffer_size=bytes_max + 2 * READ_BYTES)
                     unpacker.feed(held[end:])
@@ -147,7 +147,7 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
                 yield bytes(held[used:end])
                 used = end
         except msgpack.OutOfData:
-            pass  # The rest of the value is still to be read; the unpacker goes on where it is.
+            pass  # The value continues in the next chunk; the unpacker resumes there.
         except msgpack.FormatError:
             raise BadFraming(f"no MessagePack value starts like something behind byte {start + used:,}") from None
         except _Truncated:
@@ -161,7 +161,7 @@ def cut_stream(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
 
 
 def _end_in_stream(file: BinaryIO, held: bytearray, at: int, bytes_max: int) -> int:
-    """Return where the value at `at` ends, reading on until all of it is held, or more than it may be."""
+    """Return where the value at `at` ends, reading on until all of it is in memory or it exceeds `bytes_max`."""
     while True:
         try:
             return _end_slowly(held, at, SLOW_TOKENS_MAX)[0]
@@ -169,7 +169,7 @@ def _end_in_stream(file: BinaryIO, held: bytearray, at: int, bytes_max: int) -> 
             size = len(held) - at
             if size > bytes_max:
                 return len(held)
-            wanted = len(held) + max(READ_BYTES, size)  # Twice as much as before: the count begins anew.
+            wanted = len(held) + max(READ_BYTES, size)  # Double the amount, because counting restarts.
             while len(held) < wanted and (chunk := file.read(READ_BYTES)):
                 held += chunk
             if len(held) - at == size:
@@ -177,7 +177,7 @@ def _end_in_stream(file: BinaryIO, held: bytearray, at: int, bytes_max: int) -> 
 
 
 class _Truncated(BadFraming):
-    """There is an end, but it is not here."""
+    """The value ends after the bytes that were read."""
 
 
 def _truncated() -> BadFraming:

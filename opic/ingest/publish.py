@@ -1,13 +1,13 @@
-"""For crawlers in Python: crawl events onto the Kafka topic, checked before they are sent.
+"""Publisher for Python crawlers: checks crawl events and sends them to the Kafka topic.
 
     from opic.ingest.publish import Publisher
 
     with Publisher("kafka:9092") as publisher:
         publisher.publish("http://example.org/", ["http://example.org/about", "http://example.com/"])
 
-An event counts once all replicas in sync have it; what was not delivered is raised by the next `publish`, by `flush` or
-by leaving the block, never swallowed. The key is the page's host, so that Kafka keeps a host's events in order and in
-the partition of its shard.
+An event is delivered once all in-sync replicas have it. A failed delivery raises an exception from the next `publish`,
+from `flush` or on leaving the block; it is never ignored. The record key is the page's host, so that Kafka keeps a
+host's events in order and in the partition of its shard.
 """
 
 import time
@@ -25,12 +25,12 @@ from opic.urls.canonical import host_of
 
 LINGER_SECONDS: Final = 0.02  # How long the client waits for more events to send together.
 BATCH_BYTES: Final = 1 << 18
-WAITING_MAX: Final = 10_000  # Events sent and not yet acknowledged; past it `publish` waits for the oldest.
-DELIVERY_SECONDS: Final = 120.0  # The client tries again for so long; idempotent, so that no event comes twice.
+WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `publish` waits for the oldest.
+DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
 
 
 class Publisher:
-    """Puts crawl events on the topic. For one thread; close it, or use it as a context manager."""
+    """Sends crawl events to the topic. Not thread-safe. Close it, or use it as a context manager."""
 
     def __init__(
         self, bootstrap: str | None = None, topic: str | None = None, settings: Settings | None = None
@@ -40,21 +40,21 @@ class Publisher:
         Args:
             bootstrap: brokers, as HOST:PORT,HOST:PORT; OPIC_KAFKA_BOOTSTRAP if None.
             topic: OPIC_KAFKA_TOPIC if None.
-            settings: for all else, such as TLS and SASL; those of the environment if None.
+            settings: all other settings, such as TLS and SASL; read from the environment if None.
 
         Raises:
-            SettingsError: no brokers are named, or an option can't be taken.
+            SettingsError: no brokers are given, or an option is invalid.
             KafkaUnavailable: Kafka does not answer.
-            KafkaRefused: it does not want us, or there is no such topic.
+            KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         if settings is None:
             settings = Settings.load(None, kafka_bootstrap=bootstrap, kafka_topic=topic)
         elif bootstrap is not None or topic is not None:
-            raise SettingsError("give the brokers and the topic in the settings, where those are given")
+            raise SettingsError("with `settings`, give the brokers and the topic in it, not as arguments")
         cluster = KafkaCluster(settings)
         consumer = cluster.consumer()
         try:
-            cluster.partitions(consumer)  # Else a topic that is not there would be waited for.
+            cluster.partitions(consumer)  # Fails at once if the topic does not exist; the producer would wait for it.
         finally:
             consumer.close()
         self._topic, self._limits = cluster.topic, settings.limits()
@@ -79,32 +79,32 @@ class Publisher:
         crawler: str | None = None,
         excluded: bool = False,
     ) -> None:
-        """Send one crawl event, with others; see the table in the public contract.
+        """Send one crawl event, batched with others; see the table in the public contract.
 
         Args:
             url: the page fetched.
             links: its out-links, absolute.
-            status: of HTTP; 0 is no answer.
+            status: the HTTP status; 0 means no answer.
             fetched_at: Unix seconds, or RFC 3339; now if None.
             redirect: the target of a 3xx.
             tags: topical labels.
-            crawler: who fetched.
-            excluded: robots.txt forbids it.
+            crawler: name of the crawler.
+            excluded: whether robots.txt forbids the fetch.
 
         Raises:
-            BadEvent: it can't be taken; nothing was sent.
+            BadEvent: the event is invalid; nothing was sent.
             KafkaUnavailable: an event sent before was not delivered.
         """
         at = time.time() if fetched_at is None else fetched_at
         self.send(CrawlEvent(url, list(links), at, status, redirect, excluded, list(tags), crawler))
 
     def send(self, event: CrawlEvent) -> None:
-        """Send one crawl event that is an object already; see `publish`."""
+        """Send one crawl event given as an object; see `publish`."""
         checked = check_event(event, time.time_ns() // 1000, self._limits)
         self._send(encode_crawl_event(event), host_of(checked.url))
 
     def send_encoded(self, value: bytes) -> None:
-        """Send one crawl event in its wire form, JSON or MessagePack, as it is; see `publish`."""
+        """Send one crawl event already encoded as JSON or MessagePack; see `publish`."""
         checked = check_event(decode_crawl_event(value), time.time_ns() // 1000, self._limits)
         self._send(value, host_of(checked.url))
 
@@ -113,35 +113,35 @@ class Publisher:
         self._waiting.append(self._producer.send(self._topic, value, host.encode()))
 
     def _reap(self, *, wait: bool) -> None:
-        """Look at what was acknowledged; and wait for the oldest."""
+        """Collect acknowledgements; if `wait` is set, wait for the oldest."""
         while self._waiting and (wait or self._waiting[0].future.is_done):
             self._producer.wait([self._waiting.popleft()], DELIVERY_SECONDS)
             self.delivered += 1
             wait = False
 
     def flush(self) -> int:
-        """Return once all that was sent is delivered; and how many events that are in all.
+        """Wait until all events are delivered; return the total number delivered so far.
 
         Raises:
-            KafkaUnavailable: some are not.
+            KafkaUnavailable: some events were not delivered.
         """
         while self._waiting:
             self._reap(wait=True)
         return self.delivered
 
     def close(self) -> None:
-        """Deliver what is left, and let go of the connections."""
+        """Deliver the remaining events and close the connections."""
         try:
             self.flush()
         finally:
             self._producer.close()
 
     def __enter__(self) -> "Publisher":
-        """Publish."""
+        """Return the publisher."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Deliver what is left, unless the block failed."""
+        """Deliver the remaining events, unless the block raised an exception, and close."""
         if error is None:
             self.close()
         else:

@@ -1,8 +1,8 @@
-"""One shard's writer: decides batches on its replica, appends their effects, confirms them.
+"""The writer of one shard: decides batches on its replica, appends their effects and confirms them.
 
-While the server syncs one record, the next batch is decided. A record that the server refused, since another worker
-appended in between, is taken back; the writer follows the journal and decides again. So it does not matter who sends a
-batch, how often, or how it was cut.
+While the server syncs one record, the writer decides the next batch. If the server refuses a record because another
+worker appended in between, the writer undoes it, follows the journal and decides again. The result therefore does not
+depend on who sends a batch, how often, or how records are divided into batches.
 """
 
 import logging
@@ -34,26 +34,26 @@ from opic.store.shard import Shard
 
 log = logging.getLogger("opic.store")
 
-REFUSALS_MAX: Final = 1_000  # In a row. Another worker appends in between now and then, not a thousand times.
-TURN_SECONDS: Final = 0.02  # A few records of another worker.
+REFUSALS_MAX: Final = 1_000  # Consecutive refusals. Other workers append in between occasionally, not this often.
+TURN_SECONDS: Final = 0.02  # Time for a few records of another worker.
 TURNS_MAX: Final = 4
-FORGET_US: Final = 2 * DAY_US  # A record of a call counts as a repeat for a day; its time may run back by another.
+FORGET_US: Final = 2 * DAY_US  # A call is recognised as a repeat for a day; record time may go back by another day.
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What an appended record took, and what it did."""
+    """Cost and size of an appended record."""
 
-    seconds: float  # From the answer to the one before to its own.
+    seconds: float  # From the reply to the previous record to the reply to this one.
     events: int
-    links: int  # Looked up, with the pages' own URLs.
-    cached: int  # Of these: known by the string as it came.
+    links: int  # Links and page URLs looked up.
+    cached: int  # Those among them found without parsing.
     round_trips: int
 
 
 @dataclass(slots=True)
 class _Sent:
-    """A record that was sent and is not confirmed yet."""
+    """A record that was sent but is not confirmed yet."""
 
     batch: Batch
     effect: Effect
@@ -63,7 +63,7 @@ class _Sent:
 
 
 class ShardWriter:
-    """Writes to one shard. It holds nothing that the store does not: it may be killed between any two statements."""
+    """Writes to one shard. All its state can be rebuilt from the store: it may be killed at any point."""
 
     def __init__(
         self,
@@ -76,11 +76,11 @@ class ShardWriter:
         """Write to an open shard.
 
         Args:
-            shard: to write to.
-            limits: of events; one over them becomes a dead letter.
-            retry_seconds: the first wait of a page whose fetch failed, doubling up to a day; 0 is none.
-            far: pages of other shards, as writers of these know them that write in turn with this one.
-            journal_bytes: what the journal of this shard may take of its server's memory.
+            shard: the shard to write to.
+            limits: limits of events; an event over them becomes a dead letter.
+            retry_seconds: initial back-off of a page after a failed fetch, doubling up to a day; 0 disables it.
+            far: table of remote pages, shared with the writers of other shards that take turns with this one.
+            journal_bytes: budget of this shard's journal in the server's memory.
         """
         self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
         self.rules, self.shards = shard.rules, shard.shards
@@ -90,42 +90,42 @@ class ShardWriter:
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)
         self._marks = np.zeros(0, np.bool_)
-        self._secret, self._loads = shard.secret, self.replica.loads  # As `fingerprints` has it; at the last look.
-        self._stale = True  # The replica may not stand at the head.
-        self._next: dict[str, int] = {}
-        self._known: dict[str, int] = {}  # The same, never forgotten: what records we are given may rest on.
+        self._secret, self._loads = shard.secret, self.replica.loads  # As of the last check.
+        self._stale = True  # The replica may not be at the journal's head.
+        self._next: dict[str, int] = {}  # Next offset of each partition.
+        self._known: dict[str, int] = {}  # The same, but never cleared: the offsets that callers may rely on.
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages.
 
         Raises:
-            StoreUnavailable: another run of the server lacks one; what we know is of the run before.
-            UrlMissing: one is missing.
+            StoreUnavailable: a URL is missing because the server restarted since the replica was loaded.
+            UrlMissing: a URL is missing.
         """
         try:
             return read_urls(self.shard.client, self.shard.keys, self.replica, ids)
         except UrlMissing as error:
             if self.shard.run_now() != self.shard.run_id:
-                raise StoreUnavailable(f"shard {self.shard.number} is served by another run of the store") from error
+                raise StoreUnavailable(f"the server of shard {self.shard.number} has restarted") from error
             raise
 
     def marks(self, pages: int) -> NDArray[np.bool_]:
-        """Lend a flag for each of so many pages, all False; they are given back so."""
+        """Return a reusable array of at least `pages` flags, all False; the caller must reset those that it sets."""
         if pages > len(self._marks):
             self._marks = lazy_zeros(2 * pages, np.bool_)
         return self._marks
 
     def next_offset(self, partition: str) -> int:
-        """Return the offset of the first record of the partition that has not taken effect: read on from there."""
-        self._known[partition] = found = self.shard.next_offset(partition)
-        if self._next.get(partition) != found:  # Somebody else moved it.
+        """Return the offset of the partition's first record that has not taken effect, from which to read on."""
+        self._known[partition] = offset = self.shard.next_offset(partition)
+        if self._next.get(partition) != offset:  # Another worker moved it.
             self._next.pop(partition, None)
-        return found
+        return offset
 
     def expect(self, partition: str, offset: int) -> None:
-        """Take nothing of a partition while the shard lacks records below an offset."""
+        """Refuse records of a partition while the shard lacks records below an offset."""
         self._known[partition] = max(self._known.get(partition, 0), offset)
-        if self._next.get(partition, offset) < offset:  # Somebody else moved it.
+        if self._next.get(partition, offset) < offset:  # Another worker moved it.
             del self._next[partition]
 
     def apply(
@@ -135,21 +135,21 @@ class ShardWriter:
         on_step: Callable[[Step], object] = lambda _: None,
         since: int = 0,
     ) -> None:
-        """Let records of one partition take effect; `since`: nothing lies between it and the first. See `take`."""
+        """Apply records of one partition. There are no records between offset `since` and the first. See `take`."""
         self.expect(partition, since)
         self.take([Input(partition, record) for record in records], on_step)
 
     def take(self, inputs: Sequence[Input], on_step: Callable[[Step], object] = lambda _: None) -> None:
-        """Let records take effect, each once; those that have already do nothing.
+        """Apply records, each once; records that already took effect are skipped.
 
         Args:
-            inputs: in the order in which they take effect; those of one partition in order of their offsets, which are
-                counted for each partition apart.
-            on_step: told of each record that was appended.
+            inputs: records in the order in which they take effect; those of one partition in order of their offsets.
+                Each partition has its own offsets.
+            on_step: called for each journal record that was appended.
 
         Raises:
-            StoreUnavailable: the store was away in between. What took effect is known to it: apply the same again.
-            DeliveryPaused: they came from other shards, and a backup holds those for a moment.
+            StoreUnavailable: the store was unavailable in between. It knows what took effect: apply the same again.
+            DeliveryPaused: the records came from other shards, and a backup is holding deliveries for a moment.
             TailLost: the store lost records that had taken effect. Read them again, from `next_offset` on.
         """
         failed_at: Head | None = None
@@ -157,24 +157,24 @@ class ShardWriter:
             try:
                 self._stream(inputs, on_step)
             except FenceMoved:
-                # The one who came first goes on for a while, and what the others decide meanwhile is not wasted.
+                # Let the worker that was first continue for a while, instead of deciding batches in vain.
                 time.sleep(random.uniform(0, TURN_SECONDS * min(1 + refusals, TURNS_MAX)))  # noqa: S311
                 continue
-            except OutOfOrder:  # Another worker took those before it; unless we have followed and nothing moved.
+            except OutOfOrder:  # Another worker took the entries before it; an error if the head has not changed.
                 if failed_at == self.replica.head:
                     raise
                 failed_at = self.replica.head
                 continue
             return
-        raise StoreUnavailable("the shard moved under every one of a thousand tries: too many workers on one shard")
+        raise StoreUnavailable("another worker appended first in each of 1,000 attempts: too many workers on one shard")
 
     def _stream(self, inputs: Sequence[Input], on_step: Callable[[Step], object]) -> None:
-        """Append the records in batches, deciding one while the server syncs the one before.
+        """Append the records in batches, deciding each batch while the server syncs the previous one.
 
         Raises:
-            FenceMoved: one was refused. Those before it took effect, none after it will.
+            FenceMoved: a batch was refused. Batches before it took effect; batches after it did not.
         """
-        line = self._line()  # Before all that is read: were the server started anew in between, it would break.
+        line = self._line()  # Opened before any read: it breaks if the server restarts in between.
         sent: _Sent | None = None
         began, messages = time.perf_counter(), line.sent
         try:
@@ -183,16 +183,17 @@ class ShardWriter:
                 self._renew()
                 self._next.clear()
                 self._stale = False
-                self._trim(line)  # Where memory is full, nothing else helps, and behind a refused record it is refused.
-            offsets = self._offsets_held({one.partition for one in inputs})
-            inputs = [one for one in inputs if one.record.offset >= offsets[one.partition]]
+                # Only this helps if the server is out of memory: a trim sent after a refused record is refused too.
+                self._trim(line)
+            offsets = self._offsets_held({item.partition for item in inputs})
+            inputs = [item for item in inputs if item.record.offset >= offsets[item.partition]]
             if len(self.far) > FAR_MAX:
                 self.far.clear()
             at = 0
             while at < len(inputs) or sent is not None:
                 batch = Batch(self, inputs, at) if at < len(inputs) else None
                 if batch is not None and (names := batch.call_names()):
-                    if sent is not None:  # What it did is asked for.
+                    if sent is not None:  # `_seen` must include its calls.
                         sent, began, messages = self._confirmed(line, sent, on_step, began, messages)
                     batch.decide(self._seen(line, names))
                 elif batch is not None:
@@ -204,7 +205,7 @@ class ShardWriter:
                     at = batch.end
         except BaseException:
             self._stale = True
-            self.far.drop()  # The others' too, who never see what is left there.
+            self.far.drop()  # Shared with the other writers, which must find all sums at zero.
             raise
         finally:
             if sent is not None:
@@ -213,7 +214,7 @@ class ShardWriter:
             line.close()
 
     def _append(self, line: Line, batch: Batch) -> _Sent:
-        """Send a batch's record, and behind it what is due of the checkpoint."""
+        """Send a batch's record, followed by the checkpoint writes that are due."""
         keys, effect = self.shard.keys, batch.effect
         expected = self.replica.head
         record = effect.pack()
@@ -256,7 +257,7 @@ class ShardWriter:
     def _confirmed(
         self, line: Line, sent: _Sent, on_step: Callable[[Step], object], began: float, messages: int
     ) -> tuple[None, float, int]:
-        """Wait for the answers to what was sent, and tell of it."""
+        """Wait for the replies to a sent record, then report the step."""
         self._confirm(line, sent)
         now, batch = time.perf_counter(), sent.batch
         on_step(Step(now - began, len(batch.events), batch.named.looked_up, batch.named.found, line.sent - messages))
@@ -266,12 +267,12 @@ class ShardWriter:
         reply = line.answer()
         if reply[0] == b"FULL":
             raise OutboxFull(
-                f"shard {reply[1].decode()} has not taken what shard {self.shard.number} sent: too much waits in the "
-                "outbox, so this shard waits for the worker that serves the other one"
+                f"shard {reply[1].decode()} has not taken what shard {self.shard.number} sent: the outbox is full; "
+                f"waiting for the worker that delivers to shard {reply[1].decode()}"
             )
         if reply[0] == b"PAUSED":
             raise DeliveryPaused(
-                f"shard {self.shard.number} takes nothing from other shards while a backup reads where each stands"
+                f"shard {self.shard.number} accepts no deliveries from other shards while a backup reads each head"
             )
         if reply[0] != b"OK":
             raise FenceMoved(f"another worker appended in between: {reply[0]!r}")
@@ -290,21 +291,21 @@ class ShardWriter:
             else:
                 done.append(call)
         self.checkpointer.confirm(written.head, done)
-        if refusals:  # Their blocks are still dirty, and are written with the next ones.
-            text = "shard %d: %d of %d calls that write blocks of the checkpoint were refused: %s"
+        if refusals:  # Their blocks remain dirty and are written later.
+            text = "shard %d: %d of %d writes of checkpoint blocks were refused: %s"
             log.warning(text, self.shard.number, len(refusals), len(written.calls), refusals[0])
 
     def _seen(self, line: Line, names: Sequence[bytes]) -> Mapping[bytes, int]:
-        """Return the times of records of calls with an Idempotency-Key that took effect before."""
+        """Return which calls with an Idempotency-Key already took effect, with the times of their records."""
         line.send(["ZMSCORE", self.shard.keys.seen, *names])
         times = zip(names, line.answer(), strict=True)
         return {name: int(float(time_us)) for name, time_us in times if time_us is not None}
 
     def checkpoint(self) -> None:
-        """Write every block that changed, and trim the journal to its last record.
+        """Write every dirty block and trim the journal to its last record.
 
         Raises:
-            StoreUnavailable: another worker appended in between, or the store is away.
+            StoreUnavailable: another worker appended in between, or the store is unavailable.
         """
         line = self._line()
         try:
@@ -315,14 +316,16 @@ class ShardWriter:
             for call in written.calls if written else ():
                 line.send(call.command)
                 if line.answer()[0] != b"OK":
-                    raise StoreUnavailable(f"shard {self.shard.number} moved on while its checkpoint was written")
+                    raise StoreUnavailable(
+                        f"another worker appended to shard {self.shard.number} while its checkpoint was written"
+                    )
                 self.checkpointer.confirm(head, [call])
             self._trim(line)
         finally:
             line.close()
 
     def _trim(self, line: Line) -> None:
-        """Let go of what every block has, if that is worth a call: allowed even while the server's memory is full."""
+        """Trim records contained in every block, if worth a call. Allowed even if the server is out of memory."""
         if (trim := self.checkpointer.trim_command(self.replica.head)) is not None:
             line.send(trim)
             self._take_trim(trim, line)
@@ -331,15 +334,15 @@ class ShardWriter:
         (answer,) = line.answers(1)
         if not isinstance(answer, Exception) and answer[0] == b"OK":
             self.checkpointer.trimmed(trim[-1])
-        else:  # A later one lets go of more.
+        else:  # A later trim frees more.
             log.warning("shard %d: trimming the journal was refused: %s", self.shard.number, answer)
 
     def look(self) -> None:
-        """Notice whether the server was started anew since the last look: what we know of it counts for its run."""
+        """Check whether the server restarted; if so, reload, since cached state is valid for one run only."""
         self._line().close()
 
     def _line(self) -> Line:
-        """Take a connection to send ahead on; what we know counts for the run of the server at its end."""
+        """Open a pipelined connection. If the server has restarted, reload everything first."""
         line = self.shard.line()
         if line.run_id != self.shard.run_id:
             try:
@@ -350,14 +353,14 @@ class ShardWriter:
         return line
 
     def _begin_run(self, run_id: bytes) -> None:
-        """Take over what this run of the server has, and make it ready to be written to.
+        """Start working with a new run of the server: prepare it for writes and reload the replica.
 
-        One that lost its tail may have our head and lack blocks that were confirmed, with URLs that are nowhere else
-        in memory any more. So all is loaded, which takes less than the server's own start did.
+        A server that lost its last writes may have the replica's head but lack confirmed blocks, with URLs that the
+        replica no longer holds in memory. So everything is loaded, which takes less time than the server's own start.
         """
         again = self.shard.run_id is not None
         if again:
-            log.warning("shard %d is served by another run of the store; looking at it anew", self.shard.number)
+            log.warning("the server of shard %d has restarted; reloading the shard", self.shard.number)
             self._next.clear()
             self._stale = True
             make_ready(self.shard.client)
@@ -369,26 +372,26 @@ class ShardWriter:
         self.shard.run_id = run_id
 
     def _renew(self, *, anyway: bool = False) -> None:
-        """Look again at what the shard was made with, if it may have been made anew: it was loaded, or is empty."""
+        """Read the shard's metadata again if the shard may have been recreated: it was reloaded or is empty."""
         if not anyway and self._loads == self.replica.loads and self.replica.head.lsn:
             return
         self._loads = self.replica.loads
         self.shard.renew()
-        if self._secret != self.shard.secret:  # Whoever renewed it.
+        if self._secret != self.shard.secret:  # Also if other code renewed the shard.
             self.fingerprints, self._secret = Fingerprints(self.shard.secret), self.shard.secret
 
     def offsets(self, partitions: Iterable[str], *, anew: bool = False) -> dict[str, int]:
-        """Return the next offsets of partitions, as far as we know; `anew`: as others may have moved them."""
+        """Return the next offsets of partitions, cached; with `anew`, read them again, as others may move them."""
         names = list(dict.fromkeys(partitions))
         unknown = names if anew else [name for name in names if name not in self._next]
         if unknown:
             with store_errors():
-                found = self.shard.client.hmget(self.shard.keys.offsets, unknown)
-            self._next |= {name: int(offset or 0) for name, offset in zip(unknown, found, strict=True)}
+                stored = self.shard.client.hmget(self.shard.keys.offsets, unknown)
+            self._next |= {name: int(offset or 0) for name, offset in zip(unknown, stored, strict=True)}
         return {name: self._next[name] for name in names}
 
     def _offsets_held(self, partitions: Iterable[str]) -> dict[str, int]:
-        """Return the next offsets of partitions, none of them lower than it once was."""
+        """Return the next offsets of partitions; raise TailLost if one is lower than before."""
         offsets = self.offsets(partitions)
         for name, offset in offsets.items():
             known = self._known.get(name, 0)

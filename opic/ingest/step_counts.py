@@ -1,8 +1,8 @@
-"""What workers' steps took and did, added up in the store, where whoever answers /metrics finds it.
+"""Step metrics: durations and sizes of workers' steps, summed in the store, from where /metrics reads them.
 
-All workers of a crawl add to the same numbers, and a restart forgets nothing: so a worker without a port of its own, as
-the embedded one is, is counted too. Written once a second, never in the call that takes effect; a killed worker loses
-a second of it.
+All workers of a crawl add to the same numbers, which survive restarts. So a worker without a port of its own, such as
+the embedded one, is counted too. The numbers are written once a second, never in the call that appends an effect; a
+killed worker loses one second of them.
 """
 
 import time
@@ -18,19 +18,19 @@ from opic.store.connection import store_errors
 TELL_SECONDS: Final = 1.0
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
-EVENTS: Final = "events:"  # Before the bounds of the histogram of events; that of seconds is older, and has none.
-Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as Prometheus wants them.
+EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
+Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as in Prometheus.
 
 
 class StepCounts:
-    """Adds steps up in a hash of the store.
+    """Sums steps in a hash of the store.
 
     Two histograms: fields hold the number of steps in each class of STEP_SECONDS (`inf` above them), with the sum in
     microseconds, and in each class of STEP_EVENTS, with the sum. Beside them are plain counts.
     """
 
     def __init__(self, shard: Shard) -> None:
-        """Nothing is written yet."""
+        """Start with nothing to write."""
         self._shard = shard
         self._new: dict[str, int] = {}
         self._told = time.monotonic()
@@ -49,7 +49,7 @@ class StepCounts:
             self._new[name] = self._new.get(name, 0) + count
 
     def tell(self, *, now: bool = False) -> None:
-        """Write what is new, if it is time."""
+        """Write new counts to the store, at most once a second unless `now` is set."""
         if not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS):
             return
         with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
@@ -61,36 +61,36 @@ class StepCounts:
 
 @dataclass(frozen=True, slots=True)
 class Tallied:
-    """What all workers added up."""
+    """The sums over all workers."""
 
     seconds: Buckets
     seconds_sum: float
     events: Buckets
     events_sum: float
-    links: int  # Looked up.
-    cached: int  # Of these.
+    links: int  # Links looked up.
+    cached: int  # Those among them found without parsing.
     round_trips: int
 
     @classmethod
     def commands(cls, crawl: Crawl) -> list[list[Any]]:
-        """Return what the store is asked; `of` reads the answers."""
+        """Return the commands that read the sums; `of` parses the replies."""
         return [["HGETALL", shard.keys.metrics] for shard in crawl.shards]
 
     @classmethod
     def of(cls, answers: Iterable[Mapping[bytes, bytes]]) -> "Tallied":
-        """Add the shards' hashes up."""
-        found: dict[str, int] = {}
+        """Sum the shards' hashes."""
+        sums: dict[str, int] = {}
         for stored in answers:
             for name, value in stored.items():
-                found[name.decode()] = found.get(name.decode(), 0) + int(value)
+                sums[name.decode()] = sums.get(name.decode(), 0) + int(value)
         return cls(
-            _buckets(found, STEP_SECONDS),
-            found.get("sum_us", 0) / 1_000_000,
-            _buckets(found, STEP_EVENTS, EVENTS),
-            float(found.get(EVENTS + "sum", 0)),
-            found.get("links", 0),
-            found.get("cached", 0),
-            found.get("round_trips", 0),
+            _buckets(sums, STEP_SECONDS),
+            sums.get("sum_us", 0) / 1_000_000,
+            _buckets(sums, STEP_EVENTS, EVENTS),
+            float(sums.get(EVENTS + "sum", 0)),
+            sums.get("links", 0),
+            sums.get("cached", 0),
+            sums.get("round_trips", 0),
         )
 
 

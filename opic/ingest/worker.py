@@ -1,7 +1,7 @@
-"""The worker's loop: read records, let them take effect, go on from where the store says.
+"""The worker's main loop: reads records, applies them, delivers between shards and retries after outages.
 
-It keeps nothing of its own. The store holds the offset of the first record that has not taken effect, written in the
-same call as the effect, so a worker may be killed and started anywhere.
+A worker has no state of its own. The store holds the offset of the first record that has not taken effect, written in
+the same call as the effect, so a worker may be killed at any time and started on any machine.
 """
 
 import logging
@@ -21,17 +21,17 @@ from opic.model.events import Record
 log = logging.getLogger("opic.ingest")
 
 RECORDS_A_READ = 2_000
-IDLE_SECONDS = 0.5  # The longest wait for a record, after which we look whether to stop.
-DELIVER_SECONDS = 0.1  # Least time between two deliveries while records come.
+IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
+DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Taken:
-    """Records of one partition that came together.
+    """Consecutive records of one partition, returned by one poll.
 
-    `since` is the offset from which on they were asked for: nothing of the partition lies between it and the first.
+    `since` is the offset from which they were requested: the partition has no records between it and the first.
     """
 
     partition: str
@@ -42,41 +42,41 @@ class Taken:
 
 @dataclass(frozen=True, slots=True)
 class Lag:
-    """How far a partition is behind: in events, and in the age of what took effect last while more waits."""
+    """Lag of a partition: events not applied yet, and the age of the last applied record if any are waiting."""
 
     events: int
     seconds: float
 
 
 class RecordSource(Protocol):
-    """Where records come from: the log in the store, or a Kafka topic."""
+    """A source of records: the log in the store, or a Kafka topic."""
 
     @property
     def ended(self) -> bool:
-        """Whether no more will come that anybody wants."""
+        """Whether all requested records have taken effect."""
 
     @property
     def partitions(self) -> tuple[list[int], int]:
-        """The numbers of the partitions that are ours to read, and how many there are."""
+        """The numbers of the partitions assigned to this worker, and the total number of partitions."""
 
     def poll(self, wait_seconds: float) -> list[Taken]:
-        """Return records that are not done yet; if there are none, wait for some up to so long."""
+        """Return records that are not done yet; if there are none, wait up to `wait_seconds` for some."""
 
     def done(self, taken: Taken) -> None:
-        """Note that records took effect."""
+        """Record that records took effect."""
 
     def rewind(self, partition: str) -> None:
-        """Read a partition from where the store says."""
+        """Read a partition again from the store's resume point."""
 
     def wait(self, seconds: float) -> None:
-        """Live on for some seconds in which nothing can take effect."""
+        """Wait while nothing can take effect, keeping connections and group membership alive."""
 
     def lag(self) -> Mapping[str, Lag]:
-        """Return how far each of our partitions is behind."""
+        """Return the lag of each assigned partition."""
 
 
 class LogSource:
-    """The log in the store, its only partition."""
+    """Reads the log in the store, which has a single partition."""
 
     partitions: tuple[list[int], int] = ([0], 1)
 
@@ -88,20 +88,20 @@ class LogSource:
         pause: Callable[[float], object] = time.sleep,
         until_offset: int | None = None,
     ) -> None:
-        """Read from where the store says.
+        """Start at the store's resume point.
 
         Args:
             source: the log.
-            resume: says from which offset on the store wants it.
-            pause: waits up to so many seconds, less when it is time to stop.
-            until_offset: nobody wants records from here on.
+            resume: returns the offset from which to read a partition.
+            pause: waits up to the given number of seconds, less if the worker must stop.
+            until_offset: stop reading at this offset; None reads forever.
         """
         self._source, self._resume, self._pause, self._until = source, resume, pause, until_offset
         self._offset: int | None = None
 
     @property
     def ended(self) -> bool:
-        """Whether all that is wanted took effect."""
+        """Whether all records below `until_offset` took effect."""
         if self._until is None:
             return False
         if self._offset is None:
@@ -109,7 +109,7 @@ class LogSource:
         return self._offset >= self._until
 
     def poll(self, wait_seconds: float) -> list[Taken]:
-        """Read on."""
+        """Return the next records."""
         if self._offset is None:
             self._offset = self._resume(self._source.partition)
         records = self._source.read(self._offset, RECORDS_A_READ, wait_seconds=wait_seconds)
@@ -118,59 +118,59 @@ class LogSource:
         return [Taken(self._source.partition, records, self._offset, records[-1].offset + 1)]
 
     def done(self, taken: Taken) -> None:
-        """Let go of the records, which nobody will ask for again."""
+        """Trim the records, which are not needed again."""
         self._offset = taken.end
         self._source.trim(taken.end)
 
     def rewind(self, partition: str) -> None:
-        """Ask the store again."""
+        """Read the resume point from the store at the next poll."""
         self._offset = None
 
     def wait(self, seconds: float) -> None:
-        """Wait; afterwards ask the store again."""
+        """Wait, then read the resume point from the store at the next poll."""
         self._pause(seconds)
         self._offset = None
 
     def lag(self) -> Mapping[str, Lag]:
-        """Return how many records wait; their age is not known here."""
+        """Return the number of waiting records; their age is not known here."""
         at = self._offset if self._offset is not None else self._resume(self._source.partition)
         return {self._source.partition: Lag(max(0, self._source.end() - at), 0.0)}
 
 
 class WorkerWatch:
-    """Told what a worker does; this one keeps it to itself."""
+    """Callbacks for what a worker does. The methods of this base class do nothing."""
 
     def stepped(self, step: Step) -> None:
-        """Hear of a step."""
+        """Called after each step."""
 
     def took(self, taken: Taken) -> None:
-        """Hear of records that took effect."""
+        """Called when records took effect."""
 
     def delivered(self, entries: int) -> None:
-        """Hear how much was carried between shards."""
+        """Called with the number of entries delivered between shards."""
 
     def well(self, source: RecordSource) -> None:
-        """Hear that a round went well."""
+        """Called after each successful iteration of the loop."""
 
     def away(self, reason: str) -> None:
-        """Hear that something is away, and will be asked again."""
+        """Called when a server is unavailable and the worker will retry."""
 
 
 class Backoff:
-    """Waits that double, each shortened by chance so that many workers do not come back at once."""
+    """Exponential back-off with jitter, so that many workers do not retry at the same time."""
 
     def __init__(self) -> None:
-        """Start with the shortest."""
+        """Start with the shortest wait."""
         self._next = BACKOFF_FIRST_SECONDS
 
     def seconds(self) -> float:
-        """Return how long to wait now."""
+        """Return the next wait."""
         wait = self._next * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
         self._next = min(2 * self._next, BACKOFF_MAX_SECONDS)
         return wait
 
     def reset(self) -> None:
-        """Start again with the shortest: it went well."""
+        """Return to the shortest wait after a success."""
         self._next = BACKOFF_FIRST_SECONDS
 
 
@@ -184,18 +184,18 @@ def work(
     watch: WorkerWatch | None = None,
     between: Callable[[], object] = lambda: None,
 ) -> None:
-    """Let records take effect until told to stop, or until no more are wanted.
+    """Apply records until stopped or until the source has ended.
 
-    While the store or Kafka is away, or the disk is full, it tries again, ever less often; see `Backoff`.
+    While the store or Kafka is unavailable, or the disk is full, it retries with `Backoff`.
 
     Args:
-        writer: to the shards.
-        source: of records.
-        stopped: asked between batches.
-        tally: told of each step.
-        full: asked before anything is written, counts and trims too, why the disk has no room; None if it has some.
-        watch: told all that happens.
-        between: done between batches, such as forwarding dead letters.
+        writer: writes to the shards.
+        source: provides the records.
+        stopped: checked between batches.
+        tally: counts each step.
+        full: returns why the disk is full, or None; called before every write, including counts and trims.
+        watch: receives all events of the loop.
+        between: called between batches, for instance to forward dead letters.
     """
     watch = watch or WorkerWatch()
     backoff, courier, check_room = Backoff(), _Courier(writer, source, watch), partial(_check_room, full)
@@ -204,7 +204,7 @@ def work(
         watch.stepped(step)
         if tally is not None:
             tally.add(step)
-        check_room()  # The effects of all records of a poll may take more than the room that is left.
+        check_room()  # The effects of one poll's records may need more space than is left.
 
     while not stopped():
         try:
@@ -229,7 +229,7 @@ def work(
             watch.well(source)
             backoff.reset()
         except StoreUnavailable as error:
-            log.warning("%s; asking again in %.1f s", error, wait := backoff.seconds())
+            log.warning("%s; retrying in %.1f s", error, wait := backoff.seconds())
             watch.away(str(error))
             source.wait(wait)
 
@@ -240,30 +240,30 @@ def _check_room(full: Callable[[], str | None]) -> None:
 
 
 def _is_next(writer: Writer, source: RecordSource, taken: Taken) -> bool:
-    """Tell whether the store has all that comes before these records; else read the partition again from there."""
+    """Return whether the store has all earlier records; if not, read the partition again from its resume point."""
     if writer.resume(taken.partition) >= taken.since:
         return True
-    # The store lost its end, as after a failover. What is missing comes before what is in hand.
-    log.warning("the store wants %s again from an earlier offset", taken.partition)
+    # The store lost its last writes, for instance in a failover. The missing records come before these.
+    log.warning("the store lost its last writes: reading %s again from an earlier offset", taken.partition)
     source.rewind(taken.partition)
     writer.forget()
     return False
 
 
 class _Courier:
-    """Lets deliveries between shards take effect: once for all shards, then now and then for those that are ours."""
+    """Runs deliveries between shards: once for all shards, then periodically for the shards of this worker."""
 
     def __init__(self, writer: Writer, source: RecordSource, watch: WorkerWatch) -> None:
         self._writer, self._source, self._watch = writer, source, watch
         self._swept, self._last = False, 0.0
 
     def carry(self, *, idle: bool) -> None:
-        """Deliver, if it is time; whoever is idle may."""
+        """Deliver if DELIVER_SECONDS have passed, or at once if the worker is idle."""
         if not self._swept:
             self._swept = self._deliver(None)
         elif idle or time.monotonic() - self._last >= DELIVER_SECONDS:
             ours, partitions = self._source.partitions
-            shards = {shard for one in ours for shard in self._writer.responsible(one, partitions)}
+            shards = {shard for partition in ours for shard in self._writer.responsible(partition, partitions)}
             if shards:
                 self._deliver(sorted(shards))
         else:
@@ -271,7 +271,7 @@ class _Courier:
         self._last = time.monotonic()
 
     def _deliver(self, shards: Collection[int] | None) -> bool:
-        """Deliver to shards, unless a backup holds deliveries: events go on meanwhile."""
+        """Deliver to shards; return False if a backup holds deliveries, which does not stop events."""
         try:
             self._watch.delivered(self._writer.deliver(shards))
         except DeliveryPaused:

@@ -1,6 +1,6 @@
-"""What a worker tells of itself on a port of its own: /metrics, /healthz, /readyz.
+"""Health endpoint of a worker, on a port of its own: /metrics, /healthz, /readyz.
 
-No label holds a URL or a host; partitions are few, and known beforehand.
+Labels never contain URLs or hosts, only partitions, whose number is small and fixed.
 """
 
 import logging
@@ -27,10 +27,10 @@ StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
 class Health(WorkerWatch):
-    """Counts what a worker does, and knows whether it can do it now."""
+    """Metrics and readiness of a worker."""
 
     def __init__(self) -> None:
-        """Nothing happened yet."""
+        """Start as not ready."""
         self.reason: str | None = "it starts"
         self._lag: Mapping[str, Lag] = {}
         registry = self._registry = CollectorRegistry()
@@ -70,18 +70,18 @@ class Health(WorkerWatch):
         self._events.labels(taken.partition).inc(len(taken.records))
 
     def delivered(self, entries: int) -> None:
-        """Count what was carried between shards."""
+        """Count deliveries between shards."""
         self._deliveries.inc(entries)
 
     def well(self, source: RecordSource) -> None:
-        """Be ready."""
+        """Become ready and record the lag."""
         self._lag = source.lag()
         if self.reason is not None:
             log.info("ready")
         self.reason = None
 
     def away(self, reason: str) -> None:
-        """Be not ready, and say why."""
+        """Become not ready, for the given reason."""
         self._backoffs.inc()
         self.reason = reason
 
@@ -89,8 +89,8 @@ class Health(WorkerWatch):
         """Answer a request (WSGI)."""
         path = environ.get("PATH_INFO")
         if path == "/metrics":
-            found: Iterable[bytes] = self._metrics(environ, start_response)
-            return found
+            body: Iterable[bytes] = self._metrics(environ, start_response)
+            return body
         status, text = "404 Not Found", "here are /metrics, /healthz and /readyz"
         if path == "/healthz":
             status, text = "200 OK", "ok"
@@ -103,7 +103,7 @@ class Health(WorkerWatch):
         return [text.encode() + b"\n"]
 
     def now(self) -> Iterator[Metric]:
-        """Yield what is so at this moment."""
+        """Yield the gauges with their current values."""
         build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
@@ -131,17 +131,17 @@ class _Now(Collector):
 
 class _Silent(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing of each scrape."""
+        """Do not log requests."""
 
 
 class HealthPort:
-    """Serves a worker's health beside it. Use as a context manager; `port` is the one taken."""
+    """Serves a worker's health in a thread. Use it as a context manager; `port` is the port in use."""
 
     def __init__(self, health: Health, host: str, port: int) -> None:
-        """Take the port.
+        """Bind the port.
 
         Raises:
-            SettingsError: somebody has it, or the address is not ours.
+            SettingsError: the port is in use, or the address is not local.
         """
         try:
             self._server = make_server(host, port, health.answer, handler_class=_Silent)
@@ -151,12 +151,12 @@ class HealthPort:
         self._thread = threading.Thread(target=self._server.serve_forever, name="opic-health", daemon=True)
 
     def __enter__(self) -> "HealthPort":
-        """Serve."""
+        """Start serving."""
         self._thread.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """End."""
+        """Stop serving."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

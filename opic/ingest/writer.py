@@ -1,7 +1,7 @@
-"""The writer: lets a partition's records take effect in all shards of a crawl, and carries cash between them.
+"""The writer of a crawl: routes a partition's records to the shards of their pages and delivers cash between shards.
 
-Each shard has a `ShardWriter`, which is all there is with one shard. With more, this sends each record to the shard of
-its page, brings what shards sent to others there, and decides grants. It keeps no state that the store does not have.
+Each shard has a `ShardWriter`; with one shard, this class only passes records on to it. With several, it sends each
+record to the shard of its page, delivers outbox entries and decides grants. Its state can be rebuilt from the store.
 """
 
 import logging
@@ -24,9 +24,9 @@ from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.ingest")
 
-PAUSED_SECONDS: Final = 0.02  # Between two tries to deliver while a backup holds deliveries.
-ENTRIES_A_DELIVERY: Final = 100  # Of one outbox; some kilobytes each.
-NO_CLASSES = "classes of pages want a crawl of one shard: make one with OPIC_SHARDS=1 and replay the log into it"
+PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
+ENTRIES_A_DELIVERY: Final = 100  # Per outbox; a few kilobytes each.
+NO_CLASSES = "classes of pages need a crawl of one shard: make one with OPIC_SHARDS=1 and replay the log into it"
 
 
 def _ignore(_: Step) -> None:
@@ -34,7 +34,7 @@ def _ignore(_: Step) -> None:
 
 
 class Writer:
-    """Writes to every shard. It holds nothing that the store does not: it may be killed between any two statements."""
+    """Writes to all shards. All its state can be rebuilt from the store: it may be killed at any point."""
 
     def __init__(
         self,
@@ -51,17 +51,17 @@ class Writer:
         self.forget()
 
     def forget(self) -> None:
-        """Drop all that was read of the store: one that lost its end has given ids that are other pages' by now."""
+        """Discard all cached state: after a server lost its last writes, cached ids may belong to other pages."""
         far = RemotePages(len(self.crawl))
         self.stores = [
             ShardWriter(shard, self.limits, self._retry_seconds, far, self._journal_bytes)
             for shard in self.crawl.shards
         ]
-        self._swept: set[int] = set()  # Shards whose sources were trimmed of all that was taken.
-        self._compared: dict[str, list[bytes | None]] = {}  # In which runs of the servers `_compare` looked.
+        self._swept: set[int] = set()  # Shards whose senders' outboxes were trimmed of all entries taken.
+        self._compared: dict[str, list[bytes | None]] = {}  # The servers' run ids when `_compare` last checked.
 
     def resume(self, partition: str) -> int:
-        """Return the offset from which on the partition is to be read: all below it has taken effect, durably."""
+        """Return the offset from which to read the partition: all records below it have durably taken effect."""
         if len(self.stores) == 1:
             return self.stores[0].next_offset(partition)
         runs = [store.shard.run_id for store in self.stores]
@@ -71,24 +71,24 @@ class Writer:
         return self.crawl.resume(partition)
 
     def _compare(self, partition: str) -> None:
-        """Turn a resume point back where a shard has less than what it rests on: that shard's server lost its tail.
+        """Move a resume point back if a shard has fewer records than it assumes: the shard's server lost writes.
 
-        Whoever served the partition before may be gone with what it knew. So this is done before anything of the
-        partition is taken: a record behind the lost ones would hide them.
+        The worker that read the partition before may have died, and its knowledge with it. So this check comes before
+        any record of the partition is applied: a record after the lost ones would hide the loss.
         """
         home, shards = self.crawl.home(partition), range(len(self.stores))
         with store_errors():
             rests_on = self.crawl.client.hmget(home.keys.resume, [f"{partition}@{shard}" for shard in shards])
-        # Read afterwards: unless one is lost, offsets only grow.
+        # Read after `rests_on`: offsets only grow, unless writes were lost.
         found = self.crawl.ask([["HGET", shard.keys.offsets, partition] for shard in self.crawl.shards])
         behind = {}
         for shard, wanted, offset in zip(shards, rests_on, found, strict=True):
             if int(offset or 0) < int(wanted or 0):
                 log.warning(
-                    "shard %d goes on from %s@%d, and the resume point rests on %s: its server lost its last records; "
+                    "shard %d is at %s@%d, but the resume point assumes %s: its server lost its last records; "
                     "reading them again", shard, partition, int(offset or 0), wanted.decode(),
                 )  # fmt: skip
-                behind[shard] = self.stores[shard].next_offset(partition)  # Which it knows from now on.
+                behind[shard] = self.stores[shard].next_offset(partition)  # The shard writer remembers it.
             else:
                 self.stores[shard].expect(partition, int(wanted or 0))
         if behind:
@@ -101,17 +101,17 @@ class Writer:
         on_step: Callable[[Step], object] = _ignore,
         since: int = 0,
     ) -> None:
-        """Let records of one partition take effect, each once; then move its resume point past them.
+        """Apply records of one partition, each once; then move its resume point past them.
 
         Args:
-            partition: with its source, as in "crawl.events/3".
-            records: in order of their offsets, which may have gaps.
-            on_step: told of each step.
-            since: from which offset on they were read: nothing lies between it and the first of them.
+            partition: name with its source, such as "crawl.events/3".
+            records: records in order of their offsets, which may have gaps.
+            on_step: called for each step.
+            since: offset from which they were read: there are no records between it and the first.
 
         Raises:
-            TailLost: the store wants records before `since`.
-            StoreUnavailable: the store was away in between. Read on from `resume`.
+            TailLost: the store lacks records before `since`.
+            StoreUnavailable: the store was unavailable in between. Read on from `resume`.
         """
         if len(self.stores) == 1:
             self.stores[0].apply(partition, records, on_step, since)
@@ -126,7 +126,7 @@ class Writer:
             try:
                 for shard in sorted(parts):
                     self._take(shard, parts[shard], on_step)
-            except TailLost as lost:  # The others have what comes after it, and will skip that.
+            except TailLost as lost:  # The other shards have the records after it and will skip them.
                 if self.resume(partition) > lost.offset:
                     self._move_resume(partition, lost.offset, {lost.shard: lost.offset})
                 raise
@@ -136,13 +136,13 @@ class Writer:
             self._move_resume(partition, records[-1].offset + 1, rests_on, since)
 
     def _move_resume(self, partition: str, offset: int, rests_on: Mapping[int, int], since: int | None = None) -> None:
-        """Move a resume point, onwards from `since` at least: behind that, records were not read yet.
+        """Move a resume point forward, but only if it is at least `since`: records before that were not read again.
 
         Args:
-            partition: whose.
-            offset: where to.
-            rests_on: of shards, the partition's next offset there.
-            since: None moves it back as well.
+            partition: the partition.
+            offset: the new resume point.
+            rests_on: by shard, the partition's next offset in that shard.
+            since: the minimum; None also allows moving the resume point back.
         """
         home, least = self.crawl.home(partition), -1 if since is None else since
         pairs = [number for pair in rests_on.items() for number in pair]
@@ -156,11 +156,11 @@ class Writer:
             try:
                 return self.stores[shard].take(inputs, on_step)
             except OutboxFull:
-                if not self.deliver():  # Anybody may.
+                if not self.deliver():  # Any writer may deliver to any shard.
                     raise
 
     def _route(self, partition: str, event: CheckedEvent) -> Iterable[tuple[int, CheckedEvent]]:
-        """Yield the shards that an event concerns, and what it says to each."""
+        """Yield each shard that an event concerns, with the part of the event for that shard."""
         shards = len(self.stores)
         if event.url:
             yield shard_of(host_of(event.url), shards), event
@@ -176,34 +176,34 @@ class Writer:
             yield self.crawl.home(partition).number, event
 
     def responsible(self, partition: int, partitions: int) -> list[int]:
-        """Return the shards that the reader of a partition delivers to: each shard has one such partition."""
+        """Return the shards that the reader of a partition delivers to. Each shard belongs to exactly one partition."""
         return [shard for shard in range(len(self.crawl)) if shard % partitions == partition]
 
-    # Between shards.
+    # Deliveries between shards.
 
     def deliver(self, shards: Collection[int] | None = None) -> int:
-        """Let what waits in outboxes take effect: for these shards, or for all; return how many entries did.
+        """Apply the outbox entries that wait for the given shards, or for all; return how many were applied.
 
-        Whoever reads a partition does this for `responsible(partition)`, now and then and whenever it has nothing else
-        to do; and for all shards once, at the start. Grants to all pages are decided here too, for shard 0, and are
-        counted as well: 0 means that there is nothing more to do.
+        The reader of a partition calls this for `responsible(partition)`, periodically and whenever it is idle, and
+        once at the start for all shards. With shard 0, this also decides grants to all pages and counts them: a result
+        of 0 means that there is nothing left to do.
 
         Raises:
-            StoreUnavailable: the store was away in between; nothing is lost.
-            DeliveryPaused: a backup holds deliveries for a moment.
-            StoreError: a shard lost its tail, so that what it sent and what others took do not fit.
+            StoreUnavailable: the store was unavailable in between; nothing is lost.
+            DeliveryPaused: a backup is holding deliveries for a moment.
+            StoreError: a shard lost its last writes, so that what it sent and what others took are inconsistent.
         """
         if len(self.stores) == 1:
             return 0
         wanted = range(len(self.stores)) if shards is None else shards
-        for store in self.stores:  # At those that send as well: what we know of them counts for their run.
+        for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.look()
         sent = self._sent()
         delivered = sum(self._deliver_to(to, sent) for to in wanted)
         return delivered + (self._grant() if 0 in wanted else 0)
 
     def drain(self, on_round: Callable[[], object] = lambda: None) -> None:
-        """Deliver until nothing waits in any outbox and no grant is due, whoever else delivers at the same time.
+        """Deliver until all outboxes are empty and no grant is due; other writers may deliver at the same time.
 
         Args:
             on_round: called after each round of deliveries.
@@ -221,7 +221,7 @@ class Writer:
             on_round()
 
     def _sent(self) -> list[dict[int, int]]:
-        """Return how many entries each shard sent so far, by their destination."""
+        """Return how many entries each shard sent so far, by receiving shard."""
         answers = self.crawl.ask([["HGETALL", shard.keys.sent] for shard in self.crawl.shards])
         return [{int(to): int(count) for to, count in found.items()} for found in answers]
 
@@ -232,7 +232,7 @@ class Writer:
         if news := [at for at, count in counts.items() if count != taken[source_of(at)]]:
             taken |= store.offsets(map(source_of, news), anew=True)
         for at in news:
-            if taken[source_of(at)] > counts[at]:  # Another writer was faster, or a tail was lost.
+            if taken[source_of(at)] > counts[at]:  # Another writer was faster, or a server lost its last writes.
                 self._check_order(at, to, taken[source_of(at)])
         waiting = [at for at in news if counts[at] > taken[source_of(at)]]
         inputs: list[Input] = []
@@ -244,9 +244,11 @@ class Writer:
             ])  # fmt: skip
             for at, entries in zip(waiting, found, strict=True):
                 inputs += self._inputs(at, to, taken[source_of(at)], counts[at], entries)
-                crawl.shards[at].barrier()  # An entry that its shard may yet lose would come again with other cash.
+                crawl.shards[
+                    at
+                ].barrier()  # If the shard lost an entry after it was taken, it would send other cash under its number.
             store.take(inputs)
-        # Once also what a writer took that was killed before it could trim.
+        # The first time, trim all senders: another writer may have been killed before it trimmed.
         self._trim(to, waiting if to in self._swept else counts)
         self._swept.add(to)
         self.entries_taken += len(inputs)
@@ -254,7 +256,7 @@ class Writer:
         return len(inputs)
 
     def _check_order(self, at: int, to: int, taken: int, first: int = 0) -> None:
-        """Refuse to go on where a shard has taken more than another knows to have sent, or can't get the next entry."""
+        """Raise StoreError if a shard has taken more than the sender sent, or if its next entry is gone."""
         with store_errors():
             now = int(self.crawl.client.hget(self.crawl.shards[at].keys.sent, to) or 0)
         if not first <= taken <= now:
@@ -264,10 +266,10 @@ class Writer:
             )
 
     def _inputs(self, at: int, to: int, offset: int, count: int, entries: Sequence[Any]) -> list[Input]:
-        """Return the entries of an outbox, from `offset` on, as records of the other shard's log; it sent `count`."""
+        """Return outbox entries from `offset` on as records for the receiving shard; `count` were sent in total."""
         numbers = [int(name.partition(b"-")[2]) for name, _ in entries]
         if not numbers or numbers != list(range(offset, offset + len(numbers))):
-            # Another writer took and trimmed the first ones meanwhile; or they are lost.
+            # Another writer took and trimmed the first entries meanwhile, or they are lost.
             now = self.stores[to].offsets([source_of(at)], anew=True)[source_of(at)]
             self._check_order(at, to, now, numbers[0] if numbers else count)
             return []
@@ -280,20 +282,20 @@ class Writer:
         return inputs
 
     def _trim(self, to: int, sources: Iterable[int]) -> None:
-        """Let go of entries that have taken effect."""
+        """Trim outbox entries that have taken effect."""
         names = {at: source_of(at) for at in sources}
         taken = self.stores[to].offsets(names.values())
         if not names:
             return
-        self.stores[to].shard.barrier()  # What it may yet lose, it has to get again.
+        self.stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
         self.crawl.ask([
             ["XTRIM", self.crawl.shards[at].keys.outbox(to), "MINID", f"1-{taken[name]}"] for at, name in names.items()
         ])  # fmt: skip
 
     def _grant(self) -> int:
-        """Let the virtual page pay what is due to all pages of all shards; return whether it was.
+        """Grant what the virtual page owes to all pages of all shards; return 1 if a grant was due, else 0.
 
-        The books are not of one instant; that moves the moment of a grant, not a grain.
+        The books of the shards are not read at one instant. That shifts the time of a grant, but loses no grain.
         """
         parts = self.crawl.books()
         amount = payout_due(parts, self.crawl.rules)

@@ -1,1 +1,1 @@
-"""The model: how cash moves, in plain Python and numpy, without a server. `ledger` is the specification."""
+"""The model of cash: data types and arithmetic in plain Python and numpy. `ledger` is the specification."""

@@ -1,7 +1,7 @@
-"""Cash as whole grains: how a read splits it, what a page is granted, and how wrong the estimate can be.
+"""Cash in whole grains: the split of a page's cash on a read, grants, the books, and the error bound.
 
-Everything here is integer arithmetic until the last step, the error bound. Cash is signed: a shard's virtual
-account may owe, and so may a page that is gone (it gives its grants back, its children keep what it paid).
+All arithmetic is on integers, except the last step, the error bound. Cash is signed: a shard's virtual account may be
+negative, and so may the cash of a gone page (it returns its grants, but its children keep what it paid).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,38 +14,38 @@ from opic.errors import SettingsError, StoreFull
 MILLION = 1_000_000
 MINTED_GRAINS = 1 << 62  # Genesis: the most that leaves room in an int64 for what is minted and the clock together.
 MINTED_CONTINUOUS = 1 << 46  # Under the continuous payout the clock's limit is then 65,536 rounds, not 1,024.
-GRANT_GRAINS = 1 << 21  # What one page is granted: of 2^62 grains, 2,200 times for each of 10^9 pages.
-BALANCE_LIMIT = 1 << 63  # An int64 ends here. The pool of a shard may hold more than was minted: others owe it then.
-DEBT_MAX = 1 << 61  # What the pool may owe after a change of classes; pages that become known may add to it.
+GRANT_GRAINS = 1 << 21  # The grant of one page: 2^62 grains suffice for 2,200 grants to each of 10^9 pages.
+BALANCE_LIMIT = 1 << 63  # The int64 limit. The pool of a shard may exceed the grains minted, if others are negative.
+DEBT_MAX = 1 << 61  # Maximum debt of the pool after a change of classes; pages that become known may add to it.
 CLOCK_LIMIT = 1 << 62  # The clock and total history only grow.
 ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
 DAY_US = 86_400 * MILLION
-ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is from 4 to 8 rounds old, a default window.
-GONE_DOUBLINGS_MAX = 10  # A page that keeps going away is looked at again after 1,024 days at the latest.
+ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is 4 to 8 rounds old, up to a default window.
+GONE_DOUBLINGS_MAX = 10  # A page that keeps going away can come back after 1,024 days at the latest.
 
 
 class Flag(IntEnum):
-    """Bits of the state byte that the store keeps for each page; 0 is an id that is not known yet."""
+    """Bits of a page's state byte; a state of 0 is an id that is not known yet."""
 
     KNOWN = 0x08
     OPEN = 0x10  # Read since it became known or came back: its cash is residual, not final.
     GONE = 0x20  # 404 or 410: in a class of weight 0.
     EXCLUDED = 0x40  # 401, 403, 451 or robots.txt: keeps its cash, is not offered.
-    TAGGED = 0x80  # In its class by a tag of its last event that had any, not by its URL.
+    TAGGED = 0x80  # In its class because of a tag of its last event that had tags, not because of its URL.
 
 
-CLASS_BITS = 0x07  # The page's weight class; 0 is all that is in none.
+CLASS_BITS = 0x07  # The page's weight class; class 0 holds the pages in no other class.
 CLASSES_MAX = 8
 NONE_BY_CLASS = (0,) * CLASSES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class CrawlRules:
-    """The numbers that decide how cash moves; a store is made with them and keeps them."""
+    """The rules that determine how cash moves. They are fixed when a store is created."""
 
     q: int = 150_000  # 1 - damping, in parts of a million.
     regrant_ppm: int = 10_000  # A further grant is this share of `grant`, and due below this residual; 0 = never.
-    measures_max: int = 4  # Measures kept for a page.
+    measures_max: int = 4  # Measures kept per page.
     inflow: bool = True  # Count cash that arrives by links from other registered domains.
     grant: int = GRANT_GRAINS
     minted: int = MINTED_GRAINS
@@ -53,29 +53,29 @@ class CrawlRules:
 
     @property
     def continuous(self) -> bool:
-        """Tell whether the virtual page pays out at once: `grant` and `regrant_ppm` then mean nothing."""
+        """Whether the virtual page pays out at once; `grant` and `regrant_ppm` are then not used."""
         return self.virtual == "continuous"
 
     def round_grains(self, live: int) -> int:
-        """Return what the clock advances by in a round: a grant for each live page; or all cash, if paid at once."""
+        """Return by how much the clock advances per round: a grant for each live page, or all cash if continuous."""
         return self.minted if self.continuous else self.grant * live
 
 
-# The paper's payout. All cash is always on the pages, so each round the clock gains what was minted, and 2^46 grains
-# leave it 65,536 rounds; and 2^21 grains for each of 33 million pages, which is what a grant is.
+# The paper's payout. All cash is always on the pages, so the clock advances by all minted grains per round. 2^46 grains
+# allow 65,536 rounds, and give 2^21 grains, the size of a grant, to each of 33 million pages.
 CONTINUOUS: Final = CrawlRules(minted=MINTED_CONTINUOUS, virtual="continuous")
 
 
 class Split(NamedTuple):
-    """What one read does with its cash: `share` to each link, `virtual` to the virtual page."""
+    """How one read splits its cash: `share` to each link, `virtual` to the virtual page."""
 
     share: int
     virtual: int
-    rounding: int  # Grains by which the links' sum is off the exact amount, rounded up.
+    rounding: int  # Difference of the links' sum from the exact amount, in grains, rounded up.
 
 
 def damping_ppm(damping: float) -> int:
-    """Damping as the share that leaves to the virtual page, q = 1 - d, in whole parts of a million.
+    """Return the share of the virtual page, q = 1 - damping, in whole parts per million.
 
     >>> damping_ppm(0.85)
     150000
@@ -89,17 +89,17 @@ def damping_ppm(damping: float) -> int:
 def split(cash: int, links: int, q: int) -> Split:
     """Split the cash of a page that is read.
 
-    floor(q/10^6 * cash) goes to the virtual page, the rest equally to the links, and what integer division leaves
-    over to the virtual page too. The product is taken in two parts, neither of which is more than the cash, so that
+    floor(q/10^6 * cash) goes to the virtual page, the rest in equal parts to the links, and the remainder of the
+    division also to the virtual page. The product is computed in two parts, neither of which exceeds the cash, so that
     the same formula is exact in 64-bit integers for any |cash| < 2^63, q < 10^6.
 
-    A page that owes, since a weight was cut after it had spent its grants, takes back what it gave too much: the same
-    amounts, negative.
+    A page with negative cash, because its weight was cut after it had spent its grants, takes back what it overpaid:
+    the same amounts, negative.
 
     Args:
         cash: grains.
-        links: distinct links to other pages.
-        q: 1 - damping in parts of a million.
+        links: number of distinct links to other pages.
+        q: 1 - damping in parts per million.
     Source: Abiteboul, Preda, Cobena (2003), section 2; the virtual page takes the place of the "small edges".
 
     >>> split(1_000_003, links=4, q=150_000)
@@ -113,17 +113,17 @@ def split(cash: int, links: int, q: int) -> Split:
     whole, part = divmod(cash, MILLION)
     leaving = whole * q + part * q // MILLION
     share, remainder = divmod(cash - leaving, links)
-    # A remainder outweighs the fraction that flooring `leaving` gave to the links; without one only that is off.
+    # A remainder exceeds the fraction that flooring `leaving` gave to the links; without one only that fraction counts.
     rounding = remainder if remainder else int(part * q % MILLION != 0)
     return Split(share, leaving + remainder, rounding)
 
 
-# A clock, and all that a page had spent by then: where its rate of lately is measured from.
+# A clock value and the page's total history at that time: the start of the interval for its recent rate.
 Anchor = tuple[int, int]
 
 
 def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: CrawlRules) -> tuple[Anchor, ...]:
-    """Return the anchors of a page after a read: under the continuous payout its first one, then the last two.
+    """Return the anchors of a page after a read. Under the continuous payout: the first one, later the last two.
 
     >>> roll(((70, 5), (90, 6)), 101, 9, Rules(minted=3, virtual="continuous")), roll((), 101, 9, Rules())
     (((70, 5), (90, 6)), ())
@@ -136,7 +136,7 @@ def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: CrawlRules)
 
 
 def gone_until_us(at_us: int, times_gone: int) -> int:
-    """When a link may bring a page back that went away for the `times_gone`-th time at `at_us`: a day, doubling.
+    """Return when a link may bring back a page that went away at `at_us`: after a day, doubled for each time it did.
 
     >>> gone_until_us(0, times_gone=3) == 4 * DAY_US
     True
@@ -146,29 +146,29 @@ def gone_until_us(at_us: int, times_gone: int) -> int:
 
 @dataclass(slots=True)
 class Books:
-    """The totals of a shard: each is the sum of a column, or a count that nothing else holds.
+    """The totals of a shard: each is the sum of a column, or a count that is stored nowhere else.
 
-    The step moves them by differences, `opic audit` recounts them. Counts are pages, amounts are grains. All are Python
-    integers, never NumPy's: a product of two totals may pass 2^63, as open_cash * 10^6 does.
+    The step updates them by differences; `opic audit` recounts them. Counts are pages, amounts are grains. All are
+    Python integers, never NumPy's: a product of two totals may exceed 2^63, for instance open_cash * 10^6.
     """
 
-    version: int = 0  # Steps applied. The fence: a step computed from another version is refused.
+    version: int = 0  # Number of steps applied. The fence: a step computed from another version is refused.
     clock: int = 0  # G: grains ever spent by reads.
-    taken_back: int = 0  # Grains that reads of pages that owed took back of it.
+    taken_back: int = 0  # Grains of the clock that reads of pages with negative cash took back.
     rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
-    time_us: int = 0  # Of the last record that took effect; it may run backwards.
-    pool: int = 0  # The virtual page; of many shards, this one's account with it.
-    net: int = 0  # Sent to other shards, less what came from them.
-    credit: int = 0  # All that was granted, or paid, so far to a page of class 0.
+    time_us: int = 0  # Time of the last record that took effect; it may go backwards.
+    pool: int = 0  # Cash of the virtual page; with many shards, this shard's account with it.
+    net: int = 0  # Grains sent to other shards minus grains received from them.
+    credit: int = 0  # Total granted, or paid, so far to a page of class 0.
     live: int = 0  # Known pages, not gone.
     gone: int = 0
     open: int = 0  # Live pages read since they became known or came back.
     open_cash: int = 0  # Cash on open pages: the residual, what a read could still move.
-    v_gone: int = 0  # Sum of v over gone pages: what links sent them, less what they owe.
+    v_gone: int = 0  # Sum of v over gone pages: what links sent them, minus what they owe.
     h_gone: int = 0  # Sum of total history over gone pages.
-    rounding: int = 0  # Grains by which integer division moved what links got.
-    drift_plus: int = 0  # History spent before a page showed the links it shows now,
-    drift_minus: int = 0  # and history spent along links that are no more.
+    rounding: int = 0  # Total rounding error of payments to links, in grains.
+    drift_plus: int = 0  # History spent before pages had their current links.
+    drift_minus: int = 0  # History spent along links that no longer exist.
     reads: int = 0
     failures: int = 0
     departures: int = 0
@@ -177,11 +177,11 @@ class Books:
     links: int = 0
     bad_links: int = 0
     dead_letters: int = 0
-    repeats: int = 0  # Records of calls with an Idempotency-Key that had taken effect before.
-    cuts: int = 0  # Times that a page's or a class's weight fell. From the first on, a page may owe.
-    # By class; of class 0 all are 0: it has weight 1, and the pages that the others don't have.
-    extra: tuple[int, ...] = NONE_BY_CLASS  # By how much its weight differs from 1, in parts of a million.
-    known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, gone ones too.
+    repeats: int = 0  # Records of calls with an Idempotency-Key that had already taken effect.
+    cuts: int = 0  # How often the weight of a page or a class fell. If not 0, pages may have negative cash.
+    # By class; 0 for class 0, which has weight 1 and the pages that are in no other class.
+    extra: tuple[int, ...] = NONE_BY_CLASS  # Weight minus 1, in parts per million.
+    known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, including gone ones.
     live_by: tuple[int, ...] = NONE_BY_CLASS
     open_by: tuple[int, ...] = NONE_BY_CLASS
 
@@ -189,18 +189,18 @@ class Books:
     def genesis(cls, rules: CrawlRules, shard: int = 0) -> "Books":
         """Return the books before the first record: all grains on the virtual page, one grant promised to each page.
 
-        Of many shards the first one has the grains; the accounts of the others with the virtual page may owe.
+        With many shards, the first one has the grains; the others' accounts with the virtual page may be negative.
         """
         return cls(pool=0 if shard else rules.minted, credit=0 if rules.continuous else rules.grant)
 
     @classmethod
     def merged(cls, parts: Sequence["Books"], rules: CrawlRules) -> "Books":
-        """Return the books of a crawl from those of its shards; of one shard they are its own.
+        """Return the books of a crawl, given those of its shards.
 
-        Counts and amounts are sums. The credit is the largest: a grant reaches shards one after the other. The time is
-        the latest. Each shard counts rounds of its own pages: under grants they are averaged by live pages, under the
-        continuous payout, where each counts its share of all cash, summed. Weights of classes are those of the first
-        shard, since a crawl of many shards has none.
+        Counts and amounts are sums. The credit is the largest, because a grant reaches the shards one after the other.
+        The time is the latest. Each shard counts rounds of its own pages: with grants, they are averaged, weighted by
+        live pages; with the continuous payout, where each shard counts its share of all cash, they are summed. Class
+        weights are those of the first shard, since a crawl of many shards has none.
         """
         if len(parts) == 1:
             return parts[0]
@@ -212,16 +212,16 @@ class Books:
             books.rounds = sum(part.rounds * part.live for part in parts) // max(books.live, 1)
         return books
 
-    # Classes of pages. What a page of a class was granted in all follows from `credit` and the weight, so that no grant
-    # and no change of a weight touches a page: its cash moves by the difference, and the pool pays or receives that.
+    # Classes of pages. The total granted to a page follows from `credit` and the weight of its class. So neither a
+    # grant nor a change of weight touches a page: its cash changes by the difference, which the pool pays or receives.
 
     @property
     def weighted(self) -> bool:
-        """Tell whether the weight of any class differs from 1."""
+        """Whether the weight of any class differs from 1."""
         return self.extra != NONE_BY_CLASS
 
     def credit_of(self, slot: int) -> int:
-        """Return all that was granted so far to a live page of a class."""
+        """Return the total granted so far to a live page of a class."""
         return by_weight(self.credit, self.extra[slot])
 
     def credits(self) -> list[int]:
@@ -229,7 +229,7 @@ class Books:
         return [self.credit_of(slot) for slot in range(CLASSES_MAX)] if self.weighted else [self.credit] * CLASSES_MAX
 
     def count(self, slot: int, *, known: int = 0, live: int = 0, opened: int = 0) -> None:
-        """Count pages of a class that become known, live or read, or negative ones that are no longer."""
+        """Add to the counts of known, live and open pages of a class; negative numbers subtract."""
         self.live += live
         self.open += opened
         if slot:
@@ -246,11 +246,11 @@ class Books:
         return self.open_by[slot] if slot else self.open - sum(self.open_by)
 
     def has_room(self, grains: int) -> bool:
-        """Tell whether the pool may pay so much for a change of classes: half of what it may ever owe is for pages."""
+        """Return whether the pool may pay this for a change of classes. Half of its possible debt is kept for pages."""
         return grains <= 0 or self.pool - grains > -DEBT_MAX
 
     def reclass(self, old: int, new: int, *, live: bool, opened: bool) -> bool:
-        """Move a page to another class; False if the pool has no room for what it gets."""
+        """Move a page to another class; return False if the pool can't pay for it."""
         more = self.credit_of(new) - self.credit_of(old) if live else 0
         if not self.has_room(more):
             return False
@@ -262,7 +262,7 @@ class Books:
         return True
 
     def reweigh(self, extra: Sequence[int]) -> bool:
-        """Change weights for all pages of each class at once; False if the pool has no room for what they get."""
+        """Change the weights of all classes; return False if the pool can't pay for it."""
         before, old = self.credits(), self.extra
         self.extra = tuple(extra)
         more, more_open = self._difference(before)
@@ -275,7 +275,7 @@ class Books:
         return True
 
     def _difference(self, before: Sequence[int]) -> tuple[int, int]:
-        """Return what live pages, and open ones among them, have now more than they had by those credits."""
+        """Return by how much the cash of live pages, and of open pages, has grown since the credits were `before`."""
         rises = [b - a for a, b in zip(before, self.credits(), strict=True)]
         return (
             sum(rise * self.live_of(slot) for slot, rise in enumerate(rises)),
@@ -292,19 +292,19 @@ class Books:
         return self.settled(minted) + self.open_cash
 
     def pay(self, rules: CrawlRules) -> None:
-        """Let the virtual page pay what is due after a record."""
+        """Pay what is due to all live pages after a record."""
         if amount := self.due(rules):
             self.grant_all(amount)
 
     def due(self, rules: CrawlRules) -> int:
-        """Return what every live page is to be paid now: all there is, or a further grant once the last drained."""
+        """Return the amount due to each live page: its part of the pool, or a further grant once the last drained."""
         if rules.continuous:
-            # Of many shards it may owe for a while: pages that became known while a payout was under way had it too.
+            # With many shards the pool may be negative for a while, if pages became known during a payout.
             return max(self.pool, 0) // self.live if self.live else 0
         return self.grant_due(rules.regrant_ppm, rules.grant)
 
     def grant_all(self, amount: int) -> None:
-        """Let the virtual page pay so much to every live page."""
+        """Pay `amount` grains from the virtual page to every live page."""
         before = self.credits() if self.weighted else []
         self.credit += amount
         more, more_open = self._difference(before) if before else (amount * self.live, amount * self.open)
@@ -312,12 +312,13 @@ class Books:
         self.open_cash += more_open
 
     def grant_due(self, regrant_ppm: int, grant: int) -> int:
-        """Grains that every live page is to be granted now: 0, or `regrant` of a grant.
+        """Return the grains to grant to every live page now: 0, or the share `regrant_ppm` of a grant.
 
-        Due when the cash on open pages is below `regrant` of one grant, by weight, for each of them. Of one grant, not
-        of all that they were ever granted: that share grows with each further grant, and granted credit would grow
-        exponentially with the reads, not linearly. Cash on pages that were never read holds nothing back (most pages of
-        a crawl never are), and a pool that could not pay waits. So do pages that owe: what they take back comes first.
+        A grant is due when the cash on open pages has fallen below `regrant_ppm` of one grant for each of them,
+        weighted. It is a share of one grant, not of all grants so far: that share would grow with each further grant,
+        so that the credit would grow exponentially with the reads, not linearly. Cash on pages that were never read
+        does not delay a grant (most pages of a crawl are never read). A grant waits while the pool can't pay it, and
+        while pages owe: what they take back comes first.
         """
         if not regrant_ppm or not self.open:
             return 0
@@ -333,11 +334,11 @@ class Books:
         return amount if cost <= self.pool else 0
 
     def sweeps_left(self, rules: CrawlRules) -> float | None:
-        """Forecast how often all read pages can be read again before the pool is dry or the clock at its limit.
+        """Forecast how often all read pages can be read again before the pool is empty or the clock is at its limit.
 
-        A sweep is as many reads as there are open pages. Each is taken to move the clock, and to call for further
-        grants, as the reads so far did on average. What reads give back to the pool is not counted, and the first reads
-        of pages, which spend most, are: so it errs towards too few. None before the clock has moved.
+        A sweep is as many reads as there are open pages. The forecast assumes that reads move the clock and cause
+        grants as they did on average so far. It ignores what reads return to the pool and includes the first reads of
+        pages, which spend most, so it errs on the low side. None before the clock has moved.
 
         >>> Books(clock=1 << 61, pool=1 << 61, credit=3 << 21, live=1_000, open=500, reads=50_000).sweeps_left(Rules())
         100.0
@@ -386,12 +387,12 @@ class Books:
         return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
 
     def misplace(self, plus: int, minus: int) -> None:
-        """Count history that was spent along other links than a page shows now. Past CLOCK_LIMIT it says nothing."""
+        """Count history spent along links other than a page's current ones. It saturates at CLOCK_LIMIT."""
         self.drift_plus = min(self.drift_plus + abs(plus), CLOCK_LIMIT)
         self.drift_minus = min(self.drift_minus + abs(minus), CLOCK_LIMIT)
 
     def flat(self) -> dict[str, int]:
-        """Return all of it as numbers by name, as a store keeps them; those by class are left out where they are 0."""
+        """Return the books as numbers by name, as stored; zeros of classes are omitted."""
         found: dict[str, int] = {name: getattr(self, name) for name in SCALARS}
         for name in BY_CLASS:
             found |= {f"{name}_{slot}": n for slot, n in enumerate(getattr(self, name)) if n}
@@ -399,7 +400,7 @@ class Books:
 
     @classmethod
     def unflat(cls, numbers: Mapping[str, int]) -> "Books":
-        """Read what `flat` gave; what is missing is 0."""
+        """Create books from the output of `flat`; missing numbers are 0."""
         books = cls()
         for name in SCALARS:
             setattr(books, name, numbers.get(name, 0))
@@ -409,7 +410,7 @@ class Books:
         return books
 
     def check(self, minted: int = 0) -> None:
-        """Refuse, before anything is written, totals that a 64-bit integer no longer holds.
+        """Raise an error, before anything is written, if a total no longer fits a 64-bit integer.
 
         Args:
             minted: at genesis, in this shard: then history and cash of all pages are checked to fit one, too, and so
@@ -433,7 +434,7 @@ class Books:
 
 
 def by_weight(grains: int, extra: int) -> int:
-    """Return what grains for a page of weight 1 are for one whose weight differs by `extra` parts of a million.
+    """Scale an amount for a page of weight 1 to a page whose weight is 1 plus `extra` parts per million.
 
     >>> by_weight(1_000, 500_000), by_weight(1_000, -999_999)
     (1500, 0)
@@ -442,9 +443,9 @@ def by_weight(grains: int, extra: int) -> int:
 
 
 def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
-    """Return what every live page of a crawl of many shards is to be paid now, in grains; 0 if nothing is due.
+    """Return the grains due to every live page of a crawl of many shards; 0 if nothing is due.
 
-    The last payout has to reach every shard first, and what is in flight between them counts as not spent yet.
+    Nothing is due until the last payout has reached every shard. Cash in flight between shards counts as not spent yet.
     """
     if len({books.credit for books in parts}) > 1:
         return 0
@@ -454,7 +455,7 @@ def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
 
 
 def grants_due_of(parts: Sequence[Books]) -> int:
-    """Return the grains that live pages lack of a grant that reached other shards before theirs."""
+    """Return the grains still missing on live pages whose shard a grant has not reached yet."""
     credit = max(part.credit for part in parts)
     return sum((credit - part.credit) * part.live for part in parts)
 

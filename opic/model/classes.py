@@ -1,11 +1,11 @@
-"""Weight classes: which pages the virtual page grants more, or less, than others.
+"""Weight classes: groups of pages that receive larger or smaller grants than others.
 
-A class has a name, a weight and what belongs to it, by URL or by a tag of a crawl event. A page is in the first class
-that it matches, in the order of their definition, else in class 0 with weight 1. Nothing is evaluated: hosts,
-prefixes, parts of URLs and tags are compared as they stand.
+A class has a name, a weight and patterns that match URLs or tags of crawl events. A page is in the first class that it
+matches, in the order of definition, else in class 0 with weight 1. Nothing is evaluated: hosts, prefixes, parts of URLs
+and tags are compared literally.
 
-Each class has a slot, 1 to 7, which is the number in a page's state byte. A name keeps its slot as long as it is
-defined; one that is no more leaves a slot that is given anew once no page is in it.
+Each class has a slot, 1 to 7, which is the number in a page's state byte. A name keeps its slot while it is defined.
+The slot of a removed class is reused once no page is in it.
 """
 
 import json
@@ -57,7 +57,7 @@ def check_classes(given: object) -> tuple[WeightClass, ...]:
     """Check definitions as they come from JSON or TOML, in their order.
 
     Raises:
-        BadInput: something can't be taken; it names the class, the value and the limit.
+        BadInput: a definition is invalid; the message names the class, the value and the limit.
 
     >>> check_classes([{"name": "news", "weight": 2, "hosts": ["News.Example"]}])
     (PageClass(name='news', weight=2000000, hosts=('news.example',), urls=(), contains=(), tags=()),)
@@ -166,7 +166,7 @@ class _Matcher:
         self.urls, self.lengths = set(of.urls), sorted({len(url) for url in of.urls})
 
     def has_url(self, url: str, hosts: Sequence[str]) -> bool:
-        """Tell whether a URL belongs here, given its host and all that this lies below."""
+        """Return whether a URL belongs to the class; `hosts` are its host and all parent domains."""
         if self.hosts and not self.hosts.isdisjoint(hosts):
             return True
         if self.lengths and any(url[:length] in self.urls for length in self.lengths):
@@ -193,7 +193,7 @@ class WeightClasses:
     __hash__ = None  # type: ignore[assignment]
 
     def slot_of(self, url: str, tags: Collection[str] = ()) -> tuple[int, bool]:
-        """Return the slot of a canonical URL, and whether it is there by a tag alone."""
+        """Return the slot of a canonical URL, and whether only a tag put it there."""
         labels = host_of(url).split(".")
         hosts = [".".join(labels[i:]) for i in range(len(labels))]
         for matcher in self._matchers:
@@ -204,15 +204,15 @@ class WeightClasses:
         return 0, False
 
     def has_tags(self, slot: int) -> bool:
-        """Tell whether the class in a slot is still defined, and still has tags."""
+        """Return whether the class in a slot is still defined and has tags."""
         return any(matcher.slot == slot and bool(matcher.tags) for matcher in self._matchers)
 
     def redefined(self, definitions: Sequence[WeightClass], known_by: Sequence[int]) -> "WeightClasses":
-        """Return other definitions, placed: names that are defined now keep their slots.
+        """Return new definitions with slots; names that are already defined keep theirs.
 
         Args:
-            definitions: all that are to be.
-            known_by: pages by slot; where there are any, and no name, the slot is not free.
+            definitions: all new definitions.
+            known_by: number of pages by slot; a slot with pages is not free.
 
         Raises:
             Refused: no slot is free for a new name.
@@ -240,13 +240,13 @@ class WeightClasses:
         return tuple(extra)
 
     def pack(self) -> bytes:
-        """Write them for the store."""
+        """Serialise the classes for the store."""
         packed: bytes = msgpack.packb([(slot, asdict(one)) for slot, one in self.placed])
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> "WeightClasses":
-        """Read what `pack` wrote; nothing is no classes."""
+        """Deserialise classes packed by `pack`; empty bytes mean no classes."""
         return cls([(slot, _unpacked(one)) for slot, one in msgpack.unpackb(packed)] if packed else ())
 
 

@@ -1,15 +1,15 @@
-"""One clock for a crawl of many shards, from the clocks of its shards.
+"""Crawl clock: combines the clocks of a crawl's shards into one.
 
-Window policies count on one time axis, the grains spent by reads of all pages. Each shard counts only those of its own
-pages, so clocks of two shards can't be compared. What they share is time: each shard keeps a series of (time, rounds,
-clock), a line through which says where its clock stood at any time. The sum of these lines is the crawl's clock. A
-moment of a shard, given by its clock, is a time; and that is a moment of the crawl.
+Window policies use one time axis, the grains spent by reads of all pages. Each shard counts only the reads of its own
+pages, so the clocks of two shards can't be compared. But they share real time: each shard keeps a series of (time,
+rounds, clock), and interpolation between its entries gives the shard's clock at any time. The sum over the shards is
+the crawl's clock. A clock value of a shard is translated to a time, and the time to the crawl's clock.
 
-Between two entries of a series a clock is taken to move evenly. So a translated clock is off by what other shards moved
-within an hour, or while the shard took a quarter of a round, whichever was sooner: little beside a window of rounds.
-Where times say nothing, all being the same, the shards are taken to have moved in step; so they are before the oldest
-entry that was kept of some shard, where nothing is known. The axis has as many knots as a series has entries at most,
-ENTRIES_MAX. With 16 shards that have all of these it takes a tenth of a second.
+Clocks are interpolated linearly between two entries. So the error of a translated clock is what other shards moved
+within an hour, or while the shard took a quarter of a round, whichever is shorter: little compared to a window of
+rounds. If all times are equal, the shards are assumed to have moved in step; so they are before the oldest entry kept
+of some shard, where nothing is known. The axis has at most ENTRIES_MAX knots, as many as a series has entries. With 16
+full series this takes 0.1 s.
 """
 
 from collections.abc import Sequence

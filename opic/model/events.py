@@ -1,7 +1,7 @@
-"""The crawl event: its shape, its limits, and what one asks of the ledger.
+"""Crawl events: format, limits, decoding and validation.
 
-An event comes as JSON or as MessagePack (the first byte tells). Whatever can't be taken is refused whole, with a
-reason; only a bad link inside a good event is dropped, and counted.
+An event is JSON or MessagePack; the first byte tells which. An invalid event is refused as a whole, with a reason. Only
+an invalid link of a valid event is dropped and counted.
 """
 
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as 
 
 
 class Outcome(StrEnum):
-    """What became of a record of the log."""
+    """The kind of effect that a record of the log has."""
 
     READ = "read"
     FAILED = "failed"
@@ -46,7 +46,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """What one event may ask of us; settings, named in the refusal."""
+    """Limits of one event; they are settings, which the refusal names."""
 
     links_max: int = LINKS_MAX
     url_bytes_max: int = URL_BYTES_MAX

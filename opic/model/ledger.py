@@ -1,21 +1,21 @@
-"""The model: how cash moves, in plain Python. Read it as the specification of the store.
+"""The ledger: the specification of how cash moves, in plain Python.
 
-It keeps every page in a dict and decides one record at a time. The store (`opic.store`) does the same in columns and
-batches; fed the same log, both end in the same state to the bit, whatever the batches were (tests/properties).
+It keeps every page in a dict and processes one record at a time. `opic.replica.batch` does the same in columns and
+batches. Given the same log, both end in exactly the same state, however records are batched (tests/properties).
 
-The way cash takes: genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives all
-that was granted so far (`credit`). A read takes a page's whole cash, gives d of it to its links in equal shares and
-the rest to the virtual page. When the cash on read pages has drained below a share of one grant for each, every page is
-granted that share more. A page that goes away gives its grants back. Nothing ever mints or burns again.
+Cash moves as follows. Genesis mints M grains for the virtual page (`books.pool`). A page that becomes known receives
+all that was granted so far (`credit`). A read takes a page's whole cash, gives the share d of it to its links in equal
+parts and the rest to the virtual page. When the cash on read pages falls below a share of one grant for each of them,
+every page is granted that share. A page that goes away returns its grants. After genesis, no grain is created or lost.
 
-Classes of pages may have weights: a page of a class with weight w receives w times each grant. Where a page's weight
-falls after it spent its grants it owes, and its next read takes back what it gave too much.
+Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls
+after it spent its grants, its cash is negative, and its next read takes back what it overpaid.
 
-Of many shards each has its own ledger. What a read pays to a page elsewhere is put into an outbox, and is a record of
-the other shard's log. The shards' accounts with the virtual page add up to it; grants are decided in shard 0.
+With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
+record of the other shard's log. The shards' accounts with the virtual page add up to its cash. Shard 0 decides grants.
 
-Under the continuous payout (the paper's) the virtual page pays all it has to all live pages, after every record. A page
-that becomes known starts with nothing, and one that goes away gives all it has to the virtual page.
+With the continuous payout (the paper's), the virtual page pays all it has to all live pages after every record. A page
+that becomes known starts with nothing, and a page that goes away gives all its cash to the virtual page.
 """
 
 from collections import deque
@@ -55,7 +55,7 @@ class PageMeasure:
 
 @dataclass(slots=True)
 class LedgerPage:
-    """A page's columns. Its cash is `v` and the credit of its class, or `v` alone while it is gone."""
+    """A page's columns. Its cash is `v` plus the credit of its class; for a gone page, only `v`."""
 
     url: str
     id: int
@@ -135,7 +135,7 @@ class Ledger:
         return self._next_offset.get(partition, 0)
 
     def apply(self, partition: str, records: Sequence[Record]) -> None:
-        """Let records take effect, each once: those below `next_offset` are redeliveries and do nothing."""
+        """Apply records, each once. Records below `next_offset` are redeliveries and are skipped."""
         for record in records:
             if record.offset < self.next_offset(partition):
                 continue
@@ -152,7 +152,7 @@ class Ledger:
             self._next_offset[partition] = record.offset + 1
 
     def _repeats(self, record: Record) -> bool:
-        """Tell whether a record of a call took effect before, within a day of record time; remember it."""
+        """Return whether the same call already took effect within a day of record time; otherwise remember it."""
         last = self._seen.get(record.call)
         if not record.call or (last is not None and record.time_us - last < DAY_US):
             return last is not None
@@ -160,13 +160,13 @@ class Ledger:
         return False
 
     def take(self, to: int) -> Transfer:
-        """Return what waits for another shard, and let it go: the next record of its partition for us."""
+        """Remove and return the transfer that waits for another shard: the next record of our partition there."""
         found, self.outbox[to] = Transfer.of(self.books.time_us, self.grants[to], self.outbox[to]), {}
         self.grants[to] = 0
         return found
 
     def cash(self, page: LedgerPage) -> int:
-        """Return what the page holds, in grains; negative where its weight was cut, or it is gone, if it owes."""
+        """Return the page's cash in grains. It may be negative if the page's weight was cut or the page is gone."""
         return page.v + self._credit(page)
 
     def audit(self) -> BooksAudit:
@@ -238,14 +238,14 @@ class Ledger:
 
         cash = self.cash(page)
         digest = links_digest([*(child.id for child in children), *map(far_number, far)])
-        # What a page owes it takes back from those whom it gave; with other links than before, from the virtual page.
+        # A page with negative cash takes it back from its links; if these have changed, from the virtual page.
         gives = cash >= 0 or (page.has(Flag.OPEN) and digest == page.digest)
         share = split(cash, count if gives else 0, self.rules.q)
         if page.has(Flag.OPEN):
             if digest != page.digest:
                 books.misplace(page.spent if digest else 0, page.spent if page.digest else 0)
             books.open_cash -= cash
-        else:  # What it spent before it went away, its new links never saw.
+        else:  # Its current links did not receive what it spent before it went away.
             books.misplace(page.spent if digest else 0, 0)
             books.count(page.slot, opened=1)
         page.state = (page.state | Flag.OPEN) & ~Flag.EXCLUDED
@@ -303,7 +303,7 @@ class Ledger:
         self.outbox[shard_of(host_of(url), self.shards)].setdefault(url, Deposit()).add(grains, inflow, at_us)
 
     def _receive(self, transfer: Transfer) -> None:
-        """Let what another shard sent arrive: first its grants, then its deposits, which make pages known."""
+        """Process a transfer from another shard: first its grants, then its deposits, which make pages known."""
         self.books.grant_all(transfer.grant)
         columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist())
         for url, grains, inflow, at_us in zip(transfer.urls, *columns, strict=True):
@@ -314,7 +314,7 @@ class Ledger:
             self._deposit(page, grains, inflow)
 
     def _deposit(self, page: LedgerPage, grains: int, inflow: int) -> None:
-        """Let cash arrive. A page that is gone keeps what links send it, and has it when it comes back."""
+        """Add cash to a page. A gone page keeps what links send it and has it when it comes back."""
         page.v += grains
         if page.has(Flag.OPEN):
             self.books.open_cash += grains
@@ -322,7 +322,7 @@ class Ledger:
             self.books.v_gone += grains
         page.inflow += inflow
 
-    # Pages: known, gone, back. Under grants `v` is left alone; the class changes, and with it the credit.
+    # Changes of a page's state: known, gone, back. With grants, `v` does not change; the page's credit does.
 
     def _credit(self, page: LedgerPage) -> int:
         return 0 if page.has(Flag.GONE) else self.books.credit_of(page.slot)
@@ -337,7 +337,7 @@ class Ledger:
         return page
 
     def _admit(self, page: LedgerPage) -> None:
-        """Count a page as live. Under grants it holds all that was granted so far, else what it had, which is `v`."""
+        """Count a page as live. With grants, its cash includes all that was granted so far; otherwise it is `v`."""
         self.books.count(page.slot, live=1)
         if self.rules.continuous:
             page.v -= self.books.credit
@@ -377,10 +377,10 @@ class Ledger:
         books.h_gone -= page.spent
         self._admit(page)
 
-    # Classes. `v` is left alone here too: the page's cash moves by the difference of the credits.
+    # Classes. `v` does not change here either: the page's cash changes by the difference of the credits.
 
     def _define(self, event: CheckedEvent) -> None:
-        """Let other definitions take effect: weights at once, for pages known already as they are classified anew."""
+        """Apply new definitions. Weights apply at once; known pages change class when they are classified again."""
         try:
             if self.rules.continuous:
                 raise BadInput(NO_WEIGHTS)

@@ -1,7 +1,7 @@
-"""What one shard sends to another: grants for all pages, and deposits for some, named by URL.
+"""Transfers between shards: grants for all pages of a shard, and deposits for single pages, named by URL.
 
-A read in one shard pays pages in others. Its step writes what it sends into an outbox beside its own columns, and the
-other shard takes that as a record of its log (docs/decisions/0009). Deposits of a step to the same page are one.
+A read in one shard pays pages in others. Its step writes the transfer to an outbox in the same call as its own effect,
+and the other shard takes it as a record of its log (docs/decisions/0009). Deposits of a step to one page are combined.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,14 +26,14 @@ NO_NUMBERS: Final = np.empty(0, np.int64)
 
 @dataclass(slots=True)
 class Deposit:
-    """What a page in another shard is to receive."""
+    """A deposit for a page in another shard."""
 
     grains: int = 0
     inflow: int = 0  # How much of it came by links from another registered domain.
     at_us: int = 0  # When the page that links to it was fetched; the latest, if several do.
 
     def add(self, grains: int, inflow: int, at_us: int) -> None:
-        """Add what another link brings."""
+        """Add the deposit of another link."""
         self.grains += grains
         self.inflow += inflow
         self.at_us = max(self.at_us, at_us)
@@ -52,22 +52,22 @@ class Transfer:
 
     @classmethod
     def of(cls, time_us: int, grant: int, deposits: Mapping[str, Deposit]) -> "Transfer":
-        """Make one of deposits by URL."""
+        """Create a transfer from deposits by URL."""
         rows = np.array([(d.grains, d.inflow, d.at_us) for d in deposits.values()], np.int64).reshape(-1, 3)
         return cls(time_us, grant, tuple(deposits), *rows.T)
 
     def pack(self) -> bytes:
-        """Write it for an outbox: some 15 bytes a deposit."""
+        """Serialise the transfer for an outbox: about 15 bytes per deposit."""
         numbers = [column.astype("<i8").tobytes() for column in (self.grains, self.inflow, self.at_us)]
         packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers])
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Transfer":
-        """Read what `pack` wrote.
+        """Deserialise a transfer packed by `pack`.
 
         Raises:
-            StoreError: it is something else.
+            StoreError: the bytes are not a transfer.
         """
         try:
             unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
@@ -79,7 +79,7 @@ class Transfer:
 
 
 def source_of(shard: int) -> str:
-    """Return the name of the partition whose records are what a shard sent. No partition of a topic has a colon."""
+    """Return the name of the partition of what a shard sent. Partitions of topics have no colon in their names."""
     return f"shard:{shard}"
 
 
@@ -87,11 +87,11 @@ GRANTS: Final = "grants:all"  # The partition whose records are grants to all pa
 
 
 def is_own(partition: str) -> bool:
-    """Tell whether we wrote a partition's records ourselves: only those may move cash as they please."""
+    """Return whether a partition's records are written by the store itself: only these may contain cash."""
     return ":" in partition
 
 
 def far_number(url: str) -> int:
-    """Return the number that stands for a page of another shard in a digest of links: over every id, under 2^63."""
+    """Return the number of a page of another shard for digests of links: above every id, below 2^63."""
     digest = blake2b(url.encode(), digest_size=NUMBER_BYTES).digest()
     return int.from_bytes(digest, "little") >> 2 | 1 << 62

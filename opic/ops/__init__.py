@@ -1,1 +1,1 @@
-"""What is done to a whole crawl: backup and restore."""
+"""Operations on a whole crawl: backup, restore, replay, diagnosis."""

@@ -1,18 +1,19 @@
-"""A backup: a copy of all shards of a crawl, of one state, made while events go on taking effect.
+"""Online backup: a consistent copy of all shards of a crawl, made while events continue to take effect.
 
-Each shard's journal is copied from its first record on and then followed, while its blocks are copied one after the
-other; so each block has, with the records that follow it, the state of the moment at which the copy ends. That moment
-is the same for all shards: deliveries between them are held (see `hold` in journal.lua) while the head of each is read,
-with the offsets and counters that belong to it, and what waits in its outboxes. That takes milliseconds; only
-deliveries wait, and if the backup dies, the hold ends by itself.
+The journal of each shard is copied from its first record on and then followed, while its blocks are copied one after
+the other. So each block, together with the records after it, gives the state at the end of the copy. The end is
+consistent over all shards: deliveries between shards are held (see `hold` in journal.lua) while the head of each shard
+is read, with its offsets and counters and the entries that wait in its outboxes. This takes milliseconds; only
+deliveries wait, and if the backup process dies, the hold expires.
 
-What the order of reading is for:
-    journal before blocks          a journal that was trimmed under the copy shows a gap: the shard is copied again
-    seen after the journal's begin what is added later is in the records
+Reasons for the order of reads:
+    journal before blocks          if the journal is trimmed during the copy, there is a gap: the shard is copied again
+    seen after the journal's start entries added later are in the records
     resume points before the heads no shard is behind a resume point
-    the log with its trim held     all is there from its resume point on
+    the log with its trim held     the log is complete from its resume point on
 
-The copy is put together and recounted from the files alone before it gets a manifest: a backup without one is none.
+The copy is loaded and recounted from the files alone before the manifest is written. Without a manifest, a directory is
+not a backup.
 """
 
 import logging
@@ -152,7 +153,7 @@ def _end(crawl: Crawl, copies: Sequence["ShardCopy"], pool: ThreadPoolExecutor) 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """What was read of a shard in one transaction: the copy ends there."""
+    """The state of a shard at which its copy ends, read in one transaction."""
 
     head: Head
     hashes: Mapping[str, Mapping[bytes, bytes]]
@@ -162,11 +163,11 @@ class End:
 
 
 class _Gap(Exception):
-    """The store let go of what was to be copied next, or is on another branch: copy it again from its begin."""
+    """The store trimmed what was to be copied next, or has another history: copy the shard again from the start."""
 
 
 class ShardCopy:
-    """One shard's files while they are written. One thread at a time."""
+    """Writes the backup files of one shard. Not thread-safe."""
 
     def __init__(self, crawl: Crawl, shard: Shard, directory: Path, backup_id: str) -> None:
         """Begin with empty files."""
@@ -380,7 +381,7 @@ class ShardCopy:
 
 
 class Hold:
-    """Holds deliveries and trims of the log; events go on taking effect. It ends by itself after HOLD_SECONDS."""
+    """Holds deliveries and trims of the log, but not events. The hold expires after HOLD_SECONDS unless renewed."""
 
     def __init__(self, crawl: Crawl) -> None:
         """Hold nothing yet."""

@@ -1,6 +1,7 @@
-"""The check of a backup: each shard is put together from the files alone, recounted, and compared with the others.
+"""Backup verification: loads each shard from the files alone, recounts its books, and compares it with the others.
 
-It is done before a backup gets its manifest, and before a restore writes anything. One shard at a time is in memory.
+It runs before a backup's manifest is written and before a restore writes anything. Only one shard at a time is in
+memory.
 """
 
 from collections.abc import Mapping, Sequence

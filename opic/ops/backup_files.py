@@ -1,4 +1,4 @@
-"""The files of a backup: how they are written, read and checked.
+"""Backup file format: writes, reads and checks the files of a backup.
 
 A backup is a directory: `manifest.json`, and for each shard these, each a zstd-compressed stream of MessagePack values:
 

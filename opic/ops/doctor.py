@@ -1,7 +1,7 @@
-"""What `opic doctor` looks at: the settings, Kafka, the data directory, the store; and what to do about each.
+"""Diagnostics of `opic doctor`: checks the settings, Kafka, the data directory and the store, and gives advice.
 
-Nothing is changed but that the store gets the function library, as by every question. No store is started: where the
-embedded service does not run, its store is not looked into.
+It changes nothing, except that it loads the function library into the store, as every query does. It starts no store:
+if the embedded service does not run, its store is not checked.
 """
 
 import os

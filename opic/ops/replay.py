@@ -1,8 +1,8 @@
-"""Recorded crawls, and crawls of recorded graphs, fed to the service as a crawler would.
+"""Replay: feeds recorded crawls, and simulated crawls of recorded graphs, to the service as a crawler would.
 
-The crawl events of a file go to the log one by one, each as it is: what can't be taken becomes a dead letter there,
-like an event that came over the wire. A graph is crawled in simulation: a strategy picks pages, and each read becomes
-an event with the links that the graph gives that page.
+The crawl events of a file are appended to the log unchanged, one by one: an invalid event becomes a dead letter, like
+an event received over the network. For a graph, the crawl is simulated: a strategy picks pages, and each read becomes
+an event with the links of that page in the graph.
 """
 
 import gzip

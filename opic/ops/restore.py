@@ -1,9 +1,9 @@
-"""A restore: a backup put into a store that has no such crawl, whole or not at all.
+"""Restore of a backup into a store that has no crawl of that name, completely or not at all.
 
-Nothing is written before the whole backup was read and recounted. While it is written, nobody can open the crawl (its
-meta says `restoring`), and whoever had it open is refused: each head is one that no record has. Each shard then gets a
-record of its own at the end of its journal, with a random token: so a reader or a writer that stood at a record of the
-same number on another branch sees another digest, and loads again.
+Nothing is written before the whole backup has been read and recounted. During the restore the crawl can't be opened
+(its meta has `restoring`), and processes that have it open are refused: each head is set to one that no record has. At
+the end, a record with a random token is appended to each journal. So a reader or writer that was at the same LSN of
+another history sees a different digest and loads again.
 """
 
 import secrets

@@ -1,1 +1,1 @@
-"""What may be asked about pages, hosts and domains, answered from replicas."""
+"""Queries about pages, hosts and domains (importance, top, history, explain, inflow), answered from replicas."""

@@ -1,9 +1,9 @@
-"""The curve: how the bound on the error moved while the rounds went by. For a person to look at; nothing rests on it.
+"""Convergence curve: the error bound over rounds, recorded for people to look at; no other code uses it.
 
-What the bound was cannot be worked out later, so points are kept while the crawl goes on: one the first time that the
-rounds get into each sixteenth of a doubling. So the curve has the same detail at the tenth round as at the thousandth,
-and no more than POINTS_MAX points in all. Whoever serves the endpoint looks once a second; several do no harm, the
-first one's point stays. Rounds that went by while no endpoint ran have no points, and the line goes straight there.
+Past values of the bound can't be computed later, so points are stored as the crawl goes on: one when the rounds first
+enter each sixteenth of a doubling. The curve therefore has the same detail at the tenth round as at the thousandth, and
+at most POINTS_MAX points in total. Each endpoint checks once a second. Several endpoints may do so; the point written
+first stays. Rounds that pass while no endpoint runs have no points, and the curve is a straight line there.
 """
 
 import contextlib
@@ -21,15 +21,15 @@ from opic.replica import Crawl
 from opic.store.connection import store_errors
 
 STEPS_A_DOUBLING: Final = 16
-POINTS_MAX: Final = STEPS_A_DOUBLING * (CLOCK_LIMIT.bit_length() - 1) + 1  # And the one of now.
-NOTHING_SAID: Final = 2.0  # No distance of two distributions is more.
+POINTS_MAX: Final = STEPS_A_DOUBLING * (CLOCK_LIMIT.bit_length() - 1) + 1  # Plus the current point.
+NOTHING_SAID: Final = 2.0  # The maximum distance between two distributions; a bound this large says nothing.
 NOTE_SECONDS: Final = 1.0
 END_SECONDS: Final = 2.0
 PACKED = Struct(">qqqqd")
 
 
 class Point(NamedTuple):
-    """Where a crawl stood: time of its last record; rounds in units of 2^-32; clock and unspent cash in grains."""
+    """A point of the curve: time of the last record; rounds in units of 2^-32; clock and unspent cash in grains."""
 
     time_us: int
     rounds: int
@@ -38,7 +38,7 @@ class Point(NamedTuple):
     error_bound: float
 
     def shown(self) -> dict[str, object]:
-        """Return it as answers have it; a bound that says nothing is null."""
+        """Return the point as it appears in answers; a bound that says nothing is null."""
         return {
             "time": self.time_us / MILLION,
             "rounds": self.rounds / (1 << ROUND_BITS),
@@ -49,7 +49,7 @@ class Point(NamedTuple):
 
 
 def step_of(rounds: int) -> int:
-    """Return which sixteenth of a doubling rounds (in units of 2^-32) are in; -1 before the first.
+    """Return the index of the sixteenth of a doubling that rounds (in units of 2^-32) are in; -1 before the first.
 
     >>> [step_of(rounds) for rounds in (0, 1, 2, 1 << 32, 2 << 32)]
     [-1, 0, 16, 512, 528]
@@ -61,33 +61,33 @@ class Convergence:
     """The curve of a crawl."""
 
     def __init__(self, crawl: Crawl, query: Query, disk_full: Callable[[], str | None] = lambda: None) -> None:
-        """Note nothing yet; `disk_full` says why nothing may be written now, or None."""
+        """Create the curve; `disk_full` returns the reason why nothing may be written now, or None."""
         self._crawl, self._query, self._disk_full = crawl, query, disk_full
         self._noted = -1
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Note points from now on, beside whatever else is done, until `close`."""
+        """Record points in a background thread until `close`."""
         self._thread = threading.Thread(target=self._run, name="opic-curve", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """End that."""
+        """Stop recording points."""
         self._done.set()
         if self._thread is not None:
-            self._thread.join(END_SECONDS)  # A store that stands still would keep it longer; it ends by itself then.
+            self._thread.join(END_SECONDS)  # If the store hangs it takes longer, and ends later by itself.
 
     def _run(self) -> None:
         while not self._done.wait(NOTE_SECONDS):
-            with contextlib.suppress(StoreError):  # Whoever asks for something is told; there is a next time.
+            with contextlib.suppress(StoreError):  # Requests report such errors; this thread tries again.
                 self.note()
 
     def note(self) -> bool:
-        """Keep a point if the rounds got to where there is none yet; tell whether they did.
+        """Store a point if there is none yet for the current number of rounds; return whether one was stored.
 
         Raises:
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
         """
         parts = self._crawl.books()
         step = step_of(Books.merged(parts, self._crawl.rules).rounds)
@@ -105,32 +105,32 @@ class Convergence:
         return Point(books.time_us, books.rounds, books.clock, books.open_cash, said)
 
     def points(self) -> list[Point]:
-        """Return the points that were kept, and that of now; by the clock.
+        """Return the stored points and the current one, ordered by clock.
 
         Raises:
-            StoreError: the store is away.
+            StoreError: the store is unavailable.
         """
         first = self._crawl.shards[0]
         with store_errors():
             packed = first.client.hvals(first.keys.curve)
         now = self._point(self._crawl.books())
-        # A store that lost its tail has not been where some of them were.
+        # A store that lost its latest records has not reached some of these points again.
         kept = {point.clock: point for point in map(Point._make, map(PACKED.unpack, packed)) if point.clock < now.clock}
         return [*(kept[clock] for clock in sorted(kept)), now]
 
     def series(self, count: int) -> list[dict[str, object]]:
-        """Return where time, rounds and clock stood, oldest first: about `count` entries of the stored series, and now.
+        """Return time, rounds and clock, oldest first: about `count` entries of the stored series, and the current one.
 
         Raises:
-            StoreError: the store is away, or the clocks of all shards are past what one axis holds.
+            StoreError: the store is unavailable, or the clocks of all shards are too large for one axis.
         """
         replicas = self._crawl.follow()
         clocks = Clocks([replica.series for replica in replicas], [r.books for r in replicas], self._crawl.rules)
         books = clocks.books
-        found = [entry for entry in clocks.series if entry.clock <= books.clock]
-        found = found[:: -max(1, -(-len(found) // count))][::-1]
+        entries = [entry for entry in clocks.series if entry.clock <= books.clock]
+        entries = entries[:: -max(1, -(-len(entries) // count))][::-1]
         scale = 1 << ROUND_BITS
-        shown = [(entry.time_us, entry.rounds, entry.clock) for entry in found]
+        shown = [(entry.time_us, entry.rounds, entry.clock) for entry in entries]
         return [
             {"time": time_us / MILLION, "rounds": rounds / scale, "clock": clock}
             for time_us, rounds, clock in [*shown, (books.time_us, books.rounds, books.clock)]

@@ -1,4 +1,4 @@
-"""Why a page has its score: its cash by its parts, its history, and the formula of the policy with its numbers."""
+"""Explain a page's score: the parts of its cash, its history, and the policy's formula with its numbers."""
 
 from typing import Any
 
@@ -13,35 +13,36 @@ from opic.urls.canonical import canonical_url
 def explain(
     query: Query, url: str, policy: str | None = None, window: float | str | None = None
 ) -> dict[str, object] | None:
-    """Say why a page has its score.
+    """Explain why a page has its score.
 
-    What the store has of the page is of this instant; a rank, and what a window policy says, of the mirror's, whose
-    numbers are then those of the formula.
+    The page's own values are current. Its rank and the values of a window policy are as of the mirror's snapshot; the
+    numbers in the formula are then those of the snapshot.
 
     Args:
-        query: of the crawl.
-        url: in any form.
+        query: the query object of the crawl.
+        url: the URL, in any form.
         policy: as in `Query.importance`.
-        window: as there.
+        window: as in `Query.importance`.
 
     Returns:
-        None for a page never seen, else
+        None for a page never seen. Otherwise:
 
-        - what `Query.importance` says of the page, with "known_pages", among which it has its rank;
-        - "cash_parts", in grains, whose sum is "cash": "deposits", v, what links brought less what its reads spent,
-          and "credit", its grants so far. Under grants also "from_links" = deposits + history, all that links ever
-          brought; under the continuous payout that can't be told from what was paid before the page was known;
-        - "history": grains that its reads spent in "total", how many "reads", and the last "measures" with their
+        - the page's entry in `Query.importance`, and "known_pages", the number of pages that are ranked;
+        - "cash_parts", in grains, whose sum is "cash": "deposits" (v), the cash received by links minus the cash spent
+          by reads, and "credit", its grants so far. Under grants also "from_links" = deposits + history, all cash ever
+          received by links; under the continuous payout it can't be told from what was paid before the page was known;
+        - "history": "total", the grains that its reads spent; "reads", their number; and the last "measures" with
           clock, cash and time of fetch, oldest first;
-        - "estimate": the "rule" that spoke, its "formula" with the "numbers" in it, grains of cash or of the clock, as
-          `opic.model.windows.reason` names them; the "value" that comes out, and what it is a share "of": importance is
-          one over the other. Static: all history and cash. A window policy: the sum of all pages' rates, by a window of
-          "window_grains"; while it is not "warm" it answers by whole life. None for a gone page;
-        - "class" and its "weight"; "state": unread, read or gone; and whether it is "excluded".
+        - "estimate": the "rule" applied; its "formula" with the "numbers" in it, in grains of cash or of the clock, as
+          `opic.model.windows.reason` names them; the resulting "value"; and the total that it is a share "of":
+          importance is value divided by total. Under the static policy the total is all history and cash. Under a
+          window policy it is the sum of all pages' rates over a window of "window_grains"; until the policy is "warm",
+          the rates are over each page's whole life. None for a gone page;
+        - "class" and its "weight"; "state": unread, read or gone; and whether the page is "excluded".
 
     Raises:
-        BadUrl: the URL can't be taken.
-        BadInput: the policy or the window can't.
+        BadUrl: the URL is invalid.
+        BadInput: the policy or the window is invalid.
     """
     canonical = canonical_url(url, query.url_bytes_max)
     return query.crawl.steadily(lambda: _explained(query, canonical, policy, window))
@@ -68,7 +69,7 @@ def _explained(
     found: dict[str, object] = {
         **entry,
         "cash": cash,
-        "reads": int(rows.reads[0]),  # The entry may be of a moment before.
+        "reads": int(rows.reads[0]),  # The value in `entry` may be a moment older.
         "last_read_clock": clocks[-1] if clocks else None,
         "last_fetched_at": fetched_at[-1] / MILLION if fetched_at else None,
         "known_pages": books.live,
@@ -103,7 +104,7 @@ def _of_window(query: Query, entry: dict[str, Any], place: Place) -> dict[str, o
     snapshot, view = query.mirror.view(policy, span)
     at = int(snapshot.starts[place[0]]) + place[1]
     if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
-        return None  # Known since the mirror looked: its estimate is the static one for the moment.
+        return None  # The page is newer than the snapshot; for now its estimate is the static one.
     why = windows.reason(policy, view.past, view.grains, query.crawl.rules.measures_max, at)
     return {
         "rule": why.rule,

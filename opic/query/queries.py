@@ -1,9 +1,9 @@
-"""Answers: how important a page is, which pages are at the top, how the books stand.
+"""Queries: importance of pages, top pages and hosts, page history, statistics and audit.
 
-A single page is read from a replica that has just caught up, so that its numbers are of this instant. What needs all
-pages (the top, a rank) comes from the mirror: exact on a quiet or small store, at most a second old on a large busy
-one. Of many shards, each is of a journal position of its own: what moves between them in the moment of an answer may be
-missing in it, or there twice.
+A single page is read from a replica that has just caught up, so its numbers are current. Anything that needs all pages
+(the top, a rank) is computed from a snapshot: exact on a small or idle store, at most a second old on a large busy one.
+With several shards, each shard is read at its own journal position: cash that moves between shards during an answer may
+be missing from it or counted twice.
 """
 
 from collections.abc import Sequence
@@ -25,12 +25,12 @@ from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, ho
 
 POLICIES = windows.POLICIES
 WINDOW_ROUNDS = 8.0
-TOPS_KEPT_MAX = 32  # Answers about one state that are kept, 1,000 pages each at most.
+TOPS_KEPT_MAX = 32  # Number of cached top answers per snapshot, of at most 1,000 pages each.
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one caller wants to know of some pages; see `Query.importance`."""
+    """One caller's request for the importance of pages; see `Query.importance`."""
 
     urls: Sequence[str]
     policy: str | None = None
@@ -39,16 +39,16 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ImportanceAnswer:
-    """What a caller is told."""
+    """The answer to one caller."""
 
     pages: list[dict[str, object] | None]
-    as_of: float  # Unix seconds: none of it is older,
-    rank_as_of: float | None  # but ranks, which are then of this time.
+    as_of: float  # Unix seconds; no value is older than this,
+    rank_as_of: float | None  # except the ranks, which are as of this time if it is not None.
 
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a caller wants to know, checked; the URLs in their canonical form."""
+    """A validated request, with the URLs in canonical form."""
 
     urls: list[str]
     policy: str
@@ -56,7 +56,7 @@ class _Taken:
 
 
 class Query:
-    """What can be asked of a crawl."""
+    """Answers queries about a crawl."""
 
     def __init__(
         self,
@@ -66,12 +66,12 @@ class Query:
         policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
     ) -> None:
-        """Answer from an open crawl and its mirror; `policy` and `window_rounds` are for who names none.
+        """Answer from an open crawl and its mirror; `policy` and `window_rounds` are the defaults of requests.
 
-        Without a policy it is the one that the store's payout wants: static under grants, else interpolation.
+        If `policy` is None, it depends on the store's payout: static under grants, interpolation otherwise.
 
         Raises:
-            SettingsError: the store does not keep what the policy wants.
+            SettingsError: the store keeps too few measures for the policy.
         """
         self.crawl, self.mirror, self.url_bytes_max = crawl, mirror, url_bytes_max
         self.policy = policy or ("interpolation" if crawl.rules.continuous else "static")
@@ -82,12 +82,12 @@ class Query:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
     def as_of(self, policy: str | None = None) -> float:
-        """Return a time (Unix seconds) that the state shown by a policy's answers from now on is no older than."""
+        """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
         static = (self.policy if policy is None else policy) == "static"
         return (self.mirror.fresh() if static else self.mirror.picked()).as_of
 
     def never_seen(self, url: str) -> str:
-        """Say that a page is not known."""
+        """Return the message for a page that is not known."""
         return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
 
     def importance(
@@ -95,39 +95,38 @@ class Query:
     ) -> list[dict[str, object] | None]:
         """Estimate the importance of pages.
 
-        By the policy static: (H + C) / sum of H + C over live pages, of whole numbers, rounded once, as of this
-        instant; the rank is the mirror's, up to a second older on a large busy store. By a window policy: as
-        `opic.model.windows` says, as of the mirror's instant, since all pages' measures go into each page's share. Cash
-        and reads are of this instant either way.
+        Static policy: (H + C) / sum of H + C over live pages, computed in integers and rounded once, from the current
+        state; the rank is from the mirror, up to a second older on a large busy store. Window policies: as defined in
+        `opic.model.windows`, from the mirror's snapshot, since each page's share depends on all pages' measures. Cash
+        and reads are current under every policy.
 
         Args:
-            urls: any number, in any form; 2,000 at a time are of one instant, in each shard.
+            urls: any number, in any form; each batch of 2,000 is read at one instant in each shard.
             policy: one of POLICIES; that of OPIC_POLICY if None.
-            window: for the window policies, in rounds, or a text like "30d" or "12h", back from the last record;
-                OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, under the
-                continuous payout by all cash; how far that was, and how far it moved in those days, `opic.model.series`
-                knows.
+            window: for the window policies: a number of rounds, or a duration like "30d" or "12h" before the last
+                record; OPIC_WINDOW_ROUNDS if None. A round is the clock advancing by one grant for every live page, or,
+                under the continuous payout, by all cash; `opic.model.series` converts durations to clock values.
 
         Returns:
-            For each URL the entry that the public contract names, or None for a page never seen. A gone page has
-            importance 0 and no rank, and its cash may be negative: it has given its grants back.
+            For each URL its entry as the public contract defines it, or None for a page never seen. A gone page has
+            importance 0 and no rank, and its cash may be negative, because it has given its grants back.
 
         Raises:
-            BadUrl: one of the URLs can't be taken.
-            BadInput: the policy or the window can't, or the store keeps too few measures for it.
+            BadUrl: one of the URLs is invalid.
+            BadInput: the policy or the window is invalid, or the store keeps too few measures for it.
         """
-        (found,) = self.importances([Ask(urls, policy, window)])
-        if isinstance(found, Exception):
-            raise found
-        return found.pages
+        (answer,) = self.importances([Ask(urls, policy, window)])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer.pages
 
     def importances(self, asks: Sequence["Ask"]) -> list["ImportanceAnswer | Exception"]:
-        """Answer what several ask at once by `importance`, as one: of a page that is asked for twice all see the same.
+        """Answer several `importance` requests together; a page in several of them has the same values in all answers.
 
-        Costs one round trip for all of them, and others where the replicas were far behind.
+        Costs one round trip for all requests, and more if the replicas were far behind.
 
         Returns:
-            For each what it asked for, or the BadInput that `importance` would raise.
+            For each request its answer, or the BadInput that `importance` would raise.
         """
         taken: list[_Taken | BadInput] = []
         for ask in asks:
@@ -139,34 +138,34 @@ class Query:
         return self.crawl.steadily(lambda: self._answers(taken))
 
     def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["ImportanceAnswer | Exception"]:
-        good = [one for one in taken if isinstance(one, _Taken)]
-        entries, places, as_of, rank_as_of = self._look(list(dict.fromkeys(url for one in good for url in one.urls)))
-        found: list[ImportanceAnswer | Exception] = []
-        for one in taken:
-            if not isinstance(one, _Taken):
-                found.append(one)
+        valid = [ask for ask in taken if isinstance(ask, _Taken)]
+        entries, places, as_of, rank_as_of = self._look(list(dict.fromkeys(url for ask in valid for url in ask.urls)))
+        answers: list[ImportanceAnswer | Exception] = []
+        for ask in taken:
+            if not isinstance(ask, _Taken):
+                answers.append(ask)
                 continue
-            own, then, ranked = {url: entries[url] for url in one.urls if url in entries}, as_of, rank_as_of
-            if one.span is not None:
-                own = {url: {**entry, "policy": one.policy, "window": one.span.shown()} for url, entry in own.items()}
-                snapshot, view = self.mirror.view(one.policy, one.span)
+            own, then, ranked = {url: entries[url] for url in ask.urls if url in entries}, as_of, rank_as_of
+            if ask.span is not None:
+                own = {url: {**entry, "policy": ask.policy, "window": ask.span.shown()} for url, entry in own.items()}
+                snapshot, view = self.mirror.view(ask.policy, ask.span)
                 then, ranked = min(then, snapshot.as_of), None
                 if own:
                     self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
-            found.append(ImportanceAnswer([own.get(url) for url in one.urls], then, ranked))
-        return found
+            answers.append(ImportanceAnswer([own.get(url) for url in ask.urls], then, ranked))
+        return answers
 
     def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
-        """Look at distinct pages by their canonical URLs.
+        """Read distinct pages by their canonical URLs.
 
         Returns:
-            What the policy static says of those that are known; where these are; a time that none of this is older
-            than; and such a time of the ranks, where it is another one.
+            The entries of the known pages under the static policy; their places; a time that none of this is older
+            than; and the time of the ranks, if that is another one.
         """
-        found, rows, ranking = self.mirror.beside(lambda: self.crawl.look(urls))
-        places = {url: place for url, place in zip(urls, found, strict=True) if place is not None}
+        looked_up, rows, ranking = self.mirror.beside(lambda: self.crawl.look(urls))
+        places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
         as_of, rank_as_of = rows.as_of, None if ranking.heads == rows.heads else ranking.as_of
-        if ranking.books.cuts:  # What pages owe, which is not shown, is the ranking's too.
+        if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
             as_of, rank_as_of = min(as_of, ranking.as_of), None
         return self._entries(places, rows, ranking), places, as_of, rank_as_of
 
@@ -209,15 +208,15 @@ class Query:
         return entries
 
     def class_names(self) -> dict[int, str]:
-        """Return the name of each class by its slot, as the replicas have them."""
-        return {slot: one.name for slot, one in self.crawl.replicas[0].classes.placed}
+        """Return the name of each class by its slot, from the replicas."""
+        return {slot: page_class.name for slot, page_class in self.crawl.replicas[0].classes.placed}
 
     def _by_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
-        """Put a window policy's estimates in the place of the static ones. The error bound is of those alone."""
+        """Replace static estimates by those of a window policy, which have no error bound."""
         shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
         for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
             entry.pop("error_bound", None)
-            # A page that came after the mirror looked has its static estimate, which is what a young page has.
+            # A page newer than the snapshot keeps its static estimate, as young pages have under every policy.
             if "gone" in entry or at >= len(snapshot) or view.scores[at] < 0:
                 continue
             entry["importance"] = float(view.estimates[at])
@@ -225,47 +224,47 @@ class Query:
             entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
 
     def history(self, url: str) -> dict[str, object] | None:
-        """Return the last measures of a page as of this instant, oldest first, or None for a page never seen.
+        """Return the current last measures of a page, oldest first, or None for a page never seen.
 
-        A measure is a read: the clock after it, the grains it spent, when the page was fetched (Unix seconds).
+        A measure is a read: the clock after it, the grains it spent, and the time of the fetch (Unix seconds).
 
         Raises:
-            BadUrl: the URL can't be taken.
+            BadUrl: the URL is invalid.
         """
         canonical = canonical_url(url, self.url_bytes_max)
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None
         columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
-        found = [
+        measures = [
             {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
             for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
         ]
-        return {"url": canonical, "measures": found}
+        return {"url": canonical, "measures": measures}
 
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
-        """Return the most important live pages, descending, ties by shard, there in order of first sight.
+        """Return the most important live pages, descending; ties by shard, then by order of first sight.
 
-        Importance, rank and cash are of one state, which the mirror shows; the number of reads is of when it was first
-        asked for this state, and so is all of the answer of whoever asks the same again.
+        Importance, rank and cash are from one snapshot. The number of reads is from the time of the first such query on
+        this snapshot; the same query on the same snapshot returns the same cached answer.
 
         Args:
-            n: how many at most.
-            domain: only this host or domain with all below it; ranks stay those among all pages.
+            n: maximum number of pages.
+            domain: only pages of this host or domain and its subdomains; ranks are still among all pages.
             policy: as in `importance`.
             window: as in `importance`.
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
         return self.top_as_of(n, domain, policy, window)[0]
 
     def top_as_of(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> tuple[list[dict[str, object]], float]:
-        """Return the `top`, and a time (Unix seconds) that it is no older than."""
+        """Return the `top`, and a time (Unix seconds) that no value is older than."""
         policy, span = self.policy_of(policy, window)
         check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
@@ -273,15 +272,15 @@ class Query:
         def ask() -> tuple[list[dict[str, object]], float]:
             snapshot, view = self._shown(policy, span)
             tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
-            found = tops.get(asked := (n, within, policy, span))
-            if found is None:
-                found = self._best(n, within, snapshot, view)
-                for page in found:
+            pages = tops.get(key := (n, within, policy, span))
+            if pages is None:
+                pages = self._best(n, within, snapshot, view)
+                for page in pages:
                     page |= {"policy": policy, "window": span and span.shown()}
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
-                tops[asked] = found
-            return found, snapshot.as_of
+                tops[key] = pages
+            return pages, snapshot.as_of
 
         return self.crawl.steadily(ask)
 
@@ -297,13 +296,13 @@ class Query:
             positions = snapshot.top(n)[:n] if view is None else largest(scores, n)
         if not len(positions):
             return []
-        found = scores[positions].tolist()
+        best = scores[positions].tolist()
         if view is None:
             total = snapshot.total
-            shares = [min(score / total, 1.0) for score in found]
-            ranks = ranks_of_best(found) if within is None else snapshot.ranking.ranks(found)
+            shares = [min(score / total, 1.0) for score in best]
+            ranks = ranks_of_best(best) if within is None else snapshot.ranking.ranks(best)
         else:
-            shares, ranks = found, view.ranks(found)
+            shares, ranks = best, view.ranks(best)
         places = snapshot.places(positions)
         urls, reads = self.crawl.urls_of(places), self.crawl.rows(places).reads.tolist()
         return [
@@ -321,34 +320,34 @@ class Query:
         ]
 
     def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
-        """Return the state that answers about all pages show, and what a window policy makes of it."""
+        """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
         return (self.mirror.fresh(), None) if span is None else self.mirror.view(policy, span)
 
     def hosts(
         self, n: int = 100, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
-        """Return the most important hosts, descending, ties by the first page seen of each.
+        """Return the most important hosts, descending; ties by the first page seen of each host.
 
-        A host's importance is the sum of its live pages': the site importance of Abiteboul, Preda, Cobena (2003),
-        section 5. Over all hosts it sums to 1. Hosts without live pages are left out.
+        A host's importance is the sum of the importance of its live pages: the site importance of Abiteboul, Preda,
+        Cobena (2003), section 5. Over all hosts it sums to 1. Hosts without live pages are left out.
 
         Args:
-            n: how many at most.
+            n: maximum number of hosts.
             policy: as in `importance`.
             window: as in `importance`.
 
         Returns:
-            For each "host", "importance", "pages" (known, not gone) and "read_pages".
+            For each host: "host", "importance", "pages" (known, not gone) and "read_pages".
 
         Raises:
-            BadInput: a parameter can't be taken.
+            BadInput: a parameter is invalid.
         """
         policy, span = self.policy_of(policy, window)
         check_count(n, "host")
         snapshot, view = self._shown(policy, span)
         sites = snapshot.sites
         sums = sites.sums(snapshot.scores if view is None else view.scores)
-        found = sites.order[largest(sums[sites.order], n)]
+        best = sites.order[largest(sums[sites.order], n)]
         total = snapshot.total if view is None else 1.0
         return [
             {
@@ -360,19 +359,19 @@ class Query:
                 "window": span and span.shown(),
             }
             for number, score, pages, read in zip(
-                found.tolist(),
-                sums[found].tolist(),
-                sites.pages[found].tolist(),
-                sites.read_pages[found].tolist(),
+                best.tolist(),
+                sums[best].tolist(),
+                sites.pages[best].tolist(),
+                sites.read_pages[best].tolist(),
                 strict=True,
             )
         ]
 
     def stats(self) -> dict[str, object]:
-        """Return the counts of this instant.
+        """Return the current counts.
 
-        `error_bound` is left out where it says nothing, `granted_rounds` under the continuous payout, `sweeps_left`
-        before a read moved cash.
+        `error_bound` is left out if it says nothing, `granted_rounds` under the continuous payout, and `sweeps_left`
+        until a read has moved cash.
         """
         parts, rules = self.crawl.books(), self.crawl.rules
         books, bound = Books.merged(parts, rules), self.error_bound(parts)
@@ -399,10 +398,10 @@ class Query:
         }
 
     def error_bound(self, parts: Sequence[Books]) -> float | None:
-        """Return the bound on the static estimate's error by the shards' books, or None where it says nothing.
+        """Return the bound on the static estimate's error, from the shards' books, or None if it says nothing.
 
-        So under the continuous payout; and once a weight was cut, on a store that moves faster than the mirror: what
-        pages owe is in no total, and the mirror's sum of it is of another instant then.
+        It is None under the continuous payout. It is also None once a weight was cut, on a store that changes faster
+        than the mirror: what pages owe is not in any total, and the mirror's sum of it is then of another instant.
         """
         rules, debt = self.crawl.rules, 0
         if rules.continuous:
@@ -417,16 +416,16 @@ class Query:
         return bound if bound < 2 else None
 
     def audit(self) -> dict[str, object]:
-        """Recount the books: `minted = pages + virtual + in_flight`, in grains, over all and of each shard.
+        """Recount the books: `minted = pages + virtual + in_flight`, in grains, for the crawl and for each shard.
 
-        A shard's are of one instant; what it sent to others, less what came from them, is `in_flight` there.
+        A shard's numbers are of one instant. Its `in_flight` is what it sent to other shards minus what it received.
         """
         whole, parts = self.crawl.audit()
         shards = [{"shard": n, **_grains(part), "mismatches": list(part.mismatches)} for n, part in enumerate(parts)]
         return {**_grains(whole), "shards": shards}
 
     def policy_of(self, policy: str | None, window: float | str | None) -> tuple[str, Window | None]:
-        """Return the policy that is meant, and its window; static has none."""
+        """Resolve a policy and its window, applying the defaults; the static policy has no window."""
         policy = self.policy if policy is None else policy
         if policy not in POLICIES:
             raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
@@ -438,17 +437,17 @@ class Query:
 
 
 def check_count(n: int, of: str) -> None:
-    """Refuse to answer with less than one of something.
+    """Check that at least one item is requested.
 
     Raises:
-        BadInput: so.
+        BadInput: `n` is less than 1.
     """
     if n < 1:
         raise BadInput(f"n={n}: ask for at least one {of}")
 
 
 def ranks_of_best(scores: Sequence[int]) -> list[int]:
-    """Return 1 + the number of larger scores for each of the largest scores that there are, descending.
+    """Return the rank, 1 + the number of larger scores, of each of the largest scores, given in descending order.
 
     >>> ranks_of_best([9, 7, 7, 2])
     [1, 2, 2, 4]

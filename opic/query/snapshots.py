@@ -1,10 +1,10 @@
-"""The mirror: the state of all pages of a crawl as of one moment, for what needs all of them.
+"""Snapshots of all pages of a crawl (the mirror), for queries over all pages: top, ranks, hosts, window policies.
 
-The replicas change in place as they follow their journals. What needs all pages (the top, ranks, hosts, windows) is
-worked out from a snapshot, a copy of the columns that never changes; what is worked out of it is kept beside it. On a
-quiet or small store a snapshot is of now; on a large busy one it serves for a moment, and says of when it is. A page
-has a position: the pages of shard 0 by id, then those of shard 1, and so on. What is shown of a shard is of one record
-of its journal; of many shards, each is of a record of its own, none older than is said.
+The replicas change in place as they follow their journals. Queries over all pages therefore use a snapshot, an
+immutable copy of the columns, which also caches the results computed from it. On a small or idle store a snapshot is
+current; on a large busy one it is reused for a moment, and `as_of` tells its time. Pages have positions: the pages of
+shard 0 by id, then those of shard 1, and so on. The state of a shard is as of one record of its journal. With several
+shards, each is as of its own record, and none is older than `as_of`.
 """
 
 import threading
@@ -33,28 +33,28 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
-PAGES_EXACT = 100_000  # Up to so many pages, a copy in a millisecond, every answer is of now.
-SNAPSHOT_SECONDS = 0.08  # Past it, a snapshot of a store that moves serves for so long,
-REST = 5  # or so many times what it took to make it and to work out what was asked of it, if that is longer,
-AGE_SECONDS_MAX = 0.9  # but never longer than this: a second less the time to answer.
-VIEW_MEMORY = 0.5  # Of what the last view took, when the next one is foreseen.
-HEAD_PAGES = 1_024  # The least that is sorted at once, and kept until something moves.
-GUESSED_MAX = 8  # Times the values wanted: past it a guess was too low to help.
-RANKING_SECONDS = 0.7  # A ranking of a large busy store serves for so long.
-VIEWS_KEPT_MAX = 4  # Pairs of policy and window whose estimates a snapshot keeps, 16 bytes a page each.
-LOOKS_MAX = 4  # At rows and the state beside them, on a store that moves.
+PAGES_EXACT = 100_000  # Up to this many pages, which are copied in a millisecond, every answer is current.
+SNAPSHOT_SECONDS = 0.08  # On a larger store that changes, a snapshot is reused for this long,
+REST = 5  # or for this multiple of the CPU time it took to make it and compute results from it, if that is longer,
+AGE_SECONDS_MAX = 0.9  # but never longer than this: one second minus the time to answer.
+VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction for the next one.
+HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
+GUESSED_MAX = 8  # A guess that selects more than this multiple of the requested count is too low to help.
+RANKING_SECONDS = 0.7  # How long a ranking of a large busy store is reused.
+VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
+LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
 
 
 def largest(values: Int64s | Floats, count: int, least: float | None = None) -> Int64s:
-    """Return where the `count` largest values are that are not negative, descending, ties by position.
+    """Return the indices of the `count` largest non-negative values, descending, ties by position.
 
-    Costs one partition, 12 ms for a million, and a sort of `count`; a tenth of that with a good guess.
+    Costs one partition, 12 ms for a million values, and a sort of `count`; a tenth of that with a good guess.
 
     Args:
         values: (n,).
-        count: how many at most.
-        least: a guess of the smallest of them; the answer is the same whatever it is.
+        count: maximum number of indices.
+        least: a guess of the smallest value returned; it affects only the speed.
 
     >>> largest(np.array([5, -1, 7, 5, 0]), 3)
     array([2, 0, 3])
@@ -73,15 +73,15 @@ def largest(values: Int64s | Floats, count: int, least: float | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a window policy makes of a snapshot: estimates of pages by position, and what they rest on."""
+    """The estimates of a window policy for a snapshot, by position, and the inputs they were computed from."""
 
     estimates: Floats  # 0 for pages that are not live; sums to 1.
     scores: Floats  # The same, but -1 for pages that are not live.
     ascending: Floats  # The scores, sorted.
-    warm: bool  # The policy speaks for itself; else its estimates are the static ones as yet.
-    past: windows.Past  # What the estimates were worked out from,
-    grains: float  # with a window of so much,
-    rates_total: float  # and what the rates were divided by.
+    warm: bool  # Whether there is enough data for the policy; until then its estimates are the static ones.
+    past: windows.Past  # The measures used,
+    grains: float  # the window in grains of the clock,
+    rates_total: float  # and the sum that the rates were divided by.
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger estimate, for each."""
@@ -94,11 +94,11 @@ class Part:
     """A shard's columns, (n,) each, by id, as of one record of its journal."""
 
     replica: Replica
-    loads: int  # Of the replica, then: after another one ids may be other pages'.
+    loads: int  # Load count of the replica at that time; after a reload ids may mean other pages.
     head: Head
     books: Books
     series: NDArray[np.int64]  # (m, 3): time, rounds and clock.
-    cash: Int64s  # Of live pages; of others it means nothing.
+    cash: Int64s  # Only meaningful for live pages.
     spent: Int64s
     state: Bytes
     host: NDArray[np.uint32]
@@ -109,7 +109,7 @@ class Part:
         """Copy the columns that change in place.
 
         Raises:
-            StoreUnavailable: loading the replica broke off.
+            StoreUnavailable: loading the replica failed.
         """
         with replica.reading():
             series = np.array(replica.series, np.int64).reshape(-1, 3)
@@ -120,7 +120,7 @@ class Part:
             )  # fmt: skip
 
     def histories(self) -> tuple[Measures, tuple[Int64s, Int64s] | None]:
-        """Return the measures of the pages, and the older anchor of each; of that instant, or of later."""
+        """Return the measures of the pages, and the older anchor of each; they may be newer than the columns."""
         replica = self.replica
         with replica.lock:
             if replica.loads != self.loads:
@@ -129,26 +129,26 @@ class Part:
             return replica.histories.measures(rows), replica.histories.older_anchors(rows)
 
     def inflow(self) -> Int64s:
-        """Return the in-flow of the pages, of that instant or of later; 0 where the replica was loaded anew since."""
+        """Return the in-flow of the pages, possibly newer than the columns; all 0 if the replica was reloaded since."""
         with self.replica.lock:
             if self.replica.loads != self.loads:
                 return np.zeros(len(self.state), np.int64)
             return self.replica.columns.inflow[: len(self.state)].copy()
 
     def dangling(self) -> Bools:
-        """Return which pages were without links when they were last read."""
+        """Return a mask of the pages that had no links when they were last read."""
         with self.replica.lock:
             if self.replica.loads != self.loads:
                 raise Outdated
             rows = self.replica.columns.row[: len(self.state)]
             table = self.replica.histories.rows
-            found: Bools = (table.reads[rows] > 0) & (table.digest[rows] == 0)
-            return found
+            dangling: Bools = (table.reads[rows] > 0) & (table.digest[rows] == 0)
+            return dangling
 
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The scores of all pages of one state: enough to tell the rank of any page. 8 bytes a page."""
+    """The sorted scores of all pages of one snapshot, which give the rank of any page. Takes 8 bytes per page."""
 
     as_of: float  # Unix seconds.
     heads: list[Head]
@@ -162,12 +162,12 @@ class Ranking:
         return [1 + n for n in larger.tolist()]
 
     def percentile(self, rank: int) -> float:
-        """Return how many in a hundred live pages are no better than the page of a rank: 100 for the best."""
+        """Return the percentage of live pages that rank no better than `rank`: 100 for the best page."""
         return percentile(rank, self.books.live)
 
 
 def percentile(rank: int, live: int) -> float:
-    """Return how many in a hundred of the live pages are no better than the page of a rank: 100 for the best.
+    """Return the percentage of live pages that rank no better than `rank`: 100 for the best page.
 
     >>> percentile(1, 200), percentile(200, 200)
     (100.0, 0.5)
@@ -177,32 +177,32 @@ def percentile(rank: int, live: int) -> float:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The columns of a crawl. It never changes; what is worked out of them is kept beside them.
+    """An immutable copy of the columns of a crawl, with a cache of the results computed from them.
 
-    Arrays are (n,), by position, ids without the KNOWN bit among them.
+    Arrays are (n,), by position, and include ids without the KNOWN bit.
     """
 
-    as_of: float  # Unix seconds; this is the state of then, or a later one.
+    as_of: float  # Unix seconds; the state is of this time or later.
     crawl: Crawl
     parts: tuple[Part, ...]  # Of each shard.
     table: HostNames
     books: Books  # Of the whole crawl.
-    starts: Int64s  # (shards + 1,), where each shard's positions begin, and the end.
-    cash: Int64s  # Of live pages; of others it means nothing.
+    starts: Int64s  # (shards + 1,), the first position of each shard, and the end.
+    cash: Int64s  # Only meaningful for live pages.
     spent: Int64s
     state: Bytes
-    guesses: dict[int, int] = field(repr=False, compare=False)  # The least score of the top, by its length, of late.
+    guesses: dict[int, int] = field(repr=False, compare=False)  # Recent smallest score of the top, by its length.
     kept: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, as_of: float, crawl: Crawl, guesses: dict[int, int] | None = None) -> "Snapshot":
-        """Copy what the replicas show now. Those of one shard are not put together."""
+        """Copy the current state of the replicas. With a single shard, columns are not concatenated."""
         parts = [Part.of(replica) for replica in crawl.replicas]
         cash, spent, state = (
             frozen(joined([getattr(part, name) for part in parts])) for name in ("cash", "spent", "state")
         )
         starts = np.cumsum([0, *(len(part.state) for part in parts)])
-        # What is whole and in parts is held once.
+        # Parts become views of the whole columns, so that the memory is used only once.
         cuts = zip(parts, pairwise(starts.tolist()), strict=True)
         parts = [replace(part, cash=cash[a:b], spent=spent[a:b], state=state[a:b]) for part, (a, b) in cuts]
         books = Books.merged([part.books for part in parts], crawl.rules)
@@ -217,7 +217,7 @@ class Snapshot:
         return [part.head for part in self.parts]
 
     def __len__(self) -> int:
-        """Count the ids."""
+        """Return the number of ids."""
         return len(self.state)
 
     def places(self, positions: Int64s) -> list[Place]:
@@ -228,14 +228,14 @@ class Snapshot:
         return list(zip(shards.tolist(), (positions - self.starts[shards]).tolist(), strict=True))
 
     def positions(self, shards: Int64s, ids: Int64s) -> Int64s:
-        """Return the positions of pages, len(self) for those that came later."""
-        found: Int64s = self.starts[shards] + ids
-        return np.where(found < self.starts[shards + 1], found, len(self))
+        """Return the positions of pages, len(self) for pages newer than the snapshot."""
+        positions: Int64s = self.starts[shards] + ids
+        return np.where(positions < self.starts[shards + 1], positions, len(self))
 
     def _keep(self, name: str, work_out: Callable[[], T]) -> T:
-        """Work something out once. Two threads at once may both do so, to the same result."""
+        """Compute a value once and cache it. Two threads may compute it at the same time, with the same result."""
         if name not in self.kept:
-            began = time.thread_time()  # What it costs, not how long others kept it waiting.
+            began = time.thread_time()  # CPU time, which excludes waiting for other threads.
             self.kept[name] = work_out()
             self.kept["seconds"] = self.kept.get("seconds", 0.0) + time.thread_time() - began
         kept: T = self.kept[name]
@@ -243,36 +243,36 @@ class Snapshot:
 
     @property
     def host(self) -> Int32s:
-        """The number of each page's host in `hosts`."""
+        """The host number of each page, an index into `hosts`."""
         return self._keep("host", lambda: self.table.numbers([part.host for part in self.parts]))
 
     @property
     def hosts(self) -> Sequence[str]:
-        """Host names by number; there may be more than these pages have."""
+        """Host names by number; may include hosts newer than the snapshot."""
         return self.table
 
     @property
     def debt(self) -> int:
-        """What open pages owe in all: none does before a weight was cut."""
+        """Total debt of open pages; 0 until a weight was cut."""
         if not self.books.cuts:
             return 0
         return self._keep("debt", lambda: -int(self.cash[((self.state & Flag.OPEN) != 0) & (self.cash < 0)].sum()))
 
     @property
     def overdrawn(self) -> int:
-        """What live pages would have to have more for H + C of none to be negative, which is shown as 0."""
+        """Sum over live pages of how far H + C is below 0; a negative H + C is shown as 0."""
         if not self.books.cuts:
             return 0
         return self._keep("overdrawn", lambda: -int(np.minimum(self.spent + self.cash, 0)[self._live()].sum()))
 
     @property
     def total(self) -> int:
-        """Sum of the scores of live pages: what a static estimate is a share of."""
+        """Sum of the scores of live pages: the denominator of a static estimate."""
         return max(self.books.importance_total(self.crawl.rules.minted) + self.overdrawn, 1)
 
     @property
     def scores(self) -> Int64s:
-        """H + C of live pages, -1 for others. An int64 holds the sum: `Books.check` sees to that."""
+        """H + C of live pages, -1 for others. The sum fits in an int64, which `Books.check` ensures."""
 
         def work_out() -> Int64s:
             scores = self.spent + self.cash
@@ -283,63 +283,63 @@ class Snapshot:
         return self._keep("scores", work_out)
 
     def view(self, policy: str, window: Window) -> View:
-        """Return what a window policy makes of this state; the measures are gathered the first time.
+        """Return the view of a window policy on this snapshot; the first call collects the measures.
 
-        They are gathered later than the columns were copied. A measure made since then tells so by its clock and is
-        left out, so that this is the state of one instant; what such a page then lacks is its oldest measures, which
-        the new ones pushed out.
+        The measures are collected later than the columns were copied. Newer measures are recognised by their clock and
+        left out, so the view shows the state of one instant; but such a page lacks its oldest measures, which the new
+        ones replaced.
 
         Raises:
-            Outdated: a replica was loaded anew meanwhile.
+            Outdated: a replica was reloaded in the meantime.
         """
         views: dict[tuple[str, Window], View] = self._keep("views", dict)
-        found = views.get((policy, window))
-        if found is None:
+        view = views.get((policy, window))
+        if view is None:
             rules, past = self.crawl.rules, self._keep("past", self._past)
             grains = window.grains(self._clocks().series, self.books, rules.round_grains(self.books.live))
             rates = windows.rates(policy, past, grains, rules.measures_max)
             estimates = windows.shares(rates, past.live)
             scores = np.where(past.live, estimates, -1.0)
             warm, total = windows.warm(policy, past, grains), float(rates.sum())
-            found = View(estimates, scores, np.sort(scores), warm, past, grains, total)
+            view = View(estimates, scores, np.sort(scores), warm, past, grains, total)
             while len(views) >= VIEWS_KEPT_MAX:
                 views.pop(next(iter(views), (policy, window)), None)
-            views[policy, window] = found
-        return found
+            views[policy, window] = view
+        return view
 
     def _clocks(self) -> Clocks:
         books = [part.books for part in self.parts]
         return self._keep("clocks", lambda: Clocks([part.series for part in self.parts], books, self.crawl.rules))
 
     def _past(self) -> windows.Past:
-        found = [_until(part, *part.histories()) for part in self.parts]
-        clocks, anchors = [part[1] for part in found], [part[3] for part in found]
-        if len(found) > 1:
+        histories = [_until(part, *part.histories()) for part in self.parts]
+        clocks, anchors = [part[1] for part in histories], [part[3] for part in histories]
+        if len(histories) > 1:
             axis = self._clocks()
             clocks = [axis.translate(shard, clock) for shard, clock in enumerate(clocks)]
-            # 0 is no anchor.
+            # 0 means that there is no anchor.
             anchors = [
                 a and (np.where(a[0] > 0, np.maximum(axis.translate(shard, a[0]), 1), 0), a[1])
                 for shard, a in enumerate(anchors)
             ]
-        ends = np.cumsum([0, *(part[0][-1] for part in found)])
-        starts = [part[0][1:] + ends[shard] if shard else part[0] for shard, part in enumerate(found)]
-        some = [a for a in anchors if a is not None]
+        ends = np.cumsum([0, *(part[0][-1] for part in histories)])
+        starts = [part[0][1:] + ends[shard] if shard else part[0] for shard, part in enumerate(histories)]
+        known = [a for a in anchors if a is not None]
         return windows.Past(
             starts=joined(starts),
             clock=joined(clocks),
-            spent=joined([part[2] for part in found]),
+            spent=joined([part[2] for part in histories]),
             cash=self.cash,
             history=self.spent,
             live=self._live(),
             now=self.books.clock,
-            anchors=(joined([a[0] for a in some]), joined([a[1] for a in some])) if some else None,
+            anchors=(joined([a[0] for a in known]), joined([a[1] for a in known])) if known else None,
             shards=self.starts,
         )
 
     @property
     def dangling(self) -> Bools:
-        """Which pages were without links when they were last read."""
+        """Mask of the pages that had no links when they were last read."""
         return self._keep("dangling", lambda: joined([part.dangling() for part in self.parts]))
 
     def _live(self) -> Bools:
@@ -348,7 +348,7 @@ class Snapshot:
 
     @property
     def ranking(self) -> "Ranking":
-        """The scores of all pages, to tell ranks by."""
+        """The sorted scores of all pages, for computing ranks."""
 
         def work_out() -> Ranking:
             return Ranking(self.as_of, self.heads, self.books, self.overdrawn, np.sort(self.scores))
@@ -357,61 +357,61 @@ class Snapshot:
 
     @property
     def sites(self) -> "Sites":
-        """What belongs to each host."""
+        """Page counts and score sums by host."""
         return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
 
     def top(self, count: int) -> Int64s:
-        """Return the positions of the live pages with most H + C, descending, ties by position; `count` or more."""
-        # Lengths grow by 16 so that a rare look far down costs little more than one sort of that length.
+        """Return the positions of `count` or more live pages with the largest H + C, descending, ties by position."""
+        # Lengths grow by a factor of 16, so that a rare long list costs little more than one sort of that length.
         length = HEAD_PAGES
         while length < min(count, len(self)):
             length *= 16
 
         def work_out() -> Int64s:
-            found = largest(self.scores, length, self.guesses.get(length))
-            if len(found):
-                self.guesses[length] = int(self.scores[found[-1]])
-            return found
+            positions = largest(self.scores, length, self.guesses.get(length))
+            if len(positions):
+                self.guesses[length] = int(self.scores[positions[-1]])
+            return positions
 
         return self._keep(f"top {length}", work_out)
 
 
 class Snapshots:
-    """Snapshots of a crawl, made when they are asked for. Any thread may ask."""
+    """Makes and caches snapshots of a crawl on request. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Nothing is read yet."""
+        """Create the cache. The first query makes a snapshot."""
         self.crawl = crawl
         self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._shown: Snapshot | None = None
-        self._took_seconds = 0.0  # By the last snapshot.
-        self._guesses: dict[int, int] = {}  # Of the top; from one snapshot to the next.
+        self._took_seconds = 0.0  # CPU time of the last snapshot.
+        self._guesses: dict[int, int] = {}  # `Snapshot.guesses`, passed from one snapshot to the next.
         self._ranking: Ranking | None = None
-        self._ranked: list[int] = []  # Loads of the replicas when it was made.
-        self._viewed: Snapshot | None = None  # The state that window policies answer from.
-        self._view_seconds = 0.0  # What it took to work out a view of a new state.
+        self._ranked: list[int] = []  # Load counts of the replicas when the ranking was made.
+        self._viewed: Snapshot | None = None  # The snapshot that window policies answer from.
+        self._view_seconds = 0.0  # Expected time to compute a view of a new snapshot.
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
-        """Return the state of now, or of up to `age_seconds_max` (0: none) ago on a large busy store.
+        """Return a current snapshot, or, on a large busy store, one at most `age_seconds_max` old (0: a current one).
 
-        One round trip; and a copy of the columns where something moved, unless the last one may still serve.
+        Costs one round trip, and a copy of the columns if the store changed and the last snapshot is too old.
         """
         self.crawl.follow()
         with self._lock:
             return self._current(age_seconds_max)
 
     def beside(self, ask: Callable[[], tuple[T, Rows]]) -> tuple[T, Rows, Ranking]:
-        """Return what is asked, its rows, and ranks: of the very state of the rows, where `fresh` would be.
+        """Return the result of `ask`, its rows, and a ranking of the same state as the rows, if `fresh` is current.
 
-        Another thread may let the replicas move on between the two; then rows are asked for again, a few times. On a
-        large busy store ranks are up to RANKING_SECONDS older.
+        Another thread may update the replicas between the two; then `ask` is called again, at most LOOKS_MAX times in
+        total. On a large busy store the ranking may be up to RANKING_SECONDS older.
         """
         for _ in range(LOOKS_MAX):
-            found, rows = ask()
+            answer, rows = ask()
             ranking = self._ranking_beside(rows)
             if ranking.heads == rows.heads or len(ranking.ascending) > PAGES_EXACT:
                 break
-        return found, rows, ranking
+        return answer, rows, ranking
 
     def _ranking_beside(self, rows: Rows) -> Ranking:
         with self._lock:
@@ -433,7 +433,7 @@ class Snapshots:
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of
         if shown is not None and not self._still_true(shown):
-            shown = None  # Though it may be of the same head: what it would yet ask its replicas for is refused.
+            shown = None  # Even with the same head it is of no use: reading more from its replicas raises Outdated.
         if shown is not None and shown.heads == self.crawl.heads():
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
@@ -453,11 +453,11 @@ class Snapshots:
         return all(part.loads == part.replica.loads for part in shown.parts)
 
     def picked(self) -> Snapshot:
-        """Return the state that window policies answer from, from now on that or a later one.
+        """Return the snapshot that window policies answer from; later calls return the same or a newer one.
 
-        The fresh one; but a large busy store has a new one for nearly every question, and working out a view of it
-        takes some tenths of a second. So there one state serves until it is so old that with the time to work out a
-        view it would be AGE_SECONDS_MAX.
+        It is the `fresh` one. But a large busy store has a new snapshot for nearly every query, and computing a view of
+        it takes some tenths of a second. There a snapshot is reused until its age plus the time to compute a view
+        reaches AGE_SECONDS_MAX.
         """
         rest, kept = max(AGE_SECONDS_MAX - self._view_seconds, 0.0), self._viewed
         if kept is None or len(kept) <= PAGES_EXACT or time.time() - kept.as_of >= rest or not self._still_true(kept):
@@ -465,7 +465,7 @@ class Snapshots:
         return kept
 
     def view(self, policy: str, window: Window) -> tuple[Snapshot, View]:
-        """Return the state picked and what a window policy makes of it. One thread works it out, others wait."""
+        """Return the `picked` snapshot and its view under a window policy. One thread computes it, others wait."""
         with self._view_lock:
             while True:
                 snapshot, began = self.picked(), time.monotonic()
@@ -476,7 +476,7 @@ class Snapshots:
                     self._viewed = self._shown = None
                     continue
                 if not known:
-                    # A machine that was busy a moment ago may be so again.
+                    # Keep part of the last duration: a machine that was busy a moment ago may be busy again.
                     self._view_seconds = max(time.monotonic() - began, VIEW_MEMORY * self._view_seconds)
                 return snapshot, view
 
@@ -484,7 +484,7 @@ class Snapshots:
 def _until(
     part: Part, measures: Measures, anchors: tuple[Int64s, Int64s] | None
 ) -> tuple[Int64s, Int64s, Int64s, tuple[Int64s, Int64s] | None]:
-    """Leave out the measures and anchors of a shard that were made after its columns were copied."""
+    """Remove the measures and anchors of a shard that are newer than its copied columns."""
     starts, clock, spent = measures.starts, measures.clock, measures.cash
     then = clock <= part.books.clock
     if not then.all():

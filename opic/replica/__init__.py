@@ -1,4 +1,4 @@
-"""A shard's state in memory: loaded from the checkpoint, kept up by following the journal."""
+"""In-memory replicas of shards: loaded from the checkpoint and kept current by following the journal."""
 
 from opic.replica.crawl import Crawl
 from opic.replica.replica import Replica

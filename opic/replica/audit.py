@@ -1,4 +1,4 @@
-"""The audit of a shard: its totals recounted from the columns of a replica, which no worker has touched."""
+"""Audit of a shard: recounts its totals from the columns of a replica that no worker has changed."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,17 +11,17 @@ Int64s = NDArray[np.int64]
 
 
 def audit_replica(replica: Replica, minted: int) -> BooksAudit:
-    """Recount the books; hold the replica's lock.
+    """Recount the books. The caller must hold the replica's lock.
 
     Args:
-        replica: of the shard.
-        minted: grains minted there.
+        replica: the replica of the shard.
+        minted: grains minted in the shard.
     """
     books, state, v = replica.books, replica.state, replica.v
     known = (state & Flag.KNOWN) != 0
     gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
     live = known & ~gone
-    # Credit and v may be far beyond what the sum of two fits; what a page holds never is.
+    # Credit and v may each be so large that adding two of them overflows; the cash of a page never is.
     cash, spent = held(books, v, state), replica.spent()
     slots = state & CLASS_BITS
     recount = {
@@ -39,7 +39,7 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     }
     wrong = [f"{k} is {getattr(books, k)}, counted {n}" for k, n in recount.items() if getattr(books, k) != n]
     if unknown := _total(v[~known]):
-        wrong.append(f"{unknown} grains lie on pages that are not known")
+        wrong.append(f"{unknown} grains are on unknown pages")
     pages = _total(cash[live]) + _total(v[gone])
     return BooksAudit(minted, pages, books.pool, books.net, tuple(wrong))
 
@@ -49,6 +49,6 @@ def _count_by(slots: NDArray[np.uint8]) -> tuple[int, ...]:
 
 
 def _total(values: Int64s) -> int:
-    """Sum exactly: a column of total history may pass 2^63, where numpy would wrap."""
+    """Return the exact sum. The sum of a column of total history may exceed 2^63, where numpy would wrap."""
     high, low = values >> 32, values & 0xFFFFFFFF
     return (int(high.sum()) << 32) + int(low.sum())

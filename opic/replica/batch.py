@@ -1,9 +1,9 @@
-"""A batch of events: what they do to a shard, decided on a replica's arrays and written down as one effect.
+"""Batch processing: computes the effect of a batch of events on a shard, using a replica's arrays.
 
-The events are worked through one after the other, each seeing what those before it paid, exactly as in
-`opic.model.ledger`. Only scalars are sequential: cash of the pages that are read, totals, the pool. Pages that are read
-or change their state in the batch are held as small objects meanwhile; numpy finds everything else for the whole batch.
-Nothing is changed here: that is what `Replica.apply` does with the effect.
+Events are processed in order, and each sees the payments of the events before it, exactly as in `opic.model.ledger`.
+Only scalars are computed sequentially: the cash of the pages that are read, the totals, the pool. Pages that are read
+or change state in the batch are small objects while it is processed; numpy computes everything else for the whole
+batch. A batch does not change the replica: `Replica.apply` does, given the effect.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,8 +27,9 @@ from opic.replica.replica import pack_bits
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
-LINKS_A_BATCH_MAX: Final = 4_000  # A record of 20 to 30 kB: smaller ones cost more each, larger ones hold the server.
-# Of the records that it is made of: a few thousand long URLs, or dead letters, which the server gets as they came.
+# Gives a journal record of 20 to 30 kB: smaller records cost more per event, larger ones block the server.
+LINKS_A_BATCH_MAX: Final = 4_000
+# Total size of the input records: a few thousand long URLs, or dead letters, which are stored unchanged.
 BYTES_A_BATCH_MAX: Final = 1 << 20
 LINKS_DIGEST_BYTES: Final = 6
 NEVER: Final = 1 << 63
@@ -39,15 +40,15 @@ TAGGED = int(Flag.TAGGED)
 
 @dataclass(slots=True)
 class Input:
-    """A record with its partition, and what it says once it was decoded: kept for the next try."""
+    """A record with its partition. Keeps the decoded event, so that a retry does not decode it again."""
 
     partition: str
     record: Record
     event: CheckedEvent | None = None
-    previous: bytes | None = None  # Of an outbox's entry: the digest of the one before.
+    previous: bytes | None = None  # For an outbox entry: the digest of the entry before it.
 
     def decoded(self, limits: EventLimits) -> CheckedEvent:
-        """Return what it says."""
+        """Return the decoded event."""
         if self.event is None:
             self.event = decode_record(self.partition, self.record, limits)
         return self.event
@@ -55,7 +56,7 @@ class Input:
 
 @dataclass(slots=True)
 class _Page:
-    """A page that is read, or may change its state, in this batch."""
+    """A page that is read in this batch, or whose state may change."""
 
     id: int
     v: int
@@ -71,13 +72,13 @@ class _Page:
 
 
 class Batch:
-    """As many of some inputs as make one effect. Made, then decided once."""
+    """A batch: as many inputs as fit into one effect. Call `decide` once."""
 
     effect: Effect
     books: Books
 
     def __init__(self, context: Context, inputs: Sequence[Input], start: int) -> None:
-        """Take as many inputs from `start` on as one record of the journal takes; one that is over it goes alone."""
+        """Take as many inputs from `start` on as fit into one journal record; an oversized input gets its own batch."""
         self.context, self.replica, self.rules = context, context.replica, context.rules
         self.events: list[CheckedEvent] = []
         end, links, size = start, 0, 0
@@ -92,40 +93,40 @@ class Batch:
                 break
             self.events.append(event)
             end += 1
-            if event.concerns_classes:  # It has a record of its own.
+            if event.concerns_classes:  # It gets a journal record of its own.
                 break
         self.inputs, self.end = inputs[start:end], end
-        self.offsets = {one.partition: one.record.offset + 1 for one in self.inputs}  # The next ones after this.
-        self.calls: dict[bytes, int] = {}  # Records of calls with an Idempotency-Key -> their time.
+        self.offsets = {item.partition: item.record.offset + 1 for item in self.inputs}  # Next offset to read.
+        self.calls: dict[bytes, int] = {}  # Name of a call with an Idempotency-Key -> time of its record.
         self.letters: list[str | bytes] = []
-        self.fetches: list[float] = []  # Page, 1 if it failed, when; and so on.
-        self.unread: list[tuple[int, int]] = []  # Of these, those that were no reads: page, 1 if it failed.
-        self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # To which shard: number, digest before, entry.
+        self.fetches: list[float] = []  # Flat: page, 1 if the fetch failed, time; three numbers per fetch.
+        self.unread: list[tuple[int, int]] = []  # Fetches that did not read the page: page, 1 if the fetch failed.
+        self.outboxes: dict[int, tuple[int, bytes, bytes]] = {}  # Receiving shard: number, previous digest, entry.
 
     def call_names(self) -> list[bytes]:
-        """Return the names of records of calls with an Idempotency-Key."""
-        return [one.record.call for one in self.inputs if one.record.call]
+        """Return the names of the batch's calls with an Idempotency-Key."""
+        return [item.record.call for item in self.inputs if item.record.call]
 
-    # Who is named.
+    # Preparation: the pages that the batch names.
 
     def decide(self, seen: Mapping[bytes, int]) -> Effect:
-        """Work out what happens.
+        """Compute the effect of the batch.
 
         Args:
-            seen: times of records of calls with an Idempotency-Key that took effect before.
+            seen: calls with an Idempotency-Key that already took effect, with the times of their records.
 
         Raises:
-            StoreFull: a total would leave its range.
-            OutOfOrder: an entry of another shard does not follow the last one that was taken.
+            StoreFull: a total would overflow its range.
+            OutOfOrder: an entry from another shard does not follow the last entry taken from it.
         """
-        self.repeats = [bool(one.record.call) and self._repeats(one.record, seen) for one in self.inputs]
+        self.repeats = [bool(item.record.call) and self._repeats(item.record, seen) for item in self.inputs]
         self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
         self.entries: list[bytes] = []
         self.classes, self.defined = self.replica.classes, False
-        self.grants = 0  # For every page of the other shards.
+        self.grants = 0  # Grains granted to every page of the other shards.
         self.taken: dict[int, bytes] = {}
         self.moved_page, self.moved = list[Int64s](), list[Int64s]()
-        # Page, cash, share, time of fetch, digest, links in this shard, event: of each read.
+        # One tuple per read: page, cash, share, fetch time, digest, number of links in this shard, event.
         self.reads: list[tuple[int, int, int, int, int, int, int]] = []
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
@@ -144,15 +145,15 @@ class Batch:
         return self.effect
 
     def _repeats(self, record: Record, seen: Mapping[bytes, int]) -> bool:
-        """Tell whether a record of a call took effect before, within a day of record time; remember it."""
-        last = self.calls.get(record.call, seen.get(record.call))
-        if last is not None and record.time_us - last < DAY_US:
+        """Return whether the same call already took effect within a day of record time; otherwise remember it."""
+        previous_us = self.calls.get(record.call, seen.get(record.call))
+        if previous_us is not None and record.time_us - previous_us < DAY_US:
             return True
         self.calls[record.call] = record.time_us
         return False
 
     def _hold(self, event_of: Int64s) -> None:
-        """Take the pages that may change by more than deposits into objects; count open pages among the others."""
+        """Make an object of each page that may change by more than deposits; count open pages among the others."""
         columns, count = self.replica.columns, len(self.events)
         state = columns.state[self.named.links]
         gone = self.named.links[(state & GONE) != 0]
@@ -182,7 +183,7 @@ class Batch:
         self.still = ~held
         self.open_links = np.bincount(event_of[((state & OPEN) != 0) & ~held], minlength=count).tolist()
         self.link_states = state
-        # The held pages that become known, by the event in which they do.
+        # The held pages that become known, by the event that makes them known.
         news = ids[ids >= self.named.first]
         self.new_held: dict[int, list[_Page]] = {}
         if len(news):
@@ -193,10 +194,10 @@ class Batch:
         self.known_so_far = self.named.first
         self.new_states = np.zeros(len(self.named.new_urls), np.uint8)
 
-    # One record; compare opic.model.ledger, method by method.
+    # One record at a time. Each method corresponds to one of opic.model.ledger.
 
     def _work_through(self) -> None:
-        """Let the records happen, one after the other."""
+        """Process the records in order."""
         books, pays = self.books, self.context.shards == 1
         for place, one in enumerate(self.inputs):
             time_us = one.record.time_us
@@ -223,14 +224,14 @@ class Batch:
         self._await_entry()
 
     def _await_entry(self) -> None:
-        """Say from when on an entry is due; compare `opic.model.series.entry_due`."""
+        """Compute when the next entry of the series is due, as `opic.model.series.entry_due` does."""
         self.next_entry_us, self.next_entry_rounds = NEVER, NEVER
         if self.entry is not None:
             self.next_entry_us = self.entry.time_us + ENTRY_US
             self.next_entry_rounds = self.entry.rounds + ENTRY_ROUNDS
 
     def _fetched(self, event: CheckedEvent, place: int, time_us: int) -> None:
-        """Let a crawl event happen."""
+        """Process a crawl event."""
         books, outcome, page = self.books, event.outcome, self.held[self.named.own[place]]
         new = self.named.new_by_event[place]
         if not page.state:
@@ -252,7 +253,7 @@ class Batch:
             self.unread.append((page.id, int(outcome is Outcome.FAILED)))
 
     def _decide(self, one: Input, event: CheckedEvent, place: int) -> None:
-        """Let any other record happen."""
+        """Process a record that is not a crawl event."""
         books, outcome = self.books, event.outcome
         if outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
@@ -298,7 +299,7 @@ class Batch:
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
     def _read(self, page: _Page, event: CheckedEvent, place: int, new: int) -> None:
-        """Let a page be read; `new` of its links are to pages that become known."""
+        """Process the read of a page. `new` of its links lead to pages that become known."""
         books, rules, at_us = self.books, self.rules, event.at_us
         if page.state & GONE:
             self._come_back(page)
@@ -354,7 +355,7 @@ class Batch:
             self._send(page, far, share, at_us)
 
     def _send(self, page: _Page, far: Int64s, grains: int, at_us: int) -> None:
-        """Pay pages of other shards, which a link also makes known: so those too that get nothing."""
+        """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
         table = self.context.far
         self.books.net += grains * len(far)
         table.grains[far] += grains
@@ -366,19 +367,19 @@ class Batch:
 
     def _host_name(self, page: int) -> str:
         number, names = int(self.replica.columns.host[page]), self.replica.hosts.names
-        found: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
-        return found
+        name: str = names[number] if number < len(names) else self.named.host_names[number - len(names)]
+        return name
 
     def _receive(self, one: Input, transfer: Transfer, place: int) -> None:
-        """Let what another shard sent arrive; compare `opic.model.ledger`, where it does so page by page."""
+        """Process a transfer from another shard; `opic.model.ledger` does the same page by page."""
         source = int(one.partition.partition(":")[2])
-        last = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
-        if one.previous is not None and one.previous != last:
+        previous = self.taken.get(source, self.replica.taken.get(source, NO_DIGEST))
+        if one.previous is not None and one.previous != previous:
             raise OutOfOrder(
                 f"entry {one.record.offset} of shard {source} for shard {self.replica.shard} does not follow the last "
-                "one that was taken: a shard lost the end of what it had written; restore all shards from one backup"
+                "entry taken: a shard lost the end of what it had written; restore all shards from one backup"
             )
-        self.taken[source] = entry_digest(last, one.record.value)
+        self.taken[source] = entry_digest(previous, one.record.value)
         books, order = self.books, self.named.order[place]
         grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
         books.grant_all(transfer.grant)
@@ -405,7 +406,7 @@ class Batch:
             self.inflow_page.append(pages[across])
             self.inflow.append(inflow[across])
 
-    # Pages: known, gone, back.
+    # Changes of a page's state: it becomes known, goes away, comes back.
 
     def _know(self, place: int, count: int) -> None:
         """Make the next new pages known."""
@@ -432,7 +433,7 @@ class Batch:
         return None
 
     def _admit(self, pages: Sequence[int], slot: int, held: Sequence[_Page]) -> None:
-        """Count pages as live; of them some are held."""
+        """Count pages as live. `held` are those among them that are objects."""
         books = self.books
         books.count(slot, live=len(pages))
         if not self.rules.continuous:
@@ -480,10 +481,10 @@ class Batch:
         books.h_gone -= page.spent
         self._admit((page.id,), page.slot, (page,))
 
-    # What it was.
+    # The result.
 
     def _finish(self) -> None:
-        """Write the effect down."""
+        """Build the effect."""
         replica = self.replica
         reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 7
         changed = [page for page in self.held.values() if page.state != self.state_before[page.id]]
@@ -536,7 +537,7 @@ class Batch:
         )
 
     def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
-        """Return the links of reads alone, and which of them come from another domain."""
+        """Return the links of reads only, and a flag for each: it comes from another registered domain."""
         across = self.named.across if self.rules.inflow else np.empty(0, np.bool_)
         if len(self.named.links) == sum(read[5] for read in self.reads):
             return self.named.links, across
@@ -546,26 +547,26 @@ class Batch:
         return self.named.links[keep], across[keep] if self.rules.inflow else across
 
     def _fill_outboxes(self) -> None:
-        """Take what goes to other shards out of the table."""
+        """Turn the payments to other shards into outbox entries, and clear them from the table."""
         far, time_us = np.concatenate([*self.far_sent, NO_NUMBERS]), self.books.time_us
-        found = self.context.far.take(distinct(far), time_us)
+        transfers = self.context.far.take(distinct(far), time_us)
         if self.grants:
             for to in set(range(self.context.shards)) - {self.replica.shard}:
-                found[to] = replace(found.get(to, Transfer(time_us)), grant=self.grants)
-        for to, transfer in found.items():
+                transfers[to] = replace(transfers.get(to, Transfer(time_us)), grant=self.grants)
+        for to, transfer in transfers.items():
             number, before = self.replica.sent.get(to, (0, NO_DIGEST))
             self.outboxes[to] = number, before, transfer.pack()
 
 
 def links_digest(packed: bytes) -> int:
-    """See `opic.model.ledger.links_digest`: the same, of the bytes of increasing ids."""
+    """Return the same digest as `opic.model.ledger.links_digest`, given the bytes of increasing ids."""
     if not packed:
         return 0
     return int.from_bytes(blake2b(packed, digest_size=LINKS_DIGEST_BYTES).digest(), "little") or 1
 
 
 def entry_digest(before: bytes, entry: bytes) -> bytes:
-    """Return the digest of an outbox's entry, chained over all entries before it."""
+    """Return the digest of an outbox entry, chained over all entries before it."""
     return blake2b(before + entry, digest_size=DIGEST_BYTES).digest()
 
 

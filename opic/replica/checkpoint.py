@@ -1,15 +1,15 @@
-"""The checkpoint: blocks of PAGES_A_BLOCK pages as they were at some record of the journal.
+"""The checkpoint: blocks of PAGES_A_BLOCK pages, each as of one record of the journal.
 
-A block is one hash in Redis, `b:<n>`, whose fields are written together, so that it is read as of one record:
+A block is one Redis hash, `b:<n>`. Its fields are written together, so that a reader sees them as of one record:
 
-    l                       lsn: all effects up to this record are in the block, none after it
+    l                       lsn: the block contains all effects up to this record, and none after it
     v f                     int64 of each page: cash less credit, in-flow
     s p o                   state (uint8), fingerprint (uint64), host number (uint32) of each page
     m                       histories of the pages that have one, see `Histories.pack`; zstd
-    u0 .. u15               URLs of 255 pages each, one to a line; zstd
+    u0 .. u15               URLs of 255 pages each, one per line; zstd
 
-A field that did not change since it was written is left out when the block is written again. `b:names` has what is not
-by page: `l`; host names, n0 .. (1,024 each); the series; the definitions of classes; what was sent to other shards.
+When a block is written again, fields that have not changed are left out. `b:names` holds everything that is not per
+page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,42 +29,42 @@ from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
-HISTORIES_BYTES_MAX: Final = 64 << 20  # Of a block, unpacked.
+HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
 LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m")
 Image = Mapping[str, bytes]
 
 
 def blocks_of(pages: int) -> int:
-    """Return how many blocks so many pages take."""
+    """Return the number of blocks that `pages` pages need."""
     return -(-pages // PAGES_A_BLOCK)
 
 
 def lsn_of(image: Image) -> int:
-    """Return the record up to which an image is true; 0 if it was never written.
+    """Return the LSN of a block image; 0 if the block was never written.
 
     Raises:
-        StoreDamaged: it does not say.
+        StoreDamaged: the image has no valid LSN.
     """
     try:
         return int(image["l"]) if image else 0
     except (KeyError, ValueError) as error:
-        raise StoreDamaged("a block of the checkpoint is damaged: it names no record: restore a backup") from error
+        raise StoreDamaged("a block of the checkpoint is damaged: it has no valid LSN: restore a backup") from error
 
 
 def url_field(page: int) -> tuple[int, str, int]:
-    """Return the block, the field and the place in it of a page's URL."""
+    """Return where a page's URL is stored: the block, the field, and the line in the field."""
     block, offset = divmod(page, PAGES_A_BLOCK)
     return block, f"u{offset // URLS_A_FIELD}", offset % URLS_A_FIELD
 
 
 def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str, bytes]:
-    """Return an image of a block as of the replica's head: these columns, and the URLs that are in memory.
+    """Return an image of a block as of the replica's head: the given columns, and the URLs that are in memory.
 
     Args:
-        replica: not changing meanwhile.
-        block: its number.
-        fields: of COLUMN_FIELDS and "m"; "u" for the URLs.
+        replica: must not change during the call.
+        block: the number of the block.
+        fields: names from COLUMN_FIELDS, "m" for the histories, "u" for the URLs.
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
@@ -91,7 +91,7 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
 
 
 def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
-    """Return the fields of URLs that are not wholly in the checkpoint: those that the tail in memory has."""
+    """Return the URL fields that the checkpoint does not hold completely; their URLs are in the tail in memory."""
     start = max(first, replica.tail.first)
     fields = {}
     for at in range(start - (start - first) % URLS_A_FIELD, end, URLS_A_FIELD):
@@ -102,7 +102,7 @@ def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
 
 
 def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
-    """Return an image of what is not by page; host names from the field of `first_host` on."""
+    """Return an image of the block of names, with host names from the field of `first_host` on."""
     image = {"l": b"%d" % replica.head.lsn}
     for at in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
         image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
@@ -113,30 +113,30 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
 
 
 class Loading:
-    """A replica that is put together: from blocks of several instants, and the effects that each of them lacks."""
+    """Loads a replica from blocks of different LSNs and the effects that each block lacks."""
 
     def __init__(self, replica: Replica, effects: Sequence[Effect]) -> None:
-        """Begin anew.
+        """Reset the replica and start loading it.
 
         Args:
-            replica: reset here.
-            effects: a stretch of the journal without gaps that ends where the replica is to stand.
+            replica: the replica to load.
+            effects: a part of the journal without gaps; the last effect is the position that the replica will have.
         """
         replica.reset()
         self.replica, self.effects = replica, effects
         self.pages = effects[-1].pages
-        self.known_before = effects[0].first_page  # Pages that no effect here makes known.
-        self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The record up to which each block was written.
+        self.known_before = effects[0].first_page  # Pages that were known before the first effect.
+        self.block_lsn = np.zeros(blocks_of(self.pages), np.int64)  # The LSN of each block.
         self.names_lsn = 0
         self._fingerprints = np.zeros(self.pages, np.uint64)
         replica.columns.reserve(self.pages)
         replica.tail.start(self.known_before)
 
     def take_block(self, block: int, image: Image) -> None:
-        """Take a block as it was read; an empty image is one that was never written.
+        """Load a block. An empty image is a block that was never written.
 
         Raises:
-            StoreDamaged: it has a wrong length, or comes from later than the journal's end, or is missing.
+            StoreDamaged: the block has a wrong length, is newer than the journal's end, or is missing.
         """
         first = block * PAGES_A_BLOCK
         if not image:
@@ -146,7 +146,7 @@ class Loading:
         lsn, pages = lsn_of(image), len(image.get("s", b""))
         if lsn > self.effects[-1].lsn:
             raise StoreDamaged(
-                f"block {block} of the checkpoint is of record {lsn}, and the journal ends at {self.effects[-1].lsn}: "
+                f"block {block} of the checkpoint is of record {lsn}, but the journal ends at {self.effects[-1].lsn}: "
                 "restore a backup"
             )
         wanted = (
@@ -175,7 +175,7 @@ class Loading:
         self.block_lsn[block] = lsn
 
     def take_names(self, image: Image) -> None:
-        """Take what is not by page."""
+        """Load the block of names: everything that is not per page."""
         replica, at = self.replica, 0
         while (packed := image.get(f"n{at}")) is not None:
             replica.hosts.append(unpack_urls(packed))
@@ -191,15 +191,15 @@ class Loading:
         self.names_lsn = lsn_of(image)
 
     def finish(self) -> None:
-        """Apply to each block the effects that it lacks; then the replica stands where the last one ends."""
+        """Apply to each block the effects that it lacks. The replica then has the position of the last effect."""
         replica = self.replica
         replica.pages = self.pages
         for effect in self.effects:
             due = _Due(self.block_lsn, effect.lsn)
             first, count = effect.first_page, len(effect.fingerprints)
             new = np.arange(first, first + count)
-            some, fingerprints, hosts = due(new, effect.fingerprints, effect.hosts)
-            self._fingerprints[some], replica.columns.host[some] = fingerprints, hosts
+            pages, fingerprints, hosts = due(new, effect.fingerprints, effect.hosts)
+            self._fingerprints[pages], replica.columns.host[pages] = fingerprints, hosts
             replica.tail.append(count, effect.packed_urls)
             replica.change_pages(effect, None, due)
             if effect.lsn > self.names_lsn:
@@ -208,14 +208,14 @@ class Loading:
         last = self.effects[-1]
         replica.books, replica.head = last.books, last.head
         if len(replica.hosts) != last.host_count:
-            raise StoreDamaged(f"{len(replica.hosts):,} host names were found of {last.host_count:,}: restore a backup")
+            raise StoreDamaged(f"found {len(replica.hosts):,} of {last.host_count:,} host names: restore a backup")
         replica.index = FingerprintIndex.of(self._fingerprints)
         for listener in replica.load_listeners:
             listener(self)
 
 
 class _Due:
-    """Tells for which pages an effect is due: those of blocks that are older than it."""
+    """Selects the pages that an effect must still be applied to: those in blocks older than the effect."""
 
     def __init__(self, lsn_of: Int64s, lsn: int) -> None:
         self._due: Bools = lsn_of < lsn

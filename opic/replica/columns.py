@@ -1,4 +1,4 @@
-"""Numpy columns that grow by doubling, and what takes back changes to them."""
+"""Growable numpy columns, and an undo log for changes to them."""
 
 from typing import Any, ClassVar, Final
 
@@ -11,7 +11,7 @@ ROWS_MIN: Final = 1_024
 
 
 class Growing:
-    """Columns of one length. A subclass names them; places past the length in use are zero."""
+    """Columns of equal length, which grow by doubling. A subclass names them. Rows past those in use are zero."""
 
     COLUMNS: ClassVar[tuple[tuple[str, str], ...]] = ()  # Name, type.
 
@@ -21,7 +21,7 @@ class Growing:
             setattr(self, name, np.zeros(0, dtype))
 
     def reserve(self, rows: int) -> None:
-        """Make room for so many rows. Arrays that somebody holds from before no longer change."""
+        """Make room for `rows` rows. This may replace the arrays; references to the old ones then go stale."""
         capacity = len(getattr(self, self.COLUMNS[0][0]))
         if rows <= capacity:
             return
@@ -32,24 +32,24 @@ class Growing:
             setattr(self, name, new)
 
     def clear_rows(self, first: int, end: int) -> None:
-        """Set rows back to zero."""
+        """Set rows to zero."""
         for name, _ in self.COLUMNS:
             getattr(self, name)[first:end] = 0
 
 
 class Undo:
-    """Old values of what is about to change, to be put back in reverse order."""
+    """An undo log: old values of rows that are about to change, restored in reverse order."""
 
     def __init__(self) -> None:
-        """Nothing is kept yet."""
+        """Start empty."""
         self._kept: list[tuple[Growing, str, Any, NDArray[Any]]] = []
 
     def keep(self, owner: Growing, name: str, rows: Any) -> None:
-        """Keep the values of some rows of a column."""
+        """Save the current values of some rows of a column."""
         self._kept.append((owner, name, rows, getattr(owner, name)[rows].copy()))
 
     def restore(self) -> None:
-        """Put everything back."""
+        """Restore all saved values."""
         for owner, name, rows, values in reversed(self._kept):
             getattr(owner, name)[rows] = values
         self._kept.clear()

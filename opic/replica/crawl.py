@@ -1,8 +1,8 @@
-"""A crawl: its shards, a replica of each, and what is asked of all of them at once.
+"""A crawl: its shards, a replica of each shard, and reads across all shards.
 
-Reads only; `opic.ingest` writes. A replica is loaded when it is first asked for. Each answer is of one journal position
-of each shard, and no older than the moment of the question: whoever asks lets the replicas catch up first, which takes
-one round trip for all shards. Several who ask at once share it.
+This module only reads; `opic.ingest` writes. A replica is loaded on its first use. Each answer is consistent with one
+journal position per shard and is no older than the call: a call first lets the replicas catch up, which takes one round
+trip for all shards. Concurrent calls share that round trip.
 """
 
 import logging
@@ -36,50 +36,52 @@ log = logging.getLogger("opic.replica")
 
 Int64s = NDArray[np.int64]
 T = TypeVar("T")
-FOLLOW_SECONDS: Final = 0.1  # Between two looks while nobody asks: at full speed some hundred kilobytes of journal,
-FOLLOW_SECONDS_MAX: Final = 5.0  # and at most, while the store is away.
+# Interval at which the background thread catches up: some hundred kilobytes of journal at full speed.
+FOLLOW_SECONDS: Final = 0.1
+FOLLOW_SECONDS_MAX: Final = 5.0  # Longest interval while the store is unavailable.
 END_SECONDS: Final = 2.0
-ENTRIES_RECOUNTED = 1_000  # By an audit, some 10 ms; with more in flight than that a store hardly stands still.
+# Outbox entries that an audit recounts at most, about 10 ms. With more in flight, a store rarely stands still.
+ENTRIES_RECOUNTED = 1_000
 RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
-LOOKS_MAX = 5  # In a row that met a store made anew.
-PAGES_AT_ONCE = 1_000  # Of those that are read together, some 10 ms.
-Place = tuple[int, int]  # Where a page is: its shard, and its id there.
+LOOKS_MAX = 5  # Consecutive attempts, each interrupted by a reload.
+PAGES_AT_ONCE = 1_000  # Pages read under one lock: about 10 ms.
+Place = tuple[int, int]  # Where a page is: its shard, and its id in that shard.
 
 
 class Outdated(Exception):
-    """A replica was loaded anew since then: ids may be other pages'."""
+    """A replica was reloaded in the meantime, so ids may now belong to other pages."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicaStanding:
     """How far a replica follows its shard's journal."""
 
-    lsn: int  # Of the last record that it has.
-    age_seconds: float  # Since its head was last compared with the journal's.
+    lsn: int  # LSN of the last record applied.
+    age_seconds: float  # Time since its head was last compared with the journal's head.
     pages: int
-    loads: int  # How often it was put together from the checkpoint.
+    loads: int  # How often it was loaded from the checkpoint.
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Pages, in the order asked; and the books of each shard, as of the same journal positions."""
+    """Rows of pages, in the order requested, and the books of each shard as of the same journal positions."""
 
-    as_of: float  # Unix seconds: none of it is older.
+    as_of: float  # Unix seconds; the data is at least as recent.
     books: list[Books]
     heads: list[Head]
-    cash: Int64s  # What each page holds. A gone one has given its grants back, and may owe.
+    cash: Int64s  # The cash of each page. A gone page has returned its grants, so its cash may be negative.
     spent: Int64s
     inflow: Int64s
     state: NDArray[np.uint8]
-    reads: Int64s  # How often each was ever read.
+    reads: Int64s  # How often each page was read in total.
     measures: Measures
 
 
 class Crawl:
-    """The shards of one crawl, open, in order. A host's pages are all in one shard."""
+    """The open shards of one crawl, in order. All pages of a host are in one shard."""
 
     def __init__(self, shards: Sequence[Shard]) -> None:
-        """Use `open`, which checks that the store fits."""
+        """Use `open` instead: it checks that the store matches."""
         self.shards = tuple(shards)
         self.client, self.rules = shards[0].client, shards[0].rules
         self.replicas = [Replica(shard.rules, shard.number) for shard in self.shards]
@@ -87,13 +89,13 @@ class Crawl:
             Follower(shard.client, shard.keys, replica)
             for shard, replica in zip(self.shards, self.replicas, strict=True)
         ]
-        # URLs that were read of late, as of these loads of the replicas. Replaced as one.
+        # Recently read URLs, with the load counts of the replicas that they are valid for. Replaced as a whole.
         self._recent_urls: tuple[list[int], dict[Place, str]] = ([], {})
-        # What shards were made with, as of these loads of the replicas. Replaced as one.
+        # The shards' secret, with the load counts of the replicas that it is valid for. Replaced as a whole.
         self._made = (self._loads, Fingerprints(self.shards[0].secret))
         self._turn, self._following = threading.Lock(), threading.Lock()
         self._asked = self._served = 0
-        self.as_of = 0.0  # Unix seconds: the replicas are of then, or of later.
+        self.as_of = 0.0  # Unix seconds; the replicas are at least as recent.
         self._opened_at = time.monotonic()
         self._looked_at = float("-inf")  # When the replicas last began to catch up, monotonic.
         self._done = threading.Event()
@@ -114,19 +116,19 @@ class Crawl:
         shards: int = 1,
         durability: Durability | None = None,
     ) -> "Crawl":
-        """Open all shards of a crawl, making them if they are not there.
+        """Open all shards of a crawl, creating them if they do not exist.
 
         Args:
-            client: of a server, or of a cluster.
-            name: of the crawl.
-            given: rules that the user asked for by name, as in SETTING_OF; others are taken from the store.
-            create: make a crawl that is not there; else that is an error.
-            shards: how many a crawl gets that is made now, where `given` says nothing.
-            durability: what has to hold before an offset counts as durable; what the server does, if None.
+            client: a client of a server or of a cluster.
+            name: the name of the crawl.
+            given: rules that the user set explicitly, as in SETTING_OF; the others are read from the store.
+            create: create a missing crawl; if False, a missing crawl is an error.
+            shards: number of shards of a new crawl, unless `given` sets it.
+            durability: what must hold before an offset counts as durable; if None, whatever the server does.
 
         Raises:
-            StoreMismatch: the store was made by another format version, with other rules, or lacks a shard.
-            StoreError: the server can't keep the books, or there is no such crawl.
+            StoreMismatch: the store has another format version or other rules, or a shard is missing.
+            StoreError: the server can't keep the books, or the crawl does not exist.
         """
         first = Shard.open(client, name, given, create=create, shards=shards)
         others = [Shard.beside(first, number) for number in range(1, first.shards)]
@@ -135,21 +137,21 @@ class Crawl:
         for other in others:
             if other.restored != first.restored:
                 raise StoreMismatch(
-                    f"shard {other.number} is of backup {other.restored or 'none'}, shard 0 of "
-                    f"{first.restored or 'none'}: they don't fit together; restore one backup as a whole"
+                    f"shard {other.number} was restored from backup {other.restored or 'none'}, shard 0 from "
+                    f"{first.restored or 'none'}: they do not match; restore all shards from one backup"
                 )
         if others:
             with store_errors():
-                client.hset(first.keys.meta, "whole", 1)  # From now on a shard that is missing was lost.
+                client.hset(first.keys.meta, "whole", 1)  # From now on a missing shard means lost data.
         return cls([first, *others])
 
-    # Keeping up.
+    # Following the journals.
 
     def follow(self) -> list[Replica]:
-        """Let the replicas catch up, and return them: as of now or later. Those who ask at once share one look.
+        """Bring the replicas up to date with the journals and return them. Concurrent calls share one round trip.
 
         Raises:
-            StoreUnavailable: the store is away.
+            StoreUnavailable: the store is unavailable.
             StoreDamaged: a record or a block can't be read.
         """
         with self._turn:
@@ -158,7 +160,7 @@ class Crawl:
         with self._following:
             if self._served < ticket:
                 with self._turn:
-                    served = self._asked  # All who wait now: their questions came before what is read next.
+                    served = self._asked  # Serves all who wait now: they called before the next read.
                 now, monotonic = time.time(), time.monotonic()
                 catch_up(self.client, self._followers)
                 if self._made[0] != self._loads:
@@ -167,7 +169,7 @@ class Crawl:
         return self.replicas
 
     def _renew(self) -> None:
-        """Look again at what shards were made with, after they were loaded anew."""
+        """Read the shards' metadata again after a replica was reloaded."""
         loads = self._loads
         for shard in self.shards:
             shard.renew(create=False)
@@ -178,30 +180,30 @@ class Crawl:
         return [replica.loads for replica in self.replicas]
 
     def steadily(self, ask: Callable[[], T]) -> T:
-        """Return what is asked by several looks at the replicas; asked again where one was loaded anew meanwhile.
+        """Run `ask`, which reads the replicas several times; run it again if a replica was reloaded meanwhile.
 
-        Whoever finds a page and then asks for its URL or its row does both in here: in between another thread may load
-        a replica, and then the id is another page's.
+        Code that finds a page and then reads its URL or its row must do both inside `ask`: another thread may reload a
+        replica in between, and then the id belongs to another page.
 
-        A URL may also be missing because the server was started again and lost a block, though not the record behind
-        which it was sent; the replica had let go of the URL once the block was written. The journal has it then, so the
-        replica is loaded anew, once.
+        A URL may also be missing because the server restarted and lost a block but kept the record sent before it. The
+        replica dropped the URL from memory when the block was written. The journal still has it then, so the replica is
+        reloaded, once.
 
         Raises:
-            StoreUnavailable: that happened again and again.
+            StoreUnavailable: every attempt was interrupted by a reload.
             StoreDamaged: a URL is in neither the checkpoint nor the journal.
         """
         loaded = False
         for _ in range(LOOKS_MAX):
             loads = self._loads
             try:
-                found = ask()
+                answer = ask()
             except (
                 Outdated,
                 IndexError,
                 KeyError,
                 StoreDamaged,
-            ) as error:  # By ids that are other pages', or nobody's.
+            ) as error:  # Possibly because ids now belong to other pages or to none.
                 if loads == self._loads:
                     if not isinstance(error, UrlMissing) or loaded:
                         raise
@@ -209,29 +211,29 @@ class Crawl:
                     loaded = True
                 continue
             if loads == self._loads:
-                return found
-        raise StoreUnavailable("the store is made anew, or its server started, again and again")
+                return answer
+        raise StoreUnavailable("the store was recreated or its server restarted repeatedly: try again")
 
     def _load_anew(self, shard: int, loads: int) -> None:
-        """Load a replica that was loaded so often so far, unless another thread has done so by now."""
+        """Reload a replica whose load count was `loads`, unless another thread has reloaded it already."""
         with self._following:
             if self.replicas[shard].loads == loads:
                 self._followers[shard].load()
 
     def keep_following(self, seconds: float = FOLLOW_SECONDS) -> None:
-        """Let the replicas catch up while nobody asks, until `close`; each so many seconds.
+        """Start a thread that brings the replicas up to date every `seconds` seconds, until `close`.
 
-        So the first question after an idle hour does not have to read the whole journal, and this is not trimmed under
-        a replica that fell behind. While the store is away that is tried ever less often.
+        Without it, the first query after an idle hour would read the whole journal, and the journal could be trimmed
+        past a replica that fell behind. While the store is unavailable the thread tries less and less often.
         """
         self._keeper = threading.Thread(target=self._keep, args=(seconds,), name="opic-follow", daemon=True)
         self._keeper.start()
 
     def close(self) -> None:
-        """End that."""
+        """Stop the thread started by `keep_following`."""
         self._done.set()
         if self._keeper is not None:
-            self._keeper.join(END_SECONDS)  # A store that stands still would keep it longer; it ends by itself then.
+            self._keeper.join(END_SECONDS)  # If the store hangs, the thread ends by itself later.
 
     def _keep(self, seconds: float) -> None:
         wait = seconds
@@ -245,15 +247,15 @@ class Crawl:
                 wait = min(2 * wait, FOLLOW_SECONDS_MAX)
             else:
                 if wait != seconds:
-                    log.info("following the store again")
+                    log.info("following the store again after an outage")
                 wait = seconds
 
     def heads(self) -> list[Head]:
-        """Return where each replica stands: where all stand still, nothing moved."""
+        """Return the head of each replica. Equal results of two calls mean that nothing changed in between."""
         return [replica.head for replica in self.replicas]
 
     def standing(self) -> list[ReplicaStanding]:
-        """Return how far each replica follows, without asking the store anything."""
+        """Return how far each replica follows its journal, without a request to the store."""
         now = time.monotonic()
         return [
             ReplicaStanding(
@@ -265,17 +267,17 @@ class Crawl:
     # Pages.
 
     def shard_of(self, url: str) -> Shard:
-        """Return the shard of a page, by its canonical URL."""
+        """Return the shard of the page with a canonical URL."""
         return self.shards[shard_of(host_of(url), len(self))]
 
     def ids_of(self, urls: Sequence[str]) -> list[Place | None]:
-        """Return where the pages of canonical URLs are; None for one that is not known."""
+        """Return the place of each page, given canonical URLs; None for an unknown page."""
         self.follow()
         return self.steadily(lambda: self._find(urls))
 
     def _find(self, urls: Sequence[str]) -> list[Place | None]:
         loads, secret = self._made
-        if loads != self._loads:  # The thread that loaded one looks at once what it was made with.
+        if loads != self._loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
             loads, secret = self._made
         fingerprints = secret.of(urls)
@@ -292,7 +294,7 @@ class Crawl:
         return found
 
     def look(self, urls: Sequence[str]) -> tuple[list[Place | None], Rows]:
-        """Return where the pages of canonical URLs are, None for one that is not known; and the rows of those known."""
+        """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages."""
         self.follow()
 
         def ask() -> tuple[list[Place | None], Rows]:
@@ -302,20 +304,20 @@ class Crawl:
         return self.steadily(ask)
 
     def rows(self, places: Sequence[Place]) -> Rows:
-        """Return pages by place, as the replicas have them; those of one shard are of one journal position."""
-        as_of = self.as_of  # Before what is read, which others may move on meanwhile.
+        """Return the rows of pages by place. Rows of one shard are consistent with one journal position."""
+        as_of = self.as_of  # Read first: other threads may advance the replicas meanwhile.
         order: dict[int, list[int]] = {}
         for at, (number, _) in enumerate(places):
             order.setdefault(number, []).append(at)
         columns: list[tuple[Any, ...]] = []
         books, heads = list[Books](), list[Head]()
         for number in range(len(self)):
-            some = order.get(number, [])
-            ids = np.array([places[at][1] for at in some], np.int64)
+            positions = order.get(number, [])
+            ids = np.array([places[at][1] for at in positions], np.int64)
             with self.replicas[number].reading() as replica:
                 books.append(replica.books)
                 heads.append(replica.head)
-                if not some:
+                if not positions:
                     continue
                 if int(ids.max()) >= len(replica):
                     raise IndexError(f"shard {number} has no page {int(ids.max())}")
@@ -334,9 +336,9 @@ class Crawl:
         return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures)
 
     def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
-        """Return URLs by place. The places have to be of the same load: ask inside of `steadily`.
+        """Return URLs by place. Call it inside `steadily`, so that the places are valid for the current load.
 
-        Those that were read a moment ago are still known: a page is judged, then handed out.
+        Recently read URLs are cached: the frontier reads the URL of a page once to judge it and once to lease it.
         """
         loads = [replica.loads for replica in self.replicas]
         then, recent = self._recent_urls
@@ -356,12 +358,12 @@ class Crawl:
         return found
 
     def urls_in(self, shard: int, ids: range) -> list[str]:
-        """Return the URLs of pages that follow each other in a shard; see `urls_of`."""
-        found = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
-        return [found[i] for i in ids]
+        """Return the URLs of pages with consecutive ids in a shard; see `urls_of`."""
+        urls = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
+        return [urls[i] for i in ids]
 
     def page(self, url: str) -> LedgerPage | None:
-        """Return a page as the ledger shows it, or None if it is not known."""
+        """Return a page in the ledger's form, or None if it is unknown."""
 
         def ask() -> LedgerPage | None:
             (place,) = self._find([url])
@@ -371,10 +373,10 @@ class Crawl:
         return self.steadily(ask)
 
     def pages(self) -> Iterator[LedgerPage]:
-        """Yield every known page as the ledger shows it, of one shard after the other. For tests and exports.
+        """Yield every known page in the ledger's form, shard by shard. For tests and exports.
 
         Raises:
-            StoreUnavailable: a replica was loaded anew meanwhile: the rest may be of another history.
+            StoreUnavailable: a replica was reloaded meanwhile, so the remaining pages may belong to another history.
         """
         replicas = self.follow()
         for (number, replica), loads in zip(enumerate(replicas), self._loads, strict=True):
@@ -383,7 +385,7 @@ class Crawl:
                 ids = range(first, min(first + PAGES_AT_ONCE, pages))
                 found = self.steadily(partial(self._pages, number, ids))
                 if replica.loads != loads and replica.head != head:
-                    raise StoreUnavailable(f"shard {number} was loaded anew while its pages were read: ask again")
+                    raise StoreUnavailable(f"shard {number} was reloaded while its pages were read: try again")
                 yield from found
 
     def _pages(self, number: int, ids: range) -> list[LedgerPage]:
@@ -402,21 +404,21 @@ class Crawl:
                 found.append(page)
         return found
 
-    # Totals, of the store itself: no replica is loaded for them.
+    # Totals, read from the store directly: they need no replica.
 
     def home(self, partition: str) -> Shard:
-        """Return the shard that has a partition's resume point."""
+        """Return the shard that stores a partition's resume point."""
         return self.shards[shard_of(partition, len(self))]
 
     def resume(self, partition: str) -> int:
-        """Return the offset from which on a partition is to be read: all below it has taken effect."""
+        """Return the offset from which to read a partition: all records below it have taken effect."""
         if len(self) == 1:
             return self.shards[0].next_offset(partition)
         with store_errors():
             return int(self.client.hget(self.home(partition).keys.resume, partition) or 0)
 
     def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
-        """Send commands together, each to the shard that its keys name; return the answers in order."""
+        """Send commands in one pipeline, each to the shard that its keys name; return the replies in order."""
         with store_errors():
             if len(commands) == 1:
                 return [self.client.execute_command(*commands[0])]
@@ -435,12 +437,12 @@ class Crawl:
         return Books.merged(self.books(), self.rules)
 
     def waiting(self) -> int:
-        """Return how many entries wait in all outboxes: sent by one shard, not taken yet by the other."""
+        """Return the number of entries in all outboxes that were sent but not yet taken by the receiving shard."""
         if len(self) == 1:
             return 0
         both = [["HGETALL", key] for shard in self.shards for key in (shard.keys.offsets, shard.keys.sent)]
         answers = self.ask(both)
-        # What was taken first: what is sent meanwhile counts as waiting, and nothing is taken before it was sent.
+        # `taken` is read before `sent`: an entry sent in between counts as waiting, and taken never exceeds sent.
         taken, sent = answers[::2], answers[1::2]
         return sum(
             max(int(count) - int(taken[int(to)].get(source_of(of).encode(), 0)), 0)
@@ -449,23 +451,23 @@ class Crawl:
         )
 
     def undelivered(self) -> int:
-        """Return what `Writer.deliver` has yet to do: entries in outboxes; if there are none, 1 for a grant.
+        """Return the work left for `Writer.deliver`: entries in outboxes; if there are none, 1 if a grant is due.
 
-        Once it is 0 it stays 0 until another record takes effect.
+        Once the result is 0, it stays 0 until another record takes effect.
         """
         if len(self) == 1:
             return 0
         if waiting := self.waiting():
             return waiting
-        books = self.books()  # Read after the outboxes: a grant that is decided in between shows in the credits.
+        books = self.books()  # Read after the outboxes: a grant decided in between is visible in the credits.
         return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
 
     def audit(self) -> tuple[BooksAudit, list[BooksAudit]]:
-        """Recount the books of all shards: over all of them, and each. Each shard's are of one journal position.
+        """Recount the books of the whole crawl and of each shard; return both. Each shard is read at one LSN.
 
-        Of each pair, what one sent and the other has not taken must be in the outbox; and where nothing moved
-        meanwhile and no more than ENTRIES_RECOUNTED entries wait, their grains must be what is in flight, and what one
-        took must be what the other sent, by the digests that chain the entries.
+        For each pair of shards, entries that were sent but not taken must be in the outbox. If nothing changed during
+        the audit and at most ENTRIES_RECOUNTED entries wait, the audit also checks that their grains add up to the
+        grains in flight, and that the entries taken are those sent, by the digests that chain them.
         """
         parts = self._audits()
         if len(self) == 1:
@@ -485,7 +487,7 @@ class Crawl:
             branches = self._branches(entries)
             self.follow()
             if self.heads() == before:
-                packed = [entry[b"v"] for some in entries.values() for entry in some]
+                packed = [entry[b"v"] for outbox in entries.values() for entry in outbox]
                 grains = sum(int(Transfer.unpack(value).grains.sum()) for value in packed)
                 if grains != in_flight:
                     wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
@@ -501,7 +503,7 @@ class Crawl:
         return parts
 
     def _totals_wrong(self, shard: Shard) -> list[str]:
-        """Compare the totals that a shard shows with those of its last record, as of one instant."""
+        """Compare a shard's stored totals with those of its last journal record; both are read in one transaction."""
         keys = shard.keys
         with store_errors(), self.client.pipeline(transaction=True) as pipe:
             pipe.hgetall(keys.books)
@@ -512,9 +514,9 @@ class Crawl:
         return [f"{k} is shown as {shown[k]}, the journal has {n}" for k, n in asdict(kept).items() if shown[k] != n]
 
     def _outboxes(self) -> tuple[dict[tuple[int, int], range], list[str]]:
-        """Return which entries wait from one shard to another, and what is wrong with that, in words."""
-        # In this order, what moves meanwhile is not taken for wrong: nothing is taken before it was sent, nor trimmed
-        # before it was taken.
+        """Return the entries that wait, by (sender, receiver), and a description of each inconsistency."""
+        # This order of reads tolerates concurrent writes: an entry is sent before it is taken, and taken before it is
+        # trimmed.
         (first, sent) = self._taken(), self.ask([["HGETALL", shard.keys.sent] for shard in self.shards])
         counts = {(of, int(to)): int(count) for of, found in enumerate(sent) for to, count in found.items()}
         if not counts:
@@ -536,22 +538,22 @@ class Crawl:
         return self.ask([["HGETALL", shard.keys.offsets] for shard in self.shards])
 
     def _entries(self, waiting: Mapping[tuple[int, int], range]) -> dict[tuple[int, int], list[Mapping[bytes, bytes]]]:
-        """Return these entries of outboxes, those that still wait."""
+        """Return the outbox entries in these ranges that still wait."""
         commands = [
-            ["XRANGE", self.shards[of].keys.outbox(to), f"1-{some.start}", f"1-{some.stop - 1}"]
-            for (of, to), some in waiting.items()
+            ["XRANGE", self.shards[of].keys.outbox(to), f"1-{numbers.start}", f"1-{numbers.stop - 1}"]
+            for (of, to), numbers in waiting.items()
         ]
         answers = self.ask(commands) if commands else []
         return {pair: [entry for _, entry in found] for pair, found in zip(waiting, answers, strict=True)}
 
     def _branches(self, entries: Mapping[tuple[int, int], Sequence[Mapping[bytes, bytes]]]) -> list[str]:
-        """Say which shards sent on from something else than what was taken from them: the digests tell."""
+        """Describe each pair of shards where the entries taken are not those sent, according to the digests."""
         wrong = []
         for of, source in enumerate(self.replicas):
-            for to, (_, last) in source.sent.items():
-                some = entries.get((of, to))
-                if (some[0][b"p"] if some else last) != self.replicas[to].taken.get(of, NO_DIGEST):
-                    wrong.append(f"what shard {to} took of shard {of} is not what that one sent")
+            for to, (_, last_digest) in source.sent.items():
+                outbox = entries.get((of, to))
+                if (outbox[0][b"p"] if outbox else last_digest) != self.replicas[to].taken.get(of, NO_DIGEST):
+                    wrong.append(f"what shard {to} took from shard {of} is not what shard {of} sent")
         return wrong
 
 
@@ -559,7 +561,7 @@ _NOTHING = np.empty(0, np.int64)
 
 
 def _joined_measures(parts: Sequence[Measures], order: Int64s) -> Measures:
-    """Put the measures of several shards' pages into another order."""
+    """Concatenate the measures of several shards' pages and reorder the pages."""
     counts = np.concatenate([_NOTHING, *(np.diff(part.starts) for part in parts)])[order]
     shift, starts = 0, []
     for part in parts:

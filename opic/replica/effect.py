@@ -1,14 +1,14 @@
-"""The effect: one record of a shard's journal, with all that a batch of events did to the shard.
+"""The binary format of a journal record: the effect of one batch of events on a shard.
 
-It carries results, so that applying it decides nothing and parses no URL: what each read spent and paid, the links it
-paid, states of pages, the totals afterwards. The layout is little-endian and versioned:
+A record holds results, so that applying it decides nothing and parses no URL: what each read spent and paid, the links
+that were paid, page states, the totals afterwards. The layout is little-endian and versioned:
 
-    header        magic "OPIJ", version, lsn, digest of the record before, pages and hosts after it, counts of sections
-    sections      arrays, one after the other, in the order of SECTIONS
-    tail          zstd of the URLs of new pages and the names of new hosts; MessagePack of what is rare
+    header        magic "OPIJ", version, LSN, digest of the previous record, pages and hosts afterwards, section lengths
+    sections      arrays, in the order of SECTIONS
+    tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
 
-An effect's digest is a hash of its bytes, which hold the digest of the one before. So a head (lsn and digest) names one
-history, whoever wrote it.
+The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
+digest) identifies one history, whoever wrote it.
 """
 
 import threading
@@ -35,22 +35,22 @@ MAGIC: Final = b"OPIJ"
 VERSION: Final = 1
 DIGEST_BYTES: Final = 8
 ZSTD_LEVEL: Final = 1
-TAIL_BYTES_MAX: Final = 1 << 30  # Of URLs, unpacked.
+TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
 
-# Name, type: reads in the order of the log, the links of each read increasing.
+# Name and type of each section. Reads are in the order of the log; the links of each read increase.
 SECTIONS: Final = (
-    ("fingerprints", "<u8"),  # Of new pages.
-    ("hosts", "<u4"),
+    ("fingerprints", "<u8"),  # Fingerprints of new pages.
+    ("hosts", "<u4"),  # Host numbers of new pages.
     ("read_page", "<u4"),
-    ("read_cash", "<i8"),  # What it spent; negative where it owed.
-    ("read_share", "<i8"),  # What each link got.
-    ("read_at_us", "<i8"),  # When it was fetched.
-    ("read_digest", "<u8"),  # Of the links that it showed.
-    ("read_links", "<u4"),  # How many of them are in this shard.
+    ("read_cash", "<i8"),  # Cash that the page spent; negative if it owed.
+    ("read_share", "<i8"),  # Cash that each link received.
+    ("read_at_us", "<i8"),  # Time of the fetch.
+    ("read_digest", "<u8"),  # Digest of the page's links.
+    ("read_links", "<u4"),  # Number of links to pages of this shard.
     ("links", "<u4"),
-    ("across", "u1"),  # A bit for each link: it comes from another registered domain.
+    ("across", "u1"),  # One bit per link: it comes from another registered domain.
     ("state_page", "<u4"),
     ("state", "u1"),
     ("moved_page", "<u4"),  # Other changes of v: deposits from other shards, payouts to new pages.
@@ -60,7 +60,7 @@ SECTIONS: Final = (
     ("gone_page", "<u4"),
     ("gone_times", "<u4"),
     ("gone_until_us", "<i8"),
-    ("fetched_page", "<u4"),  # Pages whose fetch ended otherwise than by a read.
+    ("fetched_page", "<u4"),  # Pages whose fetch was not a read.
     ("failed", "u1"),
 )
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
@@ -68,7 +68,7 @@ _TOTALS: Final = Struct(f"<{TOTALS}q")
 
 
 class Head(NamedTuple):
-    """Where a journal stands: the number of its last record (0: none) and that record's digest."""
+    """The head of a journal: the LSN of its last record (0: no record) and that record's digest."""
 
     lsn: int = 0
     digest: bytes = NO_DIGEST
@@ -76,13 +76,13 @@ class Head(NamedTuple):
 
 @dataclass(slots=True)
 class Effect:
-    """What a batch of events did. Arrays as in SECTIONS."""
+    """The effect of a batch of events. SECTIONS describes the arrays."""
 
     lsn: int
-    previous: bytes  # The digest of the record before.
-    books: Books  # The totals afterwards.
-    pages: int  # Known pages afterwards,
-    host_count: int  # and hosts.
+    previous: bytes  # Digest of the previous record.
+    books: Books  # Totals afterwards.
+    pages: int  # Number of known pages afterwards.
+    host_count: int  # Number of known hosts afterwards.
     first_page: int = 0  # The id of the first new page.
     fingerprints: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))
     hosts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
@@ -105,23 +105,23 @@ class Effect:
     gone_until_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
     fetched_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
     failed: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
-    urls: Sequence[str] = ()  # Of new pages; empty after unpacking, see `packed_urls`.
+    urls: Sequence[str] = ()  # URLs of new pages; empty after unpacking, see `packed_urls`.
     host_names: Sequence[str] = ()
     entries: Sequence[bytes] = ()  # New entries of the series.
-    classes: bytes | None = None  # New definitions of classes, packed.
-    offsets: Mapping[str, int] = field(default_factory=dict)  # Of partitions: the next ones.
-    # Of each other shard: how many entries it was sent so far, and the digest of the last.
+    classes: bytes | None = None  # New class definitions, packed.
+    offsets: Mapping[str, int] = field(default_factory=dict)  # By partition: the next offset to read.
+    # By receiving shard: number of entries sent so far, digest of the last one.
     sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
-    taken: Mapping[int, bytes] = field(default_factory=dict)  # The digest of the last entry that came from each.
-    calls: Mapping[bytes, int] = field(default_factory=dict)  # Records of calls with an Idempotency-Key: their times.
-    restored: bytes = b""  # A random token, where a restore appended this: it tells this branch from all others.
-    packed_urls: bytes = b""  # zstd of the URLs, one to a line.
-    digest: bytes = NO_DIGEST  # Of the packed record; known once it is packed or unpacked, as its size is.
+    taken: Mapping[int, bytes] = field(default_factory=dict)  # By sending shard: digest of the last entry taken.
+    calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
+    restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
+    packed_urls: bytes = b""  # zstd of the URLs, one per line.
+    digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
     size: int = 0
 
     @property
     def head(self) -> Head:
-        """The head of the journal that ends with this."""
+        """The head of a journal that ends with this record."""
         return Head(self.lsn, self.digest)
 
     @property
@@ -130,7 +130,7 @@ class Effect:
         return self.books.clock - int(np.maximum(self.read_cash, 0).sum())
 
     def pack(self) -> bytes:
-        """Return the record, and set `packed_urls` and `digest`."""
+        """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
             self.packed_urls = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(self.urls).encode())
         rare: dict[str, Any] = {"o": dict(self.offsets)}
@@ -162,16 +162,16 @@ class Effect:
 
     @classmethod
     def unpack(cls, record: bytes) -> "Effect":
-        """Read a record. Arrays are views of it.
+        """Unpack a record. The arrays are views of it.
 
         Raises:
-            StoreDamaged: it is none, is cut, or is of a version that this program does not know.
+            StoreDamaged: the bytes are not a record, are truncated, or have a version unknown to this program.
         """
         try:
             magic, version, totals, lsn, previous, first, pages, hosts, *counts = HEADER.unpack_from(record)
             if magic != MAGIC or version != VERSION or totals != TOTALS:
                 raise StoreDamaged(
-                    f"a record of the journal has format {magic!r} version {version}, this program reads version "
+                    f"a record of the journal has format {magic!r} version {version}, but this program reads version "
                     f"{VERSION}: use the program that wrote it"
                 )
             at = HEADER.size
@@ -183,7 +183,7 @@ class Effect:
                 at += arrays[name].nbytes
             url_bytes, rare_bytes = counts[len(SECTIONS) :]
             if len(record) != at + url_bytes + rare_bytes:
-                raise ValueError("its length is not what its header says")
+                raise ValueError("its length differs from its header")
             rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
             return cls(
                 lsn, previous, _books(numbers), pages, hosts, first, **arrays,
@@ -205,7 +205,7 @@ def digest_of(record: bytes) -> bytes:
 
 
 def unpack_urls(packed: bytes) -> list[str]:
-    """Return the URLs that were packed, one to a line.
+    """Return the URLs packed by `pack_lines`.
 
     Raises:
         StoreDamaged: they can't be unpacked.
@@ -214,7 +214,7 @@ def unpack_urls(packed: bytes) -> list[str]:
 
 
 def unpack_lines(packed: bytes) -> list[bytes]:
-    """Return the lines that were packed, for those who want few of them; `text_of` makes one a URL.
+    """Return the lines packed by `pack_lines`, not decoded: cheaper if few are needed. `text_of` decodes one.
 
     Raises:
         StoreDamaged: they can't be unpacked.
@@ -226,7 +226,7 @@ def text_of(line: bytes) -> str:
     """Decode URLs.
 
     Raises:
-        StoreDamaged: they can't be.
+        StoreDamaged: they can't be decoded.
     """
     try:
         return line.decode()
@@ -236,10 +236,10 @@ def text_of(line: bytes) -> str:
 
 def _unpacked(packed: bytes) -> bytes:
     try:
-        found: bytes = _decompressors.mine.decompress(packed, max_output_size=TAIL_BYTES_MAX)
+        unpacked: bytes = _decompressors.mine.decompress(packed, max_output_size=TAIL_BYTES_MAX)
     except zstandard.ZstdError as error:
         raise _damaged(error) from error
-    return found
+    return unpacked
 
 
 def _damaged(error: Exception) -> StoreDamaged:
@@ -247,7 +247,7 @@ def _damaged(error: Exception) -> StoreDamaged:
 
 
 class _Decompressors(threading.local):
-    """One for each thread: making one costs as much as unpacking 255 URLs."""
+    """One decompressor per thread: creating one costs as much as unpacking 255 URLs."""
 
     def __init__(self) -> None:
         self.mine = zstandard.ZstdDecompressor()
@@ -257,12 +257,12 @@ _decompressors = _Decompressors()
 
 
 def pack_lines(lines: Sequence[str]) -> bytes:
-    """Pack texts that have no line feed, for `unpack_urls`."""
+    """Pack strings that contain no line feed, for `unpack_urls`."""
     return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress("\n".join(lines).encode())
 
 
 def pairs_of(packed: Sequence[Any]) -> dict[int, tuple[int, bytes]]:
-    """Read what was sent to each shard, as it was packed."""
+    """Unpack `Effect.sent`."""
     return {to: (count, digest) for to, (count, digest) in packed}
 
 

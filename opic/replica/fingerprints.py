@@ -1,11 +1,11 @@
-"""Fingerprints of strings: SipHash-1-3 under a secret key, over thousands of strings at once in numpy.
+"""Fingerprints of URLs: SipHash-1-3 under a secret key, computed for thousands of strings at once in numpy.
 
-A fingerprint stands for a URL in the store, so the key belongs to the store and never changes. It is secret, so nobody
-outside can choose URLs that collide. With 10^7 pages, one false match is expected in some 10^12 look-ups of unknown
-strings.
+A fingerprint stands for a URL in the store, so the key belongs to the store and never changes. The key is secret, so
+that an attacker can't choose URLs that collide. With 10^7 pages, about one look-up in 10^12 of unknown strings is
+expected to match by mistake.
 
-The algorithm is Aumasson and Bernstein's SipHash (2012) with one round a word and three at the end, as CPython and Rust
-use it in their hash tables.
+The algorithm is Aumasson and Bernstein's SipHash (2012) with one round per word and three at the end, as in the hash
+tables of CPython and Rust.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ Int64s = NDArray[np.int64]
 
 KEY_BYTES: Final = 16
 NO_PAGE: Final = 0  # No string has this fingerprint.
-STRINGS_AT_ONCE: Final = 4_096  # The state of so many fits in the processor's second-level cache.
-SCALAR_BELOW: Final = 6  # Fewer long strings than this are continued in plain Python: numpy calls would cost more.
+STRINGS_AT_ONCE: Final = 4_096  # The hash state of this many strings fits in the L2 cache.
+SCALAR_BELOW: Final = 6  # With fewer strings left, plain Python is faster than numpy calls.
 
 _WORD: Final = 8
-_BLOCK_WORDS: Final = 8  # Words of every string that are copied at once.
+_BLOCK_WORDS: Final = 8  # Words copied from each string at once.
 _BLOCK: Final = _WORD * _BLOCK_WORDS
 _PADDING: Final = "\0" * _BLOCK
 _LINE_FEED: Final = np.uint8(ord("\n"))
@@ -32,18 +32,18 @@ _V0, _V1, _V2, _V3 = 0x736F6D6570736575, 0x646F72616E646F6D, 0x6C7967656E657261,
 _FINAL_XOR: Final = np.array(0xFF, np.uint64)
 _FINAL_ROUNDS: Final = 3
 _LENGTH_SHIFT: Final = np.uint64(56)
-# By the number of bytes in a string's last word: the bits that belong to the string.
+# By the number of bytes in a string's last word: a mask of the bits that belong to the string.
 _TAIL_BITS: Final = np.array([(1 << 8 * count) - 1 for count in range(_WORD)], np.uint64)
-# Rotations to the left, and to the right what is left of 64 bits; as arrays, which numpy takes faster than scalars.
+# Bits of each rotation to the left, and 64 minus these to the right. Numpy handles arrays faster than scalars.
 _L13, _L16, _L17, _L21, _L32 = (np.array(bits, np.uint64) for bits in (13, 16, 17, 21, 32))
 _R13, _R16, _R17, _R21, _R32 = (np.array(64 - bits, np.uint64) for bits in (13, 16, 17, 21, 32))
 
 
 class Fingerprints:
-    """Computes fingerprints under one key. Not for two threads at once."""
+    """Computes fingerprints under one key. Not thread-safe."""
 
     def __init__(self, key: bytes) -> None:
-        """Take the secret key.
+        """Use a secret key.
 
         Raises:
             ValueError: the key does not have KEY_BYTES bytes.
@@ -57,8 +57,8 @@ class Fingerprints:
     def of(self, strings: Sequence[str]) -> UInt64s:
         """Return the fingerprint of each string's UTF-8 bytes, never NO_PAGE; shape (n,).
 
-        Lone surrogates, which UTF-8 can't encode, get three bytes each, so that no string raises. Costs about .2 us for
-        a URL of 53 bytes, when there are thousands.
+        Lone surrogates, which UTF-8 can't encode, count as three bytes each, so that no string raises. A URL of 53
+        bytes costs about 0.2 us when thousands are hashed at once.
 
         >>> Fingerprints(bytes(range(16))).of(["", "http://a.example/"]).tolist()
         [12370263754033579228, 17327320160347516722]
@@ -71,11 +71,11 @@ class Fingerprints:
         return fingerprints
 
     def _hash(self, strings: Sequence[str], hashes: UInt64s) -> None:
-        """Write the hashes of at most STRINGS_AT_ONCE strings, at least one."""
+        """Write the hashes of 1 to STRINGS_AT_ONCE strings into `hashes`."""
         text, starts, lengths = _joined(strings)
         words = lengths >> 3
         longest = int(words.max())
-        # Longest first, so that the strings that have a word w are the first ones. Small numbers are sorted by radix.
+        # Sort the longest first, so that the strings with a word w come first. numpy uses radix sort for uint16.
         rank = longest - words
         order = (rank.astype(np.uint16) if longest < 1 << 16 else rank).argsort(kind="stable")
         starts, lengths = starts[order], lengths[order]
@@ -104,14 +104,14 @@ class Fingerprints:
 
 
 def _compress(rows: UInt64s, words: UInt64s) -> None:
-    """Take one more word of each string into its state; `rows`, shape (5, n), are v0 to v3 and scratch."""
+    """Mix the next word of each string into its state; `rows`, shape (5, n), are v0 to v3 and scratch space."""
     rows[3] ^= words
     _round(*rows)
     rows[0] ^= words
 
 
 def _round(v0: UInt64s, v1: UInt64s, v2: UInt64s, v3: UInt64s, scratch: UInt64s) -> None:
-    """Do a SipRound in place."""
+    """Compute one SipRound in place."""
     v0 += v1
     _rotate(v1, _L13, _R13, scratch)
     v1 ^= v0
@@ -135,7 +135,7 @@ def _rotate(words: UInt64s, left: UInt64s, right: UInt64s, scratch: UInt64s) -> 
 
 
 def _joined(strings: Sequence[str]) -> tuple[bytes, Int64s, Int64s]:
-    """Return the bytes of all strings, padded so that a block can be read anywhere; where each starts; its length."""
+    """Return the bytes of all strings, padded so that a block can be read anywhere; each start; each length."""
     text = "\n".join([*strings, _PADDING])
     if text.isascii():
         encoded = text.encode("ascii")
@@ -151,14 +151,14 @@ def _joined(strings: Sequence[str]) -> tuple[bytes, Int64s, Int64s]:
 
 
 def _loaded(text: bytes, starts: Int64s, words: int) -> UInt64s:
-    """Return little-endian words from each of these places on, wherever they lie; shape (n, words)."""
+    """Return `words` little-endian words from each start on, which need not be aligned; shape (n, words)."""
     size = words * _WORD
     windows: np.ndarray = np.ndarray((len(text) - size + 1,), np.dtype((np.void, size)), text, strides=(1,))
     return windows[starts].view("<u8").reshape(-1, words).astype(np.uint64, copy=False)
 
 
 def _compressed(state: list[int], data: bytes) -> list[int]:
-    """Take whole words into the state of one string, v0 to v3, as `_compress` does for many."""
+    """Mix whole words into the state of one string, v0 to v3, as `_compress` does for many strings."""
     v0, v1, v2, v3 = state
     for at in range(0, len(data), _WORD):
         word = int.from_bytes(data[at : at + _WORD], "little")

@@ -1,9 +1,9 @@
-"""Following a journal: how a replica is loaded from a shard's checkpoint and keeps up with its journal.
+"""Following a journal: loads a replica from a shard's checkpoint and keeps it current with the journal.
 
-The order of reading makes it exact. To load, the journal is read first, from its first entry on, then the blocks, then
-what was appended meanwhile; each block gets the effects that it lacks. A block that is clean for a long time is true at
-any later record until one changes it, and the journal is trimmed only past what blocks have. Whatever does not fit (a
-gap, another digest, a head behind our own) means loading again.
+The order of the reads makes the result exact. A load reads the journal from its first entry on, then the blocks, then
+the entries appended meanwhile, and applies to each block the effects that it lacks. A block stays valid until a later
+record changes it, and the journal is trimmed only past records that the blocks contain. On any inconsistency (a gap, a
+different digest, a head behind the replica's) the follower loads again.
 """
 
 import logging
@@ -22,33 +22,33 @@ from opic.store.keys import Keys
 
 log = logging.getLogger("opic.replica")
 
-ENTRY_BYTES_AIM: Final = 512 << 10  # Of one read of the journal: a server reads 1 MB in about a millisecond.
+ENTRY_BYTES_AIM: Final = 512 << 10  # Target size of one read of the journal; a server reads 1 MB in about 1 ms.
 ENTRIES_MAX: Final = 16
-ENTRIES_LOADED_MAX: Final = 64  # Of one read while loading.
+ENTRIES_LOADED_MAX: Final = 64  # Entries per read while loading.
 BLOCKS_A_READ: Final = 8
-LOADS_MAX: Final = 20  # In a row that met a journal that moved on under them.
-TAIL_LOOK_BYTES: Final = 16 << 20  # Of records applied between two looks at where the journal begins.
-JITTER_SECONDS: Final = 0.05  # So that many readers do not load again at once.
+LOADS_MAX: Final = 20  # Consecutive loads that failed because the journal was trimmed meanwhile.
+TAIL_LOOK_BYTES: Final = 16 << 20  # Bytes of records applied before the start of the journal is read again.
+JITTER_SECONDS: Final = 0.05  # So that many readers do not reload at the same time.
 NO_HEAD: Final = Head()
 
 
 class Follower:
-    """Keeps one replica true to one shard's journal. One thread at a time; it holds the replica's lock itself."""
+    """Keeps one replica in sync with one shard's journal. For one thread at a time; takes the replica's lock itself."""
 
     def __init__(self, client: Client, keys: Keys, replica: Replica) -> None:
-        """Follow for a replica that stands at genesis, or where another follower left it."""
+        """Follow with a replica that is at genesis or where another follower left it."""
         self.client, self.keys, self.replica = client, keys, replica
-        self._entry_bytes = 64 << 10  # Mean of late.
+        self._entry_bytes = 64 << 10  # Moving average of entry sizes.
         self._loaded = False
-        self._forked = False  # Whether the last load met a record that is not the one that what follows it names.
-        self._tail_bytes = 0  # Of records applied since the last look at where the journal begins,
-        self._tail_needed = 0  # which then was with this page.
-        self.checked_at = float("-inf")  # When (monotonic) the heads were last compared, before the answer came.
+        self._forked = False  # Whether the last load found a record whose digest the next record does not name.
+        self._tail_bytes = 0  # Bytes of records applied since the start of the journal was last read.
+        self._tail_needed = 0  # The first new page of the journal's first record at that time.
+        self.checked_at = float("-inf")  # When (monotonic) the request for the last comparison of heads was sent.
 
     def commands(self) -> list[list[Any]]:
-        """Return what is asked to keep up: the head, then the next entries, which may be newer than that.
+        """Return the commands that follow the journal: read the head, then the next entries, which may be newer.
 
-        Now and then also the journal's first entry.
+        Every TAIL_LOOK_BYTES, a third command reads the journal's first entry.
         """
         count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
         asked: list[list[Any]] = [
@@ -60,22 +60,22 @@ class Follower:
         return asked
 
     def take(self, answers: Sequence[Any]) -> bool:
-        """Apply what `commands` was answered with; tell whether the replica stands at that head, or past it.
+        """Apply the replies to `commands`; return whether the replica has reached that head or passed it.
 
         Raises:
             StoreDamaged: an entry can't be read.
         """
-        found, entries, *first = answers
-        head, replica = head_of(found), self.replica
+        stored_head, entries, *first = answers
+        head, replica = head_of(stored_head), self.replica
         with replica.lock:
             if not self._loaded:
                 if head != replica.head:
                     return self._reload("")
                 self._loaded = replica.whole = True
             if head.lsn < replica.head.lsn or (head.lsn == replica.head.lsn and head != replica.head):
-                return self._reload(f"the head is record {head.lsn}, and we have seen {replica.head.lsn}")
+                return self._reload(f"the head is record {head.lsn}, behind record {replica.head.lsn} seen before")
             if head.lsn > replica.head.lsn and not entries:
-                return self._reload("the journal was trimmed before we had read it")
+                return self._reload("the journal was trimmed past the replica")
             for name, fields in entries:
                 effect = Effect.unpack(fields[b"r"])
                 if (effect.lsn, effect.previous) != (replica.head.lsn + 1, replica.head.digest):
@@ -90,9 +90,9 @@ class Follower:
             return replica.head.lsn >= head.lsn
 
     def _shorten_tail(self, entries: Sequence[Any]) -> None:
-        """Let go of URLs that the checkpoint has: those of pages that the journal began with at the last look.
+        """Drop URLs that the checkpoint holds: those of pages before the start of the journal, as of the previous read.
 
-        The last look, not this one: a server that loses its last second may lose blocks that it had a moment ago.
+        It uses the previous read, not this one: a server that loses its last second of writes may lose recent blocks.
         """
         self._tail_bytes = 0
         self.replica.tail.drop(self._tail_needed // URLS_A_FIELD * URLS_A_FIELD)  # Fields are written whole.
@@ -102,22 +102,22 @@ class Follower:
 
     def _reload(self, why: str) -> bool:
         if why:
-            log.info("shard %d: loading again: %s", self.keys.shard, why)
+            log.info("shard %d: reloading the replica: %s", self.keys.shard, why)
             time.sleep(random.uniform(0, JITTER_SECONDS))  # noqa: S311 - jitter, not a secret
         self.load()
         return False
 
     def catch_up(self) -> None:
-        """Return once the replica stands where the journal's head stood at some moment of this call, or later.
+        """Bring the replica up to date: at least to the journal's head at some moment during this call.
 
         Raises:
-            StoreUnavailable: the store is away, or moved on faster than it could be read.
+            StoreUnavailable: the store is unavailable, or grew faster than it could be read.
             StoreDamaged: a record or a block can't be read.
         """
         catch_up(self.client, [self])
 
     def load(self) -> None:
-        """Put the replica together anew from the checkpoint and the journal."""
+        """Load the replica from the checkpoint and the journal."""
         self._loaded = False
         for _ in range(LOADS_MAX):
             if self._load():
@@ -126,9 +126,9 @@ class Follower:
                 return
         if self._forked:
             raise StoreDamaged(
-                f"shard {self.keys.shard}: records of the journal do not follow from each other: restore a backup"
+                f"shard {self.keys.shard}: the digests of the journal's records do not form a chain: restore a backup"
             )
-        raise StoreUnavailable(f"shard {self.keys.shard} was trimmed under every load: try again")
+        raise StoreUnavailable(f"shard {self.keys.shard}: the journal was trimmed during every load: try again")
 
     def _load(self) -> bool:
         effects: list[Effect] = []
@@ -158,14 +158,14 @@ class Follower:
             return True
 
     def _read_journal(self, effects: list[Effect], least: int) -> bool:
-        """Read on, up to the head and at least up to record `least`; False if there is a gap."""
+        """Append effects up to the head, and at least up to record `least`; return False if there is a gap."""
         while True:
             after = f"({effects[-1].lsn}-0" if effects else "-"
-            found, entries = self._ask([
+            stored_head, entries = self._ask([
                 ["HMGET", self.keys.head, "lsn", "digest"],
                 ["XRANGE", self.keys.journal, after, "+", "COUNT", ENTRIES_LOADED_MAX],
             ])  # fmt: skip
-            head = head_of(found)
+            head = head_of(stored_head)
             self._check_restored(head)
             for _, fields in entries:
                 effect = Effect.unpack(fields[b"r"])
@@ -183,7 +183,7 @@ class Follower:
                     return False
                 if least > head.lsn:
                     raise StoreDamaged(
-                        f"shard {self.keys.shard}: a block of the checkpoint is of record {least}, and the journal "
+                        f"shard {self.keys.shard}: a block of the checkpoint is of record {least}, but the journal "
                         f"ends at {head.lsn}: restore a backup"
                     )
                 return True
@@ -191,7 +191,7 @@ class Follower:
     def _check_restored(self, head: Head) -> None:
         if head.lsn == 0 and head != NO_HEAD:
             raise StoreUnavailable(
-                f"shard {self.keys.shard} is being restored from a backup, or a restore broke off: wait, or run "
+                f"shard {self.keys.shard} is being restored from a backup, or a restore was interrupted: wait, or run "
                 "`opic restore --replace` again"
             )
 
@@ -207,7 +207,7 @@ class Follower:
         return images
 
     def _extend_tail(self, known_before: int) -> None:
-        """Let the tail begin with a whole field of URLs, so that this can be written again."""
+        """Extend the tail back to the start of a field of URLs, so that the whole field can be written again."""
         start = known_before - known_before % URLS_A_FIELD
         if start == known_before:
             return
@@ -229,13 +229,13 @@ class Follower:
 
 
 def head_of(found: Sequence[bytes | None]) -> Head:
-    """Read a head as it is stored."""
+    """Parse a stored head."""
     lsn, digest = found
     return Head(int(lsn), digest) if lsn is not None and digest is not None else NO_HEAD
 
 
 def catch_up(client: Client, followers: Iterable["Follower"]) -> None:
-    """Let several followers keep up at once: what they ask goes out together."""
+    """Bring several followers up to date, with one pipeline per round for all of them."""
     todo = list(followers)
     for _ in range(LOADS_MAX * ENTRIES_MAX):
         if not todo:
@@ -243,15 +243,15 @@ def catch_up(client: Client, followers: Iterable["Follower"]) -> None:
         asked_at = time.monotonic()
         commands = [follower.commands() for follower in todo]
         with store_errors(), client.pipeline(transaction=False) as pipe:
-            for some in commands:
-                for command in some:
+            for follower_commands in commands:
+                for command in follower_commands:
                     pipe.execute_command(*command)
             answers = iter(pipe.execute())
         behind = []
-        for follower, some in zip(todo, commands, strict=True):
-            if follower.take([next(answers) for _ in some]):
+        for follower, follower_commands in zip(todo, commands, strict=True):
+            if follower.take([next(answers) for _ in follower_commands]):
                 follower.checked_at = asked_at
             else:
                 behind.append(follower)
         todo = behind
-    raise StoreUnavailable("shards move on faster than their journals can be read")
+    raise StoreUnavailable("journals grow faster than they can be read: try again")

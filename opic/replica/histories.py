@@ -1,8 +1,8 @@
-"""What is kept of pages that were read or went away: total history, the last measures, how often it happened.
+"""Histories of pages that were read or went away: total history, recent measures, number of reads and departures.
 
-Most known pages were never read. So a page has a row here from its first read or departure on, and a measure takes a
-slot of its own; the slots of a page are a chain from the newest to the oldest. Where a page has as many measures as are
-kept, the oldest one's slot is used again.
+Most known pages were never read, so a page gets a row only at its first read or departure. Each measure takes a slot;
+the slots of a page are a linked list from the newest to the oldest. Once a page has the maximum number of measures, a
+new one reuses the slot of the oldest.
 """
 
 from collections.abc import Sequence
@@ -25,11 +25,11 @@ NO_SLOT: Final = 0  # Slots are numbered from 1.
 class _Rows(Growing):
     COLUMNS = (
         ("spent", "i8"),  # H, total history.
-        ("digest", "u8"),  # Of the links it showed last.
+        ("digest", "u8"),  # Digest of the links at its last read.
         ("gone_until_us", "i8"),
         ("reads", "u4"),
-        ("newest", "u4"),  # The slot of its last measure.
-        ("kept", "u2"),  # Measures that are kept.
+        ("newest", "u4"),  # Slot of its newest measure.
+        ("kept", "u2"),  # Number of measures kept.
         ("times_gone", "u2"),
     )
     spent: Int64s
@@ -50,14 +50,14 @@ class _Slots(Growing):
 
 
 class _Anchors(Growing):
-    """Of each row up to two anchors, the older one first. Under the continuous payout only."""
+    """Up to two anchors per row, the older one first. Used only with the continuous payout."""
 
     COLUMNS = (("clock_1", "i8"), ("spent_1", "i8"), ("clock_2", "i8"), ("spent_2", "i8"), ("anchored", "u1"))
     clock_1: Int64s
     spent_1: Int64s
     clock_2: Int64s
     spent_2: Int64s
-    anchored: NDArray[np.uint8]  # How many there are.
+    anchored: NDArray[np.uint8]  # Number of anchors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +71,10 @@ class Measures:
 
 
 class Histories:
-    """Rows of pages, numbered from 1; 0 is a page that has none."""
+    """Rows of pages, numbered from 1. Row 0 stands for a page without a history."""
 
     def __init__(self, rules: CrawlRules) -> None:
-        """Start without rows."""
+        """Start empty."""
         self.rules = rules
         self.rows, self.slots, self.anchors = _Rows(), _Slots(), _Anchors()
         self.count = self.slot_count = 1  # The next numbers; 0 means none.
@@ -82,19 +82,19 @@ class Histories:
         self.slots.reserve(1)
 
     def reserve(self, count: int) -> None:
-        """Make room for so many rows."""
+        """Make room for `count` rows."""
         self.rows.reserve(count)
         if self.rules.continuous:
             self.anchors.reserve(count)
 
     def add(self, count: int) -> Uint32s:
-        """Return the numbers of new rows."""
+        """Add rows and return their numbers."""
         first, self.count = self.count, self.count + count
         self.reserve(self.count)
         return np.arange(first, self.count, dtype=np.uint32)
 
     def truncate(self, count: int, slot_count: int) -> None:
-        """Drop the rows and slots that were added since there were so many."""
+        """Drop all rows from `count` on and all slots from `slot_count` on."""
         self.rows.clear_rows(count, self.count)
         if self.rules.continuous:
             self.anchors.clear_rows(count, self.count)
@@ -104,15 +104,15 @@ class Histories:
     def read(  # noqa: PLR0917 - columns of one table
         self, rows: Uint32s, clock: Int64s, cash: Int64s, at_us: Int64s, digest: NDArray[np.uint64], undo: Undo | None
     ) -> None:
-        """Note reads, in the order of the log.
+        """Record reads, in the order of the log. All arrays have shape (n,).
 
         Args:
-            rows: of the pages that were read, (n,); a page may be read several times.
-            clock: after each read, as are the others.
-            cash: that it spent; negative where the page owed, and its measure is then of 0.
-            at_us: when it was fetched.
-            digest: of the links it showed.
-            undo: keeps what it was; may be None.
+            rows: rows of the pages that were read; a page may be read several times.
+            clock: the clock after each read.
+            cash: cash spent by each read; negative if the page owed, and the measure is then 0.
+            at_us: time of each fetch.
+            digest: digest of the page's links at each read.
+            undo: receives the old values; may be None.
         """
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
@@ -124,7 +124,7 @@ class Histories:
             if self.rules.continuous:
                 for name, _ in _Anchors.COLUMNS:
                     undo.keep(self.anchors, name, rows)
-        for wave in range(int(nth.max(initial=-1)) + 1):  # Mostly one: each page once.
+        for wave in range(int(nth.max(initial=-1)) + 1):  # Usually one wave: each page is read once.
             at = order[nth == wave]
             self._read_once(rows[at], clock[at], cash[at], at_us[at], digest[at], undo)
 
@@ -162,7 +162,7 @@ class Histories:
         return slots
 
     def _anchor(self, rows: Uint32s, clock: Int64s) -> None:
-        """Compare `opic.model.cash.roll`: the first anchor, then the last two that are ANCHOR_ROUNDS apart."""
+        """Update anchors as `opic.model.cash.roll` does: the first, then the last two that are ANCHOR_ROUNDS apart."""
         a = self.anchors
         last = np.where(a.anchored[rows] > 1, a.clock_2[rows], a.clock_1[rows])
         due = (a.anchored[rows] == 0) | (clock - last >= ANCHOR_ROUNDS * self.rules.minted)
@@ -177,7 +177,7 @@ class Histories:
         a.anchored[rows] = np.minimum(count + 1, 2)
 
     def go(self, rows: Uint32s, times: Uint32s, until_us: Int64s, undo: Undo | None) -> None:
-        """Note that pages went away: how often by now, and until when no link brings them back."""
+        """Record that pages went away: how often so far, and the time before which no link brings them back."""
         if undo is not None:
             undo.keep(self.rows, "times_gone", rows)
             undo.keep(self.rows, "gone_until_us", rows)
@@ -185,7 +185,7 @@ class Histories:
         self.rows.gone_until_us[rows] = until_us
 
     def measures(self, rows: Uint32s) -> Measures:
-        """Return the measures of pages by their rows; 0 has none."""
+        """Return the measures of pages, given their rows; row 0 has none."""
         kept = self.rows.kept[rows].astype(np.int64)
         starts = np.zeros(len(rows) + 1, np.int64)
         np.cumsum(kept, out=starts[1:])
@@ -218,10 +218,10 @@ class Histories:
         """Return the clock and the total history of each page's older anchor, 0 where there is none."""
         return (self.anchors.clock_1[rows], self.anchors.spent_1[rows]) if self.rules.continuous else None
 
-    # What a checkpoint keeps of them.
+    # Serialisation for the checkpoint.
 
     def pack(self, offsets: NDArray[np.uint16], rows: Uint32s) -> bytes:
-        """Pack the rows of a block of pages; `offsets` are where those pages stand in it."""
+        """Pack the rows of the pages of a block; `offsets` are the positions of these pages in the block."""
         table, found = self.rows, self.measures(rows)
         parts: list[NDArray[np.generic]] = [np.array([len(rows), len(found.clock)], "<u4"), offsets.astype("<u2")]
         parts += [getattr(table, name)[rows].astype(f"<{dtype}") for name, dtype in _Rows.COLUMNS if name != "newest"]
@@ -231,10 +231,10 @@ class Histories:
         return b"".join(part.tobytes() for part in parts)
 
     def unpack(self, packed: bytes) -> tuple[NDArray[np.uint16], Uint32s]:
-        """Add what `pack` packed; return where the pages stand in their block, and their rows.
+        """Add rows packed by `pack`; return the positions of the pages in their block, and their rows.
 
         Raises:
-            ValueError: its length is wrong.
+            ValueError: the length is wrong.
         """
         n, m = np.frombuffer(packed, "<u4", 2).tolist()
         at = 8

@@ -1,7 +1,7 @@
-"""Hosts of pages as numbers, in order of first sight, and the registered domain of each.
+"""Host table: numbers hosts and registered domains in order of first appearance.
 
-A batch asks for the numbers of its new pages without changing anything, and enters new hosts when it is decided, so
-that a batch that is not confirmed can be undone.
+A batch resolves the hosts of its new pages without changing the table. New hosts are added when the effect is applied,
+so that an unconfirmed effect can be undone.
 """
 
 from collections.abc import Sequence
@@ -41,12 +41,12 @@ class HostTable:
     """
 
     def __init__(self) -> None:
-        """Know no host."""
+        """Start empty."""
         self.names: list[str] = []
         self._number: dict[str, int] = {}
         self._domain = np.zeros(ROWS_MIN, np.int32)
-        self._domain_number: dict[str, int] = {}  # In order of first sight.
-        self._below: dict[str, tuple[int, list[int]]] = {}  # By domain: hosts looked at so far, those that were below.
+        self._domain_number: dict[str, int] = {}  # In order of first appearance.
+        self._below: dict[str, tuple[int, list[int]]] = {}  # By domain: hosts scanned so far, those at or below it.
 
     def __len__(self) -> int:
         """Count the hosts."""
@@ -54,13 +54,13 @@ class HostTable:
 
     @property
     def domains(self) -> Int32s:
-        """The number of each host's registered domain, shape (hosts,): a read-only view, true until the next change."""
+        """The domain number of each host, shape (hosts,): a read-only view, valid until the next change."""
         view = self._domain[: len(self.names)]
         view.flags.writeable = False
         return view
 
     def domains_with(self, names: Sequence[str]) -> Int32s:
-        """Return `domains`, and after them those that new hosts would have; new domains get other numbers."""
+        """Return `domains` followed by the domain numbers that new hosts would get; new domains get new numbers."""
         if not names:
             return self.domains
         new: dict[str, int] = {}
@@ -72,10 +72,10 @@ class HostTable:
         return np.concatenate((self.domains, np.array(found, np.int32)))
 
     def canonical_urls(self, texts: Sequence[str], bytes_max: int) -> list[str | None]:
-        """Return the canonical form of texts, the very same object where a text is canonical; None for a bad one.
+        """Return the canonical form of each text: the same object if it already is canonical, None if it is no URL.
 
-        A text on a host that is known is judged by numpy, with many others; any other is parsed, as is one with a port,
-        which one scheme leaves out.
+        Texts on known hosts are checked by numpy, all at once. The others are parsed, and so are those with a port,
+        because canonical form omits a scheme's default port.
         """
         joined = "\n".join(texts)
         if not joined.isascii() or joined.count("\n") != len(texts) - 1:
@@ -90,12 +90,12 @@ class HostTable:
         ]
 
     def resolve(self, urls: Sequence[str]) -> tuple[Int64s, list[str]]:
-        """Return the numbers of the hosts of canonical URLs, shape (n,), and the names of new hosts.
+        """Return the host numbers of canonical URLs, shape (n,), and the names of new hosts.
 
-        New hosts have the numbers that `append` will give them. The table stays as it is.
+        New hosts have the numbers that `append` will give them. The table does not change.
         """
         authorities = UrlBatch(urls).authorities() if urls else []
-        known = self._number  # Most authorities are a host as they stand.
+        known = self._number  # Most authorities are just a host name.
         numbers = [known.get(authority, -1) for authority in authorities]
         if -1 not in numbers:
             return np.array(numbers, np.int64), []
@@ -112,16 +112,16 @@ class HostTable:
         return np.array(numbers, np.int64), list(new)
 
     def numbers_of(self, urls: Sequence[str]) -> Int64s:
-        """Return the numbers of the hosts of canonical URLs, shape (n,); new hosts are entered."""
+        """Return the host numbers of canonical URLs, shape (n,); add new hosts to the table."""
         numbers, new = self.resolve(urls)
         self.append(new)
         return numbers
 
     def append(self, names: Sequence[str]) -> None:
-        """Enter new hosts, distinct and not there yet, under the next numbers."""
+        """Add new hosts under the next numbers. The names must be distinct and unknown."""
         first, stop = len(self.names), len(self.names) + len(names)
         if stop > len(self._domain):
-            # A new array: whoever holds a view of the old one keeps what he saw.
+            # A new array, so that existing views of the old one do not change.
             grown = np.zeros(max(2 * len(self._domain), stop), np.int32)
             grown[:first] = self._domain[:first]
             self._domain = grown
@@ -132,7 +132,7 @@ class HostTable:
         self.names.extend(names)
 
     def truncate(self, count: int) -> None:
-        """Forget all hosts but the first `count`: the exact inverse of the appends since there were so many."""
+        """Keep only the first `count` hosts: the exact inverse of the appends since then."""
         if not 0 <= count <= len(self):
             raise ValueError(f"there are {len(self):,} hosts, so {count:,} can't be kept")
         gone = self.names[count:]
@@ -148,20 +148,20 @@ class HostTable:
             self._below[domain] = min(seen, count), [number for number in numbers if number < count]
 
     def number(self, host: str) -> int | None:
-        """Return a host's number, None if it is not there."""
+        """Return a host's number, None if the host is unknown."""
         return self._number.get(host)
 
     def domain(self, name: str) -> int | None:
-        """Return the number of a registered domain, None if no host of it is there."""
+        """Return the number of a registered domain, None if it has no known host."""
         return self._domain_number.get(name)
 
     def below(self, domain: str) -> list[int]:
-        """Return the numbers of a host or domain and of all hosts below it. Only hosts new since last time are read."""
+        """Return the numbers of a host or domain and all hosts below it. Scans only hosts added since the last call."""
         seen, numbers = self._below.pop(domain, (0, []))
         suffix = "." + domain
         new = [i for i, name in enumerate(self.names[seen:], seen) if name == domain or name.endswith(suffix)]
         numbers = numbers + new
-        self._below[domain] = len(self.names), numbers  # Last in, so that the first one is the longest unused.
+        self._below[domain] = len(self.names), numbers  # Inserted last: the first key is the least recently used.
         if len(self._below) > DOMAINS_KEPT_MAX:
             del self._below[next(iter(self._below))]
         return list(numbers)

@@ -1,9 +1,9 @@
-"""The way from a page's fingerprint to its id, in memory: a column of fingerprints and an open addressing table.
+"""In-memory hash index from a page's fingerprint to its id: a column of fingerprints and an open addressing table.
 
 The table holds ids as uint32, so that a page costs 8 bytes for its fingerprint and 6 to 12 for its slots. A look-up of
-thousands goes by rounds of numpy calls, one round for each step of linear probing.
+thousands of fingerprints runs as rounds of numpy calls, one round per step of linear probing.
 
-Neither the table nor the column stalls when it doubles: the larger one is filled a part at a time, with each append.
+Neither the table nor the column stalls when it doubles: each append fills a part of the larger one.
 """
 
 from typing import Final
@@ -20,23 +20,23 @@ Int64s = NDArray[np.int64]
 
 PAGES_MAX: Final = (1 << 32) - 1  # Slots hold id + 1 in 32 bits.
 TABLE_BITS_MIN: Final = 10
-LOAD_MAX: Final = 2 / 3  # Of slots in use; an unknown fingerprint then costs 5 probes, at half of it 1.6.
-MOVED_MIN: Final = 32_768  # Pages that an append moves at least into a larger table: 1 to 2 ms.
+LOAD_MAX: Final = 2 / 3  # Maximum load factor: an unknown fingerprint then costs 5 probes; at half of it, 1.6.
+MOVED_MIN: Final = 32_768  # Minimum number of pages that an append moves into a larger table: 1 to 2 ms.
 MOVED_A_NEW_PAGE: Final = 4
-# Memory costs most when it is first written, in some 3 ms a MB on a virtual machine, and new pages go all over a table:
-# the first ones would pay for all of it. So it is written in parts before it is needed.
-PREPARE_FROM: Final = 0.9  # How full the table is, of its limit, when that begins.
-PREPARED_MIN: Final = 1 << 18  # Slots an append.
+# The first write to memory costs most, about 3 ms per MB on a virtual machine. New pages scatter over the whole table,
+# so the first appends would pay for all of it. The next table is therefore written in parts before it is needed.
+PREPARE_FROM: Final = 0.9  # Preparation starts at this fraction of the table's maximum number of pages.
+PREPARED_MIN: Final = 1 << 18  # Minimum number of slots per append.
 PREPARED_A_NEW_PAGE: Final = 32
 ROWS_MIN: Final = 1_024
-COPY_FROM: Final = 7 / 8  # How full the column is when copying it into a larger one begins.
+COPY_FROM: Final = 7 / 8  # Copying into a larger column starts when the column is this full.
 COPIED_MIN: Final = 65_536
 COPIED_A_NEW_PAGE: Final = 16
 LOADED_AT_ONCE: Final = 1 << 18
 
 
 class FingerprintIndex:
-    """Ids of pages by their fingerprints. Ids are dense, in order of appending. One thread at a time.
+    """Ids of pages by fingerprint. Ids are consecutive, in the order of appending. Not thread-safe.
 
     >>> index = FingerprintIndex()
     >>> index.append(np.array([30, 10, 20], np.uint64))
@@ -45,25 +45,25 @@ class FingerprintIndex:
     """
 
     def __init__(self) -> None:
-        """Start without a page."""
+        """Start empty."""
         self._column = _Column()
         self._table = _Table(TABLE_BITS_MIN)
-        # While a larger table is filled, the one before: all pages below `_old_pages` are in it, those below `_moved`
-        # in the larger one too, where all further pages are as well.
+        # The previous table while a larger one is being filled. It holds all pages below `_old_pages`; the larger one
+        # holds those below `_moved` and all pages from `_old_pages` on.
         self._old: _Table | None = None
         self._old_pages = self._moved = 0
-        self._next: _Table | None = None  # The table to come, of which the first `_prepared` slots were written.
+        self._next: _Table | None = None  # The next table; its first `_prepared` slots have been written.
         self._prepared = 0
 
     @classmethod
     def of(cls, fingerprints: UInt64s) -> "FingerprintIndex":
-        """Return the index of a whole column, which is copied: 10^7 pages a second and a half.
+        """Build the index of a whole column, which is copied. 10^7 pages take 1.5 s.
 
         Args:
             fingerprints: shape (n,), distinct, none of them 0.
 
         Raises:
-            StoreFull: more than PAGES_MAX.
+            StoreFull: there are more than PAGES_MAX pages.
         """
         index = cls()
         _check(len(fingerprints))
@@ -85,13 +85,13 @@ class FingerprintIndex:
 
     @property
     def fingerprints(self) -> UInt64s:
-        """The fingerprints of all pages, by id, shape (pages,): a view, read-only, true until the next change."""
+        """The fingerprints of all pages, by id, shape (pages,): a read-only view, valid until the next change."""
         view = self._column.rows[1 : self._column.pages + 1]
         view.flags.writeable = False
         return view
 
     def find(self, fingerprints: UInt64s) -> Int64s:
-        """Return the id of each fingerprint, -1 for one that is not there; shape (n,)."""
+        """Return the id of each fingerprint, -1 for an unknown one; shape (n,)."""
         rows = self._table.find(fingerprints, self._column.rows)
         if self._old is not None:
             missing = np.flatnonzero(rows == 0)
@@ -100,13 +100,13 @@ class FingerprintIndex:
         return rows
 
     def append(self, fingerprints: UInt64s) -> None:
-        """Give new fingerprints the next ids, in their order.
+        """Add new fingerprints under the next ids, in order.
 
         Args:
-            fingerprints: shape (n,), distinct, none of them 0, none of them there.
+            fingerprints: shape (n,), distinct, not 0, not in the index yet.
 
         Raises:
-            StoreFull: that would be more than PAGES_MAX pages; nothing was changed.
+            StoreFull: there would be more than PAGES_MAX pages; nothing was changed.
         """
         first, pages = len(self), len(self) + len(fingerprints)
         _check(pages)
@@ -120,14 +120,14 @@ class FingerprintIndex:
         self._table.insert(self._column.rows, first, pages)
 
     def _prepare(self, slots: int) -> None:
-        """Write some more slots of the next table for the first time."""
+        """Write the next `slots` slots of the next table for the first time."""
         if self._next is None:
             self._next, self._prepared = _Table(self._table.bits + 1), 0
         self._next.clear(self._prepared, self._prepared + slots)
         self._prepared += slots
 
     def _grow(self, pages: int) -> None:
-        """Begin with a table that has room for so many pages."""
+        """Start using a table with room for `pages` pages."""
         if self._old is not None:
             self._move(self._old_pages)
         self._old, self._old_pages, self._moved = self._table, len(self), 0
@@ -135,7 +135,7 @@ class FingerprintIndex:
         self._table = following if following and pages <= following.pages_max else _Table(_bits_for(pages))
 
     def _move(self, pages: int) -> None:
-        """Enter the next pages of the old table into the larger one."""
+        """Insert the next pages of the old table into the larger one."""
         stop = min(self._moved + pages, self._old_pages)
         self._table.insert(self._column.rows, self._moved, stop)
         self._moved = stop
@@ -143,9 +143,9 @@ class FingerprintIndex:
             self._old = None
 
     def truncate(self, count: int) -> None:
-        """Forget all pages but the first `count`: the exact inverse of the appends since there were so many.
+        """Keep only the first `count` pages: the exact inverse of the appends since then.
 
-        Meant for the newest pages, some 100,000 at most: the cost is theirs, about .5 us each.
+        Meant for removing at most about 100,000 pages: each removed page costs about 0.5 us.
         """
         pages = len(self)
         if not 0 <= count <= pages:
@@ -164,11 +164,11 @@ class FingerprintIndex:
 
 def _check(pages: int) -> None:
     if pages > PAGES_MAX:
-        raise StoreFull(f"{pages:,} pages are more than a shard's ids can name, {PAGES_MAX:,}: use more shards")
+        raise StoreFull(f"{pages:,} pages exceed the limit of a shard, {PAGES_MAX:,}: use more shards")
 
 
 def _bits_for(pages: int) -> int:
-    """Return the bits of a slot in the smallest table with room for so many pages."""
+    """Return the base-2 logarithm of the size of the smallest table with room for `pages` pages."""
     bits = TABLE_BITS_MIN
     while pages > int(LOAD_MAX * (1 << bits)):
         bits += 1
@@ -176,9 +176,10 @@ def _bits_for(pages: int) -> int:
 
 
 class _Table:
-    """Open addressing with linear probing from the fingerprint's high bits on. A slot holds a row, 0 when empty.
+    """Open addressing with linear probing; the fingerprint's high bits choose the first slot. An empty slot holds 0.
 
-    Row 0 of the column is nobody's and holds 0: comparing fingerprints needs no case of its own for an empty slot.
+    A slot holds a row of the column. Row 0 belongs to no page and contains 0, so that comparing fingerprints needs no
+    special case for empty slots.
     """
 
     def __init__(self, bits: int) -> None:
@@ -188,11 +189,11 @@ class _Table:
         self.pages_max = int(LOAD_MAX * (1 << bits))
 
     def _homes(self, fingerprints: UInt64s) -> Int64s:
-        # Fingerprints are a keyed hash: their high bits need no mixing.
+        # Fingerprints are keyed hashes, so their high bits need no further mixing.
         return (fingerprints >> self._shift).view(np.int64)
 
     def find(self, fingerprints: UInt64s, column: UInt64s) -> Int64s:
-        """Return the row of each fingerprint, 0 for one that is not there."""
+        """Return the row of each fingerprint, 0 for an unknown one."""
         slots = self._homes(fingerprints)
         rows = self._slots[slots].astype(np.int64)
         lanes = np.flatnonzero((column[rows] != fingerprints) & (rows != 0))
@@ -201,30 +202,30 @@ class _Table:
             slots = (slots + 1) & self._mask
             probed = self._slots[slots].astype(np.int64)
             on = (column[probed] != wanted) & (probed != 0)
-            rows[lanes] = probed  # Of lanes that go on, for the time being.
+            rows[lanes] = probed  # Provisional for lanes that continue.
             lanes, wanted, slots = lanes[on], wanted[on], slots[on]
         return rows
 
     def clear(self, first: int, stop: int) -> None:
-        """Write zeros into some slots, up to the table's end at most."""
+        """Write zeros into slots `first` to before `stop`, or to the end of the table."""
         self._slots[first:stop] = 0
 
     def insert(self, column: UInt64s, first: int, stop: int) -> None:
-        """Enter the pages with ids from `first` to before `stop`."""
+        """Insert the pages with ids from `first` to before `stop`."""
         self._put(np.arange(first + 1, stop + 1, dtype=np.uint32), self._homes(column[first + 1 : stop + 1]))
 
     def _put(self, rows: UInt32s, slots: Int64s) -> None:
         while len(rows):
             free = self._slots[slots] == 0
-            self._slots[slots[free]] = rows[free]  # Of several that want one slot, the last one gets it.
+            self._slots[slots[free]] = rows[free]  # If several rows compete for a slot, the last one gets it.
             waiting = self._slots[slots] != rows
             rows, slots = rows[waiting], (slots[waiting] + 1) & self._mask
 
     def remove(self, column: UInt64s, first: int, stop: int) -> None:
-        """Remove pages with ids from `first` to before `stop`, which are there.
+        """Remove the pages with ids from `first` to before `stop`, which must be in the table.
 
-        A page that was moved here later may have been pushed past their slots. So whatever stands between a removed
-        page and the next empty slot is entered again.
+        Pages inserted later may have probed past their slots. So all pages between a removed page and the next empty
+        slot are inserted again.
         """
         if first == stop:
             return
@@ -250,17 +251,17 @@ class _Table:
 
 
 class _Column:
-    """Fingerprints by row, id + 1; row 0 is nobody's.
+    """Fingerprints by row; a page's row is its id + 1, and row 0 belongs to no page.
 
-    A row does not change while its page is there, so a larger array can be filled before it is needed.
+    A row does not change while its page exists, so a larger array can be filled before it is needed.
     """
 
     def __init__(self, pages: int = 0) -> None:
-        """Start without a page, with room for twice as many as these: memory that the system gives as it fills."""
+        """Start empty, with room for twice `pages` pages. The system allocates the memory as it is written."""
         self.pages = 0
         self.rows: UInt64s = lazy_zeros(max(ROWS_MIN, 2 * pages), np.uint64)
         self._next: UInt64s | None = None
-        self._copied = 0  # Rows of `_next` that are there.
+        self._copied = 0  # Number of rows copied to `_next`.
 
     def extend(self, fingerprints: UInt64s) -> None:
         """Add pages."""
@@ -276,12 +277,12 @@ class _Column:
         self.pages = stop - 1
 
     def truncate(self, count: int) -> None:
-        """Forget all pages but the first `count`."""
+        """Keep only the first `count` pages."""
         self.pages = count
         self._copied = min(self._copied, count + 1)
 
     def _copy(self, rows: int, needed: int) -> None:
-        """Copy some more rows into the larger array; only those that are there by now."""
+        """Copy up to `rows` more of the existing rows into the larger array."""
         if self._next is None or len(self._next) < needed:
             self._next, self._copied = lazy_zeros(max(2 * len(self.rows), needed), np.uint64), 0
         stop = min(self._copied + rows, self.pages + 1)

@@ -1,7 +1,7 @@
-"""Whom a batch of events names: the ids of its pages and links, found for all events at once.
+"""Page look-up for a batch of events: resolves all its URLs and links to page ids at once.
 
-A string that is a known page's URL as it stands is found by its fingerprint, and nothing is parsed. Others are brought
-into their canonical form; pages never seen get the next ids, in the order in which the log names them first.
+A string that equals a known page's URL is found by its fingerprint, without parsing. Other strings are converted to
+canonical form. New pages get the next ids, in the order in which the log first names them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,14 +20,14 @@ from opic.urls.canonical import host_of, shard_of
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
-BAD_LINK: Final = -2  # In the place of an id: a string that names no page.
+BAD_LINK: Final = -2  # Instead of an id: the string is not the URL of a page.
 UNKNOWN: Final = -1
-ID_BITS: Final = 40  # Ids of a shard are smaller; an event's place in its batch stands above them.
+ID_BITS: Final = 40  # Ids of a shard are smaller; the bits above hold an event's position in its batch.
 ID_MASK: Final = (1 << ID_BITS) - 1
 
 
 class Context(Protocol):
-    """What a batch needs to know of the one who decides it."""
+    """What a batch needs from its caller, the shard writer."""
 
     replica: Replica
     rules: CrawlRules
@@ -40,34 +40,34 @@ class Context(Protocol):
         """Return the URLs of known pages."""
 
     def marks(self, pages: int) -> NDArray[np.bool_]:
-        """Lend a flag for each of so many pages, all False; they are given back so."""
+        """Return a reusable array of `pages` flags, all False; the caller must reset the flags that it sets."""
 
 
 class PageLookup:
-    """The pages, seeds and links of a batch. Its attributes:
+    """The pages, seeds and links of a batch. Attributes:
 
-    own             the id of each event's own page; BAD_LINK where it has none
-    seeds           the ids that a record of seeds names, by the place of its event
-    links           distinct ids that lead elsewhere, in this shard, event after event, increasing in each; (links,)
-    event_of        the place of the event of each of them
-    edges           where the links of each event begin, and the end of the last
-    across          which of them come from another registered domain
-    far_links       of each event, numbers of pages in other shards; empty with one shard
-    order           of an event that brings deposits: the order of their URLs that makes ids increase
-    bad_links       of each event, how many of its links name no page
-    first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; how many each event brings
+    own             per event: the id of its page, BAD_LINK if it has none
+    seeds           by position of the event: the ids of the pages that a record of seeds names
+    links           per event: distinct ids of other pages of this shard, increasing; concatenated, shape (links,)
+    event_of        per link: the position of its event
+    edges           per event: the start of its links in `links`; then the end of the last
+    across          per link: whether it comes from another registered domain
+    far_links       per event: numbers of pages in other shards; empty with one shard
+    order           by position of an event that brings deposits: the order of its URLs by increasing id
+    bad_links       per event: how many of its links are not URLs of pages
+    first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; number of them per event
     """
 
     def __init__(self, context: Context, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
-        """Find them; events that repeat others name nobody."""
+        """Look up the pages of all events, except those that repeat another event."""
         self.context = context
         self._resolve(events, repeats)
         self._gather(events, repeats)
 
     def _resolve(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
-        """Find the ids of all URLs as they came; pages never seen get the next ones, in order of first sight."""
+        """Find the ids of all URLs; new pages get the next ids, in order of first appearance."""
         raw: list[str] = []  # Each event's own URL or its seeds, and its links.
-        ends: list[int] = []  # Of each event's part.
+        ends: list[int] = []  # End of each event's part of `raw`.
         for event, repeat in zip(events, repeats, strict=True):
             if repeat:
                 pass
@@ -99,12 +99,12 @@ class PageLookup:
         self.new_by_event = np.bincount(event_of, minlength=len(events)).tolist()
         replica.columns.reserve(self.first + count + 1)
         numbers, self.host_names = replica.hosts.resolve(self.new_urls)
-        # Beyond the known pages: seen by what follows here, by nobody else.
+        # These rows lie past the known pages: only the rest of this look-up reads them.
         replica.columns.host[self.first : self.first + count] = numbers
         self.new_hosts = numbers
 
     def _resolve_missing(self, raw: Sequence[str], fingerprints: Uint64s, missing: Int64s) -> Int64s:
-        """Find the ids of strings that are no page's URL as they stand; return where new pages are seen first."""
+        """Find the ids of strings that do not equal a known URL; return the first position of each new page."""
         context, replica, shards = self.context, self.context.replica, self.context.shards
         once, same_as = in_order(fingerprints[missing])
         at = missing[once]
@@ -125,7 +125,7 @@ class PageLookup:
                     pages[i] = context.far.number(url)
         unknown = np.flatnonzero(pages == UNKNOWN)
         new, number = (np.arange(len(unknown)),) * 2
-        if rewritten:  # Two strings may be one page.
+        if rewritten:  # Two strings may have the same canonical form.
             new, number = in_order(hashed[unknown])
         pages[unknown] = replica.pages + number
         new = unknown[new]
@@ -138,7 +138,7 @@ class PageLookup:
         return at[new]
 
     def _gather(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
-        """Tell pages, seeds, links and deposits apart; which links are distinct and lead elsewhere."""
+        """Split the ids into pages, seeds, links and deposits; remove repeated links and links of a page to itself."""
         count, ids = len(events), self.ids
         ends = self.ends
         starts = np.concatenate(([0], ends[:-1]))
@@ -152,7 +152,7 @@ class PageLookup:
             for at in np.flatnonzero(~paged & ~brings & (ends > starts)).tolist()
         }
         event = np.repeat(np.arange(count), ends - starts)
-        # Pages of a transfer are distinct: its amounts are put into the order of their ids.
+        # The pages of a transfer are distinct. Its amounts are sorted by page id.
         self.order = {at: np.argsort(ids[starts[at] : ends[at]]) for at in np.flatnonzero(brings).tolist()}
         linked = (paged | brings)[event]
         linked[starts[paged]] = False
@@ -176,7 +176,7 @@ class PageLookup:
 
 
 def in_order(values: Uint64s) -> tuple[Int64s, Int64s]:
-    """Return the places of distinct values, in order of first sight; and of each value which of these it is.
+    """Return the first position of each distinct value, in order of appearance, and the index of each value among them.
 
     >>> in_order(np.array([7, 3, 7, 1], np.uint64))
     (array([0, 1, 3]), array([0, 1, 0, 2]))
@@ -189,14 +189,14 @@ def in_order(values: Uint64s) -> tuple[Int64s, Int64s]:
 
 
 def distinct(numbers: Int64s) -> Int64s:
-    """Return each number >= 0 once, increasing: `np.unique`, which hashes, takes ten times as long."""
+    """Return the distinct numbers >= 0, increasing. `np.unique` hashes and takes ten times as long."""
     ordered = np.sort(numbers)
     once: Int64s = ordered[np.diff(ordered, prepend=-1) != 0]
     return once
 
 
 def _by_event(pairs: Int64s, count: int) -> list[Int64s]:
-    """Split increasing pairs of an event's place and a number into the numbers of each event."""
+    """Split increasing (event position, number) pairs into the numbers of each event."""
     numbers = pairs & ID_MASK
     edges = np.searchsorted(pairs >> ID_BITS, np.arange(count + 1)).tolist()
     return [numbers[a:b] for a, b in pairwise(edges)]

@@ -1,8 +1,9 @@
-"""Pages of other shards that a worker's links lead to: what a step owes them, by numbers that mean nothing elsewhere.
+"""Remote pages: temporary numbers for pages of other shards that a worker's links lead to, and the cash owed to them.
 
-Such a page has no id here. A worker gives it a number, so that sums over thousands of links are taken in numpy, as for
-pages of the shard; and forgets all numbers now and then, since the web has no end. The writers of all shards, which
-step in turn, share one table: a page has the same number whoever links to it, and is parsed once.
+Such a page has no id in this shard. A worker gives it a number, so that deposits over thousands of links are summed in
+numpy, as for pages of the shard. The numbers mean nothing outside the worker, and it clears them when there are too
+many. The writers of all shards, which take turns, share one table: a page has the same number whichever shard links to
+it, and its URL is parsed once.
 """
 
 from collections.abc import Sequence
@@ -15,20 +16,20 @@ from opic.model.transfer import Transfer, far_number
 from opic.replica.index import FingerprintIndex
 from opic.urls.canonical import host_of, registered_domain, shard_of
 
-FAR: Final = 1 << 39  # Numbers start here: over all ids of a shard, below what stands above them in a batch.
+FAR: Final = 1 << 39  # Numbers start here: above all ids of a shard, below the bits of the event's position.
 FAR_MAX: Final = 1 << 20  # About 250 bytes each.
 MISSING: Final = -1
 Int64s = NDArray[np.int64]
-AUTHORITIES_MAX: Final = 1_000_000  # Hosts, with port and user, whose domain is remembered.
+AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their domains.
 
 
 class Domains:
-    """Numbers of registered domains, which two pages of one domain share."""
+    """Numbers of registered domains. Pages of one domain have the same number."""
 
     def __init__(self) -> None:
-        """Know none yet."""
+        """Start empty."""
         self._domains: dict[str, int] = {}
-        self._by_authority: dict[str, int] = {}  # As it stands in canonical URLs.
+        self._by_authority: dict[str, int] = {}  # As written in canonical URLs.
 
     def number(self, url: str) -> int:
         """Return the number of the domain of a canonical URL."""
@@ -46,18 +47,18 @@ class Domains:
 
 
 class RemotePages:
-    """Numbers of pages in other shards, and sums for them, which are zero between batches."""
+    """Numbers of pages in other shards, and the sums owed to them. The sums are zero between batches."""
 
     def __init__(self, shards: int) -> None:
-        """Know no page yet; of a crawl of so many shards."""
+        """Start empty, for a crawl of `shards` shards."""
         self._shards, self.domains = shards, Domains()
         self._number: dict[str, int] = {}
         self.clear()
 
     def clear(self) -> None:
-        """Forget all numbers. Whoever kept some must forget them too."""
+        """Discard all numbers. Callers must discard the numbers that they hold."""
         self._number.clear()
-        self._links = FingerprintIndex()  # Of strings as they came,
+        self._links = FingerprintIndex()  # Fingerprints of links as given,
         self._linked = np.zeros(0, np.int64)  # and the numbers of their pages.
         self._urls: list[str] = []
         self._shard, self.domain = np.zeros(0, np.int32), np.zeros(0, np.int32)
@@ -65,11 +66,11 @@ class RemotePages:
         self.grains, self.inflow, self.at_us = (np.zeros(0, np.int64) for _ in range(3))
 
     def __len__(self) -> int:
-        """Count the numbers given."""
+        """Return how many pages have a number."""
         return len(self._urls)
 
     def number(self, url: str) -> int:
-        """Return the number of a page, over FAR; a new one for a page not seen so far."""
+        """Return the number of a page, FAR or above; a page not seen before gets a new one."""
         number = self._number.get(url)
         if number is None:
             at = len(self._urls)
@@ -83,7 +84,7 @@ class RemotePages:
         return number
 
     def find(self, fingerprints: "NDArray[np.uint64]", shard: int) -> Int64s:
-        """Return the numbers of links: MISSING for one not seen so far, or whose page is in `shard`."""
+        """Return the numbers of links; MISSING for a link not seen before or to a page of `shard`."""
         places = self._links.find(fingerprints)
         if not len(self._urls):
             return places
@@ -92,7 +93,7 @@ class RemotePages:
         return numbers
 
     def put(self, fingerprints: "NDArray[np.uint64]", numbers: Int64s) -> None:
-        """Keep the numbers of links by their fingerprints."""
+        """Store the numbers of links by their fingerprints."""
         new, first = np.unique(fingerprints, return_index=True)
         missing = self._links.find(new) < 0
         new, first = new[missing], first[missing]
@@ -111,24 +112,24 @@ class RemotePages:
             setattr(self, name, new)
 
     def drop(self) -> None:
-        """Take all sums back to zero."""
+        """Reset all sums to zero."""
         for column in (self.grains, self.inflow, self.at_us):
             column[:] = 0
 
     def take(self, numbers: Int64s, time_us: int) -> dict[int, Transfer]:
-        """Return what some pages are owed, by shard, and take their sums back to zero.
+        """Return the sums owed to pages, as one transfer per shard, and reset them to zero.
 
         Args:
-            numbers: distinct, less FAR.
-            time_us: of the last record.
+            numbers: numbers of the pages minus FAR, distinct.
+            time_us: time of the last record.
         """
         order = numbers[np.argsort(self._shard[numbers], kind="stable")]
         edges = np.flatnonzero(np.diff(self._shard[order])) + 1
-        found = {}
-        for some in np.split(order, edges) if len(order) else ():
-            urls: Sequence[str] = [self._urls[at] for at in some.tolist()]
-            columns = (self.grains[some], self.inflow[some], self.at_us[some])
-            found[int(self._shard[some[0]])] = Transfer(time_us, 0, urls, *columns)
+        transfers = {}
+        for pages in np.split(order, edges) if len(order) else ():
+            urls: Sequence[str] = [self._urls[at] for at in pages.tolist()]
+            columns = (self.grains[pages], self.inflow[pages], self.at_us[pages])
+            transfers[int(self._shard[pages[0]])] = Transfer(time_us, 0, urls, *columns)
         for column in (self.grains, self.inflow, self.at_us):
             column[order] = 0
-        return found
+        return transfers

@@ -1,11 +1,11 @@
-"""The replica: the state of one shard in memory, as of one record of its journal.
+"""The replica: the in-memory state of one shard, as of one record of its journal.
 
-Worker, endpoint, audit, backup and commands hold the same object. It is loaded from the checkpoint and follows the
-journal (`opic.replica.follow`); `apply` is the only way in which it changes. A worker applies the effect that it has
-just decided, and takes it back by `undo` where the store refused it.
+The worker, the endpoint, audits, backups and commands all use this class. A replica is loaded from the checkpoint and
+follows the journal (`opic.replica.follow`); only `apply` changes it. A worker applies the effect that it has just
+decided, and calls `undo` if the store refuses it.
 
-A page's columns are by id: 26 bytes, 8 for its fingerprint and about 9 for the way from the fingerprint to the id; one
-that was read has 44 more for its history and 28 for each measure that is kept.
+Columns are indexed by page id. A page takes 26 bytes, 8 more for its fingerprint, and about 9 for the index from
+fingerprint to id; a page that was read takes 44 more for its history and 28 for each measure that is kept.
 """
 
 import threading
@@ -35,10 +35,10 @@ Uint32s = NDArray[np.uint32]
 Bytes = NDArray[np.uint8]
 Bools = NDArray[np.bool_]
 Ids = Uint32s | Int64s
-PAGES_A_BLOCK = 4_080  # Of a checkpoint: an int64 column of it fits the allocator's class of 32 KiB.
+PAGES_A_BLOCK = 4_080  # Pages per block of a checkpoint: an int64 column fits the allocator's 32 KiB size class.
 
 Listener = Callable[[Effect, Int64s], object]
-# Given pages and columns of the same length: those for which an effect is due, and their places in the columns.
+# Takes pages and columns of the same length; returns the pages that an effect must be applied to, and their columns.
 Due = Callable[..., tuple[Any, ...]]
 
 
@@ -47,19 +47,19 @@ def _all_due(*columns: Any) -> tuple[Any, ...]:
 
 
 class PageColumns(Growing):
-    """Columns by page id. Places past the known pages are zero."""
+    """Columns by page id. Rows past the known pages are zero."""
 
     COLUMNS = (("v", "i8"), ("inflow", "i8"), ("state", "u1"), ("host", "u4"), ("row", "u4"))
-    v: Int64s  # Cash less the credit of the page's class.
-    inflow: Int64s  # What came by links from other registered domains.
+    v: Int64s  # Cash minus the credit of the page's class.
+    inflow: Int64s  # Cash received by links from other registered domains.
     state: Bytes  # See `opic.model.cash.Flag`.
     host: Uint32s
-    row: Uint32s  # In the histories; 0 is none.
+    row: Uint32s  # Row in the histories; 0 means none.
 
 
 @dataclass(slots=True)
 class Before:
-    """What a replica was before an effect: for `Replica.undo`."""
+    """The state of a replica before an effect, for `Replica.undo`."""
 
     undo: Undo
     head: Head
@@ -75,16 +75,16 @@ class Before:
 
 
 class Replica:
-    """One shard's state. One thread at a time changes it; whoever reads holds `lock`."""
+    """One shard's state. Only one thread at a time may change it; readers must hold `lock`."""
 
     def __init__(self, rules: CrawlRules, shard: int = 0) -> None:
-        """Start with genesis."""
+        """Start at genesis."""
         self.rules = rules
         self.lock = threading.RLock()
-        self.listeners: list[Listener] = []  # Told of each effect that was applied, and the pages that it changed.
-        self.effect_listeners: list[Callable[[Effect], object]] = []  # Told of the effect alone.
-        self.load_listeners: list[Callable[[Any], object]] = []  # Told of each load, with its `Loading`.
-        self.loads = 0  # How often it was made anew: ids may be other pages' since.
+        self.listeners: list[Listener] = []  # Called with each applied effect and the pages that it changed.
+        self.effect_listeners: list[Callable[[Effect], object]] = []  # Called with each applied effect.
+        self.load_listeners: list[Callable[[Any], object]] = []  # Called with the `Loading` of each load.
+        self.loads = 0  # Number of resets. Ids read before a reset may belong to other pages after it.
         self.shard = shard
         self.reset()
 
@@ -99,32 +99,32 @@ class Replica:
         self.histories = Histories(self.rules)
         self.series: list[Entry] = []
         self.classes = WeightClasses()
-        self.sent: dict[int, tuple[int, bytes]] = {}  # Entries so far, digest of the last; by shard.
-        self.taken: dict[int, bytes] = {}  # The digest of the last entry that came from each shard.
+        self.sent: dict[int, tuple[int, bytes]] = {}  # By receiving shard: number of entries, digest of the last.
+        self.taken: dict[int, bytes] = {}  # By sending shard: digest of the last entry taken.
         self.tail = UrlTail()
-        self.whole = True  # Else loading it broke off, and it shows nothing.
+        self.whole = True  # False after a failed load; the replica can't be read then.
         self.loads += 1
 
     def __len__(self) -> int:
-        """Count the known pages, gone ones among them."""
+        """Return the number of known pages, including gone pages."""
         return self.pages
 
-    # The one way in.
+    # Changes.
 
     def apply(self, effect: Effect, *, keep: bool = False) -> Before | None:
-        """Let an effect happen, the next one of the journal.
+        """Apply the next effect of the journal.
 
         Args:
-            effect: its `previous` is this replica's digest; the caller has checked.
-            keep: return what is needed to take it back.
+            effect: its `previous` must be the digest of this replica's head; the caller checks this.
+            keep: return the state that `undo` needs.
         """
         before = self._before() if keep else None
         self.hosts.append(effect.host_names)
         self._add_pages(effect)
         self.change_pages(effect, before.undo if before else None)
         self.take_totals(effect)
-        for told in self.effect_listeners:
-            told(effect)
+        for effect_listener in self.effect_listeners:
+            effect_listener(effect)
         if self.listeners:
             changed = touched(effect)
             for listener in self.listeners:
@@ -132,7 +132,7 @@ class Replica:
         return before
 
     def change_pages(self, effect: Effect, undo: Undo | None, due: "Due | None" = None) -> None:
-        """Do what an effect does to pages; while loading, only to those of blocks for which it is `due`."""
+        """Apply an effect to the pages. While loading, `due` selects the pages whose blocks lack the effect."""
         due = due or _all_due
         self._move_cash(effect, undo, due)
         self._note_histories(effect, undo, due)
@@ -142,9 +142,9 @@ class Replica:
         self.columns.state[pages] = state
 
     def take_totals(self, effect: Effect) -> None:
-        """Take over all that is not by page."""
+        """Apply an effect to everything that is not per page."""
         self.books, self.head = copy(effect.books), effect.head
-        if effect.entries:  # A new list: whoever holds the old one keeps it.
+        if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
             self.series = [*self.series, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
@@ -159,7 +159,7 @@ class Replica:
         )  # fmt: skip
 
     def undo(self, before: Before) -> None:
-        """Take back the last effect that was applied with `keep`."""
+        """Undo the last effect, which was applied with `keep`."""
         before.undo.restore()
         self.columns.clear_rows(before.pages, self.pages)
         self.index.truncate(before.pages)
@@ -219,14 +219,14 @@ class Replica:
         if len(gone):
             histories.go(columns.row[gone], times, until_us, undo)
 
-    # What may be asked.
+    # Reads.
 
     @contextmanager
     def reading(self) -> Iterator["Replica"]:
         """Hold the lock to read.
 
         Raises:
-            StoreUnavailable: loading the replica broke off; it shows nothing until it is loaded.
+            StoreUnavailable: the last load failed; the replica can't be read until it is loaded.
         """
         with self.lock:
             if not self.whole:
@@ -240,7 +240,7 @@ class Replica:
 
     @property
     def v(self) -> Int64s:
-        """Cash less credit, (pages,)."""
+        """Cash minus credit, (pages,)."""
         return self.columns.v[: self.pages]
 
     @property
@@ -249,7 +249,7 @@ class Replica:
         return self.columns.host[: self.pages]
 
     def cash(self, ids: Ids | slice = slice(None)) -> Int64s:
-        """Return what pages hold; a gone one has given its grants back, and may owe."""
+        """Return the cash of pages. A gone page has returned its grants, so its cash may be negative."""
         v, state = self.v[ids], self.state[ids]
         return np.where(state & Flag.GONE, v, held(self.books, v, state))
 
@@ -259,16 +259,16 @@ class Replica:
         return spent
 
     def find(self, fingerprints: Uint64s) -> Int64s:
-        """Return the ids of pages by the fingerprints of their URLs, -1 for one that is not known."""
+        """Return the ids of pages by the fingerprints of their URLs, -1 for an unknown page."""
         return self.index.find(fingerprints)
 
     def urls_of_tail(self, ids: Iterable[int]) -> dict[int, str]:
-        """Return the URLs that are in memory, of the pages that became known last."""
+        """Return those of the URLs that are in memory, which holds only the newest pages."""
         return self.tail.get(ids)
 
 
 def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
-    """Return what live pages hold; of others it means nothing."""
+    """Return the cash of live pages; the values for other pages are meaningless."""
     if not books.weighted:
         return v + books.credit
     cash: Int64s = v + np.array(books.credits(), np.int64)[state & 0x07]
@@ -276,7 +276,7 @@ def held(books: Books, v: Int64s, state: Bytes) -> Int64s:
 
 
 def touched(effect: Effect) -> Int64s:
-    """Return the pages whose cash or state an effect changed, increasing, each once."""
+    """Return the distinct ids of pages whose cash or state an effect changed, increasing."""
     new = np.arange(effect.first_page, effect.first_page + len(effect.fingerprints))
     parts: Sequence[NDArray[np.generic]] = (
         new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page
@@ -292,11 +292,11 @@ def pack_bits(flags: Bools) -> Bytes:
 
 
 def unpack_bits(packed: Bytes, count: int) -> Bools:
-    """Unpack what `pack_bits` packed."""
+    """Unpack flags packed by `pack_bits`."""
     return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
 
 def distinct_in_order(ids: Uint32s) -> Uint32s:
-    """Return each id once, in the order of their first places."""
+    """Return the distinct ids, in order of first appearance."""
     _, first = np.unique(ids, return_index=True)
     return ids[np.sort(first)]

@@ -1,4 +1,4 @@
-"""URLs of the pages that became known last, which no checkpoint may have yet: packed as they came in the journal."""
+"""URLs of the newest pages, which the checkpoint may lack: kept in memory, compressed as in the journal."""
 
 from bisect import bisect_right
 from collections.abc import Iterable
@@ -30,10 +30,10 @@ class UrlTail:
         """Start with page 0."""
         self._chunks: list[_Chunk] = []
         self.first = self.end = 0
-        self._unpacked: tuple[_Chunk, list[str]] | None = None  # The last that was looked at.
+        self._unpacked: tuple[_Chunk, list[str]] | None = None  # The chunk that was read last.
 
     def start(self, first: int) -> None:
-        """Forget all, and go on with page `first`."""
+        """Discard all URLs; the next page to be added is `first`."""
         self._chunks.clear()
         self._unpacked = None
         self.first = self.end = first
@@ -45,7 +45,7 @@ class UrlTail:
             self.end += count
 
     def preceded(self, first: int, packed: bytes) -> "UrlTail":
-        """Return the same with the URLs of pages from `first` on before it."""
+        """Return a copy that starts at page `first`; `packed` has the URLs from there to the start of this one."""
         found = UrlTail()
         found.start(first)
         found.append(self.first - first, packed)
@@ -54,13 +54,13 @@ class UrlTail:
         return found
 
     def truncate(self, end: int) -> None:
-        """Drop the chunks that were added since it ended with page `end`."""
+        """Drop the chunks that were added since the tail ended at page `end`."""
         while self.end > end:
             self.end = self._chunks.pop().first
         self._unpacked = None
 
     def drop(self, before: int) -> None:
-        """Let go of whole chunks of pages before `before`."""
+        """Drop whole chunks of pages below `before`."""
         count = 0
         while count < len(self._chunks) and self._chunks[count].end <= before:
             self.first = self._chunks[count].end
@@ -69,7 +69,7 @@ class UrlTail:
         self._unpacked = None
 
     def get(self, ids: Iterable[int]) -> dict[int, str]:
-        """Return the URLs of those of these pages that are in it."""
+        """Return the URLs of the given pages that are in the tail."""
         found: dict[int, str] = {}
         for page in sorted(i for i in ids if self.first <= i < self.end):
             chunk, urls = self._chunk_of(page)
@@ -77,13 +77,13 @@ class UrlTail:
         return found
 
     def run(self, first: int, end: int) -> list[str]:
-        """Return the URLs of pages that follow each other.
+        """Return the URLs of pages `first` to before `end`.
 
         Raises:
-            KeyError: not all of them are in it.
+            KeyError: some of them are not in the tail.
         """
         if not self.first <= first <= end <= self.end:
-            raise KeyError(f"pages {first} to {end} of {self.first} to {self.end}")
+            raise KeyError(f"pages {first} to {end} are not within {self.first} to {self.end}")
         found: list[str] = []
         while first + len(found) < end:
             chunk, urls = self._chunk_of(first + len(found))
@@ -96,7 +96,7 @@ class UrlTail:
             at = bisect_right(self._chunks, page, key=_first_of) - 1
             chunk = self._chunks[at]
             urls = unpack_urls(chunk.packed)
-            if chunk.count > PIECE_URLS:  # Whoever wants another one of them does not unpack them all.
+            if chunk.count > PIECE_URLS:  # Split it, so that the next read need not unpack all of it.
                 pieces = [
                     _Chunk(chunk.first + begin, len(some), pack_lines(some))
                     for begin in range(0, chunk.count, PIECE_URLS)

@@ -1,4 +1,4 @@
-"""URLs of pages by id: from the tail that a replica has in memory, else from the blocks of the checkpoint."""
+"""Reads URLs of pages by id: from the replica's tail in memory, else from the blocks of the checkpoint."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -27,7 +27,7 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
         UrlMissing: one is missing.
     """
     found: list[dict[int, str]] = []
-    wanted: list[tuple[int, int]] = []  # Place in `asked`, and field, counted over all blocks.
+    wanted: list[tuple[int, int]] = []  # Position in `asked`; number of the field, counted over all blocks.
     for at, (_, replica, ids) in enumerate(asked):
         with replica.lock:
             found.append(replica.urls_of_tail(ids))

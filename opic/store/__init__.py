@@ -1,4 +1,4 @@
-"""The store: connections to Redis or Valkey, its keys, and the functions by which effects are appended."""
+"""The store: connections to Redis or Valkey, key names, and the server-side functions that append effects."""
 
 from opic.store.connection import connect
 from opic.store.keys import Keys

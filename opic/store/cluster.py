@@ -1,9 +1,9 @@
-"""The client of a cluster: one more way to reach the server of a shard, whose keys are all in one slot.
+"""Redis Cluster client: reaches the server of a shard, whose keys are all in one slot.
 
-It is redis-py's own, which follows slots that move and primaries that change, but for three things. A function's keys
-stand in its call, so nobody has to be asked for them. A pipeline goes to one server as a whole, and comes back whole
-or not at all: were single commands of it sent after the others, columns would be of several instants. And one waits
-for a silent server, not all in a row.
+It is redis-py's client, which follows moved slots and changed primaries, with three differences. The keys of a function
+call are taken from the call, without asking a server. A pipeline is sent to one server as a whole and succeeds or fails
+as a whole: if single commands were resent later, columns would be of different instants. And when a server does not
+respond, one caller waits for it, instead of all callers in turn.
 """
 
 import time
@@ -25,17 +25,17 @@ from opic.errors import SettingsError, StoreError
 from opic.store.library import LoadsLibrary, is_missing, load_functions
 
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-SILENT_SECONDS = 1.0  # After somebody waited for a server in vain, others need not.
-PAUSE_SECONDS = 0.1  # Before a pipeline is sent again: an election takes seconds, a moved slot is found at once.
-# What tells that a slot is served elsewhere, or by nobody for a moment. MOVED is one of AskError.
+SILENT_SECONDS = 1.0  # After a timeout, calls to the same server fail at once for this long.
+PAUSE_SECONDS = 0.1  # Before a pipeline is resent: an election takes seconds, a moved slot is found at once.
+# Errors that mean that a slot is served elsewhere or temporarily unavailable. MOVED is a subclass of AskError.
 ELSEWHERE = (AskError, TryAgainError, ClusterDownError, SlotNotCoveredError, redis.exceptions.ReadOnlyError)
 
 
 class _Keys(CommandsParser):
-    """Finds the keys of a command; redis-py would send the whole call to a server to ask for them."""
+    """Finds the keys of a command; redis-py would send the whole call to a server to find them."""
 
     def get_keys(self, redis_conn: Any, *args: Any) -> Any:
-        """Return one of the keys: the server itself checks that all are in its slot."""
+        """Return one of the keys; the server checks that all keys are in its slot."""
         name = args[0].upper() if isinstance(args[0], str) else ""
         if name in ("FCALL", "FCALL_RO"):
             return args[3:4] if int(args[2]) else None
@@ -47,20 +47,20 @@ class _Keys(CommandsParser):
 
 
 class Cluster(LoadsLibrary, RedisCluster):
-    """A client of all nodes. Any thread may use it."""
+    """A client of all nodes of a cluster. Thread-safe."""
 
-    # A server that says nothing was given its time, and is not asked again.
+    # After a timeout, the command is not sent again.
     ERRORS_ALLOW_RETRY: Any = tuple(e for e in RedisCluster.ERRORS_ALLOW_RETRY if e is not redis.TimeoutError)
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        """Ask the cluster for its nodes."""
-        self.outdated = False  # Somebody was sent elsewhere: whoever comes next asks who has which slot.
+        """Connect and read the list of nodes."""
+        self.outdated = False  # Set after a redirection: the next call reads the slot table again.
         self._silent_until: dict[str, float] = {}
         super().__init__(*args, **options)
         self.commands_parser = _Keys(self)
 
     def node_of(self, key: str | bytes) -> ClusterNode:
-        """Return the primary that has a key's slot, as far as we know."""
+        """Return the primary of a key's slot, according to the cached slot table."""
         if self.outdated:
             self.nodes_manager.initialize()
             self.outdated = False
@@ -68,16 +68,16 @@ class Cluster(LoadsLibrary, RedisCluster):
         return node
 
     def pool_of(self, key: str | bytes) -> Any:
-        """Return the pool of connections to the server that has a key's slot."""
+        """Return the connection pool of the server that has a key's slot."""
         return self.get_redis_connection(self.node_of(key)).connection_pool
 
     def check_silence(self, name: str) -> None:
-        """Refuse to wait for a node that said nothing to somebody a moment ago."""
+        """Raise TimeoutError if a call to the node has just timed out."""
         if time.monotonic() < self._silent_until.get(name, 0.0):
-            raise redis.TimeoutError("it said nothing to the one before")
+            raise redis.TimeoutError("the previous call to it timed out")
 
     def was_silent(self, name: str) -> None:
-        """Remember that somebody waited for a node in vain."""
+        """Record that a call to a node timed out."""
         self._silent_until[name] = time.monotonic() + SILENT_SECONDS
         self.outdated = True
 
@@ -90,19 +90,19 @@ class Cluster(LoadsLibrary, RedisCluster):
             raise
 
     def pipeline(self, transaction: bool | None = True, shard_hint: Any = None) -> Any:
-        """Collect commands to send in one piece to each server."""
+        """Return a pipeline that sends its commands to each server as a whole."""
         return _Pipeline(self, bool(transaction))
 
 
 class _Pipeline(Pipeline):
-    """Commands of one shard; those of several go to one server after the other, each group as a whole."""
+    """A pipeline. Commands for several servers are grouped; each group is sent as a whole, one after the other."""
 
     def __init__(self, cluster: Cluster, transaction: bool) -> None:
         super().__init__(None, {}, transaction, None)  # type: ignore[arg-type]
         self._cluster, self._held = cluster, transaction
 
     def execute(self, raise_on_error: bool = True) -> list[Any]:
-        """Send the commands; return the answers in their order."""
+        """Send the commands; return the replies in order."""
         try:
             stack = list(self.command_stack)
             keys = [self._cluster._get_command_keys(*args)[0] for args, _ in stack]
@@ -148,7 +148,9 @@ class _Pipeline(Pipeline):
             except redis.TimeoutError:
                 self._cluster.was_silent(node.name)
                 raise
-        if any(isinstance(a, Exception) and is_missing(a) for a in answers):  # Nothing that calls a function counts up.
+        if any(
+            isinstance(a, Exception) and is_missing(a) for a in answers
+        ):  # Safe to resend: function calls are idempotent.
             load_functions(self._cluster)
             with Pipeline(server.connection_pool, server.response_callbacks, self._held, None) as pipe:
                 pipe.command_stack = list(stack)
@@ -162,7 +164,7 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
     """Connect to redis+cluster://[user:password@]host:port[,host:port…][?option=value], or rediss+cluster:// for TLS.
 
     Raises:
-        SettingsError: it can't be read.
+        SettingsError: the URL is invalid.
         StoreError: no node has a slot.
     """
     parts = urlsplit(url)
@@ -175,7 +177,7 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
         shown = f"{parts.scheme}://{hosts}"
         raise SettingsError(f"OPIC_STORE={shown}: use {parts.scheme}://host:port,host:port") from None
     if options.pop("db", 0):
-        raise SettingsError(f"OPIC_STORE={parts.scheme}://{hosts}{parts.path}: a cluster has no databases but 0")
+        raise SettingsError(f"OPIC_STORE={parts.scheme}://{hosts}{parts.path}: a cluster has only database 0")
     for name in ("host", "port", "connection_class"):
         options.pop(name, None)
     if parts.scheme.startswith("rediss"):
@@ -184,13 +186,13 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
         return Cluster(
             startup_nodes=[ClusterNode(host, port) for host, port in nodes],
             retry=Retry(NoBackoff(), retries),
-            require_full_coverage=False,  # `check_server` says what is missing.
+            require_full_coverage=False,  # `check_server` reports missing slots.
             redis_connect_func=on_connect,
             **options,
         )
     except IndexError:
         raise StoreError(
-            f"the cluster at {hosts} has no slots: give them to its nodes, as by `redis-cli --cluster create`"
+            f"the cluster at {hosts} has no slots: assign them to its nodes, as by `redis-cli --cluster create`"
         ) from None
 
 

@@ -1,4 +1,4 @@
-"""Connections to the store, and the words for what can go wrong with one."""
+"""Connections to Redis or Valkey: clients, error translation, and pipelined connections to a shard's server."""
 
 import re
 import time
@@ -17,22 +17,22 @@ from opic.store.cluster import ELSEWHERE, SCHEMES, SILENT_SECONDS, Cluster, conn
 from opic.store.library import LoadsLibrary, is_missing
 from opic.store.library import load_functions as _load
 
-# redis-py types each answer as bytes or str or None; we never decode answers, and check what may be missing.
+# redis-py types each reply as bytes, str or None. Replies are never decoded here; possibly missing ones are checked.
 Client = Any
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 RUN_ID = re.compile(rb"run_id:(\w+)")
-RUN = "opic_run_id"  # What a connection of ours remembers of its server; "" on a new one.
+RUN = "opic_run_id"  # Attribute of a connection: the run id of its server; empty on a new connection.
 
 
 def without_secret(url: str) -> str:
-    """Return a store's URL fit for a log: no user, no password."""
+    """Return a store's URL without user and password, for logs."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class _Silence:
-    """Until when a server that somebody waited for in vain is not asked again; one for all connections of a client."""
+    """The time until which calls fail at once after a timeout; shared by all connections of a client."""
 
     until = 0.0
 
@@ -41,10 +41,10 @@ class _Silence:
 
 
 class _Patience(Retry):
-    """Try again where the connection broke, not where the server said nothing: then nobody waits for a moment.
+    """Retries after connection errors, but not after timeouts: then calls fail at once for SILENT_SECONDS.
 
-    Calls may stand in a row, behind a lock, for a server that is paused. Without this each of them would wait for its
-    own time, one after the other.
+    Calls may queue behind a lock for a paused server. Without this, each of them would wait for its own timeout, one
+    after the other.
     """
 
     def __init__(self, backoff: AbstractBackoff, retries: int) -> None:
@@ -53,7 +53,7 @@ class _Patience(Retry):
 
     def call_with_retry(self, *args: Any, **options: Any) -> Any:
         if time.monotonic() < self._silence.until:
-            raise redis.TimeoutError("it said nothing to the one before")
+            raise redis.TimeoutError("the previous call to it timed out")
         try:
             return super().call_with_retry(*args, **options)
         except redis.TimeoutError:
@@ -66,7 +66,7 @@ class _Server(LoadsLibrary, redis.Redis):
 
 
 def _mark(connection: Any) -> None:
-    """Tell a new connection: the client makes them silently, maybe to a server that was started again."""
+    """Mark a new connection: redis-py reconnects silently, possibly to a server that has restarted."""
     setattr(connection, RUN, b"")
 
 
@@ -78,18 +78,17 @@ def _mark_connected(connection: Any) -> None:
 def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECONDS) -> Client:
     """Connect to redis://, rediss://, unix://, redis+cluster:// or rediss+cluster://.
 
-    Nothing is sent yet, but to a cluster: one of its nodes is asked for the others.
+    Nothing is sent yet, except to a cluster: one of its nodes is asked for the list of nodes.
 
     Args:
-        url: of the store; of a cluster, of some of its nodes: redis+cluster://user:password@host:port,host:port.
-        retries: how often a command is sent again after a lost connection. Reads and the fenced step may be repeated;
-            an append may not, since nobody knows whether the lost one took effect. A server that says nothing is not
-            asked again: it was given its time.
-        timeout_seconds: how long an answer may take.
+        url: URL of the store; for a cluster with some of its nodes: redis+cluster://user:password@host:port,host:port.
+        retries: how often a command is resent after a lost connection. Reads and the fenced step may be repeated; an
+            append may not, because the lost one may have taken effect. Commands are not resent after a timeout.
+        timeout_seconds: timeout of a reply.
 
     Raises:
-        SettingsError: no such scheme.
-        StoreError: none of the cluster's nodes answers, or none is part of a cluster.
+        SettingsError: the scheme is unknown.
+        StoreError: no node of the cluster answers, or none is part of a cluster.
     """
     scheme = urlsplit(url).scheme
     options = {"socket_timeout": timeout_seconds, "socket_connect_timeout": CONNECT_SECONDS}
@@ -108,7 +107,7 @@ def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECO
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turn the client's exceptions into ours."""
+    """Translate redis-py's exceptions into StoreError and its subclasses."""
     try:
         yield
     except (redis.RedisError, RedisClusterException) as error:
@@ -116,16 +115,16 @@ def store_errors() -> Iterator[None]:
 
 
 def _ours(error: Exception) -> StoreError:
-    """Say what went wrong and, where somebody can do something, what. No text of the client holds a secret."""
+    """Return a StoreError that names the problem and, if there is one, the remedy. redis-py's texts hold no secrets."""
     if isinstance(error, RedisClusterException) and error.__cause__ is not None:
         return _ours(error.__cause__) if isinstance(error.__cause__, Exception) else StoreUnavailable(str(error))
     text = str(error)
     if isinstance(error, redis.AuthenticationError) or "WRONGPASS" in text or "NOAUTH" in text:
-        return StoreError(f"the store says: wrong user or password ({text}): see those in OPIC_STORE")
+        return StoreError(f"the store says: wrong user or password ({text}): check those in OPIC_STORE")
     if isinstance(error, redis.exceptions.NoPermissionError):
-        return StoreError(f"the store's user lacks a right ({text}): see docs/operations.md for what it needs")
+        return StoreError(f"the store's user lacks a permission ({text}): docs/operations.md lists what it needs")
     if "Cluster mode is not enabled" in text:
-        return StoreError("the store is no cluster: use redis:// in the place of redis+cluster://")
+        return StoreError("the store is not a cluster: use redis:// instead of redis+cluster://")
     if "SSL" in text or "CERTIFICATE" in text:
         return StoreUnavailable(
             f"TLS with the store failed ({text}): does that port speak TLS, and does ?ssl_ca_certs=FILE in OPIC_STORE "
@@ -146,25 +145,27 @@ def _ours(error: Exception) -> StoreError:
     if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("MISCONF") or "OOM command" in text:
         return StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}")
     if text.startswith("NOREPLICAS"):
-        return StoreUnavailable(f"the store wants more replicas before it writes (min-replicas-to-write): {text}")
+        return StoreUnavailable(
+            f"the store refuses writes until more replicas are connected (min-replicas-to-write): {text}"
+        )
     return StoreError(f"the store refused a command: {text}")
 
 
 class Line:
-    """One connection to the server of a shard, for whoever sends ahead: answers come in the order of the commands.
+    """One pipelined connection to the server of a shard: commands may be sent ahead; replies come in the same order.
 
-    `run_id` names the run of that server: another one may have lost the last of what it was told.
+    `run_id` identifies the run of that server: after a restart it may have lost its last writes.
     """
 
     def __init__(self, client: Client, key: str) -> None:
-        """Take a connection of the client's pool, to the server that has the key; give it back by `close`.
+        """Take a connection to the server of a key from the client's pool; `close` returns it.
 
         Raises:
-            StoreUnavailable: it can't be reached.
+            StoreUnavailable: the server can't be reached.
         """
         self._client, self._cluster = client, client if isinstance(client, Cluster) else None
-        self._open = 0  # Answers still to come.
-        self.sent = 0  # Messages, each a round trip.
+        self._open = 0  # Outstanding replies.
+        self.sent = 0  # Messages sent, each a round trip.
         with store_errors(), self._sent_elsewhere():
             self._pool = self._cluster.pool_of(key) if self._cluster is not None else client.connection_pool
             self._connection = self._pool.get_connection()
@@ -181,25 +182,25 @@ class Line:
         self.send(["INFO", "server"])
         found = RUN_ID.search(self.answer())
         if found is None:
-            raise StoreError("the store's INFO names no run_id: is something between us and it?")
-        if known is not None:  # Not one of ours is marked when it is new: it is asked each time.
+            raise StoreError("the store's INFO has no run_id: is there a proxy in front of it?")
+        if known is not None:  # Only connections that are marked when new may cache it.
             setattr(self._connection, RUN, found[1])
         return found[1]
 
     def send(self, *commands: Sequence[Any]) -> None:
-        """Send commands, in one piece."""
+        """Send commands in one message."""
         self._open += len(commands)
         self.sent += bool(commands)
         with store_errors(), self._sent_elsewhere():
             self._connection.send_packed_command(self._connection.pack_commands(commands))
 
     def answer(self) -> Any:
-        """Wait for the next answer."""
+        """Wait for the next reply."""
         with store_errors():
             return self._read()
 
     def answers(self, count: int) -> list[Any]:
-        """Wait for the next answers; a refusal is one of them, not raised, unless it says to ask elsewhere."""
+        """Wait for the next replies. Error replies are returned, not raised, except redirections."""
         found: list[Any] = []
         with store_errors():
             for _ in range(count):
@@ -217,13 +218,13 @@ class Line:
             try:
                 return self._connection.read_response()
             except redis.ResponseError as error:
-                if is_missing(error):  # Nothing was written: whoever tries again will find it.
+                if is_missing(error):  # Nothing was written; a retry finds the library.
                     _load(self._client)
                 raise
 
     @contextmanager
     def _sent_elsewhere(self) -> Iterator[None]:
-        """Let the next line ask who has which slot, if this one's server has it no more."""
+        """After a redirection or a lost connection, make the next connection read the slot table again."""
         try:
             yield
         except (redis.ConnectionError, redis.TimeoutError, *ELSEWHERE):
@@ -232,7 +233,7 @@ class Line:
             raise
 
     def close(self) -> None:
-        """Give the connection back, or end it if answers are under way: nobody else may take them for his."""
+        """Return the connection to the pool; disconnect it if replies are outstanding, so that no one reads them."""
         if self._open:
             self._connection.disconnect()
         self._pool.release(self._connection)

@@ -1,15 +1,16 @@
-"""When an effect is durable: what the servers promise, and how to wait for more.
+"""Durability: when a write counts as durable, and how to wait for replicas.
 
-A server with `appendfsync always` answers once its file is synced, so what it confirmed outlives a power loss. It does
-not outlive the disk, nor a failover: replicas are told a moment later, and one that takes over lacks what it was not
-told. `wait_replicas` closes that: an offset counts as durable once so many replicas have what was written.
+A server with `appendfsync always` replies after its file is synced, so confirmed writes survive a power loss. They do
+not survive the loss of the disk or a failover: replicas receive writes a moment later, and a promoted replica lacks
+those that it has not received. `wait_replicas` closes this gap: an offset counts as durable once that many replicas
+have the writes.
 
-WAITAOF is not what waits here, though it is there since Redis 7.2 and in Valkey, for two reasons that
-`benchmarks/bench_durability.py` shows. With everysec it can't be trusted: since Redis 7.4, until redis/redis#13793
-mended it, and in Valkey up to 9.1 at least, the first turn of the server's loop that has nothing to write counts all
-that was written as synced if the last sync is younger than a second. And for replicas it takes a second, since they
-tell what they synced that often only. With `appendfsync always` on both sides WAIT says as much at once: a replica
-answers, as every server does, after the sync of what it was told before.
+WAITAOF exists since Redis 7.2 and in Valkey, but is not used here, for two reasons that
+`benchmarks/bench_durability.py` shows. With everysec it is unreliable: from Redis 7.4 until the fix in
+redis/redis#13793, and in Valkey up to at least 9.1, the first iteration of the event loop that has nothing to write
+marks everything as synced if the last sync is less than a second old. And for replicas it takes a second, because they
+report synced offsets only once a second. With `appendfsync always` on both sides, WAIT gives the same guarantee at
+once: like every server, a replica replies after it has synced what it received before.
 """
 
 from collections.abc import Mapping
@@ -28,12 +29,12 @@ Level = Literal["server", "fsync"]
 
 @dataclass(frozen=True, slots=True)
 class Durability:
-    """What has to hold before an offset counts as durable.
+    """The conditions under which an offset counts as durable.
 
     Args:
-        level: "server": what the server confirms by its own settings; "fsync": these have to be `appendfsync always`.
-        replicas: how many replicas have to have it too; on disk, if their own setting is `appendfsync always`.
-        seconds: how long to wait for them.
+        level: "server" accepts the server's own settings; "fsync" requires `appendfsync always`.
+        replicas: number of replicas that must have the write; on disk, if they also use `appendfsync always`.
+        seconds: how long to wait for the replicas.
     """
 
     level: Level = "server"
@@ -42,27 +43,27 @@ class Durability:
 
     @property
     def wanted(self) -> bool:
-        """Tell whether there is anything to wait for or to look at."""
+        """Whether there is anything to wait for or to check."""
         return self.level != "server" or self.replicas > 0
 
 
 @dataclass(frozen=True, slots=True)
 class DurabilityProblem:
-    """What may be lost; `fatal` where a restart alone may lose it, or what was asked for does not hold."""
+    """A risk of data loss; `fatal` if a mere restart may lose data, or the requested durability does not hold."""
 
     text: str
     fatal: bool = False
 
 
 def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
-    """Return once all that the line's server has written up to now is durable.
+    """Wait until everything that the line's server has written up to now is durable.
 
-    A small write of our own comes first: what counts for WAIT is the last write of the connection that asks, and
-    whatever anybody wrote before it is before it in the stream that replicas and the file get.
+    A small write is sent first: WAIT waits for the last write of the same connection, and all earlier writes of any
+    client precede it in the stream to the replicas and the file.
 
     Raises:
-        StoreUnavailable: too few replicas have it.
-        StoreError: the server's settings can't give what was asked for.
+        StoreUnavailable: too few replicas have the writes.
+        StoreError: the server's settings do not provide the requested durability.
     """
     replicas, milliseconds = durability.replicas, max(1, round(durability.seconds * 1000))
     commands: list[list[Any]] = [["SET", keys.barrier, "1"]]
@@ -73,7 +74,7 @@ def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
     line.send(*commands)
     _, *answers = line.answers(len(commands))
     if refusal := next((answer for answer in answers if isinstance(answer, redis.ResponseError)), None):
-        raise StoreError(f"OPIC_DURABILITY, OPIC_WAIT_REPLICAS: the store can't be asked whether that holds: {refusal}")
+        raise StoreError(f"OPIC_DURABILITY, OPIC_WAIT_REPLICAS: the store refused the check: {refusal}")
     if durability.level == "fsync":
         info, policy, *answers = answers
         if b"aof_enabled:1" not in info or (found := _appendfsync(policy)) != "always":
@@ -84,17 +85,17 @@ def await_durable(line: Line, keys: Keys, durability: Durability) -> None:
             )
     if replicas and (reached := int(answers[0])) < replicas:
         raise StoreUnavailable(
-            f"only {reached} of {replicas} replicas have got what was written within {durability.seconds:g} s "
-            "(OPIC_WAIT_REPLICAS, OPIC_WAIT_SECONDS): see that they run"
+            f"only {reached} of {replicas} replicas received the writes within {durability.seconds:g} s "
+            "(OPIC_WAIT_REPLICAS, OPIC_WAIT_SECONDS): check that they run"
         )
 
 
 def durability_problem(client: Client, durability: Durability | None = None) -> DurabilityProblem | None:
-    """Return what a crash, a power loss or a failover may lose of what was confirmed, or None for nothing.
+    """Return which confirmed writes a crash, a power loss or a failover may lose; None if none.
 
     Args:
-        client: of a server, or of a cluster: the worst of its primaries counts.
-        durability: what is waited for.
+        client: a client of a server or of a cluster; for a cluster, the worst problem of its primaries is returned.
+        durability: the conditions in use.
     """
     wanted, found = durability or Durability(), None
     with store_errors():

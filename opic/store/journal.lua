@@ -1,24 +1,25 @@
 #!lua name=opic_4
--- opic: the store's half of the way that cash takes (the other half is opic/replica/batch.py).
+-- opic: the server side of cash transfers (the client side is opic/replica/batch.py).
 --
 -- A shard is a journal with checkpoints, under one hash tag, opic:{crawl:shard}: --
---   head                  hash: lsn and digest of the journal's last record. Who appends names the head that he rests on
---   journal               stream: entry <lsn>-0 has one effect in its field r (opic/replica/effect.py)
+--   head                  hash: lsn and digest of the journal's last record. An append names the head that it expects
+--   journal               stream: entry <lsn>-0 holds one effect in its field r (opic/replica/effect.py)
 --   b:<n>, b:names        hashes: blocks of the checkpoint (opic/replica/checkpoint.py)
---   books, offsets        hashes: the totals after the last record; source/partition -> next offset. `hold` in offsets:
---                         until then (microseconds) the shard takes nothing from other shards and its log is not trimmed: a backup ends
---   out:<to>, sent        streams: what was sent to another shard, 1-0, 1-1 ..; hash: shard -> how many so far
---   seen                  sorted set: records of calls with an Idempotency-Key that took effect -> their time
---   log, end, dead        streams and the log's end: accepted events, and those that can't be taken
+--   books, offsets        hashes: the totals after the last record; source/partition -> next offset. Field `hold` of
+--                         offsets: until this time (microseconds) the shard accepts no deliveries from other shards and
+--                         its log is not trimmed, while a backup finishes
+--   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
+--   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
+--   log, end, dead        streams, and the log's end offset: accepted events and dead letters
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
---   metrics               hash: what workers measured
---   leases, waits, fails, hosts   who has a page until when, what has to wait, how often it failed, host -> next time
+--   metrics               hash: metrics of the workers
+--   leases, waits, fails, hosts   see leases.lua
 --
 -- Rules that keep it exact:
---   A function runs alone, but nothing it wrote is taken back when it fails. So every check stands above the first
---   write. A record is opaque here: no amount passes a Lua number, which is a double.
+--   A function runs atomically, but its writes are not rolled back when it fails. So all checks come before the first
+--   write. Records are opaque here: no amount passes through a Lua number, which is a double.
 --   Every key is passed in KEYS, so that a cluster refuses a call before it starts, not in its middle.
--- At load time there are no globals, not even `string`: only syntax and registrations may stand here.
+-- At load time there are no globals, not even `string`: only syntax and registrations are allowed at the top level.
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
@@ -27,22 +28,22 @@ local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
 end
 
--- What stands at the head is not what the caller rests on: {'HEAD', lsn, digest}; nil if it is.
+-- Compare the head with the one that the caller expects: nil if equal, else {'HEAD', lsn, digest}.
 local function moved(head, lsn, digest)
   local there = redis.call('HMGET', head, 'lsn', 'digest')
   if (there[1] or '0') == lsn and (there[2] or digest) == digest then return nil end
   return {'HEAD', there[1] or '0', there[2] or ''}
 end
 
--- Until when (microseconds) a backup holds a shard; nil if none does.
+-- The time (microseconds) until which a backup holds a shard; nil if none does.
 local function held(offsets)
   local hold = tonumber(redis.call('HGET', offsets, 'hold') or 0) or 0
   local time = redis.call('TIME')
   return hold > time[1] * 1000000 + time[2] and string.format('%.0f', hold) or nil
 end
 
--- opic_4_init: make a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
--- Returns 1 if it was made now, 0 if it was there.
+-- opic_4_init: create a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
+-- Returns 1 if it was created, 0 if it existed.
 local function init(keys, args)
   local blobs = {}
   for i = 1, 2 do blobs[i] = cmsgpack.unpack(args[i]) end
@@ -51,13 +52,13 @@ local function init(keys, args)
   return 1
 end
 
--- opic_4_append: put records at the end of the log.  KEYS log end calls callends
+-- opic_4_append: append records to the log.  KEYS log end calls callends
 --   ARGV time_us kind key body terms done now_us keys-max value value ...
--- `key` is '' or the digest of an Idempotency-Key: then these are the values from number `done` on of a call with that
--- digest of its body, and how far it came is kept for a day: so whoever repeats the call goes on there. `terms` are
--- the caller's, given back with the key. Expired keys go a few at a time, so that nobody waits for all of them.
--- Returns {'OK', offset of the first}, or what refused it: {'AT', terms, done}: the call came that far, by those terms;
--- {'OTHER'}: the key came with another body; {'FULL', when the first key ends}.
+-- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
+-- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
+-- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys.
+-- Returns {'OK', offset of the first}, or a refusal: {'AT', terms, done}: the call has progressed to `done`, with these
+-- terms; {'OTHER'}: the key was used with another body; {'FULL', time when the first key expires}.
 local KEY_US = 86400000000
 local KEYS_SWEPT_MAX = 100
 
@@ -66,7 +67,7 @@ local function append(keys, args)
   local done, now_us, keys_max = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
   local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
   if not (done and now_us and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
-    return redis.error_reply('OPICARGS append wants values')
+    return redis.error_reply('OPICARGS append needs values')
   end
   local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
   local call = ends > now_us and cmsgpack.unpack(redis.call('HGET', keys[3], key))
@@ -92,19 +93,19 @@ local function append(keys, args)
   return {'OK', first}
 end
 
--- opic_4_step: append the effect of a batch of events to the journal, once, whole.
+-- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
 --   KEYS head journal books offsets dead leases waits fails sent seen, outboxes ..
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
---           for each outbox: shard, number, digest before, entry, ..;
---           calls' records: time, name, ..;   time before which these are forgotten}
--- Returns {'OK'}, or what refused it: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED',
--- until}: a backup holds what other shards sent. A head that is the caller's own new one is success: an answer was lost.
-local OUTBOX_MAX = 20000  -- Entries; at some kilobytes each, a shard that is away for an hour.
+--           for each outbox: shard, number, previous digest, entry, ..;
+--           calls: time of the record, name, ..;   time before which calls are forgotten}
+-- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
+-- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
+local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
 local FIXED = 10
 
--- Tell whether partitions are what other shards sent, or grants: these have a colon in their names.
+-- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
   for i = 1, #advances, 3 do
     if string.find(advances[i], ':', 1, true) then return true end
@@ -127,7 +128,7 @@ local function check_step(keys, args, blob)
     end
     if redis.call('XLEN', keys[FIXED + (i + 3) / 4]) >= OUTBOX_MAX then return {'FULL', outboxes[i]} end
     if (redis.call('HGET', keys[9], outboxes[i]) or '0') ~= outboxes[i + 1] then
-      return redis.error_reply('OPICARGS an outbox is not where the journal has it')
+      return redis.error_reply('OPICARGS an outbox does not match the journal')
     end
   end
   for i = 1, #totals, 2 do
@@ -147,7 +148,7 @@ local function check_step(keys, args, blob)
   return nil
 end
 
--- A fetch ends the page's lease, whoever had it; a failure makes it wait, twice as long each time, up to a day.
+-- A fetch ends the page's lease, whoever holds it. A failure starts a back-off, which doubles each time, up to a day.
 local function end_leases(leases, waits, fails, fetches, retry)
   local ids, failed = {}, {}
   for i = 1, #fetches, 3 do
@@ -209,7 +210,7 @@ local function step(keys, args)
   return {'OK'}
 end
 
--- opic_4_blocks: write blocks of the checkpoint, as they are at the head.
+-- opic_4_blocks: write blocks of the checkpoint, as of the head.
 --   KEYS head, blocks ..   ARGV expected-lsn expected-digest, then for each block: number of values, field, value ..
 -- Returns {'OK'} or {'HEAD', lsn, digest}.
 local function blocks(keys, args)
@@ -232,9 +233,9 @@ local function blocks(keys, args)
   return {'OK'}
 end
 
--- opic_4_trim: let go of the journal's records below `least`, but never of the last.
+-- opic_4_trim: trim the journal's records below `least`, but never the last record.
 --   KEYS head journal   ARGV expected-lsn expected-digest least
--- Frees memory, so it is allowed when memory is full. Returns {'OK'} or {'HEAD', lsn, digest}.
+-- It frees memory, so it is allowed when the server is out of memory. Returns {'OK'} or {'HEAD', lsn, digest}.
 local function trim(keys, args)
   local other = moved(keys[1], args[1], args[2])
   if other then return other end
@@ -243,18 +244,19 @@ local function trim(keys, args)
   return {'OK'}
 end
 
--- opic_4_trim_log: let go of accepted events below an offset, roughly, since whole nodes are cheap to drop. While a backup
--- holds the shard, of none.  KEYS log offsets   ARGV offset
+-- opic_4_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
+-- Trims nothing while a backup holds the shard.  KEYS log offsets   ARGV offset
 local function trim_log(keys, args)
   if held(keys[2]) then return 0 end
   return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
 end
 
--- opic_4_resume: move a partition's resume point on, unless it is before `least`.  KEYS resume
---   ARGV source/partition next-offset least shard offset shard offset ..; a `least` of -1 moves it back as well
--- The resume point rests on what shards have: of each of these, the partition's next offset there. Whoever finds a shard
--- below it knows that this one's server lost its tail. In fields source/partition@shard.
--- Returns what it was: before `least` a server lost its tail, and what lies between was not read again yet.
+-- opic_4_resume: move a partition's resume point forward, unless it is below `least`.  KEYS resume
+--   ARGV source/partition next-offset least shard offset shard offset ..; a `least` of -1 also allows moving it back
+-- The fields source/partition@shard record the partition's next offset in each shard. If a shard is later found below
+-- its field, the shard's server lost writes.
+-- Returns the previous resume point. If it is below `least`, a server lost writes, and the records in between were not
+-- read again yet.
 local function resume(keys, args)
   local now = redis.call('HGET', keys[1], args[1]) or '0'
   local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])

@@ -1,6 +1,6 @@
-"""Every key of a shard.
+"""Redis key names of a shard.
 
-All keys of a shard carry the hash tag {crawl:shard}, so one call touches one slot of a cluster.
+All keys of a shard have the hash tag {crawl:shard}, so that a call touches only one slot of a cluster.
 """
 
 import re
@@ -8,7 +8,7 @@ from typing import Final
 
 from opic.errors import SettingsError
 
-FORMAT: Final = "4"  # Of keys, journal and checkpoint. Another one is refused.
+FORMAT: Final = "4"  # Format version of keys, journal and checkpoint. Other versions are refused.
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
@@ -60,5 +60,5 @@ class Keys:
         return f"{self.prefix}b:{number}"
 
     def outbox(self, to: int) -> str:
-        """Return the key of the stream of what was sent to another shard."""
+        """Return the key of the outbox for another shard, a stream."""
         return f"{self.prefix}out:{to}"

@@ -1,15 +1,15 @@
--- The store's half of opic/frontier: who has a page until when, and how hosts are spared. It is loaded behind journal.lua,
--- as one library. Times are this server's, so that several endpoints agree: microseconds in `leases`, else seconds.
+-- Leases and politeness: the server side of opic/frontier. This file and journal.lua are loaded as one library. Times
+-- are those of the server, so that several endpoints agree: microseconds in `leases`, elsewhere seconds.
 --
 --   leases      sorted set: page -> end of its lease        waits  sorted set: page -> when it may be offered again
---   fails       hash: page -> failed fetches in a row       hosts  sorted set: host -> when its next page may go out
---   polite      hash: host -> "delay cap", what an operator set for it; '-' is the setting's
---   crawldelays hash: host -> seconds that its robots.txt asks for
---   flights     hash: host with a cap -> its pages that went out, with the ends of their leases
+--   fails       hash: page -> consecutive failed fetches    hosts  sorted set: host -> when its next page may be leased
+--   polite      hash: host -> "delay cap", set by an operator; '-' means the default setting
+--   crawldelays hash: host -> delay in seconds from its robots.txt
+--   flights     hash: host with a cap -> its leased pages, with the ends of their leases
 --   flightends  sorted set: host in flights -> the last of those ends
---   freed       hash: n counts what made a page or a host free before its time; whoever knows a count below `whole` has
---               to read all that is held anew
---   released    sorted set: page that was given back -> n of then; the last RELEASED_MAX of them
+--   freed       hash: n counts early releases of pages and hosts; a reader whose count is below `whole` must read all
+--               leases, waits and hosts again
+--   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
 
 local SWEPT_MAX = 1000
 local FLIGHTS_SWEPT_MAX = 100
@@ -25,7 +25,7 @@ local function retry_of(times, retry)
   return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
 end
 
--- End the leases that ran out, up to 1,000 of them; each counts as a failed fetch.
+-- End expired leases, up to 1,000 per call; each counts as a failed fetch.
 local function sweep(keys, now, retry)
   local leases, waits, fails, hosts, flights, ends = keys[1], keys[2], keys[3], keys[4], keys[8], keys[9]
   local text = string.format('%.0f', now)
@@ -46,7 +46,7 @@ local function sweep(keys, now, retry)
   return #over
 end
 
--- The pages of a host that are in flight: those that went out and whose leases still run as they were given.
+-- The pages of a host that are in flight: leased pages whose leases still run unchanged.
 local function in_flight(keys, host, now)
   local packed, found = redis.call('HGET', keys[8], host), {}
   local pages = packed and cmsgpack.unpack(packed) or {}
@@ -57,7 +57,7 @@ local function in_flight(keys, host, now)
   return found
 end
 
--- The delay in seconds and the cap on pages in flight of a host; a cap of 0 is none.
+-- The delay in seconds of a host, and its limit on pages in flight; 0 means no limit.
 local function manners_of(keys, host, delay, cap, some_polite, some_delays)
   local set_delay, set_cap
   if some_polite then
@@ -70,24 +70,24 @@ local function manners_of(keys, host, delay, cap, some_polite, some_delays)
   return set_delay or delay, set_cap or cap
 end
 
--- opic_4_lease: hand pages out, in the order given, to one crawler each. The caller chose them from a replica: this call
--- knows leases, waits and hosts alone.
+-- opic_4_lease: lease pages, in the given order, each to one crawler. The caller chose them from a replica; this
+-- function only checks leases, waits and hosts.
 --   KEYS leases waits fails hosts freed polite crawldelays flights flightends head
 --   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob
 --   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
 --     ids, hosts}
--- Where something else was expected than is there, the caller chose by an old state: nothing is leased, he looks again.
--- A wish takes the next pages that are free.
--- Returns {now, {lsn, digest, freed, leases}, leases that run, granted {place, end, delay in ms, ..} of each wish,
---   refused {place, what, until, ..}}; what: 1 the page is held until then, 2 its host rests, 3 its host has as many pages
---   in flight as it may, until the first of their leases ends.
+-- If the state is not as expected, the caller chose by an old state: nothing is leased, and it must choose again.
+-- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
+-- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
+--   refused {place, what, until, ..}}; what: 1 the page is leased or backing off, 2 its host's delay has not passed,
+--   3 its host has reached its limit of pages in flight, until the first of their leases ends.
 local function take_moved(there, frees, count, head, held)
   return (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
     or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))
 end
 
--- When a page and its host are free, in microseconds: nil if they are; 1, 2 or 3 and when, if not; and the host's pages
--- in flight.
+-- Why a page can't be leased: nil if it can; else 1, 2 or 3, and the time in microseconds when it can. The third result
+-- is the host's pages in flight.
 local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
   local lease_end = plan.pages[id] and now or redis.call('ZSCORE', keys[1], id)
   if lease_end then return 1, tonumber(lease_end) + retry * 1000000 end
@@ -104,7 +104,7 @@ local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, 
   return nil, nil, flying
 end
 
--- Write what was handed out: pages {end, id, ..}, when hosts have rested, and the pages in flight of hosts with a cap.
+-- Write the new leases {end, id, ..}, the next free time of hosts, and the pages in flight of hosts with a limit.
 local function take_write(keys, out, plan)
   for i = 1, #out, 2 do out[i] = string.format('%.0f', out[i]) end
   for i = 1, #out, VALUES_MAX - 1 do
@@ -123,9 +123,9 @@ local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local blob = cmsgpack.unpack(args[5])
   local head, held, wishes, ids, names = unpack(blob, 1, 5)
-  if not (retry and delay and cap) then return redis.error_reply('OPICARGS numbers wanted') end
+  if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   for i = 1, #ids do
-    if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS pages wanted') end
+    if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS expected pages') end
   end
 
   local now = now_us()
@@ -168,10 +168,10 @@ local function take(keys, args)
   return {now, stamp, running + #out / 2, granted, refused}
 end
 
--- opic_4_held: read a stretch of a sorted set.  KEYS set   ARGV least ('-inf' or '(' score), first, count
--- Returns {members, by line feeds; scores, as raw doubles}: RESP takes ten times as long to read them one by one.
+-- opic_4_held: read a range of a sorted set.  KEYS set   ARGV least ('-inf' or '(' score), first, count
+-- Returns {members, separated by line feeds; scores, as raw doubles}: parsing single RESP values is ten times slower.
 local function held_part(keys, args)
-  -- By rank: a LIMIT would walk over all before it.
+  -- By rank: LIMIT would skip over all earlier elements one by one.
   local from = redis.call('ZCARD', keys[1]) - redis.call('ZCOUNT', keys[1], args[1], '+inf') + tonumber(args[2])
   local found = redis.call('ZRANGE', keys[1], from, from + tonumber(args[3]) - 1, 'WITHSCORES')
   local members, scores = {}, {}
@@ -182,7 +182,7 @@ local function held_part(keys, args)
   return {table.concat(members, '\n'), table.concat(scores)}
 end
 
--- Note pages that were given back, for other endpoints that hold them; of a call all are kept, or none.
+-- Record released pages, for other endpoints that cache them as leased. All pages of a call are kept, or none.
 local function note_released(freed, released, ids)
   local n = redis.call('HINCRBY', freed, 'n', 1)
   for i = 1, #ids do redis.call('ZADD', released, n, ids[i]) end
@@ -194,9 +194,8 @@ local function note_released(freed, released, ids)
   end
 end
 
--- opic_4_release: take leases back unread.  KEYS leases freed released   ARGV id until-us id until-us ..
--- Only a lease that still runs as it was given is taken back. Returns what `freed` counts then, and the
--- pages of those that were.
+-- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released   ARGV id until-us ..
+-- Only leases that still run unchanged are released. Returns the new count of `freed` and the released pages.
 local function release(keys, args)
   local released = {}
   for i = 1, #args, 2 do
@@ -210,7 +209,7 @@ local function release(keys, args)
   return {tonumber(redis.call('HGET', keys[2], 'n') or 0), released}
 end
 
--- opic_4_polite: let other rules for hosts hold in the place of those before.  KEYS polite freed   ARGV host rule ..
+-- opic_4_polite: replace all rules for hosts.  KEYS polite freed   ARGV host rule ..
 local function polite(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a rule for each host') end
   for i = 2, #args, 2 do
@@ -230,8 +229,8 @@ local function flights(keys, args)
   return counts
 end
 
--- opic_4_now: say what time it is for the leases of a shard.  KEYS leases
--- Its key leads to the right server of a cluster. Returns microseconds.
+-- opic_4_now: return the server's time in microseconds, by which the leases of a shard run.  KEYS leases
+-- The key selects the server of a cluster.
 redis.register_function{function_name='opic_4_now', callback=now_us, flags={'no-writes'}}
 redis.register_function{function_name='opic_4_held', callback=held_part, flags={'no-writes'}}
 redis.register_function{function_name='opic_4_flights', callback=flights, flags={'no-writes'}}

@@ -1,8 +1,8 @@
-"""The function library on the servers, and who loads it where it is missing.
+"""Loads the Redis function library on the servers, and reloads it where it is missing.
 
-Functions are kept by each primary for itself; its replicas get them from it, and a restart keeps them. But a node that
-joins later has none, and a server that lost the tail of its file may have lost them with it. A call of a function that
-is not there is refused before anything is written, so it may be sent again once the library is loaded.
+Each primary stores functions itself; its replicas receive them, and they survive a restart. But a node that joins later
+has none, and a server that lost the end of its file may have lost them. A call of a missing function is refused before
+anything is written, so it can be resent once the library is loaded.
 """
 
 import logging
@@ -19,14 +19,14 @@ MISSING = "Function not found"
 
 
 def primaries(client: Any) -> list[Any]:
-    """Return a client of each server that holds a part of the store: all primaries of a cluster that have slots."""
+    """Return a client of each server of the store; for a cluster, all primaries that have slots."""
     if isinstance(client, RedisCluster):
         return [client.get_redis_connection(node) for node in client.get_primaries()]
     return [client]
 
 
 def load_functions(client: Any) -> None:
-    """Load the function library into each primary, unless it has this very text already."""
+    """Load the function library on each primary that does not have exactly this code."""
     code = "\n".join((Path(__file__).parent / name).read_text() for name in ("journal.lua", "leases.lua"))
     for server in primaries(client):
         for library in server.function_list(LIBRARY, withcode=True):
@@ -38,15 +38,15 @@ def load_functions(client: Any) -> None:
 
 
 def is_missing(error: Exception) -> bool:
-    """Tell whether a server refused a call because it has no such function."""
+    """Return whether a server refused a call because the function is missing."""
     return isinstance(error, redis.ResponseError) and MISSING in str(error)
 
 
 class LoadsLibrary:
-    """A client that loads the library where a call did not find it, and calls again."""
+    """A client that loads the library if a call finds it missing, then repeats the call."""
 
     def execute_command(self, *args: Any, **options: Any) -> Any:
-        """Send a command."""
+        """Send a command; if the function library is missing, load it and send the command again."""
         try:
             return super().execute_command(*args, **options)  # type: ignore[misc]
         except redis.ResponseError as error:

@@ -1,4 +1,4 @@
-"""What a server has to be, and what has to be done to it each time it was started, before it is written to."""
+"""Server checks: requirements of a Redis or Valkey server, and its preparation after each start."""
 
 import time
 from collections.abc import Mapping
@@ -13,18 +13,18 @@ from opic.store.library import load_functions, primaries
 
 VERSION_MIN = (7, 0)
 SLOTS: Final = 16_384
-# The oldest that was seen to end a half transaction, which a power loss leaves in its file, before it goes on writing.
+# The oldest version known to complete a half-written transaction, left in its file by a power loss, before new writes.
 VALKEY_MENDS: Final = (9, 1)
 REWRITE_SECONDS_MAX: Final = 600.0
 POLL_SECONDS: Final = 0.02
 
 
 def check_server(client: Client) -> None:
-    """Refuse a server, or a cluster, that could not keep the books.
+    """Refuse a server or a cluster that can't keep the books.
 
     Raises:
-        StoreError: with what to change.
-        StoreUnavailable: a cluster is down for the moment.
+        StoreError: the message says what to change.
+        StoreUnavailable: the cluster is down at the moment.
     """
     with store_errors():
         clustered = isinstance(client, Cluster)
@@ -32,23 +32,23 @@ def check_server(client: Client) -> None:
             if (problem := server_problem(server.info(), clustered)) is not None:
                 raise StoreError(problem)
         if clustered:
-            found = cluster_problem(primaries(client)[0].execute_command("CLUSTER INFO"))
-            if found is not None:
-                raise found
+            cluster_error = cluster_problem(primaries(client)[0].execute_command("CLUSTER INFO"))
+            if cluster_error is not None:
+                raise cluster_error
 
 
 def server_problem(info: Mapping[str, Any], clustered: bool = False) -> str | None:
     """Return why a server can't keep the books and what to do, or None.
 
     Args:
-        info: as it says by INFO.
-        clustered: it was reached as a node of a cluster.
+        info: its reply to INFO.
+        clustered: whether it was reached as a node of a cluster.
     """
     version = str(info["redis_version"])
     if _version(version) < VERSION_MIN:
         return f"the store is Redis {version}: functions need Redis 7.0 or any Valkey: use one of those"
     if int(info.get("cluster_enabled", 0)) and not clustered:
-        return "the store is a node of a cluster: use redis+cluster:// in the place of redis://"
+        return "the store is a node of a cluster: use redis+cluster:// instead of redis://"
     if info.get("role") == "slave":
         primary = f"{info.get('master_host')}:{info.get('master_port')}"
         return f"the store is a replica, which takes no writes: use its primary, {primary}"
@@ -60,7 +60,7 @@ def server_problem(info: Mapping[str, Any], clustered: bool = False) -> str | No
 
 
 def cluster_problem(info: Mapping[str, Any]) -> StoreError | None:
-    """Return why a cluster can't be used now and what to do, or None; `info` as by CLUSTER INFO."""
+    """Return why a cluster can't be used now and what to do, or None; `info` is the reply to CLUSTER INFO."""
     assigned = int(info["cluster_slots_assigned"])
     if assigned < SLOTS:
         return StoreError(
@@ -77,15 +77,14 @@ def cluster_problem(info: Mapping[str, Any]) -> StoreError | None:
 
 
 def make_ready(client: Client) -> None:
-    """Do what has to be done after each start of a server, before anything is written to it.
+    """Prepare each server after its start, before anything is written to it.
 
-    It gets the function library, unless it has it. And its append-only file is written anew: after a power loss it
-    may end in half a transaction, which Redis leaves there and applies at the *next* start, with all that was written
-    since. A server whose file was written anew since its start has no such thing, so this is done once a start,
-    whoever comes first.
+    Load the function library if it is missing, and rewrite the append-only file: after a power loss the file may end
+    in half a transaction, which Redis leaves there and applies at the *next* start, together with everything written
+    since. A rewrite since the start removes it, so this is done once per start, by the first client.
 
     Raises:
-        StoreUnavailable: a file can't be written anew.
+        StoreUnavailable: a file can't be rewritten.
     """
     with store_errors():
         load_functions(client)
@@ -94,7 +93,7 @@ def make_ready(client: Client) -> None:
             try:
                 server.execute_command("BGREWRITEAOF")
             except redis.ResponseError as error:
-                if "in progress" not in str(error):  # Somebody else came first.
+                if "in progress" not in str(error):  # Another client was first.
                     raise
         deadline = time.monotonic() + REWRITE_SECONDS_MAX
         for server in waiting:
@@ -102,8 +101,8 @@ def make_ready(client: Client) -> None:
                 time.sleep(POLL_SECONDS)
             if _may_hold_half(server.info()):
                 raise StoreUnavailable(
-                    "the store can't write its append-only file anew, which has to be done once after each start: see "
-                    "its log, and whether its disk is full"
+                    "the store can't rewrite its append-only file, which is required once after each start: check its "
+                    "log, and whether its disk is full"
                 )
 
 

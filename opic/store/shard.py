@@ -1,4 +1,4 @@
-"""One shard of a store: its settings, its secret, and the connection to its server."""
+"""A shard in the store: opening and creating it, its rules, its secret, and connections to its server."""
 
 import logging
 import secrets
@@ -18,7 +18,7 @@ from opic.store.server import check_server, make_ready
 log = logging.getLogger("opic.store")
 
 SECRET_BYTES = 16
-# Each rule that a store keeps, and the setting that a user knows it by.
+# Each rule that a store keeps, and the name of its setting.
 SETTING_OF = {
     "q": "OPIC_DAMPING (as 1 - damping, in parts of a million)",
     "regrant_ppm": "OPIC_REGRANT (in parts of a million)",
@@ -32,24 +32,24 @@ SETTING_OF = {
 
 
 class Shard:
-    """A shard that is open: its keys, its rules, its secret."""
+    """An open shard: its keys, its rules, its secret."""
 
     def __init__(self, client: Client, keys: Keys, rules: CrawlRules, secret: bytes, shards: int = 1) -> None:
-        """Use `open`, which checks that the store fits; `shards` is how many the crawl has."""
+        """Use `open` instead: it checks that the store matches. `shards` is the number of shards of the crawl."""
         self.client, self.keys, self.rules, self.shards = client, keys, rules, shards
         self.secret = secret
-        self.run_id: bytes | None = None  # Of the server, when its writer looked at it last.
+        self.run_id: bytes | None = None  # Run id of the server when the shard's writer last checked it.
         self.durability = Durability()
-        self.restored = ""  # The backup that it came from, if any.
+        self.restored = ""  # The backup that it was restored from, if any.
 
     @property
     def number(self) -> int:
-        """Which of the crawl's shards this is."""
+        """The number of this shard in the crawl."""
         return self.keys.shard
 
     @property
     def minted(self) -> int:
-        """Grains minted here: all of them in shard 0."""
+        """Grains minted in this shard: all in shard 0, none in the others."""
         return 0 if self.number else self.rules.minted
 
     @classmethod
@@ -62,18 +62,18 @@ class Shard:
         create: bool = True,
         shards: int = 1,
     ) -> "Shard":
-        """Open a crawl's first shard, making it if it is not there. `opic.store.crawl` opens all that a crawl has.
+        """Open a crawl's first shard, creating it if it does not exist. `opic.replica.crawl` opens all shards.
 
         Args:
-            client: of a server of Redis 7 or later, or Valkey.
-            crawl: its name.
-            given: rules that the user asked for by name, as in SETTING_OF; others are taken from the store.
-            create: make it if it is not there; else that is an error.
-            shards: how many the crawl gets if it is made now and `given` does not say.
+            client: a client of Redis 7 or later, or of Valkey.
+            crawl: the name of the crawl.
+            given: rules that the user set explicitly, as in SETTING_OF; the others are read from the store.
+            create: create a missing shard; if False, a missing shard is an error.
+            shards: number of shards of a new crawl, unless `given` sets it.
 
         Raises:
-            StoreMismatch: the store was made by another format version or with other rules.
-            StoreError: the server can't keep the books, or there is no such crawl.
+            StoreMismatch: the store has another format version or other rules.
+            StoreError: the server can't keep the books, or the crawl does not exist.
         """
         keys, given = Keys(crawl, 0), dict(given or {})
         check_server(client)
@@ -89,10 +89,10 @@ class Shard:
 
     @classmethod
     def beside(cls, first: "Shard", number: int) -> "Shard":
-        """Open another shard of the same crawl, making it as the first one was made if the crawl is being made.
+        """Open another shard of the same crawl; create it like the first one if the crawl is being created.
 
         Raises:
-            StoreMismatch: it is missing, or not of the same make.
+            StoreMismatch: it is missing, or does not match the first shard.
         """
         keys = Keys(first.keys.crawl, number)
         with store_errors():
@@ -107,13 +107,13 @@ class Shard:
         return cls._opened(first.client, keys, stored, first.given())
 
     def renew(self, *, create: bool = True) -> None:
-        """Look again at what the shard was made with, if it may have been made anew.
+        """Read the shard's metadata again, in case the shard was recreated.
 
         Args:
-            create: make it if all of it was lost, as a writer does; else that is an error.
+            create: create the shard if all of it was lost, as a writer does; if False, that is an error.
 
         Raises:
-            StoreMismatch: it was made anew with other rules, or is missing where others are left.
+            StoreMismatch: it was recreated with other rules, or is missing while other shards exist.
         """
         with store_errors():
             secret = self.client.hget(self.keys.meta, "secret")
@@ -121,7 +121,7 @@ class Shard:
             return
         if secret is None and not create:
             raise self._lost()
-        log.warning("shard %d of crawl %r was lost as a whole; looking at it anew", self.number, self.keys.crawl)
+        log.warning("shard %d of crawl %r was lost completely; opening it again", self.number, self.keys.crawl)
         first = Shard.open(self.client, self.keys.crawl, self.given())
         made = Shard.beside(first, self.number) if self.number else first
         self.secret, self.restored = made.secret, made.restored
@@ -155,9 +155,9 @@ class Shard:
                     f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
                     "leave the setting out, or start a new store"
                 )
-        found = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
-        found.restored = meta.get("restored", "")
-        return found
+        shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
+        shard.restored = meta.get("restored", "")
+        return shard
 
     @staticmethod
     def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str], secret: bytes = b"") -> None:
@@ -168,23 +168,23 @@ class Shard:
         client.fcall("opic_4_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
 
     def line(self) -> Line:
-        """Take a connection to the server of this shard, to send ahead on."""
+        """Open a pipelined connection to the server of this shard."""
         return Line(self.client, self.keys.head)
 
     def run_now(self) -> bytes:
-        """Return which run of its server serves this shard."""
+        """Return the current run id of this shard's server."""
         line = self.line()
         line.close()
         return line.run_id
 
     def barrier(self, run_id: bytes | None = None) -> None:
-        """Return once all that was written to this shard, by whoever, is durable as `durability` asks.
+        """Wait until everything written to this shard, by any client, is durable as `durability` requires.
 
         Args:
-            run_id: of the server that it was written to; the one that the shard's writer knows, if None.
+            run_id: the run of the server that was written to; if None, the run that the shard's writer last saw.
 
         Raises:
-            StoreUnavailable: it is not, or the server is another run than the writer knows: that one may lack some.
+            StoreUnavailable: the writes are not durable in time, or the server restarted and may have lost some.
         """
         if not self.durability.wanted:
             return
@@ -197,7 +197,7 @@ class Shard:
             line.close()
 
     def books(self) -> Books:
-        """Return the totals of this instant."""
+        """Return the current totals."""
         with store_errors():
             return books_of(self.client.hgetall(self.keys.books))
 
@@ -214,7 +214,7 @@ def _rules(meta: Mapping[str, str]) -> CrawlRules:
 
 
 def books_of(stored: Mapping[bytes, bytes]) -> Books:
-    """Read books as they are stored."""
+    """Parse stored books."""
     return Books.unflat({name.decode(): int(number) for name, number in stored.items()})
 
 

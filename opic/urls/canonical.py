@@ -1,6 +1,6 @@
-"""A URL's one canonical form, its host and its registered domain.
+"""URL canonicalisation, hosts, registered domains, and the shard of a host.
 
-Crawled URLs are hostile: they are parsed by a WHATWG parser, compared as strings, and never fetched here.
+Crawled URLs are untrusted: they are parsed by a WHATWG parser, compared as strings, and never fetched here.
 """
 
 import re

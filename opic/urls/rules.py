@@ -1,10 +1,11 @@
-"""Rules of an operator: which URLs may be suggested. They are tried in order, and the first that matches decides.
+"""URL rules: allow and deny patterns, set by an operator, for the pages that may be suggested. The first match decides.
 
-Rules are for suggestions only. A page that is denied stays known, keeps its cash and is linked to as before; it is not
-offered while the rule stands.
+Rules affect suggestions only. A denied page remains known, keeps its cash and its links; it is just not offered while
+the rule exists.
 
-URLs are hostile and patterns may be long, so nothing here backtracks: a pattern is cut at its stars, and each piece is
-looked for behind the one before it. That is right for patterns as in robots.txt, where a star is all there is.
+URLs are untrusted and patterns may be long, so matching never backtracks: a pattern is split at its stars, and each
+piece is searched after the previous one. This is exact for patterns as in robots.txt, where the star is the only
+wildcard.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Spider traps: what keeps a site that makes up pages from swallowing a crawl, without any rule of an operator.
+"""Spider trap detection: keeps a site that generates endless pages from absorbing a crawl, without operator rules.
 
-Two things are looked at. The *shape* of a URL tells endless ways of writing the same pages: very long ones, paths that
-are deep or go round (/a/b/a/b/a/b), many parameters, calendars that run on. A page of such a shape is held back. And a
-site that *grows* is given less of the crawler's time: of the last WINDOW suggestions at most a share may be of one
+It uses two criteria. The *shape* of a URL reveals endless variants of the same pages: very long URLs, paths that are
+deep or repeat segments (/a/b/a/b/a/b), many parameters, endless calendars. A page of such a shape is not offered. And a
+site that *grows* gets less of the crawler's time: of the last WINDOW suggestions at most a share may be of one
 large host, the rule of Bar-Yossef, Kanungo, Krauthgamer, "Approximating the influence of web pages by focused
 sampling" (2005), section 4.3, whose walk keeps "the hosts of the last L pages" and leaves a host that exceeds L/2, with
 L = 100; and a smaller share of a site that was read beyond what other sites' links have paid it. As the walk there goes

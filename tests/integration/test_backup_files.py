@@ -74,7 +74,7 @@ def flipped(record: bytes) -> bytes:
         (3, "journal", lambda records: [*records[:1], *records[2:]], "does not follow"),
         (3, "journal", lambda records: [records[0][:100], *records[1:]], "a record of the journal is damaged"),
         (1, "blocks", lambda values: [v for v in values if v[0] != 0], "block 0 of the checkpoint is missing"),
-        (1, "blocks", lambda values: [v for v in values if v[0] != "names"], "host names were found"),
+        (1, "blocks", lambda values: [v for v in values if v[0] != "names"], "host names: restore a backup"),
         (1, "keys", lambda values: [v for v in values if v[0] != "head"], "the shard was at 0"),
         (1, "keys", lambda values: [v for v in values if v[0] != "books"], "its totals are not those"),
     ],

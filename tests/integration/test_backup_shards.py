@@ -145,7 +145,7 @@ def test_hold_stops_deliveries_alone_and_ends_by_itself(valkey: Server, monkeypa
     monkeypatch.setattr(backups, "HOLD_SECONDS", 1.0)
     Hold(crawl).__enter__()  # And then it dies.
     taken = [dict(part) for part in crawl._taken()]
-    with pytest.raises(DeliveryPaused, match="takes nothing from other shards while a backup"):
+    with pytest.raises(DeliveryPaused, match="accepts no deliveries from other shards while a backup"):
         writer.deliver()
     writer.apply(PARTITION, log[200:400])
     assert writer.resume(PARTITION) == 400
@@ -208,7 +208,7 @@ def test_audit_sees_a_shard_that_took_what_another_one_never_sent(valkey: Server
     count, _ = crawl.replicas[of].sent[to]
     crawl.replicas[to].taken[of] = b"another!"
     mismatches = crawl.audit()[0].mismatches
-    assert mismatches == (f"what shard {to} took of shard {of} is not what that one sent",)
+    assert mismatches == (f"what shard {to} took from shard {of} is not what shard {of} sent",)
     assert count > 0
 
 
@@ -217,7 +217,7 @@ def test_shard_that_was_brought_back_alone_is_refused(valkey: Server, copy: Path
     client = valkey.client()
     restore(client, copy, "other")
     client.hset(Keys("other", 2).meta, "restored", "another")
-    with pytest.raises(StoreMismatch, match="shard 2 is of backup another, shard 0 of"):
+    with pytest.raises(StoreMismatch, match="shard 2 was restored from backup another, shard 0 from"):
         Crawl.open(client, "other")
 
 

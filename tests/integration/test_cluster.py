@@ -257,7 +257,7 @@ def test_primary_that_dies_alone_takes_its_last_moment_along_and_it_is_read_agai
 def test_too_few_replicas_are_said_and_the_offset_is_not_durable(cluster_of_six: Cluster) -> None:
     shard = Shard.open(cluster_of_six.client())
     shard.durability = Durability(replicas=2, seconds=0.05)
-    with pytest.raises(StoreUnavailable, match=r"only 1 of 2 replicas have got what was written within 0\.05 s"):
+    with pytest.raises(StoreUnavailable, match=r"only 1 of 2 replicas received the writes within 0\.05 s"):
         Durable(shard).apply(PARTITION, LOG[:100])
 
 
@@ -291,7 +291,7 @@ def test_node_that_nobody_gave_slots_is_no_store(cluster: Cluster) -> None:
     alone = Node(cluster.binary)
     try:
         alone.start()
-        with pytest.raises(StoreError, match="has no slots: give them to its nodes"):
+        with pytest.raises(StoreError, match="has no slots: assign them to its nodes"):
             connect(f"redis+cluster://{alone.name}")
     finally:
         alone.close()
@@ -321,7 +321,7 @@ def test_urls_of_the_wrong_kind_say_which_is_right(cluster: Cluster, valkey: Ser
     with redis.Redis(unix_socket_path=str(valkey.socket_path)) as client:
         client.config_set("port", port := free_port())
         try:
-            with pytest.raises(StoreError, match="is no cluster: use redis://"):
+            with pytest.raises(StoreError, match="is not a cluster: use redis://"):
                 connect(f"redis+cluster://127.0.0.1:{port}")
         finally:
             client.config_set("port", "0")

@@ -78,7 +78,7 @@ def test_offset_is_durable_once_the_replica_has_it(pair: tuple[Server, Server]) 
     assert found is not None
     assert "a failover may lose that moment" in found.text
     replica.kill()
-    with pytest.raises(StoreUnavailable, match=r"only 0 of 1 replicas have got what was written within 0\.2 s"):
+    with pytest.raises(StoreUnavailable, match=r"only 0 of 1 replicas received the writes within 0\.2 s"):
         store.apply(PARTITION, LOG[2:])
 
 

@@ -129,7 +129,7 @@ def test_loader_that_is_overtaken_after_each_of_its_reads_says_so(valkey: Server
             writing.store.checkpointer.budget = 64
             writing.store.checkpoint()
 
-    with patch("opic.replica.follow.LOADS_MAX", 5), pytest.raises(StoreUnavailable, match="trimmed under every load"):
+    with patch("opic.replica.follow.LOADS_MAX", 5), pytest.raises(StoreUnavailable, match="trimmed during every load"):
         load_with_pauses(Shard.open(valkey.client()), pause)
 
 
@@ -171,7 +171,7 @@ def record_damaged(shard: Shard, change: Callable[[bytes], bytes]) -> None:
         (lambda record: record[:100], "damaged"),
         (lambda _: b"", "damaged"),
         (lambda record: b"OPIX" + record[4:], "format b'OPIX'"),
-        (lambda record: record[:4] + b"\xff\x00" + record[6:], "version 255, this program reads version"),
+        (lambda record: record[:4] + b"\xff\x00" + record[6:], "version 255, but this program reads version"),
     ],
 )
 def test_record_that_can_not_be_read_is_said_to_whoever_loads_or_follows(
@@ -197,7 +197,7 @@ def test_record_whose_bytes_changed_does_not_follow_from_the_head(valkey: Server
     writing.go_on(1)
     record_damaged(writing.store.shard, lambda record: record[:150] + bytes([record[150] ^ 1]) + record[151:])
     for reader in (following, Crawl([Shard.open(valkey.client())])):
-        with pytest.raises(StoreDamaged, match="do not follow from each other"):
+        with pytest.raises(StoreDamaged, match="do not form a chain"):
             reader.follow()
 
 
@@ -221,11 +221,11 @@ def set_field(name: str, change: Callable[[bytes], bytes | None]) -> Callable[[S
         (set_field("s", lambda _: None), "damaged|wrong length"),
         (set_field("l", lambda _: None), "damaged"),
         (set_field("l", lambda _: b"soon"), "damaged"),
-        (set_field("l", lambda _: b"1000000"), "of record 1000000, and the journal ends at"),
+        (set_field("l", lambda _: b"1000000"), "of record 1000000, but the journal ends at"),
         (set_field("m", lambda _: None), "damaged"),
         (set_field("m", lambda value: value[:-3]), "damaged"),
         (lambda shard: shard.client.delete(shard.keys.block(1)), "block 1 of the checkpoint is missing"),
-        (lambda shard: shard.client.delete(shard.keys.names_block), "host names were found of"),
+        (lambda shard: shard.client.delete(shard.keys.names_block), "host names: restore a backup"),
         (lambda shard: shard.client.hset(shard.keys.names_block, "l", 1_000_000), "journal ends at"),
         (lambda shard: shard.client.hset(shard.keys.names_block, "sent", b"\xc1"), "damaged"),
         (lambda shard: shard.client.hset(shard.keys.names_block, "series", b"123"), "damaged"),

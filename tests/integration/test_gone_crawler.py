@@ -77,7 +77,7 @@ def test_crawler_that_left_while_the_store_stood_still_has_no_lease(
             wires += [ask(url, 3) for _ in range(2)]  # These wait for the first.
             for wire in wires:
                 wire.close()
-            wait_until(lambda: caplog.text.count("went away") == len(wires))
+            wait_until(lambda: caplog.text.count("disconnected") == len(wires))
         wait_until(lambda: not is_asked_for_pages())
         assert leases() == 0
         assert len(httpx.post(f"{url}/v1/next", json={"n": 8}).json()["pages"]) == len(PAGES)

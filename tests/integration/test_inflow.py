@@ -85,10 +85,10 @@ def test_pages_come_in_parts_each_once_while_more_become_known(valkey: Server, s
 def test_a_part_of_a_domain_or_a_page_elsewhere_is_refused(valkey: Server) -> None:
     query = opened(valkey, wide_log(50))
     for domain in ("www.a.example", "x.shop.co.uk"):
-        with pytest.raises(BadInput, match="ask for that"):
+        with pytest.raises(BadInput, match="per registered domain: ask for"):
             inflow(query, domain)
     for after in ("http://b.example/0", "http://never.a.example/"):
-        with pytest.raises(BadInput, match="after is no page of this domain"):
+        with pytest.raises(BadInput, match="after is not a page of this domain"):
             inflow(query, "a.example", after)
     assert inflow(query, "unknown.example")["pages"] == []
 

@@ -638,7 +638,7 @@ def test_replicas_follow_while_nobody_asks(servers: Server, caplog: pytest.LogCa
     until(lambda: crawl.standing()[0].age_seconds < 0.2)
     until(lambda: len(caplog.messages) == 2)
     assert caplog.messages[0].startswith("can't follow the store: ")
-    assert caplog.messages[1] == "following the store again"
+    assert caplog.messages[1] == "following the store again after an outage"
     crawl.close()
     assert not crawl._keeper.is_alive()  # type: ignore[union-attr]
     looked = crawl.standing()[0].age_seconds

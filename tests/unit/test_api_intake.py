@@ -93,7 +93,7 @@ def test_an_array_that_is_none_is_not_json(body: bytes) -> None:
 def test_an_array_with_more_commas_than_events_have_is_cut_slowly_and_given_up_early() -> None:
     body = b"[" + b"1," * intake.FAST_COMMAS_MAX + b"1,1]"
     started = time.perf_counter()
-    with pytest.raises(Problem, match=r"more than 10,000 .* none was; the first is number 0: not a JSON object"):
+    with pytest.raises(Problem, match=r"10,000 .* none was accepted; the first is number 0: not a JSON object"):
         taken(body)
     assert time.perf_counter() - started < 2
 

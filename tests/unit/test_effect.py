@@ -112,7 +112,8 @@ def test_bytes_that_are_no_record_are_refused(some: bytes) -> None:
 def test_version_that_this_program_does_not_know_is_refused_with_what_to_do(version: int) -> None:
     record = Effect(1, NO_DIGEST, Books.genesis(CrawlRules()), 0, 0).pack()
     other = record[:4] + version.to_bytes(2, "little") + record[6:]
-    with pytest.raises(StoreDamaged, match=f"version {version}, this program reads version {VERSION}: use the program"):
+    said = f"version {version}, but this program reads version {VERSION}: use the program"
+    with pytest.raises(StoreDamaged, match=said):
         Effect.unpack(other)
 
 

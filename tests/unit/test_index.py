@@ -65,7 +65,7 @@ def test_pages_that_ids_cannot_name_are_refused_and_change_nothing(monkeypatch: 
     assert module.PAGES_MAX == (1 << 32) - 1
     monkeypatch.setattr(module, "PAGES_MAX", 3)
     index = FingerprintIndex.of(np.array([1, 2], np.uint64))
-    with pytest.raises(StoreFull, match="4 pages are more than a shard's ids can name, 3: use more shards"):
+    with pytest.raises(StoreFull, match="4 pages exceed the limit of a shard, 3: use more shards"):
         index.append(np.array([3, 4], np.uint64))
     assert index.find(np.array([1, 2, 3, 4], np.uint64)).tolist() == [0, 1, -1, -1]
     index.append(np.array([9], np.uint64))

@@ -23,7 +23,7 @@ WHOLE = {
         ({"redis_version": "6.2.14"}, "Redis 6.2.14: functions need Redis 7.0 or any Valkey"),
         ({"redis_version": "7.4.0-rc1"}, None),
         ({"redis_version": "10.0.1"}, None),
-        ({"cluster_enabled": 1}, "use redis+cluster:// in the place of redis://"),
+        ({"cluster_enabled": 1}, "use redis+cluster:// instead of redis://"),
         ({"role": "slave", "master_host": "db1", "master_port": 6379}, "use its primary, db1:6379"),
         ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy is allkeys-lru, which would evict cash"),
     ],
@@ -56,7 +56,7 @@ def test_cluster_without_all_slots_has_to_be_mended_and_one_that_is_down_to_be_w
     [
         (redis.AuthenticationError("Authentication required."), StoreError, "wrong user or password"),
         (redis.ConnectionError("Error 1 … [SSL: WRONG_VERSION_NUMBER]"), StoreUnavailable, "does that port speak TLS"),
-        (redis.exceptions.NoPermissionError("no 'info'"), StoreError, "the store's user lacks a right"),
+        (redis.exceptions.NoPermissionError("no 'info'"), StoreError, "the store's user lacks a permission"),
         (redis.exceptions.ReadOnlyError("READONLY"), StoreUnavailable, "a replica, which takes no writes"),
         (MovedError("1 127.0.0.1:7000"), StoreUnavailable, "a slot of the cluster is moving"),
         (redis.exceptions.ClusterDownError("CLUSTERDOWN"), StoreUnavailable, "a slot of the cluster is moving or down"),

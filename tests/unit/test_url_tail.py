@@ -47,7 +47,7 @@ def test_pages_are_found_in_any_order_after_any_looks_drops_and_cuts(
 def test_run_that_is_not_wholly_there_is_refused() -> None:
     tail = filled(10, [5])
     for first, end in ((9, 12), (12, 16), (14, 12)):
-        with pytest.raises(KeyError, match="of 10 to 15"):
+        with pytest.raises(KeyError, match="within 10 to 15"):
             tail.run(first, end)
 
 

@@ -1,9 +1,9 @@
-"""The console: one page at `/` that shows what the service knows, with a stylesheet and scripts of its own.
+"""The web console: a page at `/` that shows the state of the service, with its own stylesheet and scripts.
 
-The page holds no data, so nobody needs the token to load it: its scripts ask the same calls as any other client, and
-send the token that whoever looks has typed. What they show was written by strangers, on the web: it is put into the
-page as text only. The policy below holds the browser to that. Nothing inline runs, nothing comes from elsewhere, and no
-text becomes markup (`require-trusted-types-for`, where the browser knows it).
+The page contains no data, so it loads without the token. Its scripts make the same calls as any other client, and send
+the token that the user has entered. The data they show comes from the web and is untrusted: it is inserted into the
+page as text only. The Content-Security-Policy below enforces this: no inline script runs, nothing loads from other
+origins, and no text becomes markup (`require-trusted-types-for`, in browsers that support it).
 """
 
 from collections.abc import Callable, Coroutine
@@ -34,21 +34,21 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    "Cache-Control": "no-cache",  # Asked for anew each time, sent only if another version runs.
+    "Cache-Control": "no-cache",  # Revalidated on each load; sent again only if the version has changed.
 }
 
 _FOLDER: Final = Path(__file__).parent
 
 
 def page(path: str) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-    """Return what answers a path of the page, one of PAGE_PATHS; its file is read once."""
+    """Return the request handler for a path in PAGE_PATHS; its file is read once."""
     name, kind = FILES[path]
     body = (_FOLDER / name).read_bytes()
     etag = f'"{blake2b(body, digest_size=12).hexdigest()}"'
 
     async def console(request: Request) -> Response:
         headers = {**HEADERS, "ETag": etag}
-        known = [one.strip().removeprefix("W/") for one in request.headers.get("if-none-match", "").split(",")]
+        known = [tag.strip().removeprefix("W/") for tag in request.headers.get("if-none-match", "").split(",")]
         if etag in known or "*" in known:
             return Response(status_code=304, headers=headers)
         return Response(body, media_type=kind, headers=headers)

@@ -1,4 +1,4 @@
-// What the console asks of the service, and what becomes of it when there is no answer.
+// The console's requests to the service, and the handling of errors and timeouts.
 
 const TOKEN = "opic-token";
 const ANSWER_SECONDS = 30;

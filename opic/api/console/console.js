@@ -1,4 +1,4 @@
-// The console: asks in turns, shows what came and how old it is, and says so when nothing comes.
+// The console: polls the service, shows the answers with their age, and reports when an answer is missing.
 
 import { ask, token, Trouble } from "./ask.js";
 import { bars, lines, spark } from "./draw.js";

@@ -1,4 +1,4 @@
-// Pictures: lines over two axes, bars, a spark. All are SVG made here; colours and type are the stylesheet's.
+// Charts: line charts with two axes, bars, sparklines. All are SVG; the stylesheet sets colours and fonts.
 
 import { html, svg } from "./show.js";
 

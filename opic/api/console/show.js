@@ -1,4 +1,4 @@
-// How values become text, and text becomes part of the page: never as markup, since strangers wrote much of it.
+// Format values as text, and insert text into the page; never as markup, since much of it is untrusted.
 
 const SVG = "http://www.w3.org/2000/svg";
 const WHOLE = new Intl.NumberFormat("en");

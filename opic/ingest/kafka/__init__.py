@@ -1,4 +1,4 @@
-"""Kafka: where crawl events come from, and where those go that can't be taken. Only this package knows its client."""
+"""Kafka: source of crawl events and destination of dead letters. Only this package uses the Kafka client."""
 
 from opic.errors import MissingExtra
 

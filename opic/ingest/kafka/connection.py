@@ -1,4 +1,4 @@
-"""How we reach Kafka: the clients, their options, and the words for what can go wrong with them."""
+"""Kafka connections: clients, their options, error translation, and record headers."""
 
 import logging
 import ssl
@@ -19,8 +19,8 @@ Client = Any
 Message = Any
 Headers = Sequence[tuple[str, bytes]]
 
-# Of records: what a record is, if no crawl event; and the digest of an Idempotency-Key with its event's number in the
-# call. Of dead letters: why, and where from.
+# Headers of records: the kind, unless it is a crawl event; the digest of an Idempotency-Key and the event's number in
+# the call. Headers of dead letters: the reason and the origin.
 KIND: Final = "opic-kind"
 KEY: Final = "opic-key"
 INDEX: Final = "opic-index"
@@ -28,18 +28,18 @@ ERROR: Final = "opic-error"
 TOPIC: Final = "opic-topic"
 PARTITION: Final = "opic-partition"
 OFFSET: Final = "opic-offset"
-VALUE_BYTES: Final = "opic-value-bytes"  # Of a dead letter that was cut to fit its topic: how large the value was.
+VALUE_BYTES: Final = "opic-value-bytes"  # For a dead letter cut to fit its topic: the original size of the value.
 KEY_BYTES: Final = 16
 INDEX_BYTES: Final = 4
 INDEX_DIGITS_MAX: Final = 10
 
 BOOTSTRAP_SECONDS: Final = 10.0
 REQUEST_SECONDS: Final = 10.0
-RECONNECT_SECONDS_MAX: Final = 2.0  # The client's own 30 s would outlast a restart of Kafka by far.
+RECONNECT_SECONDS_MAX: Final = 2.0  # The client's default, 30 s, is much longer than a restart of Kafka.
 RECORD_BYTES_MIN: Final = 1 << 20  # Kafka's own limit.
 RECORD_OVERHEAD_BYTES: Final = 1 << 16  # Headers and framing around the largest body.
 
-# What no repeat mends: somebody has to change a setting, a right or a topic.
+# Errors that retries can't fix: a setting, a permission or a topic must be changed.
 _FOR_GOOD = (
     broken.SaslAuthenticationFailedError,
     broken.UnsupportedSaslMechanismError,
@@ -53,13 +53,13 @@ _TOO_LARGE = (broken.MessageSizeTooLargeError, broken.RecordListTooLargeError)
 
 
 def dlq_of(topic: str) -> str:
-    """Return the topic of a topic's dead letters."""
+    """Return the name of a topic's dead-letter topic."""
     return f"{topic}.dlq"
 
 
 @contextmanager
 def kafka_errors(where: str) -> Iterator[None]:
-    """Turn the client's exceptions into ours."""
+    """Translate the client's exceptions into opic's."""
     try:
         yield
     except _TOO_LARGE as error:
@@ -85,7 +85,7 @@ def kafka_errors(where: str) -> Iterator[None]:
 
 
 class _Words(logging.Handler):
-    """Keeps why the client lost its first connection, which it logs and does not raise."""
+    """Captures why the client lost its first connection, which it logs but does not raise."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class _Words(logging.Handler):
 
 
 def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
-    """Make a client, which connects. One that can't would leave its thread and its sockets behind: we close them."""
+    """Create a client and connect. If that fails, close its thread and sockets, which it would leave behind."""
     logger, words = logging.getLogger("kafka.net.connection"), _Words()
     made: list[KafkaNetClient] = []
 
@@ -127,7 +127,7 @@ def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]
 
 
 def quiet_client() -> None:
-    """Keep the client's own log to itself: a broker that is away is a dozen of its lines, and one of ours."""
+    """Suppress the client's own log: it writes a dozen lines for each unavailable broker; opic logs one."""
     logger = logging.getLogger("kafka")
     logger.propagate = False
     if not logger.handlers:
@@ -140,7 +140,7 @@ def _said(error: BaseException) -> str:
 
 
 class KafkaCluster:
-    """A Kafka cluster as the settings name it. Nothing is opened until it is asked for."""
+    """The Kafka cluster named by the settings. Connections are opened only when needed."""
 
     def __init__(self, settings: Settings) -> None:
         """Check the options.
@@ -157,15 +157,15 @@ class KafkaCluster:
 
     @property
     def record_bytes_max(self) -> int:
-        """How large a record may be: as large as a body, so that no event that the endpoint takes is refused."""
+        """Maximum size of a record: that of a request body, so that every event that the endpoint accepts fits."""
         return max(RECORD_BYTES_MIN, self.settings.max_body_bytes) + RECORD_OVERHEAD_BYTES
 
     def admin(self) -> Client:
-        """Connect for questions about topics."""
+        """Create an admin client."""
         return self._connect(KafkaAdminClient, {"request_timeout_ms": _ms(REQUEST_SECONDS)})
 
     def consumer(self, **more: Any) -> Client:
-        """Connect for reading; no topic is made by asking for it, and no offset is forgotten silently."""
+        """Create a consumer. It never creates topics and never resets offsets silently."""
         given: dict[str, Any] = {
             "enable_auto_commit": False,
             "auto_offset_reset": "none",
@@ -177,7 +177,7 @@ class KafkaCluster:
         return self._connect(KafkaConsumer, given | more)
 
     def producer(self, **more: Any) -> Client:
-        """Connect for writing: idempotent, and taken by all replicas in sync before it counts."""
+        """Create an idempotent producer, which waits for all in-sync replicas."""
         given: dict[str, Any] = {
             "acks": "all",
             "enable_idempotence": True,
@@ -217,10 +217,10 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def record_of(message: Message) -> Record:
-    """Read a record off what Kafka handed us. Whoever may publish may send anything: this raises nothing.
+    """Convert a Kafka message to a record. It never raises, because publishers may send anything.
 
-    A record whose headers or time can't be taken becomes a dead letter, later. Such a time counts as 0: a dead letter
-    moves no cash, so neither the series nor anything that is remembered for some time depends on it.
+    A record with invalid headers or time becomes a dead letter later. An invalid time is replaced by 0: a dead letter
+    moves no cash, so neither the series nor anything with a time limit depends on it.
     """
     headers = {name: value or b"" for name, value in message.headers or ()}  # A header's value may be null.
     kind = headers.get(KIND, b"event").decode("utf-8", "replace")
@@ -243,7 +243,7 @@ def record_of(message: Message) -> Record:
 
 
 def headers_of(kind: str = "event", key: bytes = b"", index: int = 0) -> list[tuple[str, bytes]]:
-    """Write the headers that `record_of` reads."""
+    """Return the headers that `record_of` reads."""
     assert kind in RECORD_KINDS
     headers = [] if kind == "event" else [(KIND, kind.encode())]
     return headers + ([(KEY, key), (INDEX, str(index).encode())] if key else [])
@@ -254,7 +254,7 @@ def _ms(seconds: float) -> int:
 
 
 def _options(settings: Settings) -> Mapping[str, Any]:
-    """Return what every client is told."""
+    """Return the options common to all clients."""
     assert settings.kafka_bootstrap is not None
     protocol = settings.kafka_security_protocol
     options: dict[str, Any] = {

@@ -1,7 +1,7 @@
-"""Crawl events from a Kafka topic, read as one of a consumer group; the store says from which offset on.
+"""Kafka consumer: reads crawl events as a member of a consumer group, from the offsets in the store.
 
-The offset that counts is written in the store with the effect. What is committed to Kafka only follows it, for lag
-tools: a partition that comes to us is read from where the store says, whatever Kafka's own offset is.
+The authoritative offset is written to the store with the effect. Offsets are committed to Kafka only for lag
+monitoring: an assigned partition is read from the store's resume point, whatever offset Kafka has.
 """
 
 import logging
@@ -20,7 +20,7 @@ from opic.ingest.worker import Lag, Taken
 
 log = logging.getLogger("opic.ingest")
 
-# What lies in memory: one poll's records, and what the client fetched ahead, some requests of each broker.
+# Memory holds the records of one poll, and what the client prefetched: a few requests per broker.
 RECORDS_A_POLL_MIN: Final = 2_000
 RECORDS_A_SHARD: Final = 250  # So that a shard gets a few whole steps of a poll, not parts of one (decision 0009).
 RECORDS_A_POLL_MAX: Final = 16_000  # Some 100 MB of events of 40 links once they are decoded.
@@ -28,20 +28,20 @@ FETCH_BYTES_MAX: Final = 16 << 20
 PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record comes alone.
 COMMIT_SECONDS: Final = 1.0  # Least time between two commits.
 CLOSE_SECONDS: Final = 5.0  # For the last commit, and for leaving the group.
-QUIET_SECONDS: Final = 1.0  # Nothing came for so long: we ask whether Kafka is there at all.
+QUIET_SECONDS: Final = 1.0  # After this long without records, check that Kafka answers at all.
 ANSWER_SECONDS: Final = 5.0
-IDLE_SECONDS: Final = 10.0  # Without a partition for so long, we say so.
-SLICE_SECONDS: Final = 0.2  # Of a wait, after which we look whether to stop.
-POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka takes a worker for dead that works longer on one poll's records.
+IDLE_SECONDS: Final = 10.0  # Log a warning after this long without a partition.
+SLICE_SECONDS: Final = 0.2  # Waits are divided into slices, to check whether to stop.
+POLL_INTERVAL_SECONDS: Final = 300.0  # Kafka removes a worker that takes longer to process one poll.
 
 
 def records_a_poll(shards: int) -> int:
-    """Return how many records of a crawl with so many shards are taken at a time at most."""
+    """Return the maximum number of records per poll for a crawl with `shards` shards."""
     return min(max(RECORDS_A_POLL_MIN, RECORDS_A_SHARD * shards), RECORDS_A_POLL_MAX)
 
 
 class KafkaSource:
-    """One member of the group `opic-<crawl>`."""
+    """A member of the consumer group `opic-<crawl>`."""
 
     def __init__(
         self,
@@ -50,17 +50,17 @@ class KafkaSource:
         stopped: Callable[[], bool] = lambda: False,
         shards: int = 1,
     ) -> None:
-        """Join nothing yet; `poll` does.
+        """Subscribe to the topic; the first `poll` joins the group.
 
         Args:
-            cluster: with the topic.
-            resume: says for a partition's name from which offset on the store wants it.
-            stopped: asked in the middle of long waits.
-            shards: of the crawl.
+            cluster: the cluster with the topic.
+            resume: returns the store's resume point, given a partition's name.
+            stopped: checked during long waits.
+            shards: number of shards of the crawl.
 
         Raises:
             KafkaUnavailable: Kafka does not answer.
-            KafkaRefused: it does not want us, or has no such topic.
+            KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         settings = cluster.settings
         self._cluster, self._resume, self._stopped = cluster, resume, stopped
@@ -77,9 +77,9 @@ class KafkaSource:
             fetch_max_bytes=FETCH_BYTES_MAX,
             max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
         )
-        self._held: dict[TopicPartition, Taken] = {}  # Handed out, and not done yet.
-        self._new: set[TopicPartition] = set()  # Ours, but not yet where the store wants them read.
-        self._next: dict[TopicPartition, int] = {}  # The record that the client gives next.
+        self._held: dict[TopicPartition, Taken] = {}  # Returned by `poll`, but not done yet.
+        self._new: set[TopicPartition] = set()  # Assigned, but not yet at the store's resume point.
+        self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.
         self._commits: dict[TopicPartition, int] = {}
         self._newest: dict[TopicPartition, int] = {}  # Time of the last record that took effect, microseconds.
         self._committed = self._heard = time.monotonic()
@@ -96,7 +96,7 @@ class KafkaSource:
     def partitions(self) -> tuple[list[int], int]:
         """The numbers of our partitions, and how many the topic has."""
         ours = sorted(p.partition for p in self._consumer.assignment())
-        # The topic may have got more since; what metadata says is at most a minute old.
+        # The topic may have more partitions by now; metadata is at most a minute old.
         known = self._consumer.partitions_for_topic(self._cluster.topic) if ours else None
         self._partitions = max(self._partitions, len(known or ()))
         return ours, self._partitions
@@ -116,15 +116,15 @@ class KafkaSource:
         return list(self._held.values())
 
     def done(self, taken: Taken) -> None:
-        """Note that records took effect."""
+        """Record that records took effect."""
         for partition, held in list(self._held.items()):
-            if held is taken:  # Not if the partition was taken from us meanwhile.
+            if held is taken:  # Not if the partition was revoked meanwhile.
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 self._newest[partition] = taken.records[-1].time_us
 
     def rewind(self, partition: str) -> None:
-        """Read a partition from where the store says: it has forgotten what took effect, or somebody else went on."""
+        """Read a partition again from the store's resume point: the store lost records, or another worker moved on."""
         for ours in self._consumer.assignment():
             if name_of(ours) == partition:
                 self._consumer.pause(ours)
@@ -132,7 +132,7 @@ class KafkaSource:
                 self._new.add(ours)
 
     def wait(self, seconds: float) -> None:
-        """Stay in the group for some seconds in which nothing more can be taken; the records in hand are kept."""
+        """Wait without fetching, but stay in the group; records already fetched are kept."""
         end = time.monotonic() + seconds
         ours = self._consumer.assignment()
         self._consumer.pause(*ours)
@@ -147,7 +147,7 @@ class KafkaSource:
             self._consumer.resume(*(ours & self._consumer.assignment()) - self._new)
 
     def lag(self) -> Mapping[str, Lag]:
-        """Return how far each of our partitions is behind, by what Kafka told with the last records."""
+        """Return the lag of each assigned partition, by the end offsets that came with the last records."""
         found, now_us = {}, time.time_ns() // 1000
         for partition in self._consumer.assignment():
             end, at = self._consumer.highwater(partition), self._commits.get(partition, self._next.get(partition))
@@ -161,7 +161,7 @@ class KafkaSource:
         return found
 
     def close(self) -> None:
-        """Commit what took effect and leave the group, within a few seconds; Kafka may be away."""
+        """Commit offsets and leave the group, within a few seconds, even if Kafka is unavailable."""
         try:
             if self._commits:
                 self._consumer.commit(_offsets(self._commits), timeout_ms=round(CLOSE_SECONDS * 1000))
@@ -177,7 +177,7 @@ class KafkaSource:
         except KafkaUnavailable as error:
             if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
                 raise
-            # The topic lost what we were at. We look closer, below.
+            # The topic no longer has the current offset; `_settle` checks it.
             self._new.update(self._consumer.assignment())
             found = {}
         for partition, messages in found.items():
@@ -196,21 +196,21 @@ class KafkaSource:
             return self._consumer.poll(timeout_ms=round(seconds * 1000))
         except (broken.KafkaError, OSError):
             raise
-        except Exception as error:  # What a damaged batch makes the client's codecs raise is of any kind.
+        except Exception as error:  # With a damaged batch, the client's codecs may raise any exception.
             raise broken.CorruptRecordError(f"{type(error).__name__}: {error}") from error
 
     def _look(self) -> None:
-        """Ask Kafka something, since the client does not tell silence from nothing new."""
+        """Send a request to Kafka: the client does not distinguish an unavailable broker from an idle topic."""
         ours = self._consumer.assignment() or {TopicPartition(self._cluster.topic, 0)}
         with kafka_errors(self._cluster.where):
             self._consumer.end_offsets([next(iter(ours))], timeout_ms=round(ANSWER_SECONDS * 1000))
         self._heard = time.monotonic()
 
     def _settle(self) -> None:
-        """Seek to where the store wants the partitions read that came to us.
+        """Seek newly assigned partitions to the store's resume points.
 
         Raises:
-            KafkaRefused: the topic does not have what comes next.
+            KafkaRefused: the topic lacks the next records.
         """
         fresh = sorted(self._new & self._consumer.assignment())
         with kafka_errors(self._cluster.where):
@@ -224,7 +224,7 @@ class KafkaSource:
             wanted = self._resume(name)
             offset = self._checked(name, wanted, begins[partition], ends[partition])
             self._consumer.seek(partition, offset)
-            self._next[partition] = wanted  # What lies between is gone for good.
+            self._next[partition] = wanted  # Records between the two offsets are lost.
             self._consumer.resume(partition)
             log.info("reading %s from offset %s, of %s", name, f"{offset:,}", f"{ends[partition]:,}")
         self._new -= set(fresh)
@@ -272,12 +272,12 @@ class KafkaSource:
                 self.group,
             )
 
-    # Told by the client, in its own thread, while ours waits in `poll`, `wait` or `close`: nothing here may block.
+    # Called by the client in its own thread, while `poll`, `wait` or `close` waits: nothing here may block.
 
     def _assigned(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
             self._consumer.pause(partition)
-            self._consumer.seek(partition, 0)  # Else the client would ask Kafka for its own offset.
+            self._consumer.seek(partition, 0)  # Otherwise the client would read the offset from Kafka.
             self._new.add(partition)
 
     def _revoked(self, partitions: Iterable[TopicPartition], *, commit: bool) -> None:
@@ -304,7 +304,7 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
         self._source._revoked(revoked, commit=True)
 
     def on_partitions_lost(self, lost: Iterable[TopicPartition]) -> None:
-        self._source._revoked(lost, commit=False)  # They are somebody else's by now.
+        self._source._revoked(lost, commit=False)  # Another worker has them by now.
 
 
 def _offsets(at: Mapping[TopicPartition, int]) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -1,7 +1,7 @@
-"""Dead letters on Kafka: forwarded from the store to the topic where people look for them, and published again.
+"""Dead letters on Kafka: forwards them from the store to the dead-letter topic, reads them, and replays them.
 
-A letter is put on the topic first and taken out of the store then: a worker that dies in between sends it again. Its
-headers name the record that it was, so that a reader may tell. One that is larger than the topic takes is cut.
+A letter is first sent to the topic, then deleted from the store: if a worker dies in between, it is sent again. Its
+headers name the original record, so that a reader can detect duplicates. A letter too large for the topic is cut.
 """
 
 import logging
@@ -32,7 +32,7 @@ from opic.store.shard import Shard
 
 log = logging.getLogger("opic.ingest")
 
-FORWARD_SECONDS: Final = 0.5  # Least time between two looks.
+FORWARD_SECONDS: Final = 0.5  # Minimum time between two checks.
 ANSWER_SECONDS: Final = 10.0
 CUT_BYTES: Final = (512 << 10, 64 << 10, 4 << 10, 0)  # Tried in turn for a letter larger than its topic takes.
 ERROR_CHARS_MAX: Final = 1_000
@@ -41,14 +41,14 @@ POLL_SECONDS: Final = 1.0
 
 
 class Forwarder:
-    """Carries dead letters from the store to Kafka."""
+    """Forwards dead letters from the store to Kafka."""
 
     def __init__(self, cluster: KafkaCluster, crawl: Crawl) -> None:
         """Connect.
 
         Raises:
             KafkaUnavailable: Kafka does not answer.
-            KafkaRefused: it does not want us, or there is no topic for dead letters.
+            KafkaRefused: Kafka refused access, or the dead-letter topic does not exist.
         """
         self._crawl, self._topic = crawl, cluster.dlq
         consumer = cluster.consumer()
@@ -60,10 +60,10 @@ class Forwarder:
         self._looked = float("-inf")
 
     def forward(self, shards: Iterable[int]) -> int:
-        """Forward what these shards have, if it is time; return how many letters that were.
+        """Forward the letters of these shards, at most every FORWARD_SECONDS; return the number of letters.
 
         Raises:
-            StoreUnavailable: the store or Kafka is away; some letters may be sent again.
+            StoreUnavailable: the store or Kafka is unavailable; some letters may be sent again.
         """
         if time.monotonic() - self._looked < FORWARD_SECONDS:
             return 0
@@ -81,7 +81,7 @@ class Forwarder:
         return len(letters)
 
     def _send(self, letters: Sequence[Letter]) -> list[Letter]:
-        """Put letters on the topic; return those that are larger than it takes."""
+        """Send letters to the topic; return those that are too large for it."""
         sent, refused = [], []
         for letter in letters:
             try:
@@ -97,8 +97,8 @@ class Forwarder:
         return refused
 
     def _send_cut(self, letter: Letter) -> None:
-        """Put a letter on the topic with as much of its value as that takes; the event's own topic has the whole."""
-        # First whole: with a record that is too large Kafka's client also gives up those that were sent after it.
+        """Send a letter with as much of its value as fits; the event's own topic has the whole value."""
+        # Try the whole letter first: after an oversized record, the client also drops the records sent after it.
         for size in (len(letter.value), *CUT_BYTES):
             if size <= len(letter.value) and not self._send([replace(letter, value=letter.value[:size])]):
                 return
@@ -109,12 +109,12 @@ class Forwarder:
         )  # fmt: skip
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._producer.close()
 
 
 class TopicLetters:
-    """Those of a crawl on Kafka. Which were published again is remembered in the store, while the topic has them."""
+    """The dead letters of a crawl on Kafka. The store remembers which were replayed, while the topic has them."""
 
     def __init__(self, cluster: KafkaCluster, crawl: Crawl) -> None:
         """Read from the topic of dead letters, publish to that of events."""
@@ -122,14 +122,14 @@ class TopicLetters:
         self._first = crawl.shards[0]
 
     def newest(self, count: int, error: str = "", value_bytes_max: int | None = None) -> list[Letter]:
-        """Return the newest ones whose reason has a text, oldest first; of each value the beginning, or all."""
+        """Return the newest `count` letters whose reason contains `error`, oldest first, with values cut as asked."""
         replayed = self._replayed()
         messages = (m for m in self._messages(None if error else count) if error in _header(m, ERROR))
         found = [((m.timestamp, m.partition, m.offset), _letter(m, replayed, value_bytes_max)) for m in messages]
         return [letter for _, letter in sorted(found, key=lambda pair: pair[0])[-count:]]
 
     def replay(self, error: str = "", count: int | None = None) -> int:
-        """Publish again, then remember. Who dies in between does it again, by a key that the step knows for a day."""
+        """Publish letters again, then record that. A repeat within a day has the same key and so has no effect."""
         replayed = self._replayed()
         letters = (_letter(message, replayed) for message in self._messages(None))
         matching = (one for one in letters if not one.replayed and error in one.error)
@@ -154,7 +154,7 @@ class TopicLetters:
             return {name.decode() for name in self._first.client.smembers(self._first.keys.replayed)}
 
     def _messages(self, last: int | None) -> Iterator[Any]:
-        """Yield what is on the topic: all, or the last so many of each partition; and forget what retention took."""
+        """Yield the messages of the topic, or the `last` of each partition; forget replays of those deleted by now."""
         consumer = self._cluster.consumer()
         try:
             partitions = self._cluster.partitions(consumer, self._cluster.dlq)
@@ -188,7 +188,7 @@ def _headers(letter: Letter) -> list[tuple[str, bytes]]:
 
 
 def _is_whole(letter: Letter) -> bool:
-    """Tell whether a letter has its whole value; say so if not."""
+    """Return whether a letter has its whole value; log a warning if not."""
     if letter.value_bytes > len(letter.value):
         log.warning(
             "%s/%s@%d can't be published again: of its %s bytes the dead letter has the first %s",
@@ -199,7 +199,7 @@ def _is_whole(letter: Letter) -> bool:
 
 
 def _number(message: Any, name: str, default: int) -> int:
-    """Return the number in a header; whoever may publish may write anything there."""
+    """Return the number in a header, or `default`: publishers may write anything there."""
     text = _header(message, name)
     return int(text) if text.isascii() and text.isdigit() and len(text) < DIGITS_MAX else default
 

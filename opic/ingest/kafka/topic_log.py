@@ -1,7 +1,7 @@
-"""The endpoint's way into Kafka: an event is accepted once all replicas in sync have it.
+"""Kafka producer of the endpoint: an event is accepted once all in-sync replicas have it.
 
-What `opic.ingest.event_log.EventLog` is for the log in the store. Both remember Idempotency-Keys in the store; here the
-records carry the key's digest, and the step skips those that came before.
+It corresponds to `opic.ingest.event_log.EventLog` for the log in the store. Both remember Idempotency-Keys in the
+store; here, records carry the key's digest, and the step skips those that already took effect.
 """
 
 import threading
@@ -21,19 +21,19 @@ from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
 
 ANSWER_SECONDS: Final = 10.0  # As the endpoint gives the store.
-CLOSE_SECONDS: Final = 1.0  # For what others have under way on a client that is replaced.
+CLOSE_SECONDS: Final = 1.0  # For other threads' records in flight on a client that is replaced.
 
 
 class _Keyed(msgspec.Struct):
-    """Of an encoded event, what its key is made from."""
+    """The field of an encoded event that determines its key."""
 
     url: str
 
 
 class Sent(NamedTuple):
-    """A record under way."""
+    """A record in flight."""
 
-    client: Client  # That has it.
+    client: Client  # The client that sends it.
     future: Any
 
 
@@ -41,14 +41,14 @@ _url_of = msgspec.msgpack.Decoder(_Keyed).decode
 
 
 class Producer:
-    """Puts records on topics. For many threads at once; each waits for its own."""
+    """Sends records to topics. Thread-safe; each thread waits for its own records."""
 
     def __init__(self, cluster: KafkaCluster, **options: Any) -> None:
         """Connect.
 
         Raises:
             KafkaUnavailable: Kafka does not answer.
-            KafkaRefused: it does not want us.
+            KafkaRefused: Kafka refused access.
         """
         self.where = cluster.where
         self._connect = partial(cluster.producer, **options)
@@ -58,22 +58,22 @@ class Producer:
     def send(
         self, topic: str, value: bytes, key: bytes | None = None, headers: Sequence[tuple[str, bytes]] = (), **more: Any
     ) -> Sent:
-        """Give a record to the client, which sends it with others; return what `wait` waits for.
+        """Pass a record to the client, which sends it in a batch; return a handle for `wait`.
 
         Raises:
-            BadInput: it is larger than Kafka takes.
-            KafkaUnavailable: Kafka is away, and there is no more room to keep it in.
+            BadInput: the record is too large for Kafka.
+            KafkaUnavailable: Kafka is unavailable and the client's buffer is full.
         """
         client = self._client
         with kafka_errors(self.where):
             return Sent(client, client.send(topic, value=value, key=key, headers=list(headers), **more))
 
     def wait(self, sent: Iterable[Sent], seconds: float) -> list[Any]:
-        """Return where each record came to lie: topic_partition and offset.
+        """Wait for records; return the topic_partition and offset of each.
 
         Raises:
-            BadInput: one is larger than its topic takes; some of the others may have been taken.
-            KafkaUnavailable: Kafka does not answer; some may have been taken.
+            BadInput: a record is too large for its topic; some of the others may have been written.
+            KafkaUnavailable: Kafka does not answer; some records may have been written.
         """
         end, found = time.monotonic() + seconds, []
         for client, one in sent:
@@ -86,19 +86,19 @@ class Producer:
         return found
 
     def _replace(self, client: Client) -> None:
-        """Connect anew after the broker refused a record: an idempotent client then refuses every other one too."""
+        """Replace the client after the broker refused a record: an idempotent client then fails all other records."""
         with self._lock:
             if self._client is client:
                 self._client = self._connect()
                 client.close(timeout=CLOSE_SECONDS)
 
     def close(self, seconds: float = 5.0) -> None:
-        """Give up what is not sent within some seconds, and let go of the connections."""
+        """Close the connections; records not sent within `seconds` are dropped."""
         self._client.close(timeout=seconds)
 
 
 class KafkaLog:
-    """A topic that events are accepted into. For many threads at once."""
+    """A Kafka topic as the log of accepted events. Thread-safe."""
 
     def __init__(self, cluster: KafkaCluster, crawl: Crawl, calls: EventLog) -> None:
         """Connect.
@@ -110,7 +110,7 @@ class KafkaLog:
 
         Raises:
             KafkaUnavailable: Kafka does not answer.
-            KafkaRefused: it does not want us, or there is no such topic.
+            KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         self._cluster, self._crawl, self._calls = cluster, crawl, calls
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
@@ -130,7 +130,7 @@ class KafkaLog:
         return len(self._partitions) == 1 and len(self._crawl) == 1
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
-        """Put records on the topic, durably, each page's in order.
+        """Append records to the topic durably; records of one page keep their order.
 
         Args:
             values: encoded events, or lists of seeds.
@@ -166,7 +166,7 @@ class KafkaLog:
         return self._calls.begun(call)
 
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
-        """Put a call's events on the topic, marked so that each takes effect once however often this is done.
+        """Send a call's events to the topic, marked so that each takes effect once, even if this is repeated.
 
         See `EventLog.append_once`.
         """
@@ -197,7 +197,7 @@ class KafkaLog:
         return {name_of(partition): end for partition, end in found.items()}
 
     def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
         self._producer.close()
         self._consumer.close()
 
@@ -215,4 +215,4 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
         url = decode_seeds(value)[0] if kind == "seeds" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
-        return None  # A dead letter wherever it lies.
+        return None  # It becomes a dead letter in any partition.

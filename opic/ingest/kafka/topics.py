@@ -1,4 +1,4 @@
-"""The topics: how they should be, how they are, and making them."""
+"""Kafka topics: required configuration, comparison with the existing topics, and creation."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ REPLICATION_MAX: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A topic as it should be."""
+    """The required configuration of a topic."""
 
     name: str
     partitions: int
@@ -27,7 +27,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A topic as it is."""
+    """The actual configuration of a topic."""
 
     name: str
     partitions: int
@@ -36,7 +36,7 @@ class Found:
 
 
 def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int = 1) -> tuple[Wanted, Wanted]:
-    """Return how the topic of events and that of dead letters should be.
+    """Return the required configuration of the events topic and of the dead-letter topic.
 
     LogAppendTime makes the broker's clock the records' time, which decides what "now" is for an event: no crawler's
     wrong clock moves it.
@@ -90,7 +90,7 @@ def _by_topic(configs: Any) -> dict[str, dict[str, str]]:
 
 
 def differences(want: Wanted, found: Found) -> Iterator[str]:
-    """Say where a topic is not as it should be, and how to mend it."""
+    """Describe how a topic differs from its required configuration."""
     if found.partitions != want.partitions:
         yield f"{found.partitions} partitions, not {want.partitions}"
     if found.replication != want.replication:
@@ -101,7 +101,7 @@ def differences(want: Wanted, found: Found) -> Iterator[str]:
 
 
 def partition_advice(partitions: int, shards: int) -> str | None:
-    """Say why a number of partitions is a slow one for a crawl's shards; None if it is not."""
+    """Explain why a number of partitions is slow for a crawl's number of shards; None if it is not."""
     if shards % partitions == 0:
         return None
     return (
@@ -115,7 +115,7 @@ def _best(partitions: int, shards: int) -> int:
 
 
 def create(cluster: KafkaCluster, partitions: int, replication: int | None) -> Iterator[tuple[Wanted, Found | None]]:
-    """Make the topics that are not there; yield each as it should be, with how it was found if it was there.
+    """Create missing topics; yield each topic's required configuration, and its actual one if it existed.
 
     Raises:
         SettingsError: there are fewer brokers than replicas wanted.
