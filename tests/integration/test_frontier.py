@@ -501,7 +501,7 @@ def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
     assert [page["url"] for page in crawl.next(2)] == [b, a]
     for url, state, word in (
         (b, "owed", "leased to a crawler"),
-        (f"{a}2", "owed", "its host a.org rests"),
+        (f"{a}2", "owed", "its host a.org is delayed"),
         (c, "gone", "is gone"),
         (d, "excluded", "does not let crawlers"),
         (e, "owed", "failed 2 times; it waits for another 1"),

@@ -36,8 +36,8 @@ A_CALL = 3  # Values an append, here: so ten values need four.
 DIES = """
 import os, signal, sys
 from opic.ingest import event_log as log_module
-from opic.ingest.event_log import Call, EventLog, Terms
-from opic.model.events import Limits
+from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
+from opic.model.events import EventLimits
 from opic.store import Shard, connect
 
 log_module.VALUES_A_CALL = int(sys.argv[2])
@@ -55,7 +55,7 @@ def fcall(*args):
     return send(*args)
 
 client.fcall = fcall
-call, terms = Call.of("key", "json", b"body"), Terms(int(sys.argv[5]), Limits())
+call, terms = KeyedCall.of("key", "json", b"body"), AppendTerms(int(sys.argv[5]), EventLimits())
 log.append_once(call, [b"value %d" % n for n in range(10)], log.begun(call), terms)
 """
 
