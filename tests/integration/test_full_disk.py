@@ -123,7 +123,7 @@ def is_refused(answer: httpx.Response) -> None:
 
 def worker_waits(service: Service) -> bool:
     """Nothing is under way then: the worker has looked at the disk, and writes nothing until there is room."""
-    return "make room on it; asking again" in service.said()
+    return "make room on it; retrying" in service.said()
 
 
 def goes_on(service: Service, accepted: list[str]) -> None:

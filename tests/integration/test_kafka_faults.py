@@ -26,7 +26,7 @@ def test_store_that_is_away_is_waited_for_in_the_group(kafka: Kafka, valkey: Ser
         worker.says("the store does not answer")
         wait_until(lambda: not worker.ready())
         assert "not ready: the store does not answer" in worker.get("/readyz").text
-        wait_until(lambda: worker.said().count("asking again") >= 5)  # For longer than its session, too.
+        wait_until(lambda: worker.said().count("retrying") >= 5)  # For longer than its session, too.
         assert [m["member_id"] for m in topic.members()] == [member["member_id"]]
         valkey.restart()
         settle(crawl, topic)
@@ -151,7 +151,7 @@ def test_store_that_lost_its_end_is_given_it_again(kafka: Kafka, valkey: Server,
             pipe.execute()
         topic.put(values(pep_history()[2_000:2_500]))
         settle(crawl, topic)
-        worker.says("wants")
+        worker.says("the store lost its last writes")
         assert_same(crawl.shards[0], ledger_of(topic))
         worker.stop()
 
