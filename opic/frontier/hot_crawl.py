@@ -326,4 +326,4 @@ class HotCrawl:
                     live = (replica.state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
                     owed -= int(np.minimum(replica.spent() + replica.cash(), 0)[live].sum())
             self._overdrawn = time.monotonic(), owed
-        return max(merged.importance_total(self.crawl.rules.minted) + self._overdrawn[1] * bool(merged.cuts), 1)
+        return merged.static_total(self.crawl.rules.minted, self._overdrawn[1] if merged.cuts else 0)

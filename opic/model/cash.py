@@ -291,6 +291,15 @@ class Books:
         """Sum of history and cash over live pages: the denominator of the static estimate."""
         return self.settled(minted) + self.open_cash
 
+    def static_total(self, minted: int, overdrawn: int = 0) -> int:
+        """Return the denominator of the static estimates as they are shown, at least 1.
+
+        Args:
+            minted: grains minted.
+            overdrawn: what live pages with a negative sum of history and cash lack to 0, as which that sum is shown.
+        """
+        return max(self.importance_total(minted) + overdrawn, 1)
+
     def pay(self, rules: CrawlRules) -> None:
         """Pay what is due to all live pages after a record."""
         if amount := self.due(rules):

@@ -91,7 +91,7 @@ def _explained(
         return {**found, "estimate": None}
     if entry["policy"] == "static":
         overdrawn = query.mirror.fresh().overdrawn if books.cuts else 0
-        of = max(books.importance_total(query.crawl.rules.minted) + overdrawn, 1)
+        of = books.static_total(query.crawl.rules.minted, overdrawn)
         value = max(spent + cash, 0)
         estimate = {"rule": "static", "formula": "H + C", "numbers": {"H": spent, "C": cash}, "value": value, "of": of}
         return {**found, "importance": min(value / of, 1.0), "estimate": estimate}

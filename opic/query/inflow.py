@@ -58,7 +58,7 @@ def _page_of_inflow(query: Query, name: str, after: str | None, n: int) -> dict[
     places = snapshot.places(positions)
     urls = query.crawl.urls_of(places)
     grains = query.crawl.rows(places).inflow.tolist()
-    total = max(query.crawl.totals().importance_total(query.crawl.rules.minted), 1)
+    total = query.crawl.totals().static_total(query.crawl.rules.minted)
     return {
         "pages": [{"url": urls[place], "inflow": min(g / total, 1.0)} for place, g in zip(places, grains, strict=True)],
         **({"next": urls[places[-1]]} if first + n < len(at) else {}),

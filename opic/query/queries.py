@@ -172,7 +172,7 @@ class Query:
     def _entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking) -> dict[str, dict[str, object]]:
         rules = self.crawl.rules
         books = Books.merged(rows.books, rules)
-        total = max(books.importance_total(rules.minted) + ranking.overdrawn, 1)
+        total = books.static_total(rules.minted, ranking.overdrawn)
         bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
         names = self.class_names() if any(books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}

@@ -268,7 +268,7 @@ class Snapshot:
     @property
     def total(self) -> int:
         """Sum of the scores of live pages: the denominator of a static estimate."""
-        return max(self.books.importance_total(self.crawl.rules.minted) + self.overdrawn, 1)
+        return self.books.static_total(self.crawl.rules.minted, self.overdrawn)
 
     @property
     def scores(self) -> Int64s:
