@@ -151,6 +151,7 @@ class Ranking:
     """The sorted scores of all pages of one snapshot, which give the rank of any page. Takes 8 bytes per page."""
 
     as_of: float  # Unix seconds.
+    loads: list[int]  # Of the replicas.
     heads: list[Head]
     books: Books  # Of the whole crawl.
     overdrawn: int  # See `Snapshot.overdrawn`.
@@ -210,6 +211,11 @@ class Snapshot:
         return cls(
             as_of, crawl, tuple(parts), table, books, starts, cash, spent, state, {} if guesses is None else guesses
         )
+
+    @property
+    def loads(self) -> list[int]:
+        """How often the replica of each shard had been loaded."""
+        return [part.loads for part in self.parts]
 
     @property
     def heads(self) -> list[Head]:
@@ -351,7 +357,7 @@ class Snapshot:
         """The sorted scores of all pages, for computing ranks."""
 
         def work_out() -> Ranking:
-            return Ranking(self.as_of, self.heads, self.books, self.overdrawn, np.sort(self.scores))
+            return Ranking(self.as_of, self.loads, self.heads, self.books, self.overdrawn, np.sort(self.scores))
 
         return self._keep("ranking", work_out)
 
@@ -387,7 +393,6 @@ class Snapshots:
         self._took_seconds = 0.0  # CPU time of the last snapshot.
         self._guesses: dict[int, int] = {}  # `Snapshot.guesses`, passed from one snapshot to the next.
         self._ranking: Ranking | None = None
-        self._ranked: list[int] = []  # Load counts of the replicas when the ranking was made.
         self._viewed: Snapshot | None = None  # The snapshot that window policies answer from.
         self._view_seconds = 0.0  # Expected time to compute a view of a new snapshot.
 
@@ -416,19 +421,16 @@ class Snapshots:
     def _ranking_beside(self, rows: Rows) -> Ranking:
         with self._lock:
             kept = self._ranking
-            if kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._loads() == self._ranked:
+            if kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._still_true(kept):
                 return kept
             shown = self._shown
             if shown is None or shown.heads != rows.heads or not self._still_true(shown):
                 shown = self._current(AGE_SECONDS_MAX)
-            self._ranked, self._ranking = self._loads(), shown.ranking
+            self._ranking = shown.ranking
             return self._ranking
 
     def _serves(self, ranking: Ranking) -> bool:
         return len(ranking.ascending) > PAGES_EXACT and time.time() - ranking.as_of < RANKING_SECONDS
-
-    def _loads(self) -> list[int]:
-        return [replica.loads for replica in self.crawl.replicas]
 
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of
@@ -448,9 +450,8 @@ class Snapshots:
         shown.kept["seconds"] = time.thread_time() - cost
         return shown
 
-    @staticmethod
-    def _still_true(shown: Snapshot) -> bool:
-        return all(part.loads == part.replica.loads for part in shown.parts)
+    def _still_true(self, shown: Snapshot | Ranking) -> bool:
+        return shown.loads == self.crawl.loads
 
     def picked(self) -> Snapshot:
         """Return the snapshot that window policies answer from; later calls return the same or a newer one.

@@ -92,7 +92,7 @@ class Crawl:
         # Recently read URLs, with the load counts of the replicas that they are valid for. Replaced as a whole.
         self._recent_urls: tuple[list[int], dict[Place, str]] = ([], {})
         # The shards' secret, with the load counts of the replicas that it is valid for. Replaced as a whole.
-        self._made = (self._loads, Fingerprints(self.shards[0].secret))
+        self._made = (self.loads, Fingerprints(self.shards[0].secret))
         self._turn, self._following = threading.Lock(), threading.Lock()
         self._asked = self._served = 0
         self.as_of = 0.0  # Unix seconds; the replicas are at least as recent.
@@ -163,20 +163,21 @@ class Crawl:
                     served = self._asked  # Serves all who wait now: they called before the next read.
                 now, monotonic = time.time(), time.monotonic()
                 catch_up(self.client, self._followers)
-                if self._made[0] != self._loads:
+                if self._made[0] != self.loads:
                     self._renew()
                 self._served, self.as_of, self._looked_at = served, now, monotonic
         return self.replicas
 
     def _renew(self) -> None:
         """Read the shards' metadata again after a replica was reloaded."""
-        loads = self._loads
+        loads = self.loads
         for shard in self.shards:
             shard.renew(create=False)
         self._made = (loads, Fingerprints(self.shards[0].secret))
 
     @property
-    def _loads(self) -> list[int]:
+    def loads(self) -> list[int]:
+        """How often each replica was loaded: while this stays the same, ids name the same pages."""
         return [replica.loads for replica in self.replicas]
 
     def steadily(self, ask: Callable[[], T]) -> T:
@@ -195,7 +196,7 @@ class Crawl:
         """
         loaded = False
         for _ in range(LOOKS_MAX):
-            loads = self._loads
+            loads = self.loads
             try:
                 answer = ask()
             except (
@@ -204,13 +205,13 @@ class Crawl:
                 KeyError,
                 StoreDamaged,
             ) as error:  # Possibly because ids now belong to other pages or to none.
-                if loads == self._loads:
+                if loads == self.loads:
                     if not isinstance(error, UrlMissing) or loaded:
                         raise
                     self._load_anew(error.shard, loads[error.shard])
                     loaded = True
                 continue
-            if loads == self._loads:
+            if loads == self.loads:
                 return answer
         raise StoreUnavailable("the store was recreated or its server restarted repeatedly: try again")
 
@@ -277,7 +278,7 @@ class Crawl:
 
     def _find(self, urls: Sequence[str]) -> list[Place | None]:
         loads, secret = self._made
-        if loads != self._loads:  # A reload renews `_made` under the lock; wait for it.
+        if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
             loads, secret = self._made
         fingerprints = secret.of(urls)
@@ -289,7 +290,7 @@ class Crawl:
                 ids = replica.find(fingerprints[at]).tolist()
             for i, page in zip(at.tolist(), ids, strict=True):
                 found[i] = (number, page) if page >= 0 else None
-        if loads != self._loads:
+        if loads != self.loads:
             raise Outdated
         return found
 
@@ -340,7 +341,7 @@ class Crawl:
 
         Recently read URLs are cached: the frontier reads the URL of a page once to judge it and once to lease it.
         """
-        loads = [replica.loads for replica in self.replicas]
+        loads = self.loads
         then, recent = self._recent_urls
         if loads != then or len(recent) > RECENT_URLS_MAX:
             recent = {}
@@ -379,7 +380,7 @@ class Crawl:
             StoreUnavailable: a replica was reloaded meanwhile, so the remaining pages may belong to another history.
         """
         replicas = self.follow()
-        for (number, replica), loads in zip(enumerate(replicas), self._loads, strict=True):
+        for (number, replica), loads in zip(enumerate(replicas), self.loads, strict=True):
             pages, head = len(replica), replica.head
             for first in range(0, pages, PAGES_AT_ONCE):
                 ids = range(first, min(first + PAGES_AT_ONCE, pages))
