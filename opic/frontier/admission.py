@@ -396,8 +396,8 @@ class Admission:
         if names != HostNames(self._crawl.replicas):
             raise Outdated
         with self._lock:
-            self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
-            if policy is self._policy and names is self._table:
+            if policy is self._policy and names is self._table:  # Otherwise everything starts over.
+                self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
                 self._weighed = weighed
                 self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
 

@@ -227,3 +227,18 @@ def test_hosts_that_become_known_while_groups_are_looked_up_have_theirs_the_next
         assert np.flatnonzero(groups >= 0).tolist() == [
             number * shards + shard_of("a.big.org", shards) for number in range(known)
         ]
+
+
+def test_hosts_that_were_weighed_by_former_rules_are_weighed_again_at_once(
+    crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread may finish after the rules changed: what it found, and when, counts for nothing."""
+    crawled.seed(*pages)
+    admission = crawled.admission
+    assert admission.counts(crawled.mirror.fresh())["large_hosts"] == 0
+    monkeypatch.setattr(admissions, "WEIGH_SECONDS_MIN", 3_600.0)
+    former, table = admission._policy, admission._table
+    crawled.put(traps={"host_pages": 3})
+    admission.look()
+    admission._take_weighed(former, table)
+    assert admission.counts(crawled.mirror.fresh())["large_hosts"] == len(HOSTS)
