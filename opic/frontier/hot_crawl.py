@@ -21,12 +21,12 @@ from opic.frontier.hot_shard import HotShard
 from opic.frontier.picking import Fit, Picked, Within, first_free, pick
 from opic.frontier.requests import FrontierTerms
 from opic.model.cash import Books, Flag
+from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
 from opic.replica.effect import Effect
 from opic.urls.canonical import registered_domain, shard_of
 
-PAGES_EXACT: Final = 100_000  # Up to this many pages, and up to
-HELD_EXACT: Final = 5_000  # this many leases, waits and delays, each answer reflects the store's exact current state.
+HELD_EXACT: Final = 5_000  # Up to PAGES_EXACT pages and this many leases, waits and delays, each choice is exact.
 DOMAINS_MAX: Final = 64  # Number of domains whose hosts and pages are cached.
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica or a refusal by rules (then twice as wide).
 JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one.
