@@ -70,6 +70,15 @@ def work_on(store: ShardWriter, log: Sequence[Record], until: int | None = None,
             assert refusals < TRIES_MAX
 
 
+def checkpointed(server: Server, store: ShardWriter) -> tuple[Path, int]:
+    """Write a whole checkpoint and trim the journal; return the append-only file, and its size before that."""
+    file = append_only_file(server)
+    size = file.stat().st_size
+    store.checkpointer.budget = 1
+    store.checkpoint()
+    return file, size
+
+
 def assert_all_same(store: ShardWriter, *readers: Crawl, count: int = len(LOG)) -> None:
     """Fail unless the worker's own state, readers that followed, and a cold load are one, and that of the ledger."""
     cold = loaded(store.shard)
@@ -252,10 +261,7 @@ def test_checkpoint_that_alone_is_lost_is_written_again_before_the_journal_is_tr
     shard = Shard.open(connect(servers.url))
     store = ShardWriter(shard, journal_bytes=1 << 20)
     store.apply(PARTITION, LOG[:600])
-    file = append_only_file(servers)
-    size = file.stat().st_size
-    store.checkpointer.budget = 1
-    store.checkpoint()
+    file, size = checkpointed(servers, store)
     assert shard.client.xlen(shard.keys.journal) == 1
     servers.kill()
     ends = [end for end in boundaries(file) if end >= size]
@@ -274,10 +280,7 @@ def test_reader_whose_urls_were_in_a_lost_checkpoint_has_them_from_the_journal(s
     shard = Shard.open(connect(servers.url))
     store = ShardWriter(shard, journal_bytes=1 << 20)
     store.apply(PARTITION, LOG[:600])
-    file = append_only_file(servers)
-    size = file.stat().st_size
-    store.checkpointer.budget = 1
-    store.checkpoint()
+    file, size = checkpointed(servers, store)
     readers = [Crawl([Shard.open(connect(servers.url))]) for _ in range(2)]
     for reader in readers:
         reader.follow()
@@ -303,10 +306,7 @@ def test_worker_under_whose_look_at_urls_a_checkpoint_is_lost_goes_on(
     classes = encode_classes(check_classes([{"name": "a", "weight": 2.0, "hosts": ["peps.python.org"]}]))
     log = [*LOG[:600], Record(600, NOW_US, classes, "classes"), Record(601, NOW_US, encode_ids((0, 100)), "classify")]
     work_on(store, log[:601])
-    file = append_only_file(servers)
-    size = file.stat().st_size
-    store.checkpointer.budget = 1
-    store.checkpoint()
+    file, size = checkpointed(servers, store)
     lost: list[int] = []
 
     def losing(*asked: Any) -> dict[int, str]:
