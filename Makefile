@@ -54,9 +54,6 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/sm
 client: setup ## write opic/client/sync.py anew from aio.py
 	$(BIN)/python tests/sync_client.py
 
-client: setup ## write opic/client/sync.py anew from aio.py
-	$(BIN)/python tests/sync_client.py
-
 picture: setup ## draw the console's pictures in docs/ anew (wants Chromium)
 	$(BIN)/python tests/browser/picture.py
 
