@@ -45,7 +45,7 @@ from workloads import LINKS, Crawl
 KINDS = {"warm": 0.0, "tenth": 0.1, "seven": 0.7}  # Share of links that are new.
 POOL_EVENTS_MAX = 20_000  # Distinct events of a warm-up or a feeder; they come again after that.
 FLOAT_ERROR_MAX = 1e-6
-FULL_SPEED_LEAD = 4.0  # Times the events that were taken in a trial: so many wait before a stretch at full speed.
+FULL_SPEED_LEAD = 4.0  # Events queued before a stretch at full speed, as a multiple of what a trial run processed.
 PACED_EVENTS_PER_S = 2_000
 FOLLOWERS = 2
 GETS_PER_S = 500

@@ -334,8 +334,8 @@ def next_pages(
 ) -> None:
     """Print the next pages to crawl, and lease them.
 
-    This takes leases as a crawler does: the pages printed are offered to nobody else until an event for the page
-    arrives or the lease expires, and their hosts rest for OPIC_HOST_DELAY_SECONDS.
+    This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
+    arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
     settings = chosen.settings()
     check_n(n, settings)
