@@ -88,7 +88,9 @@ def test_offset_is_durable_once_the_replica_has_it(pair: tuple[Server, Server]) 
 @pytest.mark.slow
 def test_event_is_accepted_once_the_replica_has_it(pair: tuple[Server, Server]) -> None:
     primary, replica = pair
-    backend = Backend(Settings.load(store=primary.url, shards=1, wait_replicas=1, wait_seconds=WAIT_SECONDS), primary.url)
+    backend = Backend(
+        Settings.load(store=primary.url, shards=1, wait_replicas=1, wait_seconds=WAIT_SECONDS), primary.url
+    )
     try:
         backend.accept([record.value for record in LOG])
         assert replica.client().get(backend.shard.keys.end) == b"%d" % len(LOG)
