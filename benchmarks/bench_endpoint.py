@@ -140,7 +140,7 @@ def by_wrk(one: Running, url: str, some: Sequence[Request], seconds: float) -> d
     CPU time of the endpoint a request depends least on who else is at work on the machine.
     """
     with Stretch(one) as beside:
-        # Crawlers that poll keep the mirror at work; one that comes after a while reads what became known meanwhile.
+        # Crawlers that poll keep the snapshots current; one that comes after a while reads what became known meanwhile.
         wrk(url, some, 1, one.server.data)
         row = wrk(url, some, seconds, one.server.data)
     endpoint_ms = 1000 * beside.cpu_share["endpoint 1"] / max(row["requests_per_s"], 1 / seconds)

@@ -211,7 +211,7 @@ def main() -> int:
         ingest = Ingest(Path(directory), crawl)
         client = Client(url, crawl, ingest)
         ingest.fill(client.urls)
-        client.run(1.0)  # The first answers load the mirror.
+        client.run(1.0)  # The first answers load the replicas.
         client.summary()
         client.run(args.seconds)
         idle = client.summary()

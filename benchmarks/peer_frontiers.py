@@ -160,7 +160,7 @@ def beside_peers(world: World, directory: Path, calls: int) -> dict[str, Any]:
                 one.backend.crawl.client.config_set("appendfsync", "no" if name.endswith(NOT_SYNCED) else "always")
                 some, urls = ask(calls // ROUNDS)
                 # What ours leased, its other rows are not given: only the first to ask has the greedy order whole.
-                times[name] += some[1:] if turn == 0 else some  # The first answer loads the mirror.
+                times[name] += some[1:] if turn == 0 else some  # The first answer loads the replicas.
                 given[name] += urls
         cash = dict(pages)
         for name in ("frontera", "scrapy-redis", "opic, no host delay"):

@@ -1,10 +1,10 @@
-"""A mirror that stands still, as if it had looked a moment ago on a large busy store."""
+"""Snapshots that stand still, as if the last one had been made a moment ago on a large busy store."""
 
 from opic.query.snapshots import Snapshots
 
 
 def stand_still(mirror: Snapshots) -> None:
-    """Let a mirror show its last state from now on."""
+    """Show the present snapshot from now on."""
     shown = mirror.fresh()
     mirror._current = lambda _: shown  # type: ignore[method-assign]
 

@@ -259,7 +259,7 @@ class Calls:
         return await _in_thread(lambda: self._history(asked))
 
     def _history(self, asked: models.PageHistory) -> Mapping[str, object]:
-        now = time.time()  # Read from the store, not from the mirror.
+        now = time.time()  # The history is read from the store, not from a snapshot.
         found = self._service.backend.query.history(asked.url)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
@@ -364,7 +364,7 @@ class Calls:
         return await _in_thread(lambda: do(read_asked(body, model)))
 
     def _as_of(self, policy: str | None) -> float:
-        """Return a time: the mirror's answers by this policy from now on show a state that is no older."""
+        """Return a time: answers from snapshots by this policy from now on show a state that is no older."""
         return self._service.backend.query.as_of(policy)
 
     def _check_n(self, n: int) -> None:

@@ -29,7 +29,7 @@ class Census:
 
 
 def count(backend: Backend) -> Census:
-    """Count the pages in the mirror. Costs about 50 ms of CPU time per million pages, plus refreshing the mirror.
+    """Count the pages in a current snapshot. Costs about 50 ms of CPU time per million pages, plus the snapshot.
 
     Only the first HELD_MAX leases and waits are counted as such; the other such pages count as their previous kind.
 

@@ -40,7 +40,7 @@ STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prom
 KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
-CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, which refresh the mirror.
+CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which needs a current snapshot.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
@@ -93,7 +93,7 @@ class Metrics:
 
 
 class _Collector(Collector):
-    """A Prometheus collector for the metrics of the store, Kafka, the mirror and the books."""
+    """A Prometheus collector for the metrics of the store, Kafka, the snapshots and the books."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend

@@ -30,7 +30,6 @@ from opic.ingest.event_log import EventLog, KeyedCall, Log, Positions
 from opic.ingest.msgpack_values import cut_stream, is_map
 from opic.ingest.worker import LogSource, work
 from opic.model.events import CrawlEvent, EventLimits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
-from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.settings import Settings
 from opic.store import Shard

@@ -15,7 +15,7 @@ def explain(
 ) -> dict[str, object] | None:
     """Explain why a page has its score.
 
-    The page's own values are current. Its rank and the values of a window policy are as of the mirror's snapshot; the
+    The page's own values are current. Its rank and the values of a window policy are as of a snapshot; the
     numbers in the formula are then those of the snapshot.
 
     Args:

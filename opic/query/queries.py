@@ -66,7 +66,7 @@ class Query:
         policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
     ) -> None:
-        """Answer from an open crawl and its mirror; `policy` and `window_rounds` are the defaults of requests.
+        """Answer from an open crawl and its snapshots; `policy` and `window_rounds` are the defaults of requests.
 
         If `policy` is None, it depends on the store's payout: static under grants, interpolation otherwise.
 
@@ -401,7 +401,7 @@ class Query:
         """Return the bound on the static estimate's error, from the shards' books, or None if it says nothing.
 
         It is None under the continuous payout. It is also None once a weight was cut, on a store that changes faster
-        than the mirror: what pages owe is not in any total, and the mirror's sum of it is then of another instant.
+        than its snapshots: what pages owe is not in any total, and a snapshot's sum of it is then of another instant.
         """
         rules, debt = self.crawl.rules, 0
         if rules.continuous:

@@ -1,4 +1,4 @@
-"""Snapshots of all pages of a crawl (the mirror), for queries over all pages: top, ranks, hosts, window policies.
+"""Snapshots of all pages of a crawl, for queries over all pages: top, ranks, hosts, window policies.
 
 The replicas change in place as they follow their journals. Queries over all pages therefore use a snapshot, an
 immutable copy of the columns, which also caches the results computed from it. On a small or idle store a snapshot is

@@ -15,7 +15,7 @@ import httpx
 import pytest
 from chromium import running_browser
 from conftest import want_server
-from playwright.sync_api import Browser, Page, Response, expect
+from playwright.sync_api import Browser, ConsoleMessage, Page, Response, expect
 from processes import POLL_SECONDS, Service, running
 from repository import ROOT
 
@@ -104,13 +104,17 @@ class Watched:
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.bad: list[tuple[int, str]] = []
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("console", self._complain)
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("dialog", lambda dialog: self.complaints.append(f"a dialog: {dialog.message}"))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.on("response", self._note)
         self.page.add_init_script("window.hits = 0; window.hit = () => { window.hits++; }")
         self.page.goto(url)
+
+    def _complain(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(f"{message.text} [{message.location.get('url', '')}]")
 
     def _note(self, response: Response) -> None:
         if response.status >= 400:

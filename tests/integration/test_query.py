@@ -47,7 +47,7 @@ def open_query(server: Server, *records: Record, rules: CrawlRules | None = None
 
 
 def asking(store: ShardWriter) -> Query:
-    """What one may ask of a store, as if in another process: its mirror is its own."""
+    """What one may ask of a store, as if in another process: its snapshots are its own."""
     crawl = Crawl([store.shard])
     return Query(crawl, Snapshots(crawl))
 
@@ -532,7 +532,7 @@ def test_clock_past_a_double_is_answered_to_the_grain(valkey: Server) -> None:
     assert asking(store).top(1)[0]["importance"] == a["importance"]
 
 
-# The mirror.
+# Snapshots.
 
 
 def test_nothing_is_worked_out_again_while_nothing_moves(valkey: Server) -> None:

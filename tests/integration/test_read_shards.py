@@ -61,7 +61,7 @@ class Crawled:
         return Query(self.crawl, self.mirror())
 
     def frontier(self, politeness: PolitenessSettings = AT_ONCE) -> Frontier:
-        """One more endpoint on the same store, as if in another process: its connection and mirror are its own."""
+        """One more endpoint on the same store, as if in another process: its connection and snapshots are its own."""
         crawl = Crawl.open(self.server.client(), "many", create=False)
         return Frontier(crawl, politeness)
 
@@ -304,7 +304,7 @@ def test_one_crawl_in_four_shards_is_estimated_as_in_one(valkey: Server) -> None
     assert max(distance for distance, *_ in seen) < 0.07
 
 
-# The mirror.
+# Snapshots.
 
 
 def test_shard_that_moved_is_shown_as_of_now_beside_those_that_stood_still(crawled: Crawled) -> None:

@@ -142,7 +142,7 @@ def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
 
 
 def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(valkey: Server) -> None:
-    """All pages are alike, so the order is that of first sight; one mirror has seen a shard's pages before others'."""
+    """All pages are alike, so the order is that of first sight; one endpoint has seen a shard's pages before others'."""
     writer, early = opened(valkey, seeds(0, *PAGES[:4]), shards=4)
     early.hosts(10)
     writer.apply(PARTITION, [seeds(1, *PAGES)])
