@@ -81,7 +81,7 @@ def requests(world: World) -> dict[str, list[Request]]:
 
 
 async def ask_once(url: str, asked: dict[str, list[Request]]) -> dict[str, Any]:
-    """Ask one request of each kind, and see that the answers can be right; they load the mirror, too."""
+    """Ask one request of each kind, and see that the answers can be right; they load the replicas, too."""
     line, answers = Line(url), {}
     for kind, some in asked.items():
         answers[kind] = json.loads(await line.ask(some[0]))

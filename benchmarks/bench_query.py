@@ -193,7 +193,7 @@ def measure(shard: Shard, pages: int) -> dict[str, dict[str, float]]:
     timer.once("top by a window, warm", lambda: query.top(TOP, policy="fixed", window=0.05), REPEATS)
     for policy in ("interpolation", "variable", "improved"):
         windowed = timer.once(f"top by {policy}, first", lambda p=policy: query.top(TOP, policy=p, window=0.05))
-        estimates = query.mirror.fresh().view(policy, Window(0.05)).estimates
+        estimates = query.snapshots.fresh().view(policy, Window(0.05)).estimates
         assert abs(estimates.sum() - 1) < 1e-9
         assert [p["importance"] for p in windowed] == np.sort(estimates)[::-1][:TOP].tolist()
     url = first[-1]["url"]

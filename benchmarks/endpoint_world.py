@@ -326,7 +326,7 @@ class Stretch:
 
 def greedy_pages(backend: Backend) -> Sequence[tuple[str, int]]:
     """Return all pages with cash that may be offered, most first, as a snapshot has them."""
-    snapshot = backend.mirror.fresh()
+    snapshot = backend.snapshots.fresh()
     cash = np.abs(np.where((snapshot.state & Flag.OPEN) != 0, snapshot.cash, np.maximum(snapshot.cash, 0)))
     fit = np.flatnonzero(((snapshot.state & (Flag.KNOWN | Flag.GONE | Flag.EXCLUDED)) == Flag.KNOWN) & (cash > 0))
     order = fit[np.argsort(-cash[fit], kind="stable")]

@@ -3,12 +3,12 @@
 from opic.query.snapshots import Snapshots
 
 
-def stand_still(mirror: Snapshots) -> None:
+def stand_still(snapshots: Snapshots) -> None:
     """Show the present snapshot from now on."""
-    shown = mirror.fresh()
-    mirror._current = lambda _: shown  # type: ignore[method-assign]
+    shown = snapshots.fresh()
+    snapshots._current = lambda _: shown  # type: ignore[method-assign]
 
 
-def go_on(mirror: Snapshots) -> None:
+def go_on(snapshots: Snapshots) -> None:
     """Let it look again."""
-    del mirror._current  # type: ignore[method-assign]
+    del snapshots._current  # type: ignore[method-assign]

@@ -1,4 +1,4 @@
-"""Count the pages of the frontier by class and state, from the mirror, for /metrics."""
+"""Count the pages of the frontier by class and state, from a snapshot, for /metrics."""
 
 import time
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ def count(backend: Backend) -> Census:
 
 
 def _counted(backend: Backend) -> Census:
-    snapshot = backend.mirror.fresh()
+    snapshot = backend.snapshots.fresh()
     age, kinds = max(time.time() - snapshot.as_of, 0.0), _kinds(snapshot)
     for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):
         at = positions[positions < len(kinds)]

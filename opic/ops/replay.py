@@ -72,7 +72,6 @@ class Target(Protocol):
     settings: Settings
     crawl: Crawl
     shard: Shard  # Beside which the log is.
-    mirror: Snapshots
 
     @property
     def log(self) -> Log:

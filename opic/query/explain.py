@@ -90,7 +90,7 @@ def _explained(
     if gone:
         return {**found, "estimate": None}
     if entry["policy"] == "static":
-        overdrawn = query.mirror.fresh().overdrawn if books.cuts else 0
+        overdrawn = query.snapshots.fresh().overdrawn if books.cuts else 0
         of = books.static_total(query.crawl.rules.minted, overdrawn)
         value = max(spent + cash, 0)
         estimate = {"rule": "static", "formula": "H + C", "numbers": {"H": spent, "C": cash}, "value": value, "of": of}
@@ -101,7 +101,7 @@ def _explained(
 def _of_window(query: Query, entry: dict[str, Any], place: Place) -> dict[str, object] | None:
     policy, span = query.policy_of(entry["policy"], entry["window"])
     assert span is not None
-    snapshot, view = query.mirror.view(policy, span)
+    snapshot, view = query.snapshots.view(policy, span)
     at = int(snapshot.starts[place[0]]) + place[1]
     if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
         return None  # The page is newer than the snapshot; for now its estimate is the static one.

@@ -44,7 +44,7 @@ def inflow(query: Query, domain: str, after: str | None = None, n: int = 1_000) 
 
 
 def _page_of_inflow(query: Query, name: str, after: str | None, n: int) -> dict[str, object]:
-    snapshot = query.mirror.fresh()
+    snapshot = query.snapshots.fresh()
     inside, live = _inside(snapshot, name), snapshot.scores >= 0
     at = np.flatnonzero(inside & live)
     first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))

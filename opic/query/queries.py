@@ -61,7 +61,7 @@ class Query:
     def __init__(
         self,
         crawl: Crawl,
-        mirror: Snapshots,
+        snapshots: Snapshots,
         url_bytes_max: int = URL_BYTES_MAX,
         policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
@@ -73,7 +73,7 @@ class Query:
         Raises:
             SettingsError: the store keeps too few measures for the policy.
         """
-        self.crawl, self.mirror, self.url_bytes_max = crawl, mirror, url_bytes_max
+        self.crawl, self.snapshots, self.url_bytes_max = crawl, snapshots, url_bytes_max
         self.policy = policy or ("interpolation" if crawl.rules.continuous else "static")
         self.window_rounds = window_rounds
         try:
@@ -84,7 +84,7 @@ class Query:
     def as_of(self, policy: str | None = None) -> float:
         """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
         static = (self.policy if policy is None else policy) == "static"
-        return (self.mirror.fresh() if static else self.mirror.picked()).as_of
+        return (self.snapshots.fresh() if static else self.snapshots.picked()).as_of
 
     def never_seen(self, url: str) -> str:
         """Return the message for a page that is not known."""
@@ -96,8 +96,8 @@ class Query:
         """Estimate the importance of pages.
 
         Static policy: (H + C) / sum of H + C over live pages, computed in integers and rounded once, from the current
-        state; the rank is from the mirror, up to a second older on a large busy store. Window policies: as defined in
-        `opic.model.windows`, from the mirror's snapshot, since each page's share depends on all pages' measures. Cash
+        state; the rank is from a snapshot, up to a second older on a large busy store. Window policies: as defined in
+        `opic.model.windows`, from a snapshot, since each page's share depends on all pages' measures. Cash
         and reads are current under every policy.
 
         Args:
@@ -148,7 +148,7 @@ class Query:
             own, then, ranked = {url: entries[url] for url in ask.urls if url in entries}, as_of, rank_as_of
             if ask.span is not None:
                 own = {url: {**entry, "policy": ask.policy, "window": ask.span.shown()} for url, entry in own.items()}
-                snapshot, view = self.mirror.view(ask.policy, ask.span)
+                snapshot, view = self.snapshots.view(ask.policy, ask.span)
                 then, ranked = min(then, snapshot.as_of), None
                 if own:
                     self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
@@ -162,7 +162,7 @@ class Query:
             The entries of the known pages under the static policy; their places; a time that none of this is older
             than; and the time of the ranks, if that is another one.
         """
-        looked_up, rows, ranking = self.mirror.beside(lambda: self.crawl.look(urls))
+        looked_up, rows, ranking = self.snapshots.beside(lambda: self.crawl.look(urls))
         places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
         as_of, rank_as_of = rows.as_of, None if ranking.heads == rows.heads else ranking.as_of
         if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
@@ -321,7 +321,7 @@ class Query:
 
     def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
         """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
-        return (self.mirror.fresh(), None) if span is None else self.mirror.view(policy, span)
+        return (self.snapshots.fresh(), None) if span is None else self.snapshots.view(policy, span)
 
     def hosts(
         self, n: int = 100, policy: str | None = None, window: float | str | None = None
@@ -408,7 +408,7 @@ class Query:
             return None
         books = Books.merged(parts, rules)
         if books.cuts:
-            snapshot = self.mirror.fresh()
+            snapshot = self.snapshots.fresh()
             if [part.books for part in snapshot.parts] != list(parts):
                 return None
             debt = snapshot.debt

@@ -76,8 +76,8 @@ class Backend:
         self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
         self._rough_lag = (float("-inf"), 0)
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
-        self.mirror = Snapshots(self.crawl)
-        self.query = Query(self.crawl, self.mirror, settings.max_url_bytes, settings.policy, settings.window_rounds)
+        self.snapshots = Snapshots(self.crawl)
+        self.query = Query(self.crawl, self.snapshots, settings.max_url_bytes, settings.policy, settings.window_rounds)
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(

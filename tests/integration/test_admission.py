@@ -29,7 +29,7 @@ class Crawled:
 
     def __init__(self, server: Server, shards: int, name: str = "admission") -> None:
         self.crawl = Crawl.open(server.client(), name, shards=shards)
-        self.mirror, self.admission = Snapshots(self.crawl), Admission(self.crawl)
+        self.snapshots, self.admission = Snapshots(self.crawl), Admission(self.crawl)
         self._writer, self._offset = Writer(self.crawl), count()
 
     def apply(self, value: bytes, kind: str) -> None:
@@ -41,7 +41,7 @@ class Crawled:
 
     def seed(self, *urls: str) -> Snapshot:
         self.apply(encode_seeds(list(urls)), "seeds")
-        snapshot = self.mirror.fresh()
+        snapshot = self.snapshots.fresh()
         assert len(snapshot.host) == len(snapshot)  # From now on the table knows them.
         return snapshot
 
@@ -53,7 +53,7 @@ class Crawled:
 
     def held(self) -> set[str]:
         """Return the URLs that are held back."""
-        snapshot = self.mirror.fresh()
+        snapshot = self.snapshots.fresh()
         shut = is_shut(self.admission.verdicts(snapshot))
         assert shut.shape == (len(snapshot),)
         return set(self.crawl.urls_of(snapshot.places(shut.nonzero()[0])).values())
@@ -95,7 +95,7 @@ def test_rules_decide_before_shapes_and_hold_at_once(crawled: Crawled, pages: li
     crawled.put(rules=[{"effect": "allow", "domain": "h0.example"}, {"effect": "deny", "path": "/a$", "note": "no"}])
     expected = {url for url in pages if "h0." not in url and not url.endswith("a/a/a")} | ending(pages[4:], "a/a")
     assert crawled.held() == expected
-    shut = is_shut(other.verdicts(snapshot := crawled.mirror.fresh()))
+    shut = is_shut(other.verdicts(snapshot := crawled.snapshots.fresh()))
     assert int(shut.sum()) == len(expected)
     assert crawled.admission.why("http://h1.example/a") == [{"rule": "rule 1: no", "effect": "deny"}]
     assert crawled.admission.why("http://h0.example/a/a/a/a") == [{"rule": "rule 0", "effect": "allow"}]
@@ -185,7 +185,7 @@ def test_a_site_that_nobody_pays_for_has_outgrown_the_others(crawled: Crawled, m
     for urls in (traps, good):
         for at, url in enumerate(urls):
             crawled.read(url, [*urls[: at + 2]])
-    snapshot = crawled.mirror.fresh()
+    snapshot = crawled.snapshots.fresh()
     assert len(snapshot.host) == len(snapshot)
     trap, new, honest = (snapshot.table.number(f"{name}.example") or 0 for name in ("t3.trap", "t7.trap", "w3.good"))
     tenth = [True] * 10 + [False] * 10
@@ -235,10 +235,10 @@ def test_hosts_that_were_weighed_by_former_rules_are_weighed_again_at_once(
     """A thread may finish after the rules changed: what it found, and when, counts for nothing."""
     crawled.seed(*pages)
     admission = crawled.admission
-    assert admission.counts(crawled.mirror.fresh())["large_hosts"] == 0
+    assert admission.counts(crawled.snapshots.fresh())["large_hosts"] == 0
     monkeypatch.setattr(admissions, "WEIGH_SECONDS_MIN", 3_600.0)
     former, table = admission._policy, admission._table
     crawled.put(traps={"host_pages": 3})
     admission.look()
     admission._take_weighed(former, table)
-    assert admission.counts(crawled.mirror.fresh())["large_hosts"] == len(HOSTS)
+    assert admission.counts(crawled.snapshots.fresh())["large_hosts"] == len(HOSTS)

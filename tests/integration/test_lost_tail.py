@@ -141,7 +141,7 @@ def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -
     crawl = Crawl.open(valkey.client())
     query = Query(crawl, Snapshots(crawl))
     Writer(crawl).apply(PARTITION, [record(0, "http://first.org/", ["http://second.org/"])])
-    assert len(query.mirror.fresh().host) == 2  # Reads the URLs.
+    assert len(query.snapshots.fresh().host) == 2  # Reads the URLs.
     valkey.client().flushall()
     Writer(crawl).apply(PARTITION, [record(0, "http://second.org/", ["http://first.org/"])])
     found = query.importance(["http://first.org/", "http://second.org/", "http://third.org/"])
@@ -159,9 +159,9 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
     """A crawl that is made anew has another secret: with the old one each page would get a second id."""
     given = {"shards": shards}
     crawl = Crawl.open(valkey.client(), "anew", given)
-    mirror, writer = Snapshots(crawl), Writer(crawl)
+    snapshots, writer = Snapshots(crawl), Writer(crawl)
     writer.apply(PARTITION, LOG[:300])
-    assert len(mirror.fresh().scores) > 30
+    assert len(snapshots.fresh().scores) > 30
     if how == "flush":
         valkey.client().flushall()
     else:
@@ -179,7 +179,7 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
     assert len(urls) == len(set(urls))
     assert all(place is not None for place in again.ids_of(urls))
     assert crawl.ids_of(urls) == again.ids_of(urls)
-    assert mirror.fresh().books == again.totals()
+    assert snapshots.fresh().books == again.totals()
     if shards == 1:
         assert_same(again.shards[0], ledger_of(500))
 
@@ -188,11 +188,11 @@ def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
     """Between two looks of a reader that goes on by itself."""
     crawl = Crawl.open(valkey.client(), "looked-at")
     Writer(crawl).apply(PARTITION, LOG[:10])
-    mirror = Snapshots(crawl)
-    assert mirror.fresh().books.reads == 10
+    snapshots = Snapshots(crawl)
+    assert snapshots.fresh().books.reads == 10
     valkey.client().flushall()
     with pytest.raises(StoreUnavailable, match="not there any more"):
-        mirror.fresh()
+        snapshots.fresh()
     assert not valkey.client().keys("*"), "a look made the crawl anew"
 
 

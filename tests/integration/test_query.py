@@ -171,7 +171,7 @@ def test_url_may_be_as_long_as_its_setting_says(valkey: Server) -> None:
     store, query = open_query(valkey)
     with pytest.raises(BadUrl, match="OPIC_MAX_URL_BYTES 2,048"):
         query.importance([long])
-    assert Query(Crawl([store.shard]), query.mirror, url_bytes_max=4_096).importance([long]) == [None]
+    assert Query(Crawl([store.shard]), query.snapshots, url_bytes_max=4_096).importance([long]) == [None]
 
 
 def test_gone_page_has_no_importance_and_no_rank(valkey: Server) -> None:
@@ -297,7 +297,7 @@ def test_window_policy_comes_without_an_error_bound_and_with_its_window(valkey: 
 
 def test_policy_and_window_of_the_settings_are_for_who_names_none(valkey: Server) -> None:
     _, plain = open_query(valkey, *pep_history()[:3_000])
-    query = Query(plain.crawl, plain.mirror, policy="fixed", window_rounds=0.5)
+    query = Query(plain.crawl, plain.snapshots, policy="fixed", window_rounds=0.5)
     assert query.top(9) == plain.top(9, policy="fixed", window=0.5)
     assert query.top(9, window=0.1) == plain.top(9, policy="fixed", window=0.1)
     assert query.top(9, policy="static") == plain.top(9)
@@ -313,7 +313,7 @@ def test_policy_whose_measures_are_not_kept_names_the_setting(valkey: Server) ->
             with pytest.raises(BadInput, match=f"policy={policy} wants . measures.*OPIC_HISTORY_MEASURES=1"):
                 ask(policy)
         with pytest.raises(SettingsError, match=r"OPIC_POLICY: .*OPIC_HISTORY_MEASURES=1"):
-            Query(Crawl([store.shard]), query.mirror, policy=policy)
+            Query(Crawl([store.shard]), query.snapshots, policy=policy)
     (answer,) = query.importance([A], "interpolation")
     assert answer is not None
 
@@ -348,7 +348,7 @@ def test_windows_of_each_step_are_those_of_whoever_comes_to_its_end(servers: Ser
             clocks.append(ledger.books.clock)
             ledger.apply(PARTITION, [event])
         of_no_cash += sum(a == b for a, b in pairwise([*clocks, ledger.books.clock]))
-        past = query.mirror.fresh()._past()
+        past = query.snapshots.fresh()._past()
         assert list(zip(past.clock.tolist(), past.spent.tolist(), strict=True)) == measures_of(ledger)
         assert query.top(50, policy="fixed") == asking(store).top(50, policy="fixed")
     assert of_no_cash > 0
@@ -357,14 +357,14 @@ def test_windows_of_each_step_are_those_of_whoever_comes_to_its_end(servers: Ser
 def test_read_of_no_cash_is_a_measure_that_windows_see(servers: Server) -> None:
     store, query = open_query(servers, record(0, A, [B]), record(1, B), rules=CrawlRules(regrant_ppm=0))
     query.top(1, policy="variable")
-    before = query.mirror.fresh()
+    before = query.snapshots.fresh()
     ledger = Ledger(CrawlRules(regrant_ppm=0))
     ledger.apply(PARTITION, [record(0, A, [B]), record(1, B)])
     for offset in range(2, 9):
         event = record(offset, A, [B])
         store.apply(PARTITION, [event])
         ledger.apply(PARTITION, [event])
-        after = query.mirror.fresh()
+        after = query.snapshots.fresh()
         assert after.spent.tolist() == before.spent.tolist()
         past = after._past()
         assert list(zip(past.clock.tolist(), past.spent.tolist(), strict=True)) == measures_of(ledger)
@@ -374,12 +374,12 @@ def test_read_of_no_cash_is_a_measure_that_windows_see(servers: Server) -> None:
 def test_measures_are_gathered_once_a_state(valkey: Server) -> None:
     _, query = open_query(valkey, *pep_history()[:500])
     query.top(10, policy="fixed", window=1.0)
-    past = query.mirror.fresh().kept["past"]
+    past = query.snapshots.fresh().kept["past"]
     for policy in WINDOWED:
         for rounds in (1.0, 2.0):
             query.top(10, policy=policy, window=rounds)
-    assert query.mirror.fresh().kept["past"] is past
-    assert len(query.mirror.fresh().kept["views"]) <= VIEWS_KEPT_MAX
+    assert query.snapshots.fresh().kept["past"] is past
+    assert len(query.snapshots.fresh().kept["views"]) <= VIEWS_KEPT_MAX
 
 
 @pytest.mark.parametrize("looked_before", [False, True])
@@ -390,7 +390,7 @@ def test_measures_that_come_after_the_columns_were_read_are_left_out(valkey: Ser
     if looked_before:
         query.top(1, policy="fixed")
     store.apply(PARTITION, log[600:1_000])
-    snapshot = query.mirror.fresh()
+    snapshot = query.snapshots.fresh()
     store.apply(PARTITION, log[1_000:])
     query.crawl.follow()
     past = snapshot._past()
@@ -539,12 +539,12 @@ def test_nothing_is_worked_out_again_while_nothing_moves(valkey: Server) -> None
     store, query = open_query(valkey, record(0, A, [B]))
     query.top(10)
     started = time.time()
-    first = query.mirror.fresh()
-    second = query.mirror.fresh()
+    first = query.snapshots.fresh()
+    second = query.snapshots.fresh()
     assert started <= first.as_of <= second.as_of <= time.time()
     assert second.scores is first.scores
     store.apply(PARTITION, [record(1, B, [A])])
-    assert query.mirror.fresh().books.version == first.books.version + 1
+    assert query.snapshots.fresh().books.version == first.books.version + 1
 
 
 @pytest.fixture
@@ -556,8 +556,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("large")
 def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
-    mirror = query.mirror
-    shown = mirror.fresh()
+    snapshots = query.snapshots
+    shown = snapshots.fresh()
     offset, kept, deadline = 0, 0, time.monotonic() + 20
     versions: set[int] = set()
     ranks_of_then = 0
@@ -567,7 +567,7 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
         offset += 1
         store.apply(PARTITION, [record(offset, A, [B])])
         asked = time.time()
-        shown = mirror.fresh()
+        shown = snapshots.fresh()
         assert asked - shown.as_of <= AGE_SECONDS_MAX + 0.05
         kept += shown.books.version < store.shard.books().version
         versions.add(shown.books.version)
@@ -586,15 +586,15 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
 @pytest.mark.usefixtures("large")
 def test_large_store_that_came_to_rest_is_shown_as_it_is_and_says_so(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))
-    mirror = query.mirror
-    mirror.fresh()
+    snapshots = query.snapshots
+    snapshots.fresh()
     store.apply(PARTITION, [record(1, B, [A])])
     last, deadline = store.shard.books().version, time.monotonic() + 20
-    while (shown := mirror.fresh()).books.version != last:
+    while (shown := snapshots.fresh()).books.version != last:
         assert time.monotonic() < deadline
         assert time.time() - shown.as_of <= AGE_SECONDS_MAX + 0.05
     asked = time.time()
-    shown = mirror.fresh()
+    shown = snapshots.fresh()
     assert (shown.books.version, shown.as_of >= asked) == (last, True)
 
 
@@ -604,7 +604,7 @@ def test_who_wants_no_age_gets_none_on_a_large_busy_store(valkey: Server) -> Non
     for offset in range(5):
         store.apply(PARTITION, [record(offset, A, [B])])
         asked = time.time()
-        shown = query.mirror.fresh(0.0)
+        shown = query.snapshots.fresh(0.0)
         assert (shown.books.version, shown.as_of >= asked) == (store.shard.books().version, True)
 
 
@@ -825,30 +825,30 @@ def test_window_policies_on_a_large_busy_store_are_at_most_a_second_old_and_say_
 ) -> None:
     monkeypatch.setattr("opic.query.snapshots.PAGES_EXACT", 0)
     store, query = open_query(valkey, record(0, A, [B]))
-    mirror, offset, kept, deadline = query.mirror, 0, 0, time.monotonic() + 20
+    snapshots, offset, kept, deadline = query.snapshots, 0, 0, time.monotonic() + 20
     versions: set[int] = set()
     while len(versions) < 4:
         assert time.monotonic() < deadline
-        mirror._view_seconds = 0.4  # As if it took that long to work out a view.
+        snapshots._view_seconds = 0.4  # As if it took that long to work out a view.
         offset += 1
         store.apply(PARTITION, [record(offset, A, [B])])
         asked, as_of = time.time(), query.as_of("fixed")
-        shown, _ = mirror.view("fixed", Window(1.0))
+        shown, _ = snapshots.view("fixed", Window(1.0))
         assert asked - shown.as_of <= AGE_SECONDS_MAX - 0.4 + 0.05
         assert as_of <= shown.as_of
         kept += shown.books.version < store.shard.books().version
         versions.add(shown.books.version)
     assert kept > 0
     # When it would be too old by the time it is worked out, the state of now is asked for.
-    mirror._view_seconds = 1.0
-    shown, _ = mirror.view("fixed", Window(1.0))
+    snapshots._view_seconds = 1.0
+    shown, _ = snapshots.view("fixed", Window(1.0))
     assert shown.books.version == store.shard.books().version
     assert query.as_of("fixed") >= time.time() - 0.5
 
 
 def test_snapshot_can_not_be_changed(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
-    snapshot = query.mirror.fresh()
+    snapshot = query.snapshots.fresh()
     for column in (snapshot.parts[0].cash, snapshot.spent, snapshot.state, snapshot.cash, snapshot.host):
         with pytest.raises(ValueError, match="read-only"):
             column[0] = 1
@@ -866,7 +866,7 @@ def test_readers_see_states_of_one_instant_while_a_worker_steps(valkey: Server) 
 
     def look() -> None:
         while not done.is_set():
-            snapshot = query.mirror.fresh()
+            snapshot = query.snapshots.fresh()
             total = snapshot.books.importance_total(1 << 62)
             if int(snapshot.scores[snapshot.scores >= 0].sum()) != total:
                 wrong.append(f"version {snapshot.books.version}")
@@ -899,7 +899,7 @@ def test_times_are_those_of_the_fetch(valkey: Server) -> None:
 
 def test_rank_is_one_more_than_the_number_of_larger_scores(valkey: Server) -> None:
     _, query = open_query(valkey, *pep_history()[:3_000])
-    snapshot = query.mirror.fresh()
+    snapshot = query.snapshots.fresh()
     scores = snapshot.scores[snapshot.scores >= 0].tolist()
     wanted = [1 + sum(other > score for other in scores) for score in scores]
     assert snapshot.ranking.ranks(scores) == wanted

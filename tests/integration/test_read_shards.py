@@ -54,11 +54,11 @@ class Crawled:
             host = next(hosts)
             self.names[shard_of(host, shards)].append(host)
 
-    def mirror(self) -> Snapshots:
+    def snapshots(self) -> Snapshots:
         return Snapshots(self.crawl)
 
     def query(self) -> Query:
-        return Query(self.crawl, self.mirror())
+        return Query(self.crawl, self.snapshots())
 
     def frontier(self, politeness: PolitenessSettings = AT_ONCE) -> Frontier:
         """One more endpoint on the same store, as if in another process: its connection and snapshots are its own."""
@@ -308,16 +308,16 @@ def test_one_crawl_in_four_shards_is_estimated_as_in_one(valkey: Server) -> None
 
 
 def test_shard_that_moved_is_shown_as_of_now_beside_those_that_stood_still(crawled: Crawled) -> None:
-    mirror = crawled.mirror()
-    first = mirror.fresh()
+    snapshots = crawled.snapshots()
+    first = snapshots.fresh()
     assert first.starts.tolist() == [0, *np.cumsum([len(part.state) for part in first.parts]).tolist()]
     looked = calls(crawled.server, "get", "hgetall")
-    assert mirror.fresh().parts is first.parts
+    assert snapshots.fresh().parts is first.parts
     assert calls(crawled.server, "get", "hgetall") == looked  # Nothing moved, so only versions were read.
     url = crawled.urls(2, 1)[0]
     crawled.event(url, [crawled.urls(2, 2)[1]])
     before = time.time()
-    second = mirror.fresh()
+    second = snapshots.fresh()
     for number in (0, 1, 3):
         assert np.array_equal(second.parts[number].cash, first.parts[number].cash)
         assert second.parts[number].books == first.parts[number].books
@@ -328,7 +328,7 @@ def test_shard_that_moved_is_shown_as_of_now_beside_those_that_stood_still(crawl
 
 
 def test_positions_stand_for_places_and_back(crawled: Crawled) -> None:
-    snapshot = crawled.mirror().fresh()
+    snapshot = crawled.snapshots().fresh()
     places = snapshot.places(np.arange(len(snapshot)))
     assert places == [(n, i) for n, part in enumerate(snapshot.parts) for i in range(len(part.state))]
     shards, ids = np.array(places).T

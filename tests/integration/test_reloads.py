@@ -73,8 +73,8 @@ class Endpoint:
         self.crawl = Crawl.open(server.client(), create=False)
         self._points, self._wanted, self._deed = 0, -1, deed
         self.crawl.replicas[0].lock = WatchedLock(self._point)  # type: ignore[assignment]
-        self.mirror = Snapshots(self.crawl)
-        self.query, self.admission = Query(self.crawl, self.mirror), Admission(self.crawl)
+        self.snapshots = Snapshots(self.crawl)
+        self.query, self.admission = Query(self.crawl, self.snapshots), Admission(self.crawl)
         self.frontier = Frontier(self.crawl, PolitenessSettings(host_delay_seconds=0.0), admission=self.admission)
         one_each = PolitenessSettings(host_delay_seconds=0.0, host_in_flight=1)
         self.in_turns = Frontier(self.crawl, one_each, share=0.5, admission=self.admission)
@@ -150,7 +150,7 @@ QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "explain": lambda asked: explain(asked.query, KNOWN),
     "inflow": lambda asked: {**inflow(asked.query, "one.org"), "as_of": 0},
     "census": lambda asked: census.count(_backend(asked)).pages,
-    "pages held back": lambda asked: asked.admission.counts(asked.mirror.fresh()),
+    "pages held back": lambda asked: asked.admission.counts(asked.snapshots.fresh()),
 }
 
 

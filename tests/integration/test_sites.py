@@ -116,22 +116,22 @@ def test_hosts_sum_to_one_and_percentiles_fall_with_importance(
 
 @settings(max_examples=15)
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 12)), shards=st.sampled_from([1, 3]))
-def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
+def test_snapshots_that_followed_a_log_are_those_of_one_that_comes_at_its_end(
     valkey: Server, events: list[tuple[str, list[str], int]], cuts: set[int], shards: int
 ) -> None:
     valkey.client().flushall()
     log = [record(i, url, links, status=status) for i, (url, links, status) in enumerate(events)]
     writer, query = opened(valkey, shards=shards)
-    mirror = query.mirror
+    snapshots = query.snapshots
     edges = [0, *sorted(cut for cut in cuts if 0 < cut < len(log)), len(log)]
     for start, end in pairwise(edges):
         writer.apply(PARTITION, log[start:end])
         while writer.deliver():
             pass
-        seen = mirror.fresh()
+        seen = snapshots.fresh()
         _ = seen.host, seen.dangling
         query.hosts(3, "variable")
-    followed, late = mirror.fresh(), Snapshots(Crawl.open(valkey.client(), create=False)).fresh()
+    followed, late = snapshots.fresh(), Snapshots(Crawl.open(valkey.client(), create=False)).fresh()
     for name in ("scores", "cash", "spent", "state", "dangling"):
         assert getattr(followed, name).tolist() == getattr(late, name).tolist()
     assert followed.ranking.ascending.tolist() == late.ranking.ascending.tolist()
@@ -142,7 +142,7 @@ def test_mirror_that_followed_a_log_is_one_that_comes_to_its_end(
 
 
 def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(valkey: Server) -> None:
-    """All pages are alike, so the order is that of first sight; one endpoint has seen a shard's pages before others'."""
+    """All pages are alike, so the order is that of first sight; one endpoint has seen pages of a shard earlier."""
     writer, early = opened(valkey, seeds(0, *PAGES[:4]), shards=4)
     early.hosts(10)
     writer.apply(PARTITION, [seeds(1, *PAGES)])
