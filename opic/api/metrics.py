@@ -61,7 +61,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "opic_http_request_duration_seconds",
-            "Time to answer a request, by route and class of status.",
+            "Duration of HTTP requests, by method, route and status class.",
             ("method", "route", "status"),
             buckets=REQUEST_SECONDS,
             registry=self._registry,
@@ -69,7 +69,7 @@ class Metrics:
         self._suggestions = Counter(
             "opic_suggestions", "Pages handed out to crawlers by this endpoint.", registry=self._registry
         )
-        about = "Calls of crawlers for pages, by whether they got any."
+        about = "Calls of POST /v1/next, by whether they returned any pages."
         calls = Counter("opic_suggestion_calls", about, ("answer",), registry=self._registry)
         self._calls = {name: calls.labels(name) for name in ("pages", "none")}
         ProcessCollector(registry=self._registry)
@@ -108,7 +108,7 @@ class _Collector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Yield all metrics available; for a backend that is down, only that it is down."""
-        build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
+        build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
         yield from _of_replicas(self._backend.crawl.standing())
@@ -124,18 +124,20 @@ class _Collector(Collector):
         yield from _of_work(seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from _of_servers(seen.servers)
-        about = "When the last backup was done, in Unix time; 0 without any."
+        about = "Time of the last backup, in Unix seconds; 0 if there is none."
         yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
             conserved, age = audited
-            yield _gauge("opic_cash_conserved", "1 if the last audit found every grain, 0 if not.", int(conserved))
-            yield _gauge("opic_audit_age_seconds", "Time since that audit.", age)
+            yield _gauge(
+                "opic_cash_conserved", "1 if the last audit accounted for every grain, else 0.", int(conserved)
+            )
+            yield _gauge("opic_audit_age_seconds", "Time since the last audit began.", age)
 
     def _ends(self) -> Positions:
         return self._backend.log.ends()
 
     def _look(self) -> "_Seen":
-        # Read the ends first: if there is no lag then, all events accepted before have taken effect.
+        # Read the ends first: a lag of 0 then means that all events accepted before have taken effect.
         kafka = self._backend.settings.kafka_bootstrap is not None
         return _Seen.of(self._backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
 
@@ -145,7 +147,7 @@ class _Collector(Collector):
         except StoreUnavailable:
             raise
         except StoreError:
-            return False  # A block is missing, and its grains with it.
+            return False  # A block is missing, and so are its grains.
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,17 +210,17 @@ def _of_books(books: Books) -> Iterator[Metric]:
         events.add_metric([outcome.value], getattr(books, name))
     yield events
     for name, about, value in (
-        ("opic_links", "Links of pages read: distinct, to other pages.", books.links),
-        ("opic_bad_links", "Links that were no absolute http(s) URLs, dropped.", books.bad_links),
-        ("opic_dead_letters", "Events that can't be taken.", books.dead_letters),
-        ("opic_seeds", "Pages asked to be made known by seeds.", books.seeds),
-        ("opic_clock_grains", "Grains ever moved by reads of pages: the time axis of importance.", books.clock),
-        ("opic_rounds", "The clock in grants for every known page, or in all cash.", books.rounds / (1 << ROUND_BITS)),
+        ("opic_links", "Distinct links from pages read to other pages.", books.links),
+        ("opic_bad_links", "Dropped links that were not absolute http(s) URLs.", books.bad_links),
+        ("opic_dead_letters", "Events refused as dead letters.", books.dead_letters),
+        ("opic_seeds", "Seed URLs accepted, including those already known.", books.seeds),
+        ("opic_clock_grains", "The clock: total grains spent by reads.", books.clock),
+        ("opic_rounds", "The clock in rounds.", books.rounds / (1 << ROUND_BITS)),
     ):
         yield CounterMetricFamily(name, about, value)
-    yield _gauge("opic_known_pages", "Pages known and not gone.", books.live)
-    yield _gauge("opic_read_pages", "Known pages read since they became known or came back.", books.open)
-    yield _gauge("opic_gone_pages", "Pages gone.", books.gone)
+    yield _gauge("opic_known_pages", "Known pages that are not gone.", books.live)
+    yield _gauge("opic_read_pages", "Known pages that were read since they became known or came back.", books.open)
+    yield _gauge("opic_gone_pages", "Pages that are gone (404 or 410).", books.gone)
 
 
 def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
@@ -227,12 +229,14 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     yield _gauge("opic_shards", "Shards of the crawl.", len(seen.parts))
     yield _gauge("opic_virtual_pool_grains", "Cash of the virtual page.", books.pool)
     if not rules.continuous:
-        about = "What the virtual page has left to grant, as a share of all that was minted."
+        about = "Cash that the virtual page can still grant, as a share of all cash minted."
         yield _gauge("opic_virtual_pool_ratio", about, books.pool / rules.minted)
     if (left := books.sweeps_left(rules)) is not None:
-        about = "How often all read pages can be read again before the pool is dry or the clock at its limit."
+        about = (
+            "How many more times all read pages can be read before the pool is empty or the clock reaches its limit."
+        )
         yield _gauge("opic_sweeps_left", about, left)
-    yield _gauge("opic_in_flight_grains", "Cash on its way from one shard to another.", books.net)
+    yield _gauge("opic_in_flight_grains", "Cash in transit between shards.", books.net)
     cash = GaugeMetricFamily("opic_page_cash_grains", "Cash that pages hold and have not spent.", labels=["pages"])
     # Gone pages have no cash under the continuous payout; under grants their cash may be negative.
     for name, grains in (
@@ -242,27 +246,27 @@ def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
     ):
         cash.add_metric([name], grains)
     yield cash
-    about = "Cash on pages against all that was ever spent: OPIC's own measure of its error, no bound on it."
+    about = "Cash on pages divided by the clock: the paper's measure of convergence. It is not a bound on the error."
     yield _gauge("opic_error_factor", about, max(pages - books.v_gone, 0) / max(books.clock, 1))
     if seen.error_bound is not None:
-        about = "Bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 says nothing."
+        about = "Upper bound on the L1 distance of all estimates from exact PageRank of the known graph; 2 if unknown."
         yield _gauge("opic_error_bound", about, seen.error_bound)
-    yield _gauge("opic_outbox_entries", "Transfers that shards sent and others have not taken yet.", seen.outbox)
+    yield _gauge("opic_outbox_entries", "Transfers sent by shards and not yet applied by their targets.", seen.outbox)
 
 
 def _of_work(seen: _Seen) -> Iterator[Metric]:
     if seen.ends is not None:
-        yield _gauge("opic_lag_events", "Events accepted that have not taken effect yet.", seen.lag)
+        yield _gauge("opic_lag_events", "Accepted events that have not taken effect yet.", seen.lag)
         age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
-        yield _gauge("opic_lag_seconds", "Age of the event that took effect last, while more wait; else 0.", age)
+        yield _gauge("opic_lag_seconds", "Age of the event that took effect last; 0 if no events are waiting.", age)
     tallied = seen.tallied
-    about = "Time that a step took, a batch of up to 4,000 links: from the answer to the one before to its own."
+    about = "Duration of a step, a batch of up to 4,000 links, from the previous step's answer to its own."
     yield HistogramMetricFamily("opic_step_seconds", about, buckets=tallied.seconds, sum_value=tallied.seconds_sum)
-    about = "Events of a step."
+    about = "Number of events in a step."
     yield HistogramMetricFamily("opic_step_events", about, buckets=tallied.events, sum_value=tallied.events_sum)
-    about = "Round trips to the store that steps took."
+    about = "Round trips to the store made by steps."
     yield CounterMetricFamily("opic_step_round_trips", about, tallied.round_trips)
-    about = "Links looked up, by whether the worker had them in its cache."
+    about = "Links looked up, by whether they were in the worker's cache."
     lookups = CounterMetricFamily("opic_link_lookups", about, labels=["cache"])
     lookups.add_metric(["hit"], tallied.cached)
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
@@ -270,9 +274,9 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
 
 
 def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[Metric]:
-    yield _gauge("opic_leases", "Pages that crawlers have.", seen.leases)
-    yield _gauge("opic_page_waits", "Pages that wait after a failed fetch or a lease that ran out.", seen.page_waits)
-    yield _gauge("opic_host_waits", "Hosts that rest between two of their pages.", seen.host_waits)
+    yield _gauge("opic_leases", "Pages leased to crawlers.", seen.leases)
+    yield _gauge("opic_page_waits", "Pages in back-off after a failed fetch or an expired lease.", seen.page_waits)
+    yield _gauge("opic_host_waits", "Hosts whose delay between two pages has not passed.", seen.host_waits)
     if census is None:
         return
     counted, age = census
@@ -280,23 +284,33 @@ def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[M
     for labels, number in counted.pages.items():
         pages.add_metric(list(labels), number)
     yield pages
-    yield _gauge("opic_frontier_age_seconds", "Time since the pages of the frontier were counted.", age)
-    about = "Age of the state that answers over all pages were made from then."
+    yield _gauge("opic_frontier_age_seconds", "Time since opic_frontier_pages was counted.", age)
+    about = "Age, at the time of that count, of the state behind answers over all pages."
     yield _gauge("opic_estimate_age_seconds", about, counted.age_seconds)
 
 
 def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
     """Yield how far this endpoint follows the shards, even while the store is down."""
     for kind, name, about, values in (
-        (GaugeMetricFamily, "opic_replica_lsn", "The last record of a shard's journal that this endpoint has.", "lsn"),
+        (GaugeMetricFamily, "opic_replica_lsn", "Last record of the shard's journal applied by this endpoint.", "lsn"),
         (
             GaugeMetricFamily,
             "opic_replica_age_seconds",
-            "Time since this endpoint last compared that with the head of the journal.",
+            "Time since this endpoint last compared its replica with the head of the journal.",
             "age_seconds",
         ),
-        (GaugeMetricFamily, "opic_replica_pages", "Pages of the shard that this endpoint has, gone ones too.", "pages"),
-        (CounterMetricFamily, "opic_replica_loads", "How often it loaded the shard from its checkpoint.", "loads"),
+        (
+            GaugeMetricFamily,
+            "opic_replica_pages",
+            "Pages in this endpoint's replica of the shard, including gone ones.",
+            "pages",
+        ),
+        (
+            CounterMetricFamily,
+            "opic_replica_loads",
+            "Times that this endpoint loaded the shard from its checkpoint.",
+            "loads",
+        ),
     ):
         family = kind(name, about, labels=["shard"])
         for shard, replica in enumerate(standing):
@@ -306,19 +320,24 @@ def _of_replicas(standing: list[ReplicaStanding]) -> Iterator[Metric]:
 
 def _of_servers(servers: list[Mapping[str, Any]]) -> Iterator[Metric]:
     """Yield the metrics of the store's servers, labelled by index, because an address may be arbitrary."""
-    yield _gauge("opic_store_servers", "Servers of the store, replicas apart.", len(servers))
+    yield _gauge("opic_store_servers", "Primary servers of the store.", len(servers))
     for kind, name, about, entry in (
-        (GaugeMetricFamily, "opic_store_memory_bytes", "Memory that a server of the store uses.", "used_memory"),
-        (GaugeMetricFamily, "opic_store_memory_limit_bytes", "Its maxmemory; 0 is none.", "maxmemory"),
-        (GaugeMetricFamily, "opic_store_file_bytes", "Its append-only file; 0 without one.", "aof_current_size"),
-        (GaugeMetricFamily, "opic_store_replicas", "Replicas that are connected to it.", "connected_slaves"),
-        (CounterMetricFamily, "opic_store_commands", "Commands that it did.", "total_commands_processed"),
+        (GaugeMetricFamily, "opic_store_memory_bytes", "Memory used by a server of the store.", "used_memory"),
+        (GaugeMetricFamily, "opic_store_memory_limit_bytes", "maxmemory of the server; 0 means no limit.", "maxmemory"),
+        (
+            GaugeMetricFamily,
+            "opic_store_file_bytes",
+            "Size of the server's append-only file; 0 if it has none.",
+            "aof_current_size",
+        ),
+        (GaugeMetricFamily, "opic_store_replicas", "Replicas connected to the server.", "connected_slaves"),
+        (CounterMetricFamily, "opic_store_commands", "Commands processed by the server.", "total_commands_processed"),
     ):
         family = kind(name, about, labels=["server"])
         for place, info in enumerate(servers):
             family.add_metric([str(place)], float(info.get(entry, 0)))
         yield family
-    cpu = CounterMetricFamily("opic_store_cpu_seconds", "Processor time that it took.", labels=["server"])
+    cpu = CounterMetricFamily("opic_store_cpu_seconds", "CPU time used by the server.", labels=["server"])
     for place, info in enumerate(servers):
         cpu.add_metric([str(place)], float(info["used_cpu_sys"]) + float(info["used_cpu_user"]))
     yield cpu

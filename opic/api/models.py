@@ -21,16 +21,21 @@ LEASE_SECONDS_MAX: Final = 86_400
 
 PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
 
-AS_OF = "Unix seconds of the state that this answer shows."
-RANK_AS_OF = "Unix seconds of the state that ranks are of, where it is an older one."
+AS_OF = "Time of the state that this answer shows, in Unix seconds."
+RANK_AS_OF = "Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
-    "Window of a policy that has one: a number of rounds, or a text like 30d or 12h, back from the last event; "
-    "OPIC_WINDOW_ROUNDS if left out. A round is the clock advancing by one grant for every live page; under "
-    "OPIC_VIRTUAL=continuous, by all cash."
+    "Window of a window policy: a number of rounds, or a duration such as 30d or 12h before the last event; default "
+    "OPIC_WINDOW_ROUNDS. During one round the clock advances by one grant for every live page; under "
+    "OPIC_VIRTUAL=continuous, by the total cash."
 )
-WINDOW_SHOWN = "The window as asked for: rounds, or a text like 30d; null for static."
-POLICY = "How much of the past counts; if left out OPIC_POLICY, else static, or interpolation if paid continuously."
+WINDOW_SHOWN = "The requested window: rounds, or a duration such as 30d; null for the static policy."
+DOMAIN = "Only pages of this host or registered domain, including subdomains."
+MODE = "any: all pages; discover: pages never read; refresh: pages read before."
+POLICY = (
+    "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "
+    "under OPIC_VIRTUAL=continuous."
+)
 
 _WINDOW_SCHEMA = WithJsonSchema(
     {
@@ -70,7 +75,7 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
-# --- What is asked ---------------------------------------------------------------------------------------------------
+# --- Requests --------------------------------------------------------------------------------------------------------
 
 
 class Seeds(_Body):
@@ -85,11 +90,11 @@ class Seeds(_Body):
 class NextPages(_Body):
     """A crawler's request for pages."""
 
-    n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.", examples=[10])
+    n: int = Field(10, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.", examples=[10])
     crawler: str = Field(
         "",
         max_length=CRAWLER_CHARS_MAX,
-        description="Who asks, and holds the leases.",
+        description="Name of the crawler, which holds the leases.",
         examples=["crawler-7"],
     )
     lease_seconds: float | None = Field(
@@ -97,21 +102,21 @@ class NextPages(_Body):
         gt=0,
         le=LEASE_SECONDS_MAX,
         allow_inf_nan=False,
-        description="How long the pages are this crawler's own; OPIC_LEASE_SECONDS if left out.",
+        description="Duration of the leases; default OPIC_LEASE_SECONDS.",
     )
     domain: str | None = Field(
         None,
         min_length=1,
         max_length=DOMAIN_CHARS_MAX,
-        description="Only pages of this host or registered domain, with all below it.",
+        description=DOMAIN,
         examples=["example.org"],
     )
-    mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
-    busy_hosts: list[str] = Field([], description="Hosts to pass over, at most OPIC_MAX_URLS.")
+    mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
+    busy_hosts: list[str] = Field([], description="Hosts to skip, at most OPIC_MAX_URLS.")
     crawl_delays: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         {},
-        description="Seconds that hosts' robots.txt asks for between two fetches: kept, and held where longer than "
-        "OPIC_HOST_DELAY_SECONDS, up to 300; 0 takes it back. At most OPIC_MAX_URLS.",
+        description="Crawl-delay of hosts' robots.txt, in seconds. It is stored, and applies where it is longer than "
+        "OPIC_HOST_DELAY_SECONDS, up to 300; 0 removes it. At most OPIC_MAX_URLS hosts.",
         examples=[{"a.example": 5}],
     )
 
@@ -121,24 +126,28 @@ class PageClass(_Body):
 
     name: str = Field(description="1 to 64 letters, digits, '_', '.' or '-'.", examples=["trusted"])
     weight: float = Field(
-        gt=0, le=WEIGHT_MAX, allow_inf_nan=False, description="How much of each grant a page gets.", examples=[5]
+        gt=0,
+        le=WEIGHT_MAX,
+        allow_inf_nan=False,
+        description="Each of its pages receives this multiple of every grant.",
+        examples=[5],
     )
-    hosts: list[str] = Field([], description="Hosts or domains, each with all below it.", examples=[["a.example"]])
-    urls: list[str] = Field([], description="URLs that the page's begins with.")
-    contains: list[str] = Field([], description="Texts that its URL contains, as they stand.")
-    tags: list[str] = Field([], description="Labels of its last crawl event that had any.")
+    hosts: list[str] = Field([], description="Hosts or domains, including subdomains.", examples=[["a.example"]])
+    urls: list[str] = Field([], description="URL prefixes.")
+    contains: list[str] = Field([], description="Literal substrings of the URL.")
+    tags: list[str] = Field([], description="Tags of the page's most recent crawl event with tags.")
 
 
 class Classes(_Body):
     """Classes of pages, in order: a page belongs to the first one that it matches."""
 
-    classes: list[PageClass] = Field(description="At most 7; none for no weights.")
+    classes: list[PageClass] = Field(description="At most 7; an empty list removes all classes.")
 
 
 class Leases(_Body):
     """Leases to release."""
 
-    leases: list[str] = Field(description="As given by /v1/next, at most OPIC_MAX_URLS.")
+    leases: list[str] = Field(description="Leases returned by /v1/next, at most OPIC_MAX_URLS.")
 
 
 class ManyPages(_Body):
@@ -162,13 +171,8 @@ class OnePage(_Parameters):
 class TopPages(_Parameters):
     """A request for the most important pages."""
 
-    n: int = Field(100, ge=1, description="How many, at most OPIC_MAX_N.")
-    domain: str | None = Field(
-        None,
-        min_length=1,
-        max_length=DOMAIN_CHARS_MAX,
-        description="Only pages of this host or registered domain, with all below it.",
-    )
+    n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+    domain: str | None = Field(None, min_length=1, max_length=DOMAIN_CHARS_MAX, description=DOMAIN)
     policy: PolicyName | None = Field(None, description=POLICY)
     window: WindowParameter | None = Field(None, description=WINDOW)
 
@@ -176,14 +180,9 @@ class TopPages(_Parameters):
 class FrontierHead(_Parameters):
     """A request for the head of the frontier."""
 
-    n: int = Field(10, ge=1, description="How many pages, at most OPIC_MAX_N.")
-    domain: str | None = Field(
-        None,
-        min_length=1,
-        max_length=DOMAIN_CHARS_MAX,
-        description="Only pages of this host or registered domain, with all below it.",
-    )
-    mode: Literal["any", "discover", "refresh"] = Field("any", description="Any page, never read ones, or read ones.")
+    n: int = Field(10, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+    domain: str | None = Field(None, min_length=1, max_length=DOMAIN_CHARS_MAX, description=DOMAIN)
+    mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
 
 
 class PageHistory(_Parameters):
@@ -196,46 +195,46 @@ class Nothing(_Parameters):
     """A call without parameters: any parameter is an error."""
 
 
-# --- What is answered ------------------------------------------------------------------------------------------------
+# --- Answers ---------------------------------------------------------------------------------------------------------
 
 
 class Rejected(_Answer):
     """An element that was rejected."""
 
-    index: int = Field(description="Its place in the array, or among the lines that hold anything, from 0.")
-    error: str = Field(description="Why.")
+    index: int = Field(description="Index in the array, or among the non-empty lines, from 0.")
+    error: str = Field(description="Reason for the rejection.")
 
 
 class Accepted(_Answer):
-    """Events that are durable; they take effect in their order, usually within milliseconds."""
+    """The accepted events are durable. They take effect in order, usually within milliseconds."""
 
-    accepted: int = Field(description="How many are in the log.")
-    rejected: list[Rejected] = Field(description="Those that are not, in their order.")
+    accepted: int = Field(description="Number of events accepted.")
+    rejected: list[Rejected] = Field(description="The rejected events, in order.")
 
 
 class Seeded(_Answer):
     """The result of adding seeds."""
 
-    known: int = Field(description="How many of the distinct URLs were known before.")
-    new: int = Field(description="How many were not, and are now.")
+    known: int = Field(description="Number of distinct URLs that were already known.")
+    new: int = Field(description="Number of distinct URLs that became known.")
 
 
 class NextPage(_Answer):
     """A page to fetch."""
 
     url: str
-    cash: int = Field(description="Grains it holds: what it was chosen for.")
+    cash: int = Field(description="Grains that the page holds. Pages with the most cash come first.")
     importance: float = Field(description=IMPORTANCE)
     fetched_before: bool
-    lease: str = Field(description="For /v1/release; any event of the page ends the lease too.")
-    lease_until: float = Field(description="Unix seconds.")
+    lease: str = Field(description="Lease to pass to /v1/release. A crawl event for the page also ends it.")
+    lease_until: float = Field(description="Expiry time of the lease, in Unix seconds.")
 
 
 class Next(_Answer):
-    """Pages to fetch, the best first."""
+    """Pages to fetch, best first."""
 
     pages: list[NextPage]
-    retry_after: float = Field(description="Seconds after which it is worth asking again; 0 = at once.")
+    retry_after: float = Field(description="Seconds to wait before asking again; 0 means no wait.")
     as_of: float = Field(description=AS_OF)
 
 
@@ -244,13 +243,13 @@ class FrontierPage(_Answer):
 
     url: str
     host: str
-    cash: int = Field(description="Grains it holds: what it would be chosen for.")
+    cash: int = Field(description="Grains that the page holds. Pages with the most cash come first.")
     importance: float = Field(description=IMPORTANCE)
     fetched_before: bool
 
 
 class FrontierShown(_Answer):
-    """The pages that would be handed out next, the best first."""
+    """The pages that would be handed out next, best first."""
 
     pages: list[FrontierPage]
     as_of: float = Field(description=AS_OF)
@@ -259,29 +258,33 @@ class FrontierShown(_Answer):
 class Released(_Answer):
     """The result of releasing leases."""
 
-    released: int = Field(description="How many of them still ran.")
+    released: int = Field(description="Number of leases that had not expired.")
 
 
 class PageImportance(_Answer):
     """The importance of a page; `importance` is null for a page never seen."""
 
-    url: str = Field(description="The canonical form of the URL asked for.")
+    url: str = Field(description="The requested URL in canonical form.")
     importance: float | None = Field(description=IMPORTANCE)
-    rank: int | None = Field(None, description="1 is the best.")
-    percentile: float | None = Field(None, description="How many in a hundred pages are no better; 100 for the best.")
-    cash: int | None = Field(None, description="Grains received since the last read; negative where the page owes.")
-    reads: int | None = Field(None, description="Reads so far: answers 2xx and 3xx.")
-    last_read_clock: int | None = Field(None, description="The clock at the last read: grains spent by all pages.")
-    last_fetched_at: float | None = Field(None, description="Unix seconds of the last read.")
-    policy: str | None = Field(None, description="The policy that the estimate follows.")
+    rank: int | None = Field(None, description="Rank of the page; 1 is the most important.")
+    percentile: float | None = Field(None, description="Percentage of pages ranked no higher; 100 for the first.")
+    cash: int | None = Field(
+        None, description="Grains received since the last read; negative if the page is overdrawn."
+    )
+    reads: int | None = Field(None, description="Number of reads: fetches answered with 2xx or 3xx.")
+    last_read_clock: int | None = Field(
+        None, description="Clock at the last read: grains spent by all pages until then."
+    )
+    last_fetched_at: float | None = Field(None, description="Time of the last read, in Unix seconds.")
+    policy: str | None = Field(None, description="The policy of the estimate.")
     window: float | str | None = Field(None, description=WINDOW_SHOWN)
     error_bound: float | None = Field(
         None,
-        description="Bound on the L1 distance of all static estimates from exact PageRank, where there is one.",
+        description="Upper bound on the L1 distance of all static estimates from exact PageRank; absent if unknown.",
     )
-    teleport: str | None = Field(None, description="uniform, or weighted where classes of pages have weights.")
+    teleport: str | None = Field(None, description="uniform, or weighted if classes of pages have weights.")
     page_class: str | None = Field(None, alias="class", description="The page's class, if it is in one.")
-    gone: bool | None = Field(None, description="The page answered 404 or 410 when it was last fetched.")
+    gone: bool | None = Field(None, description="True if the last fetch was answered with 404 or 410.")
 
 
 class OneImportance(PageImportance):
@@ -303,16 +306,16 @@ class ManyImportances(_Answer):
 class Measured(_Answer):
     """One read of a page."""
 
-    clock: int = Field(description="Grains spent by all pages, this read among them.")
-    cash: int = Field(description="Grains that this read spent: what the page had received since the one before.")
-    fetched_at: float = Field(description="Unix seconds.")
+    clock: int = Field(description="Clock after the read: grains spent by all pages so far.")
+    cash: int = Field(description="Grains spent by the read: those that the page had received since its previous read.")
+    fetched_at: float = Field(description="Time of the fetch, in Unix seconds.")
 
 
 class History(_Answer):
     """The last measures of a page, oldest first; empty for a page never read."""
 
-    url: str = Field(description="The canonical form of the URL asked for.")
-    measures: list[Measured] = Field(description="At most OPIC_HISTORY_MEASURES.")
+    url: str = Field(description="The requested URL in canonical form.")
+    measures: list[Measured] = Field(description="At most OPIC_HISTORY_MEASURES measures.")
     as_of: float = Field(description=AS_OF)
 
 
@@ -321,7 +324,7 @@ class TopPage(_Answer):
 
     url: str
     importance: float = Field(description=IMPORTANCE)
-    policy: str = Field(description="The policy that the estimate follows.")
+    policy: str = Field(description="The policy of the estimate.")
     window: float | str | None = Field(description=WINDOW_SHOWN)
 
 
@@ -338,10 +341,10 @@ class Audited(_Answer):
     minted: int
     pages: int
     virtual: int
-    in_flight: int = Field(description="Grains on their way between shards.")
-    conserved: bool = Field(description="Nothing was made or lost, and every total equals its recount.")
+    in_flight: int = Field(description="Grains in transit between shards.")
+    conserved: bool = Field(description="True if no grain was created or lost, and every total equals its recount.")
     shards: list[dict[str, Any]] = Field(
-        description="The same for each shard, and the totals that differ from their recount."
+        description="The same fields for each shard, and the totals that differ from their recount."
     )
 
 
@@ -350,19 +353,22 @@ class Stats(_Answer):
 
     known_pages: int
     read_pages: int
-    clock: int = Field(description="Grains ever spent by reads.")
+    clock: int = Field(description="Total grains spent by reads.")
     rounds: float = Field(
-        description="The clock in units of one grant for every known page; or of all cash, if paid continuously."
+        description="The clock in rounds: in units of one grant for every known page, or, under "
+        "OPIC_VIRTUAL=continuous, of the total cash."
     )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
-    pool: int = Field(description="Grains that the virtual page has left to grant, over all shards.")
+    pool: int = Field(description="Grains that the virtual page can still grant, over all shards.")
     granted_rounds: float | None = Field(
-        None, description="What a page of weight 1 was granted so far, in grants; not there if paid continuously."
+        None,
+        description="Number of grants that a page of weight 1 has received so far; absent under "
+        "OPIC_VIRTUAL=continuous.",
     )
     sweeps_left: float | None = Field(
         None,
-        description="How often all read pages can be read again, at the average cost so far, before the pool is dry or "
-        "the clock at its limit.",
+        description="How many more times all read pages can be read, at the average cost so far, before the pool is "
+        "empty or the clock reaches its limit.",
     )
     shards: Any
     as_of: float = Field(description=AS_OF)
@@ -371,10 +377,10 @@ class Stats(_Answer):
 class ClassCounts(_Answer):
     """The number of pages of a class, and their share of grants."""
 
-    weight: float = Field(description="How much of each grant a page gets.")
-    known_pages: int = Field(description="Pages known and not gone.")
+    weight: float = Field(description="Each of its pages receives this multiple of every grant.")
+    known_pages: int = Field(description="Known pages that are not gone.")
     read_pages: int
-    grant_share: float = Field(description="Share of each grant to all that goes to these pages.")
+    grant_share: float = Field(description="Share of each grant to all pages that goes to these pages.")
 
 
 class ClassFound(ClassCounts):
@@ -387,14 +393,14 @@ class ClassesFound(_Answer):
     """The current classes of pages, in order."""
 
     classes: list[ClassFound]
-    other: ClassCounts = Field(description="All that is in none of them.")
+    other: ClassCounts = Field(description="The pages that are in no class.")
     as_of: float = Field(description=AS_OF)
 
 
 class Reclassified(ClassesFound):
-    """The new classes, and how many pages are classified again."""
+    """The new classes, and the number of pages that are classified again."""
 
-    reclassified: int = Field(description="Known pages that are classified anew after this.")
+    reclassified: int = Field(description="Number of known pages that will be classified again.")
 
 
 class Healthy(_Answer):
@@ -409,23 +415,23 @@ class Ready(_Answer):
     status: Literal["ready"]
 
 
-# --- The crawl event, as its own module defines it -------------------------------------------------------------------
+# --- The crawl event, defined in `opic.model.events` -----------------------------------------------------------------
 
 _EVENT_FIELDS: Final = {
     "url": "The page fetched: an absolute http(s) URL.",
-    "links": "Its out-links, absolute. Fragments, duplicates and self-links are dropped by the service.",
-    "fetched_at": "Unix seconds or RFC 3339, from 1990 to a day ahead of now; arrival if left out.",
-    "status": "HTTP status of the fetch; 0 = no answer.",
-    "redirect": "Target of a 3xx.",
-    "excluded": "robots.txt forbids the page.",
-    "tags": "Topical labels given by the crawler.",
-    "crawler": "Who fetched.",
+    "links": "Absolute URLs of its out-links. The service drops fragments, duplicates and self-links.",
+    "fetched_at": "Unix seconds or RFC 3339, from 1990 to one day ahead of now; default: time of arrival.",
+    "status": "HTTP status of the fetch; 0 if there was no answer.",
+    "redirect": "Target of a 3xx redirect.",
+    "excluded": "True if robots.txt forbids fetching the page.",
+    "tags": "Topical labels assigned by the crawler.",
+    "crawler": "Name of the crawler.",
     "v": "Schema version.",
 }
 
 
 def event_schemas() -> dict[str, Any]:
-    """Return the JSON Schema of a crawl event, by the name that the OpenAPI document knows it by."""
+    """Return the JSON Schema of a crawl event, by its name in the OpenAPI document."""
     _, schemas = msgspec.json.schema_components([CrawlEvent], ref_template="#/components/schemas/{name}")
     event: dict[str, Any] = schemas["CrawlEvent"]
     event["description"] = "One fetched page. Fields not named here are ignored."
@@ -434,7 +440,7 @@ def event_schemas() -> dict[str, Any]:
     return schemas
 
 
-# --- Examples: set into the document when it is finished, since FastAPI drops every null on the way ------------------
+# --- Examples, which are added to the finished document, because FastAPI would drop their null values ----------------
 
 _PAGE: dict[str, Any] = {
     "url": "https://a.example/",
@@ -522,7 +528,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Problem": [
         {
             "type": "urn:opic:problem:bad-event",
-            "title": "The event can't be taken",
+            "title": "Invalid event",
             "status": 422,
             "detail": "url '/about' is not an absolute http(s) URL",
             "request_id": "1f0c9a2b7d3e4f60",

@@ -11,27 +11,27 @@ POINTS_MAX = 1_000
 class NewestLetters(_Parameters):
     """A request for dead letters."""
 
-    n: int = Field(20, ge=1, le=LETTERS_MAX, description="How many at most.")
+    n: int = Field(20, ge=1, le=LETTERS_MAX, description="Maximum number of dead letters.")
 
 
 class SeriesPoints(_Parameters):
     """A request for the series, with its level of detail."""
 
-    n: int = Field(400, ge=2, le=POINTS_MAX, description="About how many entries of the series.")
+    n: int = Field(400, ge=2, le=POINTS_MAX, description="Approximate number of entries of the series.")
 
 
 class DeadLetter(_Answer):
     """An event that was refused."""
 
-    id: str = Field(description="Of the entry in the store, or partition-offset on the topic of dead letters.")
-    error: str = Field(description="Why it can't be taken.")
-    topic: str = Field(description="Where it came from.")
+    id: str = Field(description="Id of the entry in the store, or partition-offset in the dead-letter topic.")
+    error: str = Field(description="Reason for the refusal.")
+    topic: str = Field(description="Topic that the event came from.")
     partition: str
     offset: int
-    value: str = Field(description="The beginning of its value, a few hundred bytes; what is no text is escaped.")
-    value_bytes: int = Field(description="Size of the whole value.")
-    at: float = Field(description="Unix seconds: when it became a dead letter.")
-    replayed: bool = Field(description="It was published again.")
+    value: str = Field(description="The first few hundred bytes of the value; bytes that are not text are escaped.")
+    value_bytes: int = Field(description="Size of the whole value in bytes.")
+    at: float = Field(description="Time when it became a dead letter, in Unix seconds.")
+    replayed: bool = Field(description="True if it was published again.")
 
 
 class DeadLetters(_Answer):
@@ -44,7 +44,7 @@ class DeadLetters(_Answer):
 class SeriesEntry(_Answer):
     """The position of the crawl at a time."""
 
-    time: float = Field(description="Unix seconds of the last record before.")
+    time: float = Field(description="Time of the last record until then, in Unix seconds.")
     rounds: float
     clock: int = Field(description="Grains spent by reads.")
 
@@ -52,17 +52,19 @@ class SeriesEntry(_Answer):
 class CurvePoint(SeriesEntry):
     """The position of the crawl at a time, and the error bound of its estimates."""
 
-    unspent: int = Field(description="Grains on read pages that no read has spent yet; over the clock they go to 0.")
+    unspent: int = Field(
+        description="Grains on read pages that are not spent yet; their ratio to the clock tends to 0."
+    )
     error_bound: float | None = Field(
-        description="Bound on the L1 distance of all static estimates from exact PageRank; null where there is none."
+        description="Upper bound on the L1 distance of all static estimates from exact PageRank; null if unknown."
     )
 
 
 class Series(_Answer):
     """The progress of a crawl, oldest first; the last entry of both lists is the current one."""
 
-    series: list[SeriesEntry] = Field(description="An entry an hour or quarter of a round, thinned.")
+    series: list[SeriesEntry] = Field(description="One entry per hour or quarter of a round, thinned out to about `n`.")
     convergence: list[CurvePoint] = Field(
-        description="A point each sixteenth of a doubling of the rounds, while an endpoint ran."
+        description="Sixteen points for each doubling of the rounds, recorded while an endpoint was running."
     )
     as_of: float = Field(description=AS_OF)

@@ -17,16 +17,19 @@ class HostManners(_Body):
         ge=0,
         le=DELAY_SECONDS_MAX,
         allow_inf_nan=False,
-        description="Least time between two of its pages; 0 = none.",
+        description="Minimum time between two suggestions of the host; 0 disables the delay.",
     )
-    in_flight: int | None = Field(None, ge=0, le=1_000_000, description="Its pages out at once; 0 = any number.")
+    in_flight: int | None = Field(
+        None, ge=0, le=1_000_000, description="Maximum number of leased pages of the host; 0 means no limit."
+    )
 
 
 class Politeness(_Body):
     """The politeness settings of hosts, which replace those set before."""
 
     hosts: dict[str, HostManners] = Field(
-        description="By host, at most OPIC_MAX_URLS.", examples=[{"a.example": {"delay_seconds": 10, "in_flight": 1}}]
+        description="Settings by host, at most OPIC_MAX_URLS hosts.",
+        examples=[{"a.example": {"delay_seconds": 10, "in_flight": 1}}],
     )
 
 
@@ -40,9 +43,9 @@ class HostMannersFound(_Answer):
 class PolitenessFound(_Answer):
     """The default and the individual politeness settings of hosts."""
 
-    host_delay_seconds: float = Field(description="Of hosts that nothing was set for: OPIC_HOST_DELAY_SECONDS.")
-    host_in_flight: int | None = Field(description="The same: OPIC_HOST_IN_FLIGHT; null is any number.")
-    hosts: dict[str, HostMannersFound] = Field(description="What was set, by host.")
+    host_delay_seconds: float = Field(description="Default delay, OPIC_HOST_DELAY_SECONDS.")
+    host_in_flight: int | None = Field(description="Default cap, OPIC_HOST_IN_FLIGHT; null means no limit.")
+    hosts: dict[str, HostMannersFound] = Field(description="Individual settings by host.")
     as_of: float = Field(description=AS_OF)
 
 

@@ -18,25 +18,31 @@ class _RulesBody(BaseModel):
 class Rule(_RulesBody):
     """A rule: it applies to a URL that meets all given conditions."""
 
-    effect: Literal["allow", "deny"] = Field(description="Denied pages stay known and keep their cash.")
-    host: str | None = Field(None, max_length=HOST_CHARS_MAX, description="This host alone.", examples=["a.example"])
+    effect: Literal["allow", "deny"] = Field(
+        description="Whether matching pages may be suggested. Denied pages stay known and keep their cash."
+    )
+    host: str | None = Field(
+        None, max_length=HOST_CHARS_MAX, description="Matches this host only.", examples=["a.example"]
+    )
     domain: str | None = Field(
-        None, max_length=HOST_CHARS_MAX, description="This host or domain, with all below it; not beside `host`."
+        None,
+        max_length=HOST_CHARS_MAX,
+        description="Matches this host or domain and its subdomains. Can't be combined with `host`.",
     )
     path: str = Field(
         "/",
         min_length=1,
         max_length=PATTERN_BYTES_MAX,
         pattern=r"^[/*][!\"$-~]*$",  # Printable ASCII without a number sign.
-        description="What path and query begin with, as in robots.txt: * is any characters, $ at the end is the end.",
+        description="Prefix of the path and query, as in robots.txt: * matches any characters, a final $ the end.",
         examples=["/calendar/*?month="],
     )
-    query: bool | None = Field(None, description="Only URLs with a query, or only those without.")
-    note: str = Field("", max_length=NOTE_CHARS_MAX, description="For people: a line.")
+    query: bool | None = Field(None, description="True matches only URLs with a query, false only URLs without.")
+    note: str = Field("", max_length=NOTE_CHARS_MAX, description="A one-line comment.")
 
 
 def _number(what: str, default: int) -> Any:
-    return Field(default, ge=0, le=NUMBER_MAX, description=f"{what} 0: off.")
+    return Field(default, ge=0, le=NUMBER_MAX, description=f"{what} 0 disables this.")
 
 
 def _share(what: str, default: float) -> Any:
@@ -45,37 +51,44 @@ def _share(what: str, default: float) -> Any:
         ge=1 / WINDOW,
         le=1,
         allow_inf_nan=False,
-        description=f"The most of the last {WINDOW} suggestions that may be of {what}.",
+        description=f"Maximum share of the last {WINDOW} suggestions for {what}.",
     )
 
 
 class Thresholds(_RulesBody):
     """Thresholds of trap detection; missing fields have their defaults."""
 
-    on: bool = Field(default=PLAIN.on, description="False: no trap is looked for.")
-    url_bytes: int = _number("Longer URLs are held back.", PLAIN.url_bytes)
-    segments: int = _number("Paths of more segments are held back.", PLAIN.segments)
-    repeats: int = _number("So are those where some segments follow each other so often; not 1.", PLAIN.repeats)
-    parameters: int = _number("So are queries of more parameters.", PLAIN.parameters)
-    years_ahead: int = _number("So are URLs that name a date more years ahead.", PLAIN.years_ahead)
-    dates: int = _number("Of pages that differ only in a date, those after so many are held back.", PLAIN.dates)
-    host_pages: int = _number("A host with more known pages is large.", PLAIN.host_pages)
-    host_share: float = _share("one large host, while others have pages to offer", PLAIN.host_share)
+    on: bool = Field(default=PLAIN.on, description="Whether trap detection is on.")
+    url_bytes: int = _number("Hold back URLs longer than this, in bytes.", PLAIN.url_bytes)
+    segments: int = _number("Hold back URLs with more path segments than this.", PLAIN.segments)
+    repeats: int = _number(
+        "Hold back URLs in which a sequence of path segments repeats this many times; can't be 1.", PLAIN.repeats
+    )
+    parameters: int = _number("Hold back URLs with more query parameters than this.", PLAIN.parameters)
+    years_ahead: int = _number("Hold back URLs with a date more than this many years ahead.", PLAIN.years_ahead)
+    dates: int = _number(
+        "Of the pages whose URLs differ only in a date, hold back all after the first this many.", PLAIN.dates
+    )
+    host_pages: int = _number("A host with more known pages than this is large.", PLAIN.host_pages)
+    host_share: float = _share("one large host while other hosts have pages to offer", PLAIN.host_share)
     site_reads: int = _number(
-        "A registered domain that was read more often, and more often than links of others paid for, is outgrown.",
+        "A registered domain is outgrown if it was read more often than this, and more often than the links from other "
+        "domains paid for.",
         PLAIN.site_reads,
     )
-    site_share: float = _share("one outgrown domain, while others have pages to offer", PLAIN.site_share)
+    site_share: float = _share("one outgrown domain while other domains have pages to offer", PLAIN.site_share)
 
 
 class Rules(_RulesBody):
     """Rules and thresholds, which replace those set before."""
 
     rules: list[Rule] = Field(
-        [], max_length=RULES_MAX, description="Tried in order: the first that matches a URL decides. None: all may be."
+        [],
+        max_length=RULES_MAX,
+        description="Rules in order; the first that matches a URL decides. A URL that no rule matches is allowed.",
     )
     traps: Thresholds = Field(
-        Thresholds(), description="Pages of URLs that a rule allows are never held back as traps."
+        Thresholds(), description="Trap thresholds. Pages that a rule explicitly allows are never held back as traps."
     )
 
 
@@ -86,4 +99,4 @@ class RulesFound(BaseModel):
 
     rules: list[dict[str, Any]]
     traps: Thresholds
-    version: str = Field(description="The same for the same rules and thresholds.")
+    version: str = Field(description="A hash of the rules and thresholds.")

@@ -21,7 +21,7 @@ from opic.api.models import (
 class TopHosts(_Parameters):
     """A request for the most important hosts."""
 
-    n: int = Field(100, ge=1, description="How many, at most OPIC_MAX_N.")
+    n: int = Field(100, ge=1, description="Maximum number of hosts, up to OPIC_MAX_N.")
     policy: PolicyName | None = Field(None, description=POLICY)
     window: WindowParameter | None = Field(None, description=WINDOW)
 
@@ -30,9 +30,9 @@ class Host(_Answer):
     """A host and its importance."""
 
     host: str
-    importance: float = Field(description="The sum of its pages' importance; over all hosts it sums to 1.")
-    pages: int = Field(description="Its pages that are known and not gone.")
-    read_pages: int = Field(description="Those of them that were read.")
+    importance: float = Field(description="Sum of the importance of its pages; over all hosts it sums to 1.")
+    pages: int = Field(description="Number of its known pages that are not gone.")
+    read_pages: int = Field(description="Number of these pages that were read.")
 
 
 class Hosts(_Answer):
@@ -48,72 +48,81 @@ class DomainInflow(_Parameters):
     domain: str = Field(
         min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["example.org"]
     )
-    after: str | None = Field(None, description="Go on after this page: the `next` of the answer before.")
-    n: int = Field(1_000, ge=1, description="How many pages, at most OPIC_MAX_N.")
+    after: str | None = Field(None, description="Continue after this page: `next` of the previous answer.")
+    n: int = Field(1_000, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
 
 
 class PageInflow(_Answer):
     """The in-flow of a page from outside its domain."""
 
     url: str
-    inflow: float = Field(description="Share of all history and cash that came by links from read pages outside.")
+    inflow: float = Field(
+        description="Share of all history and cash that the page received by links from read pages outside its domain."
+    )
 
 
 class Inflow(_Answer):
     """The in-flow of the pages of a domain, in order of first sight; masses are sums of importance."""
 
     pages: list[PageInflow]
-    next: str | None = Field(None, description="The value for `after`, if there are more pages.")
-    outside_mass: float = Field(description="Of all known pages outside the domain.")
-    unread_mass: float = Field(description="Of those of them that were never read.")
-    dangling_mass: float = Field(description="Of those of them that were read and have no links.")
-    known_pages: int = Field(description="Of the whole store.")
+    next: str | None = Field(None, description="Value of `after` for the next call, if there are more pages.")
+    outside_mass: float = Field(description="Importance of all known pages outside the domain.")
+    unread_mass: float = Field(description="Importance of the pages outside the domain that were never read.")
+    dangling_mass: float = Field(
+        description="Importance of the pages outside the domain that were read and have no links."
+    )
+    known_pages: int = Field(description="Number of known pages in the whole store.")
     as_of: float = Field(description=AS_OF)
 
 
 class CashParts(_Answer):
     """The parts of a page's cash, in grains: its cash is the sum of `deposits` and `credit`."""
 
-    deposits: int = Field(description="What links brought, less what its reads spent.")
-    credit: int = Field(description="What the virtual page granted or paid so far; 0 for a gone page.")
-    from_links: int | None = Field(None, description="All that links ever brought; under OPIC_VIRTUAL=grants.")
+    deposits: int = Field(description="Cash received by links, minus the cash spent by reads.")
+    credit: int = Field(description="Cash received from the virtual page so far; 0 for a gone page.")
+    from_links: int | None = Field(None, description="All cash ever received by links; only under OPIC_VIRTUAL=grants.")
 
 
 class Spent(_Answer):
     """The cash that a page's reads spent, in grains."""
 
     total: int
-    reads: int = Field(description="How many reads there were.")
-    measures: list[Measured] = Field(description="The last of them, oldest first, at most OPIC_HISTORY_MEASURES.")
+    reads: int = Field(description="Number of reads.")
+    measures: list[Measured] = Field(description="The last reads, oldest first, at most OPIC_HISTORY_MEASURES.")
 
 
 class Estimate(_Answer):
     """How the importance is computed: `value`, the result of the formula, divided by `of`."""
 
-    rule: str = Field(description="static, or the rule by which the window policy saw this page.")
-    formula: str = Field(description="In the names of `numbers`; a negative result counts 0.")
-    numbers: dict[str, float] = Field(description="Grains of cash, or of the clock.")
+    rule: str = Field(description="static, or the rule that the window policy applied to this page.")
+    formula: str = Field(description="Formula in the names of `numbers`; a negative result counts as 0.")
+    numbers: dict[str, float] = Field(
+        description="Values of the names in the formula, in grains of cash or of the clock."
+    )
     value: float
-    of: float = Field(description="The sum of all pages' values.")
-    window_grains: float | None = Field(None, description="The window on the clock.")
-    warm: bool | None = Field(None, description="The policy speaks for itself; else it answers by whole life as yet.")
+    of: float = Field(description="Sum of the values of all pages.")
+    window_grains: float | None = Field(None, description="Length of the window in grains of the clock.")
+    warm: bool | None = Field(
+        None,
+        description="False while the window policy has too little past: estimates then count each page's whole life.",
+    )
 
 
 class Explained(PageImportance):
     """The explanation of a page's score."""
 
     importance: float
-    known_pages: int = Field(description="Among how many it has its rank.")
+    known_pages: int = Field(description="Number of pages that are ranked.")
     cash_parts: CashParts
     history: Spent
     estimate: Estimate | None = Field(description="Null for a gone page.")
-    weight: float = Field(description="How much of each grant its class gets.")
+    weight: float = Field(description="The page receives this multiple of every grant, by its class.")
     state: str = Field(description="unread, read (since it became known or came back) or gone.")
     frontier: dict[str, Any] | None = Field(
-        description="Whether it is `next` and else `why_not`; `state`, `lease_until`, `waits_until`, `host_free_at`, "
-        "`host_delay_seconds`, `host_in_flight`, `failures`, and its `place` in the greedy order."
+        description="Whether the page is `next`, and if not, `why_not`; `state`, `lease_until`, `waits_until`, "
+        "`host_free_at`, `host_delay_seconds`, `host_in_flight`, `failures`, and its `place` in the greedy order."
     )
-    excluded: bool = Field(description="It is not offered: forbidden when it was last fetched.")
+    excluded: bool = Field(description="True if the page was forbidden when it was last fetched; it is not offered.")
     as_of: float = Field(description=AS_OF)
 
 

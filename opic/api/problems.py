@@ -35,50 +35,50 @@ MENDED_SECONDS: Final = 10  # A person has to act: free disk space or create the
 ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
 
-KINDS: Final[dict[str, tuple[int, str]]] = {
-    "not-http": (400, "The request is not HTTP"),
-    "not-json": (400, "The body is not JSON"),
-    "not-msgpack": (400, "The body is not MessagePack"),
-    "not-decoded": (400, "The body is not what its Content-Encoding says"),
-    "no-token": (401, "A bearer token is needed"),
-    "foreign-origin": (403, "A web page of another origin may not send this"),
-    "no-such-path": (404, "No such path"),
-    "unknown-page": (404, "A page never seen"),
-    "wrong-method": (405, "The path does not take this method"),
-    "slow": (408, "The request came too slowly"),
-    "refused": (409, "The store can't take this as it is now"),
-    "not-kept": (409, "The store does not keep this"),
-    "too-large": (413, "The body is too large"),
-    "target-too-long": (414, "The path with its query is too long"),
-    "wrong-media-type": (415, "The body is of a type that is not taken"),
-    "bad-input": (422, "A value can't be taken"),
-    "bad-url": (422, "A URL can't be taken"),
-    "bad-event": (422, "The event can't be taken"),
-    "key-reused": (422, "The Idempotency-Key came with another body"),
-    "head-too-large": (431, "The head of the request is too large"),
-    "internal": (500, "The service failed"),
-    "not-built-yet": (501, "Not built yet"),
+KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP status and title.
+    "not-http": (400, "Malformed HTTP request"),
+    "not-json": (400, "Invalid JSON body"),
+    "not-msgpack": (400, "Invalid MessagePack body"),
+    "not-decoded": (400, "Body does not match its Content-Encoding"),
+    "no-token": (401, "Missing or invalid bearer token"),
+    "foreign-origin": (403, "Cross-origin request refused"),
+    "no-such-path": (404, "Unknown path"),
+    "unknown-page": (404, "Unknown page"),
+    "wrong-method": (405, "Method not allowed"),
+    "slow": (408, "Request timeout"),
+    "refused": (409, "Conflict with the state of the store"),
+    "not-kept": (409, "The store does not record this"),
+    "too-large": (413, "Body too large"),
+    "target-too-long": (414, "Path and query too long"),
+    "wrong-media-type": (415, "Unsupported media type"),
+    "bad-input": (422, "Invalid value"),
+    "bad-url": (422, "Invalid URL"),
+    "bad-event": (422, "Invalid event"),
+    "key-reused": (422, "Idempotency-Key reused with another body"),
+    "head-too-large": (431, "Request headers too large"),
+    "internal": (500, "Internal error"),
+    "not-built-yet": (501, "Not implemented yet"),
     "not-ready": (503, "Not ready"),
-    "ending": (503, "The service ends"),
-    "kafka-refused": (503, "Kafka can't be used as it is"),
-    "disk-full": (503, "The disk of the store is full"),
-    "keys-full": (503, "Too many Idempotency-Keys are remembered"),
+    "ending": (503, "Shutting down"),
+    "kafka-refused": (503, "Kafka is misconfigured"),
+    "disk-full": (503, "The store's disk is full"),
+    "keys-full": (503, "Too many Idempotency-Keys in use"),
     "too-many-connections": (503, "Too many connections"),
-    "store-away": (503, "The store can't take this now"),
+    "store-away": (503, "Store unavailable"),
 }
 
 
 class ProblemDetails(BaseModel):
-    """RFC 9457 problem details: the body of every answer that is not a success."""
+    """RFC 9457 problem details: the body of every error response."""
 
     model_config = ConfigDict(title="Problem", extra="allow")
 
-    type: str = Field(description="A URN that tells kinds of problems apart; it never changes.")
-    title: str = Field(description="What kind of problem this is.")
+    type: str = Field(description="A URN that identifies the kind of problem; it never changes.")
+    title: str = Field(description="The kind of problem, for people.")
     status: int = Field(description="The HTTP status.")
-    detail: str = Field(description="What happened here, and what to do about it.")
-    request_id: str | None = Field(None, description="As in the header X-Request-ID and in the service's log.")
-    errors: list[dict[str, Any]] | None = Field(None, description="Each value that can't be taken: where, and why.")
+    detail: str = Field(description="What went wrong, and what to do about it.")
+    request_id: str | None = Field(None, description="The request's id, as in X-Request-ID and in the service's log.")
+    errors: list[dict[str, Any]] | None = Field(None, description="Each invalid value: its location and the reason.")
 
 
 class Problem(Exception):
@@ -100,7 +100,7 @@ class Problem(Exception):
             detail: what happened, and what to do about it; untrusted text in it must be shortened and escaped.
             status: HTTP status, if it differs from that of the kind.
             headers: additional headers of the answer.
-            errors: each invalid value.
+            errors: the invalid values.
         """
         super().__init__(detail)
         self.kind, self.detail, self.errors = kind, detail, errors
@@ -185,7 +185,7 @@ def _place(part: int | str) -> int | str:
 
 def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
-        return "no such field here, check its spelling"
+        return "no such field, check its spelling"
     message = str(error["msg"])
     return message[:1].lower() + message[1:]
 

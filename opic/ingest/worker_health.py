@@ -31,27 +31,29 @@ class Health(WorkerWatch):
 
     def __init__(self) -> None:
         """Start as not ready."""
-        self.reason: str | None = "it starts"
+        self.reason: str | None = "starting"
         self._lag: Mapping[str, Lag] = {}
         registry = self._registry = CollectorRegistry()
-        self._events = Counter("opic_worker_events", "Records that took effect.", ("partition",), registry=registry)
+        self._events = Counter(
+            "opic_worker_events", "Records applied by this worker.", ("partition",), registry=registry
+        )
         self._steps = Histogram(
-            "opic_worker_step_seconds", "Time that a step took.", buckets=STEP_SECONDS, registry=registry
+            "opic_worker_step_seconds", "Duration of a step.", buckets=STEP_SECONDS, registry=registry
         )
         self._step_events = Histogram(
-            "opic_worker_step_events", "Events of a step.", buckets=STEP_EVENTS, registry=registry
+            "opic_worker_step_events", "Number of events in a step.", buckets=STEP_EVENTS, registry=registry
         )
         self._round_trips = Counter(
-            "opic_worker_step_round_trips", "Round trips to the store that steps took.", registry=registry
+            "opic_worker_step_round_trips", "Round trips to the store made by steps.", registry=registry
         )
-        about = "Links looked up, by whether the worker had them in its cache."
+        about = "Links looked up, by whether they were in the worker's cache."
         self._lookups = Counter("opic_worker_link_lookups", about, ("cache",), registry=registry)
         self._hits, self._misses = self._lookups.labels("hit"), self._lookups.labels("miss")
         self._deliveries = Counter(
-            "opic_worker_deliveries", "Transfers between shards that took effect.", registry=registry
+            "opic_worker_deliveries", "Transfers between shards applied by this worker.", registry=registry
         )
         self._backoffs = Counter(
-            "opic_worker_backoffs", "Waits because the store or Kafka was away.", registry=registry
+            "opic_worker_backoffs", "Waits because the store or Kafka was unavailable.", registry=registry
         )
         registry.register(_Now(self))
         ProcessCollector(registry=registry)
@@ -91,7 +93,7 @@ class Health(WorkerWatch):
         if path == "/metrics":
             body: Iterable[bytes] = self._metrics(environ, start_response)
             return body
-        status, text = "404 Not Found", "here are /metrics, /healthz and /readyz"
+        status, text = "404 Not Found", "unknown path: use /metrics, /healthz or /readyz"
         if path == "/healthz":
             status, text = "200 OK", "ok"
         elif path == "/readyz":
@@ -104,15 +106,19 @@ class Health(WorkerWatch):
 
     def now(self) -> Iterator[Metric]:
         """Yield the gauges with their current values."""
-        build = GaugeMetricFamily("opic_build_info", "1, with the version that runs here.", labels=["version"])
+        build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
         build.add_metric([__version__], 1)
         yield build
-        yield GaugeMetricFamily("opic_worker_ready", "1 if store and Kafka answer.", int(self.reason is None))
+        yield GaugeMetricFamily(
+            "opic_worker_ready", "1 if the store and Kafka answer, else 0.", int(self.reason is None)
+        )
         events = GaugeMetricFamily(
             "opic_worker_lag_events", "Records of the partition that have not taken effect yet.", labels=["partition"]
         )
         seconds = GaugeMetricFamily(
-            "opic_worker_lag_seconds", "Age of what took effect last, while more waits.", labels=["partition"]
+            "opic_worker_lag_seconds",
+            "Age of the record that took effect last; 0 if no records are waiting.",
+            labels=["partition"],
         )
         for partition, lag in self._lag.items():
             events.add_metric([partition], lag.events)

@@ -134,7 +134,7 @@ def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
         assert f"has no topic {topic.name}.dlq: make it by `opic topics create`" in missing.json()["detail"]
         assert int(missing.headers["retry-after"]) > 0
         described = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]["/v1/dead-letters"]["get"]["responses"]
-        assert "Kafka can't be used as it is" in described["503"]["description"]
+        assert "Kafka is misconfigured" in described["503"]["description"]
         made = opic(settings, "topics", "create", "--partitions", 1)
         assert f"{topic.name}.dlq\tmade" in made.stdout, made.stderr
         found = httpx.get(f"{url}/v1/dead-letters", timeout=30)
