@@ -1,7 +1,7 @@
-"""For crawlers in Python: everything that the endpoint answers, typed, with retries where they are safe.
+"""Client for crawlers in Python: typed calls of the HTTP API, retried if that is safe.
 
-`Client` blocks, `AsyncClient` is the same with `await`; both are context managers. What a call returns is in
-`opic.client.answers`, what it may raise in `opic.client.errors`.
+`Client` blocks; `AsyncClient` has the same methods with `await`. Both are context managers. The types that calls return
+are in `opic.client.answers`, the exceptions in `opic.client.errors`.
 
 >>> with Client("http://127.0.0.1:8080", crawler="crawler-7") as client:  # doctest: +SKIP
 ...     for page in client.next(10).pages:

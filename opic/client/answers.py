@@ -1,7 +1,7 @@
-"""What goes in and what comes out, as the service's OpenAPI document describes it.
+"""Request and answer types of the client, as in the service's OpenAPI document.
 
 Importance is a share: over all known pages it sums to 1. Cash and clock are whole grains. Times are Unix seconds.
-Fields that an answer has beyond these are passed over.
+Other fields of an answer are ignored.
 """
 
 from typing import Any, Literal
@@ -10,11 +10,11 @@ from msgspec import Struct, field
 
 Policy = Literal["static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh"]
-Window = float | str  # Rounds, or a text like "30d" or "12h".
+Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 
 
 class Event(Struct, kw_only=True, omit_defaults=True):
-    """What a crawler found at a URL; docs/guide/events.md describes the fields."""
+    """A crawl event: the result of fetching a URL. docs/guide/events.md describes the fields."""
 
     url: str
     links: list[str] = []
@@ -27,28 +27,28 @@ class Event(Struct, kw_only=True, omit_defaults=True):
 
 
 class Rejected(Struct, frozen=True):
-    """An event that was not taken: its place in the call, and why."""
+    """A rejected event: its index in the call, and the reason."""
 
     index: int
     error: str
 
 
 class Accepted(Struct, frozen=True):
-    """What became of events: those accepted are durable."""
+    """The number of accepted events, which are durable, and the rejected ones."""
 
     accepted: int
     rejected: list[Rejected]
 
 
 class Seeded(Struct, frozen=True):
-    """How many of the seeds were known, and how many were not."""
+    """The number of seeds that were already known, and of those that became known."""
 
     known: int
     new: int
 
 
 class Page(Struct, frozen=True):
-    """A page to fetch, this crawler's own until `lease_until`."""
+    """A page to fetch, leased to this crawler until `lease_until`."""
 
     url: str
     cash: int
@@ -59,7 +59,7 @@ class Page(Struct, frozen=True):
 
 
 class NextPages(Struct, frozen=True):
-    """Pages to fetch, the best first; `retry_after` in seconds says when to ask again."""
+    """Pages to fetch, best first; `retry_after` is the number of seconds to wait before asking again."""
 
     pages: list[Page]
     retry_after: float
@@ -67,13 +67,13 @@ class NextPages(Struct, frozen=True):
 
 
 class Released(Struct, frozen=True):
-    """How many of the leases still ran."""
+    """The number of released leases that had not expired."""
 
     released: int
 
 
 class Importance(Struct, frozen=True):
-    """What is known of a page. One never seen has the importance None, and nothing else."""
+    """The importance of a page. A page never seen has the importance None and no other values."""
 
     url: str
     importance: float | None
@@ -93,7 +93,7 @@ class Importance(Struct, frozen=True):
 
 
 class Importances(Struct, frozen=True):
-    """Pages in the order asked for."""
+    """The importance of pages, in the order of the request."""
 
     pages: list[Importance]
     as_of: float
@@ -108,7 +108,7 @@ class Top(Struct, frozen=True):
 
 
 class Host(Struct, frozen=True):
-    """A site: the importance of its pages together, and how many they are."""
+    """A host: the sum of its pages' importance, and the number of its pages."""
 
     host: str
     importance: float
@@ -117,14 +117,14 @@ class Host(Struct, frozen=True):
 
 
 class Hosts(Struct, frozen=True):
-    """The most important sites, descending."""
+    """The most important hosts, descending."""
 
     hosts: list[Host]
     as_of: float
 
 
 class Measure(Struct, frozen=True):
-    """One read of a page: what it spent, and when."""
+    """One read of a page: the clock after it, the cash it spent, and the time of the fetch."""
 
     clock: int
     cash: int
@@ -140,14 +140,14 @@ class History(Struct, frozen=True):
 
 
 class Inflow(Struct, frozen=True):
-    """A page of a domain, and the share of all cash that came to it from elsewhere."""
+    """A page of a domain, and the share of all cash that it received from other domains."""
 
     url: str
     inflow: float
 
 
 class Inflows(Struct, frozen=True):
-    """Pages of a domain; `next` is the value of `after` for those that follow."""
+    """Pages of a domain; `next` is the value of `after` for the next call."""
 
     pages: list[Inflow]
     outside_mass: float
@@ -172,8 +172,9 @@ class Audit(Struct, frozen=True):
 class Stats(Struct, frozen=True):
     """Counts of the service.
 
-    `lag` is the events accepted that have not taken effect yet; `pool` the grains that the virtual page has left to
-    grant; `sweeps_left` how often all read pages can be read again before that or the clock comes to its end.
+    `lag` is the number of accepted events that have not taken effect yet; `pool`, the grains that the virtual page can
+    still grant; `sweeps_left`, how many more times all read pages can be read before the pool is empty or the clock
+    reaches its limit.
     """
 
     known_pages: int
@@ -189,7 +190,7 @@ class Stats(Struct, frozen=True):
 
 
 class PageClass(Struct, kw_only=True, omit_defaults=True):
-    """A class of pages: its weight in grants, and what belongs to it."""
+    """A class of pages: its weight in grants, and the pages that belong to it."""
 
     name: str
     weight: float
@@ -200,7 +201,7 @@ class PageClass(Struct, kw_only=True, omit_defaults=True):
 
 
 class ClassCounts(Struct, frozen=True):
-    """The pages of a class, and their share of each grant."""
+    """The number of pages of a class, and their share of each grant."""
 
     weight: float
     known_pages: int
@@ -214,7 +215,7 @@ class ClassCounts(Struct, frozen=True):
 
 
 class Classes(Struct, frozen=True):
-    """The classes that hold, in order; `reclassified` pages are classified anew where they were just defined."""
+    """The current classes, in order. `reclassified`: after a change, the number of pages that are classified again."""
 
     classes: list[ClassCounts]
     other: ClassCounts
@@ -223,7 +224,7 @@ class Classes(Struct, frozen=True):
 
 
 class Ready(Struct, frozen=True):
-    """Whether requests are welcome, else why not."""
+    """Whether the service is ready for requests, and if not, why."""
 
     ready: bool
     reason: str | None = None

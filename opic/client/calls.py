@@ -1,6 +1,6 @@
-"""Each call as a value: what is sent, what the answer is read as, and whether it may be sent again.
+"""The calls as values: the request, the type of the answer, and whether the call may be retried.
 
-`sync` and `aio` differ in who waits only; everything else of both is here.
+`sync` and `aio` only send them; the rest of both clients is here.
 """
 
 import json
@@ -19,8 +19,8 @@ from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
 
 CONNECT_SECONDS: Final = 5.0
-ANSWER_SECONDS: Final = 30.0  # A service whose store stands still says so after ten.
-RETRY_SECONDS: Final = 60.0  # Killed stores are back within seconds, replaced services within a minute.
+ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
+RETRY_SECONDS: Final = 60.0  # A killed store is back within seconds, a replaced service within a minute.
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 BAD_ANSWER_CHARS: Final = 200
@@ -41,13 +41,13 @@ class Call(Generic[T]):
     """One call of the endpoint.
 
     Attributes:
-        method: of HTTP.
-        path: below the service's URL.
-        answer: what the body of a success is.
-        again: sent twice it does what it does once, so it may be sent again where no answer, or a 503, came.
-        parameters: of the query.
-        body: encoded.
-        headers: beside those that every call has.
+        method: HTTP method.
+        path: path below the service's URL.
+        answer: type of the body of a successful answer.
+        again: whether the call is idempotent, so that it may be retried if there is no answer, or a 503.
+        parameters: query parameters.
+        body: the encoded body.
+        headers: additional headers.
     """
 
     method: str
@@ -59,7 +59,7 @@ class Call(Generic[T]):
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def request(self) -> dict[str, Any]:
-        """Return what httpx wants to know."""
+        """Return the arguments for httpx."""
         return {
             "method": self.method,
             "url": self.path,
@@ -69,11 +69,11 @@ class Call(Generic[T]):
         }
 
     def read(self, response: httpx.Response) -> T:
-        """Return the answer.
+        """Decode the answer.
 
         Raises:
-            CallFailed: the service says no.
-            BadAnswer: it is none of this service.
+            CallFailed: the service answered with an error.
+            BadAnswer: the answer is not one of this service.
         """
         if not response.is_success:
             raise _failure(response)
@@ -81,20 +81,18 @@ class Call(Generic[T]):
             return msgspec.json.decode(response.content, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             said = response.text[:BAD_ANSWER_CHARS]
-            raise BadAnswer(
-                f"{self.method} {response.url} answered what is no answer to it: {error}: {said!r}"
-            ) from None
+            raise BadAnswer(f"{self.method} {response.url}: unexpected answer: {error}: {said!r}") from None
 
 
 def no_answer(call: Call[Any], error: httpx.HTTPError | httpx.InvalidURL) -> ClientError:
-    """Return what it means that httpx has no answer for us."""
+    """Return the exception for an error of httpx."""
     said = f"{call.method} {call.path}: {str(error) or type(error).__name__}"
     if isinstance(error, httpx.DecodingError):
         return BadAnswer(said)
     if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or not isinstance(
         error, httpx.TransportError
     ):
-        return ClientError(said)  # It never left us, nor will it.
+        return ClientError(said)  # The request was not sent; a retry would fail in the same way.
     return Unreachable(said)
 
 
@@ -103,13 +101,13 @@ def _failure(response: httpx.Response) -> CallFailed:
         problem = response.json()
     except ValueError:
         problem = None
-    if not isinstance(problem, dict):  # Of a proxy, or another program.
+    if not isinstance(problem, dict):  # The answer is from a proxy or another program.
         problem = {"title": response.reason_phrase, "detail": response.text[:BAD_ANSWER_CHARS]}
     return failure(response.status_code, problem, _seconds_until(response.headers.get("retry-after", "")))
 
 
 def _seconds_until(header: str) -> float | None:
-    """Read a Retry-After, which is seconds or a date."""
+    """Parse a Retry-After header: a number of seconds, or a date."""
     if header.strip().isdecimal():
         return float(header)
     try:
@@ -119,7 +117,7 @@ def _seconds_until(header: str) -> float | None:
 
 
 def retrying(call: Call[Any], seconds: float) -> dict[str, Any]:
-    """Return how tenacity repeats a call: not at all, or with back-off until `seconds` have passed."""
+    """Return the arguments for tenacity: retry an idempotent call with back-off until `seconds` have passed."""
 
     def worth_it(error: BaseException) -> bool:
         return call.again and isinstance(error, (Unreachable, Unavailable))
@@ -136,7 +134,7 @@ _backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=BACKOFF
 
 
 def _wait(state: RetryCallState) -> float:
-    """Wait as long as the service asks, and never less than the back-off: many clients come back at many times."""
+    """Return the service's Retry-After plus the random back-off, so that many clients do not return all at once."""
     error = state.outcome.exception() if state.outcome else None
     asked = getattr(error, "retry_after", None) or 0.0
     return float(asked + _backoff(state))
@@ -151,20 +149,20 @@ def _given(**parameters: str | float | None) -> dict[str, str | int | float]:
 
 def _posted(path: str, answer: type[T], body: Mapping[str, Any], method: str = "POST") -> Call[T]:
     asked = {name: value for name, value in body.items() if value is not None}
-    # The standard library's, since msgspec would send a NaN as null, which means something.
+    # Use the standard library: msgspec would encode NaN as null, which has a meaning of its own.
     encoded = json.dumps(msgspec.to_builtins(asked), allow_nan=False, separators=(",", ":")).encode()
     return Call(method, path, answer, body=encoded, headers={"content-type": FORMS["json"]})
 
 
 def texts(given: Iterable[str]) -> list[str]:
-    """Return texts as a list; one text alone is a mistake, since its characters are texts too."""
+    """Return strings as a list. A single string is an error: it would be split into characters."""
     if isinstance(given, str):
-        raise TypeError(f"{given!r} is one text: give a list of them")
+        raise TypeError(f"{given!r} is a string: pass a list of strings")
     return list(given)
 
 
 def events(sent: bytes, form: Form, *, once: bool, key: str | None) -> Call[answers.Accepted]:
-    """Send events. With an Idempotency-Key it may be sent again."""
+    """Send events. With an Idempotency-Key the call may be retried."""
     headers = {"content-type": FORMS[form]}
     if once or key is not None:
         headers["idempotency-key"] = key or uuid.uuid4().hex
@@ -173,7 +171,7 @@ def events(sent: bytes, form: Form, *, once: bool, key: str | None) -> Call[answ
 
 
 def encoded(events: Events, form: Form) -> bytes:
-    """Encode events as an array, or as lines."""
+    """Encode events as an array or as JSON Lines."""
     every = list(events)
     if form == "lines":
         return msgspec.json.Encoder().encode_lines(every)
@@ -181,12 +179,12 @@ def encoded(events: Events, form: Form) -> bytes:
 
 
 def encoded_one(event: answers.Event | Mapping[str, Any], form: Form) -> bytes:
-    """Encode one event, alone."""
+    """Encode a single event, without an array."""
     return msgspec.msgpack.encode(event) if form == "msgpack" else msgspec.json.encode(event)
 
 
 def seeds(urls: Iterable[str]) -> Call[answers.Seeded]:
-    """Make pages known."""
+    """Add seed pages."""
     return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls)})
 
 
@@ -199,19 +197,19 @@ def next_pages(
     mode: answers.Mode | None,
     busy_hosts: Iterable[str],
 ) -> Call[answers.NextPages]:
-    """Ask what to fetch."""
+    """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
     return _posted("/v1/next", answers.NextPages, {**body, "busy_hosts": texts(busy_hosts) or None})
 
 
 def release(leases: Iterable[str | answers.Page]) -> Call[answers.Released]:
-    """Give pages back."""
+    """Release leases."""
     names = [one if isinstance(one, str) else one.lease for one in leases]
     return _posted("/v1/release", answers.Released, {"leases": names})
 
 
 def importance(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Importance]:
-    """Ask about one page."""
+    """Get the importance of one page."""
     parameters = _given(url=url, policy=policy, window=window)
     return Call("GET", "/v1/importance", answers.Importance, parameters=parameters)
 
@@ -219,7 +217,7 @@ def importance(url: str, policy: answers.Policy | None, window: answers.Window |
 def importances(
     urls: Iterable[str], policy: answers.Policy | None, window: answers.Window | None
 ) -> Call[answers.Importances]:
-    """Ask about many."""
+    """Get the importance of many pages."""
     body = {"urls": texts(urls), "policy": policy, "window": window}
     return _posted("/v1/importance", answers.Importances, body)
 
@@ -227,56 +225,56 @@ def importances(
 def top(
     n: int | None, domain: str | None, policy: answers.Policy | None, window: answers.Window | None
 ) -> Call[answers.Top]:
-    """Ask for the best pages."""
+    """Get the most important pages."""
     parameters = _given(n=n, domain=domain, policy=policy, window=window)
     return Call("GET", "/v1/top", answers.Top, parameters=parameters)
 
 
 def hosts(n: int | None) -> Call[answers.Hosts]:
-    """Ask for the best sites."""
+    """Get the most important hosts."""
     return Call("GET", "/v1/hosts", answers.Hosts, parameters=_given(n=n))
 
 
 def history(url: str) -> Call[answers.History]:
-    """Ask what a page's reads spent."""
+    """Get the last reads of a page."""
     return Call("GET", "/v1/history", answers.History, parameters={"url": url})
 
 
 def explain(url: str) -> Call[dict[str, Any]]:
-    """Ask why."""
+    """Get the explanation of a page's score."""
     return Call("GET", "/v1/explain", dict[str, Any], parameters={"url": url})
 
 
 def inflow(domain: str, after: str | None, n: int | None) -> Call[answers.Inflows]:
-    """Ask what comes to a domain."""
+    """Get the in-flow of a domain's pages."""
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, after=after, n=n))
 
 
 def audit() -> Call[answers.Audit]:
-    """Have the books recounted."""
+    """Recount the books."""
     return Call("GET", "/v1/audit", answers.Audit)
 
 
 def stats() -> Call[answers.Stats]:
-    """Ask for counts."""
+    """Get the counts of the service."""
     return Call("GET", "/v1/stats", answers.Stats)
 
 
 def classes() -> Call[answers.Classes]:
-    """Ask which classes hold."""
+    """Get the current classes of pages."""
     return Call("GET", "/v1/classes", answers.Classes)
 
 
 def define_classes(defined: Sequence[answers.PageClass | Mapping[str, Any]]) -> Call[answers.Classes]:
-    """Define classes."""
+    """Replace the classes of pages."""
     return _posted("/v1/classes", answers.Classes, {"classes": list(defined)}, "PUT")
 
 
 def healthz() -> Call[dict[str, Any]]:
-    """Ask whether the process lives."""
+    """Check whether the process is alive."""
     return Call("GET", "/healthz", dict[str, Any], again=False)
 
 
 def readyz() -> Call[dict[str, Any]]:
-    """Ask whether calls are welcome."""
+    """Check whether the service is ready for requests."""
     return Call("GET", "/readyz", dict[str, Any], again=False)

@@ -1,6 +1,6 @@
-"""What a call may raise: one tree, by who can do something about it.
+"""Exceptions of the client.
 
-An answer that is no success is RFC 9457 problem details; each of its members is an attribute here.
+Error responses of the service are RFC 9457 problem details; their members are attributes of `CallFailed`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,32 +10,32 @@ from opic.errors import OpicError
 
 
 class ClientError(OpicError):
-    """The root: catching it catches whatever a client raises on purpose."""
+    """Base class of all exceptions that the client raises on purpose."""
 
 
 class Unreachable(ClientError):
-    """No answer: nobody listens there, the connection broke, or the time was over."""
+    """There was no answer: the connection was refused or lost, or the call timed out."""
 
 
 class BadAnswer(ClientError):
-    """An answer that is not one of this service: another program listens there, or a newer version."""
+    """The answer is not one of this service: another program, or another version, listens at this address."""
 
 
 class CallFailed(ClientError):
-    """The service answered with a problem.
+    """The service answered with an error.
 
     Attributes:
         status: the HTTP status.
-        type: a URN that tells kinds of problems apart, like `urn:opic:problem:bad-event`.
-        title: what kind of problem it is.
-        detail: what happened, and what to do about it.
-        request_id: what to look for in the service's log.
-        errors: each value that can't be taken, where there are several.
-        retry_after: seconds after which to try again, where the service says so.
+        type: a URN that identifies the kind of problem, such as `urn:opic:problem:bad-event`.
+        title: the kind of problem, for people.
+        detail: what went wrong, and what to do about it.
+        request_id: the request's id in the service's log.
+        errors: the invalid values, if there are several.
+        retry_after: seconds to wait before trying again, if the service says so.
     """
 
     def __init__(self, status: int, problem: Mapping[str, Any], retry_after: float | None = None) -> None:
-        """Take the members of a problem."""
+        """Create it from the members of a problem."""
         self.status, self.retry_after = status, retry_after
         self.type = str(problem.get("type", "about:blank"))
         self.title = str(problem.get("title", ""))
@@ -46,31 +46,31 @@ class CallFailed(ClientError):
 
 
 class BadRequest(CallFailed):
-    """400, 413, 415, 422 and the like: what was sent can't be taken, now or later."""
+    """400, 413, 415, 422 and other 4xx: the request is invalid; retrying does not help."""
 
 
 class Unauthorized(CallFailed):
-    """401, 403: the token is missing, or is not the service's."""
+    """401, 403: the token is missing or wrong."""
 
 
 class NotFound(CallFailed):
-    """404: a page never seen, or a path that this service does not have."""
+    """404: the page was never seen, or the service has no such path."""
 
 
 class Conflict(CallFailed):
-    """409: the store can't take this as it is now."""
+    """409: the request conflicts with the current state of the store."""
 
 
 class NotBuilt(CallFailed):
-    """501: the contract has it, this version of the service does not."""
+    """501: this version of the service does not implement the call yet."""
 
 
 class Unavailable(CallFailed):
-    """503, and what proxies say in its place: a backend is away; `retry_after` says when to come back."""
+    """429, 502, 503, 504: the service or a backend is unavailable; `retry_after` says when to try again."""
 
 
 class ServiceFailed(CallFailed):
-    """500: the service's own fault; its log says why under `request_id`."""
+    """500: an internal error of the service; its log gives the reason under `request_id`."""
 
 
 _BY_STATUS: Mapping[int, type[CallFailed]] = {
@@ -87,6 +87,6 @@ _BY_STATUS: Mapping[int, type[CallFailed]] = {
 
 
 def failure(status: int, problem: Mapping[str, Any], retry_after: float | None = None) -> CallFailed:
-    """Return the exception that an answer with this status is."""
+    """Return the exception for an answer with this status."""
     kind = _BY_STATUS.get(status) or (BadRequest if status < 500 else ServiceFailed)
     return kind(status, problem, retry_after)

@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class Client:
-    """A service, for as long as the client is open. Threads may share a `Client`, tasks an `AsyncClient`.
+    """A client of one service. Threads may share a `Client`, tasks an `AsyncClient`.
 
-    A call that may be sent twice (all may, but events with `once=False`) is sent again where no answer came, or a 503:
-    after what Retry-After says and a random wait that doubles, until `retry_seconds` would have passed. An answer with
-    another error is raised at once.
+    Calls are retried if there is no answer, or the answer is a 503: after the Retry-After of the answer plus a random
+    wait that doubles, for up to `retry_seconds`. Events sent with `once=False` are never retried, since they could
+    take effect twice. All other errors are raised at once.
     """
 
     def __init__(
@@ -33,16 +33,16 @@ class Client:
         verify: ssl.SSLContext | bool = True,
         transport: httpx.BaseTransport | None = None,
     ) -> None:
-        """Nothing is asked yet.
+        """Create a client. Connections are opened when the first call needs them.
 
         Args:
-            url: of the service.
-            token: its OPIC_API_TOKEN.
-            crawler: who asks; holds the leases.
-            timeout_seconds: how long the service may stay silent; a connection gets 5 s.
-            retry_seconds: how long a call is tried again; 0 tries once.
-            verify: certificates, as httpx has it.
-            transport: of httpx, in the place of its own.
+            url: base URL of the service.
+            token: the service's OPIC_API_TOKEN.
+            crawler: name of this crawler, which holds the leases.
+            timeout_seconds: timeout of an answer; the timeout of a connection is at most 5 s.
+            retry_seconds: how long to retry a call; 0 disables retries.
+            verify: TLS certificates to trust; passed to httpx.
+            transport: an httpx transport to use instead of the default one.
         """
         self._crawler, self._retry_seconds = crawler, retry_seconds
         timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, calls.CONNECT_SECONDS))
@@ -50,12 +50,12 @@ class Client:
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, verify=verify, transport=transport)
 
     def __enter__(self) -> "Client":
-        """Open connections as calls need them."""
+        """Return the client. Leaving the context closes its connections."""
         self._http.__enter__()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close them."""
+        """Close all connections."""
         self._http.__exit__(kind, error, at)
 
     def close(self) -> None:
@@ -63,16 +63,16 @@ class Client:
         self._http.close()
 
     def event(self, url: str, links: Iterable[str] = (), *, once: bool = True, **fields: Any) -> answers.Accepted:
-        """Report one fetched page; once it is accepted it is durable.
+        """Report a fetched page. When this returns, the event is durable.
 
         Args:
-            url: the page.
-            links: its out-links, absolute.
-            once: name the call by an Idempotency-Key, so that it may be sent again and takes effect once.
-            fields: others of `Event`: status, redirect, excluded, fetched_at, tags.
+            url: URL of the page.
+            links: absolute URLs of its out-links.
+            once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
+            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags.
 
         Raises:
-            BadRequest: it can't be taken, and why.
+            BadRequest: the event is invalid.
         """
         event = {"crawler": self._crawler or None, **fields, "url": url, "links": calls.texts(links)}
         given = {name: value for name, value in event.items() if value is not None}
@@ -81,21 +81,21 @@ class Client:
     def events(
         self, events: calls.Events, *, form: calls.Form = "msgpack", once: bool = True, key: str | None = None
     ) -> answers.Accepted:
-        """Report fetched pages in one call: some hundred at a time are ten times as fast as one by one.
+        """Report fetched pages in one call. Batches of a few hundred are ten times as fast as single events.
 
         Args:
-            events: `Event`s, or mappings of the same fields.
-            form: how they are sent: an array in MessagePack or JSON, or JSON Lines.
-            once: as in `event`. The service remembers some 10^6 of these names for a day, so send batches.
-            key: the name, if the call is one that you began earlier.
+            events: `Event`s, or mappings with the same fields.
+            form: encoding: an array in MessagePack or JSON, or JSON Lines.
+            once: as in `event`. The service keeps about 10^6 keys, each for a day, so send events in batches.
+            key: the Idempotency-Key to send; set it to repeat an earlier call. A random one if None.
 
         Returns:
-            How many are durable, and those that can't be taken: the others are.
+            The number of accepted events, which are durable, and the rejected ones.
         """
         return self._do(calls.events(calls.encoded(events, form), form, once=once, key=key))
 
     def seed(self, urls: Iterable[str]) -> answers.Seeded:
-        """Make pages known. Sent again, what the first try made known counts as known."""
+        """Add seed pages. After a retry, pages added by the first attempt count as known."""
         return self._do(calls.seeds(urls))
 
     def next(
@@ -107,16 +107,17 @@ class Client:
         mode: answers.Mode | None = None,
         busy_hosts: Iterable[str] = (),
     ) -> answers.NextPages:
-        """Take the pages to fetch next, the best first: each is this crawler's own until its lease ends.
+        """Lease the pages to fetch next, best first. No other crawler gets them until their leases end.
 
-        Sent again, what an answer that got lost had leased comes back when those leases end.
+        If an answer is lost and the call is retried, the pages in the lost answer become available again when their
+        leases expire.
 
         Args:
-            n: how many at most.
-            lease_seconds: how long they are yours; OPIC_LEASE_SECONDS if None.
-            domain: only pages of this host or registered domain, with all below it.
-            mode: any page, never read ones (discover), or read ones (refresh).
-            busy_hosts: hosts to pass over.
+            n: maximum number of pages.
+            lease_seconds: duration of the leases; OPIC_LEASE_SECONDS if None.
+            domain: only pages of this host or registered domain, including subdomains.
+            mode: any page, only pages never read (discover), or only pages read before (refresh).
+            busy_hosts: hosts to skip.
         """
         return self._do(
             calls.next_pages(
@@ -125,23 +126,23 @@ class Client:
         )
 
     def release(self, leases: Iterable[str | answers.Page]) -> answers.Released:
-        """Give pages back unread."""
+        """Release leases on pages that will not be fetched."""
         return self._do(calls.release(leases))
 
     def importance(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> answers.Importance:
-        """Return what is known of a page.
+        """Return the importance of a page.
 
         Raises:
-            NotFound: it was never seen.
+            NotFound: the page was never seen.
         """
         return self._do(calls.importance(url, policy, window))
 
     def importances(
         self, urls: Iterable[str], *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> answers.Importances:
-        """Return what is known of pages, in the order given; None is the importance of one never seen."""
+        """Return the importance of pages, in the order of `urls`. The importance of a page never seen is None."""
         return self._do(calls.importances(urls, policy, window))
 
     def top(
@@ -152,43 +153,43 @@ class Client:
         policy: answers.Policy | None = None,
         window: answers.Window | None = None,
     ) -> answers.Top:
-        """Return the most important pages, 100 if `n` is None."""
+        """Return the `n` most important pages; 100 if `n` is None."""
         return self._do(calls.top(n, domain, policy, window))
 
     def hosts(self, n: int | None = None) -> answers.Hosts:
-        """Return the most important sites, 100 if `n` is None."""
+        """Return the `n` most important hosts; 100 if `n` is None."""
         return self._do(calls.hosts(n))
 
     def history(self, url: str) -> answers.History:
-        """Return the last reads of a page."""
+        """Return the last reads of a page, oldest first."""
         return self._do(calls.history(url))
 
     def explain(self, url: str) -> dict[str, Any]:
-        """Return why a page has its score, and is next or not."""
+        """Explain the score of a page, and whether it is handed out next."""
         return self._do(calls.explain(url))
 
     def inflow(self, domain: str, *, after: str | None = None, n: int | None = None) -> answers.Inflows:
-        """Return what came to the pages of a domain from outside, in parts: `after` is the `next` of the one before."""
+        """Return the in-flow of a domain's pages from outside it. To get more pages, pass `next` as `after`."""
         return self._do(calls.inflow(domain, after, n))
 
     def audit(self) -> answers.Audit:
-        """Have the books recounted."""
+        """Recount the books of the service."""
         return self._do(calls.audit())
 
     def stats(self) -> answers.Stats:
-        """Return counts."""
+        """Return the counts of the service."""
         return self._do(calls.stats())
 
     def classes(self) -> answers.Classes:
-        """Return the classes of pages that hold."""
+        """Return the current classes of pages."""
         return self._do(calls.classes())
 
     def define_classes(self, classes: Sequence[answers.PageClass | Mapping[str, Any]]) -> answers.Classes:
-        """Define the classes of pages, in the place of those before."""
+        """Replace the classes of pages."""
         return self._do(calls.define_classes(classes))
 
     def alive(self) -> bool:
-        """Tell whether the process answers; asked once."""
+        """Return whether the process answers. Not retried."""
         try:
             self._do(calls.healthz())
         except ClientError:
@@ -196,7 +197,7 @@ class Client:
         return True
 
     def ready(self) -> answers.Ready:
-        """Say whether calls are welcome, else why not; asked once."""
+        """Return whether the service is ready for requests, and if not, why. Not retried."""
         try:
             self._do(calls.readyz())
         except CallFailed as error:

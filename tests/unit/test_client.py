@@ -120,7 +120,7 @@ def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"url": 7, "importance": 1}', b"\xff"])
 def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
-    with pytest.raises(errors.BadAnswer, match=r"GET http://opic\.example/v1/importance answered what is no answer"):
+    with pytest.raises(errors.BadAnswer, match=r"GET http://opic\.example/v1/importance: unexpected answer"):
         calls.importance("http://a.example/", None, None).read(answer(200, body))
 
 
