@@ -84,10 +84,10 @@ def test_worker_without_a_partition_says_so(kafka: Kafka, valkey: Server, tmp_pa
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     with workers(settings, tmp_path, 2) as running:
-        wait_until(lambda: any("it stands by" in one.said() for one in running))
+        wait_until(lambda: any("is on standby" in one.said() for one in running))
 
 
 def test_missing_topic_is_named(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     worker = WorkerProcess(settings_of(kafka, valkey, "no.such.topic"), tmp_path / "said")
     assert worker.process.wait(60) == 2
-    assert "has no topic no.such.topic: make it by `opic topics create`" in worker.said()
+    assert "has no topic no.such.topic: create it with `opic topics create`" in worker.said()

@@ -120,7 +120,7 @@ def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_pa
         check=False,
     )
     assert done.returncode == 2
-    assert "has no topic no.such.topic: make it by `opic topics create`" in done.stderr
+    assert "has no topic no.such.topic: create it with `opic topics create`" in done.stderr
 
 
 def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
@@ -131,7 +131,7 @@ def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
     with serving(settings, tmp_path / "serve.log") as url:
         missing = httpx.get(f"{url}/v1/dead-letters", timeout=30)
         assert (missing.status_code, missing.json()["type"]) == (503, "urn:opic:problem:kafka-refused")
-        assert f"has no topic {topic.name}.dlq: make it by `opic topics create`" in missing.json()["detail"]
+        assert f"has no topic {topic.name}.dlq: create it with `opic topics create`" in missing.json()["detail"]
         assert int(missing.headers["retry-after"]) > 0
         described = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]["/v1/dead-letters"]["get"]["responses"]
         assert "Kafka is misconfigured" in described["503"]["description"]

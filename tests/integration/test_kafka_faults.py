@@ -104,7 +104,7 @@ def test_topic_made_anew_is_refused(kafka: Kafka, valkey: Server, tmp_path: Path
     again.put([event("http://b.example/")])
     worker = WorkerProcess(settings, tmp_path / "said")
     assert worker.process.wait(60) == 2
-    assert f"{topic.name}/0 ends at offset 1, and events below 5 took effect in this store already" in worker.said()
+    assert f"{topic.name}/0 ends at offset 1, but events below 5 already took effect in this store" in worker.said()
 
 
 def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, v
         topic.let_go(8)
         worker = WorkerProcess(settings, tmp_path / "said")
         assert worker.process.wait(60) == 2
-        assert "begins at offset 8, and this store wants it from 5 on: retention took 3 events away" in worker.said()
+        assert "begins at offset 8, but this store needs it from 5 on: retention deleted 3 events" in worker.said()
         with workers(settings, tmp_path, kafka_skip_lost=True) as (worker,):
             settle(crawl, topic)
             assert "3 events are lost, as OPIC_KAFKA_SKIP_LOST allows" in worker.said()

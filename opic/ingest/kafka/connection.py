@@ -63,22 +63,22 @@ def kafka_errors(where: str) -> Iterator[None]:
     try:
         yield
     except _TOO_LARGE as error:
-        raise BadInput(f"Kafka takes no record of this size ({error}): see max.message.bytes of the topic") from error
+        raise BadInput(f"the record is too large for Kafka ({error}): raise the topic's max.message.bytes") from error
     except broken.UnknownTopicOrPartitionError as error:
-        raise KafkaRefused(f"Kafka at {where} has no such topic: make it by `opic topics create`") from error
+        raise KafkaRefused(f"Kafka at {where} has no such topic: create it with `opic topics create`") from error
     except broken.FencedInstanceIdError as error:
         raise KafkaRefused(
-            "another worker has the same OPIC_KAFKA_GROUP_INSTANCE_ID and took our place: give each worker its own"
+            "another worker with the same OPIC_KAFKA_GROUP_INSTANCE_ID joined the group: give each worker its own id"
         ) from error
     except (broken.UnsupportedCodecError, broken.CorruptRecordError) as error:
         raise KafkaUnavailable(
-            f"Kafka at {where} has records that can't be read: {_said(error)}; publish with compression none, gzip or "
+            f"Kafka at {where} returned unreadable records: {_said(error)}; publish with compression none, gzip or "
             "zstd, and check the client that published them"
         ) from error
     except _FOR_GOOD as error:
         raise KafkaRefused(
-            f"Kafka at {where} refused us: {_said(error)}; see OPIC_KAFKA_SECURITY_PROTOCOL, OPIC_KAFKA_SASL_… and "
-            "OPIC_KAFKA_SSL_…, and our rights there"
+            f"Kafka at {where} refused access: {_said(error)}; check OPIC_KAFKA_SECURITY_PROTOCOL, OPIC_KAFKA_SASL_… "
+            "and OPIC_KAFKA_SSL_…, and this user's permissions"
         ) from error
     except (broken.KafkaError, OSError) as error:
         raise KafkaUnavailable(f"Kafka at {where} does not answer: {_said(error)}") from error
@@ -117,10 +117,7 @@ def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]
             raise
         hint = ""
         if "disconnected" in words.said or "Sasl" in words.said or "SSL" in words.said:
-            hint = (
-                "; so it looks where user, password or OPIC_KAFKA_SECURITY_PROTOCOL are not what the broker wants at "
-                "this port"
-            )
+            hint = "; this is typical of a wrong user name, password or OPIC_KAFKA_SECURITY_PROTOCOL for this port"
         raise KafkaUnavailable(f"Kafka at {where} does not answer: {words.said}{hint}") from error
     finally:
         logger.removeHandler(words)
@@ -149,7 +146,7 @@ class KafkaCluster:
             SettingsError: they contradict each other, or a file can't be read.
         """
         if settings.kafka_bootstrap is None:
-            raise SettingsError("OPIC_KAFKA_BOOTSTRAP is not set: give the brokers as HOST:PORT,HOST:PORT")
+            raise SettingsError("OPIC_KAFKA_BOOTSTRAP is not set: set it to the brokers, HOST:PORT,HOST:PORT")
         self.settings = settings
         self.where = settings.kafka_bootstrap
         self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
@@ -205,8 +202,8 @@ class KafkaCluster:
             found = consumer.partitions_for_topic(topic)
         if not found:
             raise KafkaRefused(
-                f"Kafka at {self.where} has no topic {topic}: make it by `opic topics create`, or name another by "
-                "OPIC_KAFKA_TOPIC"
+                f"Kafka at {self.where} has no topic {topic}: create it with `opic topics create`, or set "
+                "OPIC_KAFKA_TOPIC to another one"
             )
         return [TopicPartition(topic, number) for number in sorted(found)]
 
@@ -232,11 +229,13 @@ def record_of(message: Message) -> Record:
         if len(key) == KEY_BYTES and number < 1 << 8 * INDEX_BYTES:
             call = key + number.to_bytes(INDEX_BYTES, "big")
         else:
-            problem = f"the headers {KEY} and {INDEX} are {KEY_BYTES} bytes and a number below 2^32, or left out"
+            problem = (
+                f"the headers {KEY} and {INDEX} must be {KEY_BYTES} bytes and a number below 2^32, or both missing"
+            )
     if not TIME_MIN_US <= time_us <= TIME_MAX_US:
         problem = (
-            f"the record's time, {message.timestamp} ms, is not between 1990 and 2100: set it in milliseconds, or let "
-            "the topic have message.timestamp.type=LogAppendTime"
+            f"the record's time, {message.timestamp} ms, is not between 1990 and 2100: set it in milliseconds, or set "
+            "message.timestamp.type=LogAppendTime on the topic"
         )
         time_us = 0
     return Record(message.offset, time_us, message.value or b"", kind, call, problem)
@@ -268,7 +267,7 @@ def _options(settings: Settings) -> Mapping[str, Any]:
         user, password = settings.kafka_sasl_username, settings.kafka_sasl_password
         if user is None or password is None:
             raise SettingsError(
-                f"OPIC_KAFKA_SECURITY_PROTOCOL={protocol} wants OPIC_KAFKA_SASL_USERNAME and OPIC_KAFKA_SASL_PASSWORD"
+                f"OPIC_KAFKA_SECURITY_PROTOCOL={protocol} needs OPIC_KAFKA_SASL_USERNAME and OPIC_KAFKA_SASL_PASSWORD"
             )
         options["sasl_mechanism"] = settings.kafka_sasl_mechanism
         options["sasl_plain_username"], options["sasl_plain_password"] = user, password.get_secret_value()

@@ -25,8 +25,8 @@ RECORDS_A_POLL_MIN: Final = 2_000
 RECORDS_A_SHARD: Final = 250  # So that a shard gets a few whole steps of a poll, not parts of one (decision 0009).
 RECORDS_A_POLL_MAX: Final = 16_000  # Some 100 MB of events of 40 links once they are decoded.
 FETCH_BYTES_MAX: Final = 16 << 20
-PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record comes alone.
-COMMIT_SECONDS: Final = 1.0  # Least time between two commits.
+PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record is fetched alone.
+COMMIT_SECONDS: Final = 1.0  # Minimum time between two commits.
 CLOSE_SECONDS: Final = 5.0  # For the last commit, and for leaving the group.
 QUIET_SECONDS: Final = 1.0  # After this long without records, check that Kafka answers at all.
 ANSWER_SECONDS: Final = 5.0
@@ -233,21 +233,21 @@ class KafkaSource:
     def _checked(self, name: str, offset: int, begin: int, end: int) -> int:
         if offset > end:
             raise KafkaRefused(
-                f"{name} ends at offset {end:,}, and events below {offset:,} took effect in this store already: the "
-                "topic was made anew, or Kafka lost its end. What is in it now would be skipped: publish to a topic of "
-                "another name and set OPIC_KAFKA_TOPIC to it, or use the store that belongs to this one"
+                f"{name} ends at offset {end:,}, but events below {offset:,} already took effect in this store: the "
+                "topic was created again, or Kafka lost its end. The events in it now would be skipped: publish to a "
+                "topic with another name and set OPIC_KAFKA_TOPIC to it, or use the store that belongs to this topic"
             )
         if offset >= begin:
             return offset
-        lost = f"{name} begins at offset {begin:,}, and this store wants it from {offset:,} on"
+        lost = f"{name} begins at offset {begin:,}, but this store needs it from {offset:,} on"
         if offset == 0:
-            log.warning("%s: Kafka has let go of what was before, and a new store starts without it", lost)
+            log.warning("%s: Kafka deleted the earlier events, and a new store starts without them", lost)
         elif self._cluster.settings.kafka_skip_lost:
             log.error("%s: %s events are lost, as OPIC_KAFKA_SKIP_LOST allows", lost, f"{begin - offset:,}")
         else:
             raise KafkaRefused(
-                f"{lost}: retention took {begin - offset:,} events away before they took effect. Publish them again "
-                "and raise retention.ms; to go on without them set OPIC_KAFKA_SKIP_LOST=true"
+                f"{lost}: retention deleted {begin - offset:,} events before they took effect. Publish them again and "
+                "raise retention.ms; to continue without them, set OPIC_KAFKA_SKIP_LOST=true"
             )
         return begin
 
@@ -265,8 +265,8 @@ class KafkaSource:
         elif time.monotonic() - self._idle_since > IDLE_SECONDS:
             self._idle_since = float("inf")  # Once.
             log.warning(
-                "no partition of %s is left for this worker, it stands by: the topic has %d, and the group %s as many "
-                "workers; to use more workers give it more partitions",
+                "no partition of %s is left for this worker, which is on standby: the topic has %d partitions, and the "
+                "group %s as many workers; add partitions to use more workers",
                 self._cluster.topic,
                 self._partitions,
                 self.group,
@@ -290,7 +290,7 @@ class KafkaSource:
             for known in (self._held, self._next, self._commits, self._newest):
                 known.pop(partition, None)
         if gone:
-            log.info("%s: %s", "given up" if commit else "lost", ", ".join(sorted(map(name_of, gone))))
+            log.info("%s: %s", "revoked" if commit else "lost", ", ".join(sorted(map(name_of, gone))))
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]

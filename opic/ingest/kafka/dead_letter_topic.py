@@ -103,7 +103,7 @@ class Forwarder:
             if size <= len(letter.value) and not self._send([replace(letter, value=letter.value[:size])]):
                 return
         log.error(
-            "the dead letter of %s/%s@%d is left out: %s takes no record of its size even without the value, see "
+            "the dead letter of %s/%s@%d was dropped: it is too large for %s even without its value, see "
             "max.message.bytes; %s",
             letter.topic, letter.partition, letter.offset, self._topic, letter.error[:ERROR_CHARS_MAX],
         )  # fmt: skip
@@ -191,8 +191,8 @@ def _is_whole(letter: Letter) -> bool:
     """Return whether a letter has its whole value; log a warning if not."""
     if letter.value_bytes > len(letter.value):
         log.warning(
-            "%s/%s@%d can't be published again: of its %s bytes the dead letter has the first %s",
-            letter.topic, letter.partition, letter.offset, f"{letter.value_bytes:,}", f"{len(letter.value):,}",
+            "%s/%s@%d can't be published again: the dead letter has only the first %s of its %s bytes",
+            letter.topic, letter.partition, letter.offset, f"{len(letter.value):,}", f"{letter.value_bytes:,}",
         )  # fmt: skip
         return False
     return True

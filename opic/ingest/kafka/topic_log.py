@@ -20,7 +20,7 @@ from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
 
-ANSWER_SECONDS: Final = 10.0  # As the endpoint gives the store.
+ANSWER_SECONDS: Final = 10.0  # The same as the endpoint's timeout for the store.
 CLOSE_SECONDS: Final = 1.0  # For other threads' records in flight on a client that is replaced.
 
 
@@ -138,23 +138,23 @@ class KafkaLog:
             kind: one of RECORD_KINDS.
 
         Returns:
-            For each partition that got some, the offset after the last.
+            The end offset of each partition that got records.
 
         Raises:
-            BadInput: a record is larger than Kafka takes; or of a kind that wants one shard and one partition.
-            KafkaUnavailable: Kafka is away; some of the values may have been taken.
+            BadInput: a record is too large for Kafka, or its kind needs a single shard and a single partition.
+            KafkaUnavailable: Kafka is unavailable; some of the records may have been written.
         """
         if kind in ("classes", "classify") and not self.single:
             raise BadInput(
-                f"classes can't be set on {len(self._crawl)} shards and {len(self._partitions)} partitions of "
-                f"{self._cluster.topic}, since no order holds between them: use a crawl of one shard and one partition"
+                f"classes can't be set with {len(self._crawl)} shards and {len(self._partitions)} partitions of "
+                f"{self._cluster.topic}, because their events have no common order: use one shard and one partition"
             )
         if kind == "seeds":
             values = list(self._by_shard(values))
         return self._produce(values, time_us, kind)
 
     def _by_shard(self, lists: Iterable[bytes]) -> Iterator[bytes]:
-        """Cut lists of seeds so that each is of one shard, whose record finds its way by the first URL's host."""
+        """Split lists of seeds by shard: a record's key, the host of its first URL, then fits all of its URLs."""
         for urls in map(decode_seeds, lists):
             found: dict[int, list[str]] = defaultdict(list)
             for url in urls:
@@ -162,7 +162,7 @@ class KafkaLog:
             yield from (encode_seeds(part) for part in found.values())
 
     def begun(self, call: KeyedCall) -> Begun | None:
-        """Return what is known of a call; see `EventLog.begun`. Its values are always to be sent all."""
+        """Return what is known of a call; see `EventLog.begun`. All of its values must be sent."""
         return self._calls.begun(call)
 
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
@@ -203,7 +203,7 @@ class KafkaLog:
 
 
 def key_of(value: bytes, kind: str = "event") -> bytes | None:
-    """Return the key that an encoded record gets: its page's host; None for what has no page.
+    """Return the key of an encoded record: the host of its page, or None if it has no page.
 
     >>> from opic.model.events import CrawlEvent, encode_crawl_event
     >>> key_of(encode_crawl_event(CrawlEvent("http://EXAMPLE.org/a")))
@@ -215,4 +215,4 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
         url = decode_seeds(value)[0] if kind == "seeds" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
-        return None  # It becomes a dead letter in any partition.
+        return None  # It will become a dead letter, in whatever partition.

@@ -9,9 +9,9 @@ from kafka.admin import ConfigResource, ConfigResourceType, NewTopic
 from opic.errors import BadInput, SettingsError
 from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors
 
-PARTITIONS: Final = 16  # As many as shards: each partition is one shard's, and up to 16 workers find work.
-RETENTION_MS: Final = 7 * 86_400_000  # What may be replayed after a restore; a week-end and some more.
-DEAD_RETENTION_MS: Final = 30 * 86_400_000  # Somebody has to come and look.
+PARTITIONS: Final = 16  # The default number of shards: each partition feeds one shard, and up to 16 workers have work.
+RETENTION_MS: Final = 7 * 86_400_000  # Limits what can be read again after a restore; long enough for a weekend.
+DEAD_RETENTION_MS: Final = 30 * 86_400_000  # A person has to look at them.
 REPLICATION_MAX: Final = 3
 
 
@@ -105,8 +105,8 @@ def partition_advice(partitions: int, shards: int) -> str | None:
     if shards % partitions == 0:
         return None
     return (
-        f"{shards} shards are no multiple of {partitions} partitions: a shard's events come by several workers, who "
-        f"refuse each other's steps now and then; correct, but slower than with {_best(partitions, shards)} partitions"
+        f"{shards} shards is not a multiple of {partitions} partitions: several workers write to the same shard, and "
+        f"some of their steps conflict; correct, but slower than with {_best(partitions, shards)} partitions"
     )
 
 
@@ -122,13 +122,13 @@ def create(cluster: KafkaCluster, partitions: int, replication: int | None) -> I
         BadInput: no partitions.
     """
     if partitions < 1:
-        raise BadInput(f"--partitions {partitions}: a topic has at least one")
+        raise BadInput(f"--partitions {partitions}: a topic needs at least one")
     admin = cluster.admin()
     try:
         there = brokers(cluster, admin)
         replication = min(there, REPLICATION_MAX) if replication is None else replication
         if not 1 <= replication <= there:
-            raise SettingsError(f"--replication {replication}: Kafka at {cluster.where} has {there} brokers")
+            raise SettingsError(f"--replication {replication}: Kafka at {cluster.where} has only {there} brokers")
         plans = wanted(cluster, partitions, replication)
         found = find(cluster, admin, [plan.name for plan in plans])
         for plan in plans:
