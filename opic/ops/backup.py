@@ -3,7 +3,7 @@
 The journal of each shard is copied from its first record on and then followed, while its blocks are copied one after
 the other. So each block, together with the records after it, gives the state at the end of the copy. The end is
 consistent over all shards: deliveries between shards are held (see `hold` in journal.lua) while the head of each shard
-is read, with its offsets and counters and the entries that wait in its outboxes. This takes milliseconds; only
+is read, with its offsets, its counters and the entries waiting in its outboxes. This takes milliseconds. Only
 deliveries wait, and if the backup process dies, the hold expires.
 
 Reasons for the order of reads:
@@ -42,15 +42,15 @@ from opic.store.keys import FORMAT
 from opic.store.library import primaries
 from opic.store.shard import Shard
 
-HOLD_SECONDS: Final = 10.0  # After a backup that died, deliveries between shards go on this much later.
+HOLD_SECONDS: Final = 10.0  # If the backup process dies, deliveries between shards resume after this time.
 RENEW_SECONDS: Final = 2.0
-TRIES_MAX: Final = 20  # Of a shard whose journal was trimmed under the copy, and of all shards to end together.
-BLOCKS_A_READ: Final = 4  # About a megabyte, half a millisecond of the server.
-THREADS_A_SERVER: Final = 2  # So that one reads while another one packs; more would make other clients wait.
+TRIES_MAX: Final = 20  # Maximum number of copies of a shard whose journal was trimmed, and of attempts to end the copy.
+BLOCKS_A_READ: Final = 4  # About a megabyte, which takes the server half a millisecond.
+THREADS_A_SERVER: Final = 2  # One reads while the other compresses; more threads would make other clients wait.
 SCAN_COUNT: Final = 1_000
-ENTRIES_A_READ: Final = 100  # Of the log, of outboxes and of dead letters.
+ENTRIES_A_READ: Final = 100  # Entries of the log, of outboxes and of dead letters.
 HOLD: Final = b"hold"
-# Keys that belong to no record: any moment will do. Of each: its name, and what it is.
+# Name and type of the keys that do not depend on records, so that they may be copied at any time.
 SETTINGS: Final = (
     ("rules", "hash"),
     ("polite", "hash"),
@@ -58,7 +58,7 @@ SETTINGS: Final = (
     ("curve", "hash"),
     ("replayed", "set"),
 )
-# Kept by endpoints and workers, and not copied: they come and go, and none of them is about cash.
+# Keys that are not copied: short-lived state of endpoints and workers, none of it about cash.
 FLEETING: Final = (
     "leases", "waits", "fails", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
 )  # fmt: skip
@@ -68,21 +68,21 @@ Progress = Callable[[int, int], object]
 
 
 def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, _all: None) -> dict[str, Any]:
-    """Copy a crawl into a directory that is made. Workers and endpoints may run; events go on taking effect.
+    """Copy a crawl into a new directory. Workers and endpoints may run, and events continue to take effect.
 
     Args:
-        crawl: open, in a server or a cluster.
-        directory: must not be there yet, or be empty.
-        on_progress: told the blocks copied and all there are, which may grow meanwhile.
+        crawl: the open crawl, on a server or a cluster.
+        directory: created if missing; must be empty.
+        on_progress: called with the number of blocks copied and their total, which may grow.
 
     Returns:
         The manifest.
 
     Raises:
         SettingsError: the directory is not empty, or can't be written.
-        StoreError: the books don't balance, so that a copy is worth nothing.
-        StoreUnavailable: the store was away, or moved on faster than it could be copied. The directory has no manifest
-            then, and is no backup.
+        StoreError: the books don't balance, so the copy is useless.
+        StoreUnavailable: the store was unavailable, or changed faster than it could be copied. The directory then has
+            no manifest and is not a backup.
     """
     make_empty(directory)
     client, backup_id = crawl.client, secrets.token_hex(8)
@@ -100,11 +100,13 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
             follow()
             for _ in pool.map(ShardCopy.read_settings, copies):
                 pass
-            follow()  # What came meanwhile, so that little is left to be read while deliveries are held.
+            follow()  # Copy what was appended meanwhile, so that little remains to be read while deliveries are held.
             if _end(crawl, copies, pool):
                 break
         else:
-            raise StoreUnavailable("the shards moved on under every try to end the copy: are servers failing over?")
+            raise StoreUnavailable(
+                f"the shards changed during each of {TRIES_MAX} attempts to end the copy: are servers failing over?"
+            )
         files = [line for copy in copies for line in copy.finish()]
     on_progress(sum(copy.done for copy in copies), sum(copy.done for copy in copies))
     manifest = _manifest(crawl, backup_id)
@@ -122,12 +124,12 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
         with store_errors():
             client.hset(crawl.shards[0].keys.meta, "backup_at", manifest["made_at"])  # For /metrics.
     except StoreUnavailable as error:
-        log.warning("the backup is whole, and /metrics will not know of it: %s", error)
+        log.warning("the backup is complete, but its time is missing in /metrics: %s", error)
     return manifest
 
 
 def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
-    """Return what a backup of a crawl is of."""
+    """Return the fields of the manifest that describe the crawl."""
     server = primaries(crawl.client)[0].info("server")
     return {
         "format": BACKUP_FORMAT,
@@ -142,7 +144,7 @@ def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
 
 
 def _end(crawl: Crawl, copies: Sequence["ShardCopy"], pool: ThreadPoolExecutor) -> bool:
-    """Read the heads and all that belongs to them; tell whether they fit together, and each copy reaches its own."""
+    """Read the heads and everything that belongs to them; return whether nothing is missing in the copies."""
     with Hold(crawl) as hold:
         for _ in pool.map(ShardCopy.read_resume, copies):
             pass
@@ -163,14 +165,14 @@ class End:
 
 
 class _Gap(Exception):
-    """The store trimmed what was to be copied next, or has another history: copy the shard again from the start."""
+    """The store trimmed records before they were copied, or has another history: copy the shard again."""
 
 
 class ShardCopy:
     """Writes the backup files of one shard. Not thread-safe."""
 
     def __init__(self, crawl: Crawl, shard: Shard, directory: Path, backup_id: str) -> None:
-        """Begin with empty files."""
+        """Create empty files."""
         self._crawl, self._client, self.shard, self.keys = crawl, shard.client, shard, shard.keys
         self._directory, self._backup_id = directory, backup_id
         self._files: dict[str, PartFile] = {}
@@ -179,14 +181,14 @@ class ShardCopy:
         self._begin("")
 
     def _begin(self, why: str) -> None:
-        """Start with the journal's first record."""
+        """Start from the journal's first record; `why` is the reason if the shard is copied again."""
         if why:
-            log.info("shard %d: copying it again: %s", self.shard.number, why)
+            log.info("copying shard %d again: %s", self.shard.number, why)
         self._tries += 1
         if self._tries > TRIES_MAX:
             raise StoreUnavailable(
-                f"shard {self.shard.number} was copied {TRIES_MAX} times, and each time the store let go of what was "
-                f"still to be copied ({why}): is the disk of the backup too slow?"
+                f"shard {self.shard.number} was copied {TRIES_MAX} times, and each time the store deleted records "
+                f"before they were copied ({why}): is the disk of the backup too slow?"
             )
         self._head, self._pages, self._entry_bytes = NO_HEAD, 0, ENTRY_BYTES_AIM
         self._blocks_left: Iterator[None] | None = None
@@ -201,18 +203,18 @@ class ShardCopy:
         self._files[part] = PartFile(self._directory, self._backup_id, self.shard.number, part)
 
     def close(self) -> None:
-        """Let go of the files, if the backup is given up."""
+        """Close the files of an unfinished backup."""
         for file in self._files.values():
             file.abandon()
 
     def finish(self) -> list[dict[str, Any]]:
-        """End the files; return their lines of the manifest."""
+        """Complete the files; return their entries in the manifest."""
         return [self._files[part].close() for part in parts_of(self.shard.number)]
 
-    # While events go on.
+    # While events take effect.
 
     def turn(self) -> bool:
-        """Copy what was appended since the last turn, and some blocks; tell whether all blocks are copied."""
+        """Copy the records appended since the last turn, and some blocks; return whether all blocks are copied."""
         try:
             self._follow(None)
             if self._blocks_left is None:
@@ -224,7 +226,7 @@ class ShardCopy:
         return self._copied
 
     def _follow(self, until: Head | None) -> None:
-        """Copy records, up to the head of the moment or to that one."""
+        """Copy records up to `until`, or up to the current head."""
         end = "+" if until is None else f"{until.lsn}-0"
         while until is None or self._head.lsn < until.lsn:
             count = max(1, min(ENTRIES_MAX, ENTRY_BYTES_AIM // self._entry_bytes))
@@ -237,11 +239,11 @@ class ShardCopy:
                 self._take(fields[b"r"])
             head = head_of(found)
             if not entries and head != self._head:
-                raise _Gap(f"the journal goes on at record {head.lsn}, the copy ends at {self._head.lsn}")
+                raise _Gap(f"the journal is at record {head.lsn}, but lacks the record after {self._head.lsn}")
             if len(entries) < count and self._head.lsn >= head.lsn:
                 break
         if until is not None and self._head != until:
-            raise _Gap(f"the copy ends at record {self._head.lsn}, the shard at {until.lsn}")
+            raise _Gap(f"the copy ends at record {self._head.lsn}, but the shard is at {until.lsn}")
 
     def _take(self, record: bytes) -> None:
         effect = Effect.unpack(record)
@@ -252,14 +254,14 @@ class ShardCopy:
         self._entry_bytes += (len(record) - self._entry_bytes) // 8
 
     def _copy_blocks(self) -> Iterator[None]:
-        """Copy the blocks, a few at each step, then what is not by page."""
+        """Copy the blocks, a few per step, then the columns that are not stored by page."""
         file = self._files["blocks"]
         self.blocks = blocks_of(self._pages)
         for first in range(0, self.blocks, BLOCKS_A_READ):
             numbers = range(first, min(first + BLOCKS_A_READ, self.blocks))
             images = self._crawl.ask([["HGETALL", self.keys.block(number)] for number in numbers])
             for number, image in zip(numbers, images, strict=True):
-                if image:  # Else all of its pages are in the journal.
+                if image:  # If it is missing, all of its pages are in the journal.
                     file.put([number, image])
             self.done += len(numbers)
             yield
@@ -273,7 +275,7 @@ class ShardCopy:
                 yield
 
     def read_settings(self) -> None:
-        """Read what belongs to no record."""
+        """Read the keys in SETTINGS."""
         self._settings = []
         for name, kind in SETTINGS:
             key, cursor = self.keys.prefix + name, -1
@@ -289,13 +291,13 @@ class ShardCopy:
     # At the end.
 
     def read_resume(self) -> None:
-        """Read resume points, before any head is read: so no shard of the copy is behind one."""
+        """Read the resume points before any head, so that no shard of the copy is behind a resume point."""
         (self._resume,) = self._crawl.ask([["HGETALL", self.keys.resume]])
         if self.shard.number == LOG_SHARD:
             self._log_from = self._crawl.resume(EventLog.partition)
 
     def read_end(self) -> End:
-        """Read the head, and what belongs to it."""
+        """Read the head and everything that belongs to it."""
         keys = self.keys
         names = ("books", "offsets", "sent", "meta", "calls")
         with store_errors(), self._client.pipeline(transaction=True) as pipe:
@@ -316,7 +318,7 @@ class ShardCopy:
         return self._end
 
     def read_outboxes(self, ends: Sequence[End], renew: Callable[[], object]) -> bool:
-        """Write down all that belongs to the heads, and what waits in outboxes; tell whether that is all there."""
+        """Write everything that belongs to the head, and the waiting outbox entries; return whether none is missing."""
         self._open("keys")
         file, here = self._files["keys"], self.shard.number
         for name, kind, value in self._settings:
@@ -335,12 +337,12 @@ class ShardCopy:
                 found += len(entries)
                 renew()
             if found != sent:
-                log.info("shard %d: %d entries of %d to shard %d were found", here, found, sent, int(to))
+                log.info("shard %d: the outbox to shard %d ends at entry %d, not at %d", here, int(to), found, sent)
                 return False
         return True
 
     def read_log(self, renew: Callable[[], object]) -> bool:
-        """Copy accepted events that may not have taken effect; tell whether all are there."""
+        """Copy accepted events that may not have taken effect yet; return whether none is missing."""
         if self.shard.number != LOG_SHARD:
             return True
         self._open("log")
@@ -354,11 +356,11 @@ class ShardCopy:
                 at += len(numbers)
                 renew()
         if at < end:
-            log.info("event %d, which may not have taken effect, is not in the log", at)
+            log.info("event %d may not have taken effect, but the log lacks it", at)
         return at >= end
 
     def read_rest(self) -> bool:
-        """Copy the records up to the end, and dead letters; tell whether they were still there."""
+        """Copy the remaining records, and the dead letters; return whether no record is missing."""
         try:
             self._follow(self._end.head)
         except _Gap as gap:
@@ -370,7 +372,7 @@ class ShardCopy:
         return True
 
     def _entries(self, stream: str, first: Any, last: Any) -> Iterable[list[Any]]:
-        """Yield the entries of a stream, some at a time."""
+        """Yield the entries of a stream in batches."""
         while True:
             (entries,) = self._crawl.ask([["XRANGE", stream, first, last, "COUNT", ENTRIES_A_READ]])
             if entries:
@@ -384,17 +386,17 @@ class Hold:
     """Holds deliveries and trims of the log, but not events. The hold expires after HOLD_SECONDS unless renewed."""
 
     def __init__(self, crawl: Crawl) -> None:
-        """Hold nothing yet."""
+        """Create the hold; entering the context starts it."""
         self._crawl, self._until_us, self._renewed = crawl, 0, float("-inf")
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
-        """Hold them."""
+        """Start the hold."""
         self._write()
         return self
 
     def __exit__(self, _: type[BaseException] | None, __: object, ___: TracebackType | None) -> None:
-        """Let them go on, unless another backup holds them by now."""
+        """End the hold, unless another backup has taken it over."""
         keys = [shard.keys.offsets for shard in self._crawl.shards]
         found = self._crawl.ask([["HGET", key, HOLD] for key in keys])
         ours = [key for key, until in zip(keys, found, strict=True) if until == b"%d" % self._until_us]
@@ -402,13 +404,13 @@ class Hold:
             self._crawl.ask([["HDEL", key, HOLD] for key in ours])
 
     def renew(self) -> None:
-        """Hold on, if it is time to say so. Any thread may."""
+        """Renew the hold if it is time. Thread-safe."""
         with self._lock:
             if time.monotonic() - self._renewed > RENEW_SECONDS:
                 self._write()
 
     def _write(self) -> None:
-        """Hold until a time that is as far away by the clock of each server."""
+        """Set the end of the hold to HOLD_SECONDS after the latest clock of all servers."""
         self._renewed = time.monotonic()
         with store_errors():
             times = [server.time() for server in primaries(self._crawl.client)]

@@ -27,24 +27,24 @@ OUTBOX = "out:"
 
 @dataclass(slots=True)
 class Waiting:
-    """What waits in an outbox of the copy."""
+    """The entries waiting in an outbox of the copy."""
 
-    first: int  # The number of its first entry,
-    previous: bytes  # and the digest of the one before.
+    first: int  # Number of the first entry.
+    previous: bytes  # Digest of the entry before it.
     count: int = 0
-    digest: bytes = NO_DIGEST  # Of the last one.
+    digest: bytes = NO_DIGEST  # Digest of the last entry.
     grains: int = 0
 
 
 @dataclass(slots=True)
 class ShardChecked:
-    """What the files say of one shard."""
+    """The state of one shard, read from the files."""
 
     audit: BooksAudit
     head: Head
     offsets: dict[str, int]
-    sent: dict[int, tuple[int, bytes]]  # To each shard: how many entries, the digest of the last.
-    taken: dict[int, bytes]  # Of each shard: the digest of the last entry.
+    sent: dict[int, tuple[int, bytes]]  # By target shard: number of entries sent, and digest of the last.
+    taken: dict[int, bytes]  # By source shard: digest of the last entry taken.
     pages: int
     records: int
     waiting: dict[int, Waiting] = field(default_factory=dict)
@@ -56,15 +56,15 @@ def rules_of(manifest: Mapping[str, Any]) -> CrawlRules:
 
 
 def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChecked]:
-    """Put every shard together, recount its books, and see that all shards are of one state.
+    """Load every shard, recount its books, and check that the shards fit together.
 
     Args:
-        directory: of the backup.
-        manifest: of which `shards` and `rules` are used. Checksums are not looked at: see `read_manifest`.
+        directory: the backup's directory.
+        manifest: its manifest; only `shards` and `rules` are used. Checksums are checked by `read_manifest`.
 
     Raises:
         SettingsError: a record, a block or another part is missing or damaged.
-        StoreError: the books don't balance, so that the copy is worth nothing.
+        StoreError: the books don't balance, so the copy is useless.
     """
     rules = rules_of(manifest)
     shards = [_check_shard(directory, rules, number) for number in range(manifest["shards"])]
@@ -76,7 +76,7 @@ def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChec
 
 
 def audit_of(parts: Sequence[BooksAudit]) -> dict[str, object]:
-    """Return the audit of all shards, as a manifest has it."""
+    """Return the audit of all shards in the form used in a manifest."""
     names = ("minted", "pages", "virtual", "in_flight")
     return {name: sum(getattr(part, name) for part in parts) for name in names} | {
         "conserved": all(part.conserved for part in parts)
@@ -97,18 +97,18 @@ def _check_shard(directory: Path, rules: CrawlRules, number: int) -> ShardChecke
         records = _load(directory, replica)
         head = head_of([hashes["head"].get(name) for name in (b"lsn", b"digest")])
         if replica.head != head:
-            raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, the shard was at {head.lsn}")
+            raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, but the shard was at {head.lsn}")
         if books_of(hashes["books"]) != replica.books:
-            raise StoreDamaged("its totals are not those of the last record")
+            raise StoreDamaged("its totals differ from those of the last record")
         counts = {int(to): int(count) for to, count in hashes.get("sent", {}).items()}
         if counts != {to: count for to, (count, _) in replica.sent.items()}:
-            raise StoreDamaged("its counts of what it sent are not those of its records")
+            raise StoreDamaged("its counts of sent entries differ from those of its records")
         if number == LOG_SHARD:
             _check_log(directory / file_name(number, "log"), end)
     except StoreDamaged as error:
         raise SettingsError(f"{directory}: shard {number}: {error}: use another backup") from error
     except (KeyError, ValueError, TypeError) as error:
-        raise SettingsError(f"{directory}: shard {number} lacks something ({error!r}): use another backup") from error
+        raise SettingsError(f"{directory}: shard {number} is incomplete ({error!r}): use another backup") from error
     audit = audit_replica(replica, 0 if number else rules.minted)
     return ShardChecked(
         audit=audit,
@@ -146,7 +146,7 @@ def _load(directory: Path, replica: Replica) -> int:
 
 
 def _read_keys(path: Path) -> tuple[dict[str, dict[bytes, bytes]], dict[int, Waiting], int]:
-    """Return the hashes, what waits in outboxes, and the log's end."""
+    """Return the hashes, the waiting outbox entries, and the log's end."""
     hashes: dict[str, dict[bytes, bytes]] = {"head": {}, "books": {}}
     waiting: dict[int, Waiting] = {}
     end = 0
@@ -164,13 +164,13 @@ def _read_keys(path: Path) -> tuple[dict[str, dict[bytes, bytes]], dict[int, Wai
 def _wait(waiting: dict[int, Waiting], to: int, number: int, fields: Mapping[bytes, bytes]) -> None:
     one = waiting.setdefault(to, Waiting(number, fields[b"p"], digest=fields[b"p"]))
     if number != one.first + one.count or fields[b"p"] != one.digest:
-        raise SettingsError(f"an outbox to shard {to} lacks entry {one.first + one.count}: use another backup")
+        raise SettingsError(f"the outbox to shard {to} lacks entry {one.first + one.count}: use another backup")
     one.count, one.digest = one.count + 1, entry_digest(one.digest, fields[b"v"])
     one.grains += int(Transfer.unpack(fields[b"v"]).grains.sum())
 
 
 def _between(shards: Sequence[ShardChecked]) -> list[str]:
-    """Say what does not fit between shards: what each sent is what the other took, and the rest waits."""
+    """Describe mismatches between shards: each sent entry was either taken by its target, or waits in the outbox."""
     wrong, grains = [], 0
     for of, source in enumerate(shards):
         for to, target in enumerate(shards):
@@ -179,11 +179,13 @@ def _between(shards: Sequence[ShardChecked]) -> list[str]:
             found = source.waiting.get(to) or Waiting(sent, last, digest=last)
             grains += found.grains
             if (found.first, found.first + found.count, found.digest) != (taken, sent, last):
-                wrong.append(f"shard {of} sent {sent} entries to {to}, which took {taken}, and {found.count} wait")
+                wrong.append(
+                    f"shard {of} sent {sent} entries to shard {to}, which took {taken}, but {found.count} are waiting"
+                )
             elif found.previous != target.taken.get(of, NO_DIGEST):
-                wrong.append(f"what shard {to} took of shard {of} is not what that one sent")
+                wrong.append(f"shard {to} took entries from shard {of} that differ from those sent")
     if grains != (in_flight := sum(shard.audit.in_flight for shard in shards)):
-        wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
+        wrong.append(f"{in_flight} grains are in flight, but the outboxes hold {grains}")
     return wrong
 
 

@@ -2,12 +2,12 @@
 
 A backup is a directory: `manifest.json`, and for each shard these, each a zstd-compressed stream of MessagePack values:
 
-    journal     records, in order: from the oldest that a block may lack to the shard's head
+    journal     records in order: from the oldest one that is not in all blocks, to the shard's head
     blocks      [number, fields] of each block of the checkpoint; ["names", fields]; ["seen", [name, time, ..]]
-    keys        [name, kind, part of its value] of each other key, as of the head or before it; see `opic.ops.backup`
-    log         entries of the log of accepted events, only of shard 0
+    keys        [name, kind, part of its value] of each other key, as of the head or earlier; see `opic.ops.backup`
+    log         entries of the log of accepted events; only for shard 0
 
-The first value says what the file is, the last one how many values there are.
+The first value identifies the file; the last one is the number of values between them.
 """
 
 import hashlib
@@ -28,24 +28,24 @@ MANIFEST: Final = "manifest.json"
 PARTS: Final = ("journal", "blocks", "keys", "log")
 LOG_SHARD: Final = 0
 READ_BYTES: Final = 1 << 20
-ZSTD_LEVEL: Final = 1  # Most of it is packed already, or random.
+ZSTD_LEVEL: Final = 1  # Most of the data is compact already, or random.
 
 
 def parts_of(shard: int) -> tuple[str, ...]:
-    """Return the parts that a backup has of a shard."""
+    """Return the parts of a shard's backup."""
     return PARTS if shard == LOG_SHARD else PARTS[:-1]
 
 
 def file_name(shard: int, part: str) -> str:
-    """Return the name of a part's file."""
+    """Return the file name of a part."""
     return f"shard-{shard:04d}.{part}.zst"
 
 
 class PartFile:
-    """A file that is being written. It is synced, and its checksum known, once it is closed."""
+    """A file that is being written. Closing it syncs it to disk and completes its checksum."""
 
     def __init__(self, directory: Path, backup_id: str, shard: int, part: str) -> None:
-        """Begin it, in the place of what was there."""
+        """Create the file, replacing an existing one."""
         self.path, self.shard, self.part = directory / file_name(shard, part), shard, part
         self.values = 0
         self._hash = hashlib.sha256()
@@ -59,7 +59,7 @@ class PartFile:
         self.values += 1
 
     def close(self) -> dict[str, Any]:
-        """End it, and return its line of the manifest."""
+        """Complete the file; return its entry in the manifest."""
         self._put({"values": self.values})
         self._out(self._packer.flush())
         self._file.flush()
@@ -75,7 +75,7 @@ class PartFile:
         }
 
     def abandon(self) -> None:
-        """Let go of the file as it is."""
+        """Close the file without completing it."""
         self._file.close()
 
     def _put(self, value: object) -> None:
@@ -87,10 +87,10 @@ class PartFile:
 
 
 def read_values(path: Path) -> Iterator[Any]:
-    """Yield the values of a file, without what it says of itself.
+    """Yield the values of a file, without the first and the last one, which describe the file.
 
     Raises:
-        SettingsError: it is damaged.
+        SettingsError: the file is damaged.
     """
     values = _all_values(path)
     next(values, None)
@@ -108,7 +108,7 @@ def _all_values(path: Path) -> Iterator[Any]:
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
-    """Read the manifest of a backup, and check that all files that it names are those of this backup, and whole.
+    """Read the manifest of a backup, and check that its files belong to this backup and are complete.
 
     Raises:
         SettingsError: a file is missing, damaged, or of another backup or format.
@@ -122,13 +122,13 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             )
         wanted = [(shard, part) for shard in range(manifest["shards"]) for part in parts_of(shard)]
         if sorted((file["shard"], file["part"]) for file in manifest["files"]) != sorted(wanted):
-            raise SettingsError(f"{directory} does not name the files of each of {manifest['shards']} shards")
+            raise SettingsError(f"the manifest of {directory} does not name all files of {manifest['shards']} shards")
         for file in manifest["files"]:
             _check_file(directory / file_name(file["shard"], file["part"]), file, manifest)
     except OSError as error:
         raise SettingsError(f"{error.filename} can't be read ({error.strerror}): is {directory} a backup?") from None
     except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"{directory / MANIFEST} is no manifest of a backup ({error})") from None
+        raise SettingsError(f"{directory / MANIFEST} is not the manifest of a backup ({error})") from None
     return manifest
 
 
@@ -137,8 +137,8 @@ def _check_file(path: Path, file: Mapping[str, Any], manifest: Mapping[str, Any]
     expected = {"format": BACKUP_FORMAT, "id": manifest["id"], "shard": file["shard"], "part": file["part"]}
     if about is not None and about != expected:
         raise SettingsError(
-            f"{path} is not shard {file['shard']} of backup {manifest['id']}: files of several backups don't fit "
-            "together; restore one backup as a whole"
+            f"{path} is not shard {file['shard']} of backup {manifest['id']}: files of several backups can't be mixed; "
+            "restore one backup as a whole"
         )
     if size != file["bytes"]:
         raise SettingsError(f"{path} is damaged: it has {size:,} bytes, not {file['bytes']:,}; use another backup")
@@ -147,14 +147,14 @@ def _check_file(path: Path, file: Mapping[str, Any], manifest: Mapping[str, Any]
         while part := read.read(READ_BYTES):
             digest.update(part)
     if digest.hexdigest() != file["sha256"]:
-        raise SettingsError(f"{path} is damaged: its checksum is not the manifest's; use another backup")
+        raise SettingsError(f"{path} is damaged: its checksum differs from the manifest's; use another backup")
 
 
 def make_empty(directory: Path) -> None:
-    """Make a directory for a backup.
+    """Create a directory for a backup.
 
     Raises:
-        SettingsError: it is not empty, or can't be written.
+        SettingsError: the directory is not empty, or can't be written.
     """
     try:
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -162,11 +162,11 @@ def make_empty(directory: Path) -> None:
     except OSError as error:
         raise SettingsError(f"{directory} can't be written ({error.strerror}): choose another directory") from None
     if taken is not None:
-        raise SettingsError(f"{directory} is not empty: name a directory for this backup alone")
+        raise SettingsError(f"{directory} is not empty: choose an empty or a new directory for this backup")
 
 
 def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, last, and whole or not at all: a directory without it is no backup."""
+    """Write the manifest, atomically and after all other files: a directory without it is not a backup."""
     scratch = directory / f"{MANIFEST}.new"
     with scratch.open("w") as file:
         file.write(json.dumps(manifest, indent=1) + "\n")
@@ -175,6 +175,6 @@ def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
     scratch.replace(directory / MANIFEST)
     handle = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(handle)  # Else a power loss may forget the name.
+        os.fsync(handle)  # Without this, a power loss may lose the file's name.
     finally:
         os.close(handle)

@@ -1,7 +1,7 @@
 """Diagnostics of `opic doctor`: checks the settings, Kafka, the data directory and the store, and gives advice.
 
-It changes nothing, except that it loads the function library into the store, as every query does. It starts no store:
-if the embedded service does not run, its store is not checked.
+It changes nothing, except that it loads the function library into the store, as every query does. It does not start the
+embedded store: if the embedded service is not running, its store is not checked.
 """
 
 import os
@@ -25,18 +25,18 @@ from opic.store.keys import FORMAT, Keys
 from opic.store.library import LIBRARY, primaries
 from opic.store.server import cluster_problem, server_problem
 
-DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten once it has grown by 1 GB, beside the old one.
+DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten after it has grown by 1 GB; both files need space.
 DISK_BYTES_MIN = 256 << 20
 SKEW_SECONDS_WARN = 5.0
-JOURNAL_SHARE = 10  # Of maxmemory, at least so many times what the journals may take.
-LAG_WARN = 10_000  # Some seconds of a worker's time.
+JOURNAL_SHARE = 10  # maxmemory should be at least this multiple of the journals' maximum size.
+LAG_WARN = 10_000  # A few seconds of work.
 
 Verdict = Literal["ok", "warn", "FAIL"]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing looked at: what was found and, unless it is well, what to do."""
+    """The result of one check and, unless it is ok, what to do."""
 
     check: str
     verdict: Verdict
@@ -44,14 +44,14 @@ class Finding:
 
 
 def look(load: Callable[[], Settings]) -> Iterator[Finding]:
-    """Check one thing after the other; what rests on something that failed is not looked at."""
+    """Run the checks in order; skip those that depend on a failed one."""
     try:
         settings = load()
     except OpicError as error:
         yield Finding("settings", "FAIL", str(error))
         return
-    given = ", ".join(f"OPIC_{name.upper()}" for name in sorted(settings.model_fields_set)) or "all are the defaults"
-    yield Finding("settings", "ok", f"given: {given}" if settings.model_fields_set else given)
+    given = ", ".join(f"OPIC_{name.upper()}" for name in sorted(settings.model_fields_set)) or "all have their defaults"
+    yield Finding("settings", "ok", f"set: {given}" if settings.model_fields_set else given)
     if settings.api_token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: set one")
     if settings.kafka_bootstrap is not None:
@@ -64,7 +64,7 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
         yield from _directory(settings.data_dir())
         running = EmbeddedServer.running(settings.data_dir())
         if running is None:
-            yield Finding("store", "warn", "the embedded service does not run here: `opic serve --embedded` starts it")
+            yield Finding("store", "warn", "the embedded service is not running: `opic serve --embedded` starts it")
             return
         url = running
     try:
@@ -74,7 +74,7 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
 
 
 def _kafka(settings: Settings) -> Iterator[Finding]:
-    """Look at the topics. The shards are those of the settings: the crawl need not be there yet."""
+    """Check the topics. The number of shards is from the settings, because the crawl may not exist yet."""
     from opic.ingest.kafka import KafkaCluster, topics
 
     cluster = KafkaCluster(settings)
@@ -87,25 +87,25 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
         admin.close()
     for name in (cluster.topic, cluster.dlq):
         if name not in found:
-            yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` makes it")
+            yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` creates it")
     if (topic := found.get(cluster.topic)) is None:
         return
     many = f"{topic.name} has {topic.partitions} partitions, {topic.replication} replicas of each"
     if there > 1 and topic.replication == 1:
-        yield Finding("topic", "warn", f"{many}: a broker that is lost takes accepted events with it")
+        yield Finding("topic", "warn", f"{many}: accepted events are lost if their broker is lost")
     else:
         yield Finding("topic", "ok", many)
     if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
         yield Finding("partitions", "warn", advice)
     kind = topic.config.get("message.timestamp.type")
     if kind == "LogAppendTime":
-        yield Finding("record time", "ok", f"{topic.name} keeps the broker's clock")
+        yield Finding("record time", "ok", f"{topic.name} uses the brokers' clock")
     else:
-        text = "a producer's wrong clock decides what is now; set message.timestamp.type=LogAppendTime"
-        yield Finding("record time", "warn", f"{topic.name} keeps {kind}: {text}")
+        text = "a producer with a wrong clock gives events a wrong time; set message.timestamp.type=LogAppendTime"
+        yield Finding("record time", "warn", f"{topic.name} uses {kind}: {text}")
     if (size := int(topic.config.get("max.message.bytes", 0))) < settings.max_body_bytes:
         text = f"an event of OPIC_MAX_BODY_BYTES {settings.max_body_bytes:,} would be refused"
-        yield Finding("record size", "warn", f"{topic.name} takes records of up to {size:,} bytes: {text}")
+        yield Finding("record size", "warn", f"{topic.name} accepts records of up to {size:,} bytes: {text}")
 
 
 def _directory(data: Path) -> Iterator[Finding]:
@@ -114,20 +114,22 @@ def _directory(data: Path) -> Iterator[Finding]:
         near = near.parent
     if not data.exists():
         if near.is_dir() and os.access(near, os.W_OK | os.X_OK):
-            yield Finding("data directory", "warn", f"{data} is not there yet: `opic serve --embedded` makes it")
+            yield Finding("data directory", "warn", f"{data} does not exist yet: `opic serve --embedded` creates it")
         else:
-            yield Finding("data directory", "FAIL", f"{data} can't be made: {near} is not ours, choose another --data")
+            yield Finding(
+                "data directory", "FAIL", f"{data} can't be created: {near} is not writable, choose another --data"
+            )
             return
     elif not data.is_dir() or not os.access(data, os.R_OK | os.W_OK | os.X_OK):
         yield Finding(
-            "data directory", "FAIL", f"{data} is no directory that we can write: chown it, or choose another"
+            "data directory", "FAIL", f"{data} is not a writable directory: chown it, or choose another --data"
         )
         return
     else:
-        yield Finding("data directory", "ok", f"{data} can be written")
+        yield Finding("data directory", "ok", f"{data} is writable")
     free = shutil.disk_usage(near).free
     verdict: Verdict = "FAIL" if free < DISK_BYTES_MIN else "warn" if free < DISK_BYTES_WARN else "ok"
-    advice = "" if verdict == "ok" else f": free some, {DISK_BYTES_WARN >> 30} GiB leave room to rewrite the file"
+    advice = "" if verdict == "ok" else f": rewriting the append-only file may need {DISK_BYTES_WARN >> 30} GiB"
     yield Finding("disk", verdict, f"{free / (1 << 30):,.1f} GiB free{advice}")
 
 
@@ -152,7 +154,7 @@ def _store(settings: Settings, url: str) -> Iterator[Finding]:
             if down is not None:
                 yield Finding("slots", "FAIL", str(down))
                 return
-            yield Finding("slots", "ok", "each has a node")
+            yield Finding("slots", "ok", "every slot has a node")
         yield Finding("eviction", "ok", "maxmemory-policy is noeviction")
         yield from _clocks(servers)
         yield _journal(settings, infos)
@@ -161,14 +163,14 @@ def _store(settings: Settings, url: str) -> Iterator[Finding]:
 
 
 def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
-    """Leases end by the server's clock, records have the time of whoever appends them."""
+    """Compare clocks: leases end by the server's clock, but records have the time of the process that appends them."""
     skews = []
     for server in servers:
         before = time.time()
         seconds, micros = server.time()
         skews.append(seconds + micros / 1e6 - (before + time.time()) / 2)
     worst = max(skews, key=abs)
-    told = f"the store's clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} ours"
+    told = f"the store's clock is {abs(worst):.1f} s {'ahead of' if worst > 0 else 'behind'} this machine's"
     if abs(worst) > SKEW_SECONDS_WARN:
         yield Finding("clock", "warn", f"{told}: run NTP on both machines, or leases end early or late")
     else:
@@ -176,7 +178,7 @@ def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
 
 
 def _journal(settings: Settings, infos: Sequence[dict[str, Any]]) -> Finding:
-    """Compare what the journals may take with the memory of the smallest server: all of them may be in one."""
+    """Compare the journals' maximum size with the memory of the smallest server, which may hold all of them."""
     size = f"the journals take up to OPIC_JOURNAL_BYTES {settings.journal_bytes:,}"
     limits = [int(info["maxmemory"]) for info in infos if int(info.get("maxmemory", 0))]
     if not limits or settings.journal_bytes * JOURNAL_SHARE <= min(limits):
@@ -202,7 +204,9 @@ def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
         made = client.hget(keys.meta, "format")
         loaded = all(server.function_list(LIBRARY) for server in primaries(client))
     if made is None:
-        yield Finding("crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` makes it")
+        yield Finding(
+            "crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
+        )
         return
     if made.decode() != FORMAT:
         text = f"format version {made.decode()}, and this program reads {FORMAT}: use the one that made it"
@@ -210,7 +214,7 @@ def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
         return
     yield Finding("format", "ok", f"version {FORMAT}")
     if not loaded:
-        yield Finding("functions", "warn", f"{LIBRARY} was not loaded; it is now, by this look")
+        yield Finding("functions", "warn", f"{LIBRARY} was not loaded; this check loaded it")
     else:
         yield Finding("functions", "ok", f"{LIBRARY} is loaded")
     with ExitStack() as stack:
@@ -223,13 +227,13 @@ def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
         lag, books = backend.lag(), backend.crawl.totals()
         yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
         if lag >= LAG_WARN:
-            text = f"{lag:,} accepted events wait: does the worker run, and keep up? OPIC_MAX_LAG {settings.max_lag:,}"
+            text = f"{lag:,} accepted events are waiting, OPIC_MAX_LAG is {settings.max_lag:,}: is a worker running?"
             yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
         else:
-            yield Finding("lag", "ok", f"{lag:,} accepted events wait")
+            yield Finding("lag", "ok", f"{lag:,} accepted events are waiting")
         audit, _ = backend.crawl.audit()
         if audit.conserved:
-            yield Finding("audit", "ok", f"all {audit.minted:,} grains are there")
+            yield Finding("audit", "ok", f"all {audit.minted:,} grains are accounted for")
         else:
             why = "; ".join(audit.mismatches) or "minted is not pages + virtual"
-            yield Finding("audit", "FAIL", f"the books don't balance ({why}): stop writing, restore a copy")
+            yield Finding("audit", "FAIL", f"the books don't balance ({why}): stop the workers and restore a backup")

@@ -1,9 +1,9 @@
-"""Restore of a backup into a store that has no crawl of that name, completely or not at all.
+"""Restore: loads a backup into a store that has no crawl of that name, completely or not at all.
 
 Nothing is written before the whole backup has been read and recounted. During the restore the crawl can't be opened
-(its meta has `restoring`), and processes that have it open are refused: each head is set to one that no record has. At
-the end, a record with a random token is appended to each journal. So a reader or writer that was at the same LSN of
-another history sees a different digest and loads again.
+(its meta has `restoring`), and the writes of processes that have it open are refused, because each head is set to one
+that no record has. At the end, a record with a random token is appended to each journal. A reader or writer that was
+at the same LSN of another history then sees a different digest and loads the shard again.
 """
 
 import secrets
@@ -26,7 +26,7 @@ from opic.store.server import check_server
 CALL_BYTES_AIM: Final = 1 << 20
 SCAN_COUNT: Final = 1_000
 VALUES_A_COMMAND: Final = 1_000
-RESTORING_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # Of no record: see `Follower`.
+RESTORING_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # A head that no record has: see `Follower`.
 TOKEN_BYTES: Final = 16
 
 Progress = Callable[[int, int], object]
@@ -37,13 +37,15 @@ def verify(directory: Path) -> dict[str, Any]:
     """Read a whole backup, and return its manifest.
 
     Raises:
-        SettingsError: a file is missing, damaged, or of another backup.
-        StoreError: what it holds does not fit together.
+        SettingsError: a file is missing, damaged, or from another backup.
+        StoreError: the shards do not fit together.
     """
     manifest = read_manifest(directory)
     found = audit_of([shard.audit for shard in check_backup(directory, manifest)])
     if found != manifest["audit"]:
-        raise SettingsError(f"{directory}: counted {found}, the manifest says {manifest['audit']}: use another backup")
+        raise SettingsError(
+            f"{directory}: the recount is {found}, but the manifest has {manifest['audit']}: use another backup"
+        )
     return manifest
 
 
@@ -55,21 +57,21 @@ def restore(
     replace: bool = False,
     on_progress: Progress = lambda _done, _all: None,
 ) -> dict[str, Any]:
-    """Put a backup into a store that has no such crawl. No worker or endpoint of the crawl should run.
+    """Load a backup into a store that has no such crawl. No worker or endpoint of the crawl should run.
 
     Args:
-        client: of a server, or of a cluster; any that can keep a crawl.
-        directory: of the backup.
-        crawl: the name that it gets.
-        replace: remove the crawl of that name that is there.
-        on_progress: told the values of files that are written, and all there are.
+        client: client of a server or a cluster.
+        directory: the backup's directory.
+        crawl: name of the restored crawl.
+        replace: remove an existing crawl of that name.
+        on_progress: called with the number of values written and their total.
 
     Returns:
         The manifest.
 
     Raises:
-        SettingsError: the files are not those of one backup, or not whole. Nothing was written.
-        StoreError: there is such a crawl; or what came out is not what went in.
+        SettingsError: the backup is incomplete or damaged. Nothing was written.
+        StoreError: the crawl exists, or the restored crawl differs from the backup.
     """
     manifest = verify(directory)
     check_server(client)
@@ -78,7 +80,7 @@ def restore(
         old = _keys_of(client, crawl)
         if old and not replace:
             raise StoreError(
-                f"there is a crawl named {crawl!r} in this store: use --replace to remove it, or another --crawl"
+                f"this store already has a crawl named {crawl!r}: use --replace to remove it, or another --crawl"
             )
         _begin(client, shards, manifest["id"], old)
         total, done = sum(file["values"] for file in manifest["files"]), 0
@@ -90,19 +92,19 @@ def restore(
         on_progress(total, total)
         for keys in shards:
             _end_shard(client, directory, keys, manifest["id"])
-        for keys in reversed(shards):  # The first one is the one that is opened first.
+        for keys in reversed(shards):  # Shard 0 comes last, because opening a crawl begins with it.
             client.hdel(keys.meta, "restoring")
     whole, parts = Crawl.open(client, crawl, create=False).audit()
     if (found := audit_of(parts)) != manifest["audit"] or not whole.conserved:
         raise StoreError(
-            f"what was restored is not what was copied ({found}, not {manifest['audit']}; "
-            f"{'; '.join(whole.mismatches) or 'no mismatch'}): did a worker run meanwhile?"
+            f"the restored crawl differs from the backup ({found}, not {manifest['audit']}; "
+            f"{'; '.join(whole.mismatches) or 'no mismatch'}): did a worker run during the restore?"
         )
     return manifest
 
 
 def _begin(client: Client, shards: Sequence[Keys], backup_id: str, old: Iterable[bytes]) -> None:
-    """Let nobody open the crawl, nor append to it, until all of it is there; remove what is there."""
+    """Remove the old crawl, and block opening and writing the crawl until the restore is complete."""
     for keys in shards:
         with client.pipeline(transaction=True) as pipe:
             pipe.delete(keys.meta)
@@ -114,7 +116,7 @@ def _begin(client: Client, shards: Sequence[Keys], backup_id: str, old: Iterable
 
 
 def _end_shard(client: Client, directory: Path, keys: Keys, backup_id: str) -> None:
-    """Let a shard have its own meta and the head of its last record, in one transaction."""
+    """Write a shard's meta and the head of its last record, in one transaction."""
     (last,) = client.xrevrange(keys.journal, count=1)
     effect = Effect.unpack(last[1][b"r"])
     meta: dict[bytes, bytes] = {}
@@ -128,7 +130,7 @@ def _end_shard(client: Client, directory: Path, keys: Keys, backup_id: str) -> N
 
 
 def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Command]:
-    """Yield the commands that write a shard, all but its meta and its head."""
+    """Yield the commands that write a shard, except its meta and its head."""
     number = keys.shard
     for name, value in read_values(directory / file_name(number, "blocks")):
         if name == "seen":
@@ -175,7 +177,7 @@ def _written(key: str, kind: str, value: Any) -> Iterator[Command]:
         for entry_id, fields in value:
             yield ["XADD", key, entry_id, *_flat(fields)]
     else:
-        raise SettingsError(f"the backup has a key of kind {kind!r}, which this program does not know")
+        raise SettingsError(f"the backup has a key of unknown kind {kind!r}: use the version that made it")
 
 
 def _zadd(key: str, pairs: Sequence[tuple[bytes, int]]) -> Iterator[Command]:
@@ -189,7 +191,7 @@ def _flat(value: Mapping[Any, Any]) -> list[Any]:
 
 
 def _grouped(commands: Iterator[Command]) -> Iterator[list[Command]]:
-    """Yield commands together that make about CALL_BYTES_AIM."""
+    """Yield the commands in groups of about CALL_BYTES_AIM."""
     group: list[Command] = []
     size = 0
     for command in commands:

@@ -276,7 +276,7 @@ def test_backup_that_can_never_keep_up_says_so(valkey: Server, tmp_path: Path, m
         writer.checkpoint()
 
     around(monkeypatch, live, "_follow")
-    with pytest.raises(StoreUnavailable, match="copied 20 times, and each time the store let go"):
+    with pytest.raises(StoreUnavailable, match="copied 20 times, and each time the store deleted"):
         backup(crawl, tmp_path / "copy")
     assert not (tmp_path / "copy" / MANIFEST).exists()
 
@@ -335,7 +335,7 @@ def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
 
 
 def test_crawl_that_is_there_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:
-    with pytest.raises(StoreError, match="there is a crawl named 'default' in this store: use --replace"):
+    with pytest.raises(StoreError, match="this store already has a crawl named 'default': use --replace"):
         restore(valkey.client(), copy, "default")
     restore(valkey.client(), copy, "default", replace=True)
     assert Writer(Crawl.open(valkey.client())).resume(PARTITION) == HALF

@@ -76,7 +76,7 @@ def flipped(record: bytes) -> bytes:
         (1, "blocks", lambda values: [v for v in values if v[0] != 0], "block 0 of the checkpoint is missing"),
         (1, "blocks", lambda values: [v for v in values if v[0] != "names"], "host names: restore a backup"),
         (1, "keys", lambda values: [v for v in values if v[0] != "head"], "the shard was at 0"),
-        (1, "keys", lambda values: [v for v in values if v[0] != "books"], "its totals are not those"),
+        (1, "keys", lambda values: [v for v in values if v[0] != "books"], "its totals differ from those"),
     ],
 )
 def test_backup_whose_parts_do_not_fit_is_refused_and_nothing_is_written(

@@ -190,7 +190,7 @@ def test_doctor_looks_at_kafka(kafka: Kafka, valkey: Server) -> None:
     assert "partitions" not in opened
     assert found(settings_of(kafka, valkey, topic.name, shards=6))["partitions"][0] == "warn"
     missing = found(settings_of(kafka, valkey, "no.such"))
-    assert missing["topic"] == ("FAIL", "there is no topic no.such.dlq: `opic topics create` makes it")
+    assert missing["topic"] == ("FAIL", "there is no topic no.such.dlq: `opic topics create` creates it")
 
 
 def test_doctor_says_when_kafka_is_away(kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
