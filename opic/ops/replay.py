@@ -43,86 +43,87 @@ Answer = TypeVar("Answer")
 FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
 BUILT: Final = ("jsonl", "msgpack", "edges")
 STRATEGIES: Final = ("log", "random", "greedy", "cycle")
-NAMELESS: Final = "http://graph.example/"  # Where the pages of a graph without URLs live.
+NAMELESS: Final = "http://graph.example/"  # URL prefix of pages in graphs without URLs.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
 GZIP_MAGIC: Final = b"\x1f\x8b"
 
 READS_PER_PAGE: Final = 1.0
 SEEDS: Final = 5
-BATCH_SHARE: Final = 100  # Greedy asks for 1 % of the known pages at a time; 10 % at once would cost nothing yet.
+BATCH_SHARE: Final = 100  # Greedy asks for 1 % of the known pages at a time; up to 10 % would cost no accuracy yet.
 BATCH_MAX: Final = 1_000
-VALUES_A_CALL: Final = 500  # As many as the worker takes in one go.
-# The first call has one event, each further one twice as many, up to that. What shards send to each other is delivered
-# between calls. Were the first call large, a shard would read its pages before it knew those that others link to, and
-# rounds, which count grants for each *known* page, would be 1.7 times those of one shard (the test has the graph).
+VALUES_A_CALL: Final = 500  # The number of records that the worker takes at once.
+# The first call has one event, and each further call twice as many, up to VALUES_A_CALL. Transfers between shards are
+# delivered between calls. If the first call were large, a shard would read its pages before it knew those that other
+# shards link to, and rounds, which count grants for each *known* page, would be 1.7 times those of a single shard (see
+# the test for the graph).
 VALUES_FIRST: Final = 1
 BYTES_A_CALL: Final = 4 << 20
 PROGRESS_SECONDS: Final = 0.2
 POLL_SECONDS: Final = 0.005
-EMPTY_SECONDS: Final = 2.0  # A view of the columns is at most a second old; a frontier empty for so long stays so.
-AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back in a second, and has read a file of 1 GB in 12.
+EMPTY_SECONDS: Final = 2.0  # Snapshots are at most a second old, so a frontier that is empty for this long stays empty.
+AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back within a second, or within 12 s if it has to load 1 GB.
 ASK_AGAIN_SECONDS: Final = 0.5
 SAY_AGAIN_SECONDS: Final = 30.0
-PATIENCE_SECONDS: Final = 2.0  # A worker that lives takes a batch in well under a second; past this we do it ourselves.
+PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a second; after this, work here instead.
 
 
 class Target(Protocol):
-    """What a replay asks of an open store; `opic.service.service.Backend` is one."""
+    """The interface that a replay needs of an open store; implemented by `opic.service.service.Backend`."""
 
     settings: Settings
     crawl: Crawl
-    shard: Shard  # Beside which the log is.
+    shard: Shard  # The shard that has the log.
 
     @property
     def log(self) -> Log:
-        """What it goes into."""
+        """The log of accepted events."""
 
     def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
-        """Put records into the log; return the offset after the last one."""
+        """Append records to the log; return its end offset."""
 
     def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], "EventChunk"]) -> "EventChunk":
-        """Put events into the log once, however often this is called with the same call."""
+        """Append events to the log once, however often this is repeated with the same call."""
 
     def lag(self) -> int:
-        """Return how many accepted records have not taken effect yet."""
+        """Return the number of accepted records that have not taken effect yet."""
 
     def disk_full(self) -> str | None:
-        """Return why nothing may be written now, or None."""
+        """Return a message if the disk is full, so that nothing may be written; else None."""
 
 
 @dataclass(slots=True)
 class EventChunk:
-    """Encoded events that go into the log together."""
+    """Encoded events that are appended to the log together."""
 
     values: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to replay, and how. All but `format` is about graphs."""
+    """What to replay, and how. All fields except `format` are for graphs only."""
 
     format: str
     strategy: str = "log"
     reads_per_page: float = READS_PER_PAGE
-    seed: int = 0  # Of the random choices.
-    seeds: int = SEEDS  # Pages that greedy starts from, unless `seed_urls` names them.
+    seed: int = 0  # Seed of the random choices.
+    seeds: int = SEEDS  # Number of pages that greedy starts from, unless `seed_urls` names them.
     seed_urls: Sequence[str] = ()
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a replay is."""
+    """The progress of a replay."""
 
-    events: int = 0  # Put into the log.
-    total: int | None = None  # Of them in the end, where that is known.
+    events: int = 0  # Events appended to the log.
+    total: int | None = None  # Final number of events, if it is known.
     lag: int = 0
-    undelivered: int = 0  # Entries that shards sent to each other, at the end of the replay.
+    undelivered: int = 0  # Transfers between shards that are not delivered yet, at the end of the replay.
     seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What a replay did. Counts are of this replay, but for `pages`: those known to the store now."""
+    """The result of a replay. Counts are of this replay only, except `pages`, the pages now known to the store."""
 
     events: int
     accepted: int
@@ -131,11 +132,11 @@ class Summary:
     links: int
     seconds: float
     events_per_second: float
-    note: str | None = None  # Why it ended early.
+    note: str | None = None  # Reason for ending early.
 
 
 def format_of(path: Path) -> str:
-    """Guess a file's format from its name; what says nothing is an edge list.
+    """Guess a file's format from its name; the default is an edge list.
 
     >>> format_of(Path("crawl.jsonl.gz")), format_of(Path("links.tsv.gz")), format_of(Path("a.warc.gz"))
     ('jsonl', 'edges', 'warc')
@@ -153,22 +154,22 @@ def replay(
     works_here: bool,
     on_progress: Callable[[Progress], None] = lambda _: None,
 ) -> Summary:
-    """Feed files to a store; return once all of it has taken effect and nothing is in flight between its shards.
+    """Feed files to a store; return after all events took effect and nothing is in flight between its shards.
 
     Args:
         target: the open store.
-        paths: one or more files of one format; a graph may be spread over several.
-        plan: how.
-        works_here: let the records take effect ourselves; else a service runs on the store, and its worker does.
-        on_progress: told now and then.
+        paths: one or more files of one format; a graph may be split over several files.
+        plan: how to replay them.
+        works_here: apply the records in this process; if False, the worker of a running service applies them.
+        on_progress: called now and then.
 
     Raises:
-        BadInput: a file can't be read as what it is said to be; what came before in it was fed.
-        NotBuiltYet: the format.
-        StoreUnavailable: the store was away for AWAY_SECONDS_MAX. A full disk is waited for without end.
+        BadInput: a file does not have the format; the events before the error were fed.
+        NotBuiltYet: the format is not implemented yet.
+        StoreUnavailable: the store was unavailable for AWAY_SECONDS_MAX. There is no limit while its disk is full.
     """
     if plan.format not in BUILT:
-        raise NotBuiltYet(f"--format {plan.format} is not built yet: there are {', '.join(BUILT)}")
+        raise NotBuiltYet(f"--format {plan.format} is not built yet: use one of {', '.join(BUILT)}")
     feeder = _Feeder(target, works_here, on_progress)
     links_before = target.crawl.totals().links
     note = None
@@ -191,12 +192,12 @@ def replay(
 
 
 class _Feeder:
-    """Puts records into the log in batches, and sees to it, or waits, that they take effect."""
+    """Appends records to the log in batches, and applies them or waits until a worker has applied them."""
 
     def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
         self.target, self.settings = target, target.settings
         if not isinstance(target.log, EventLog):
-            raise BadInput("a replay goes into the store's own log: feed Kafka by `opic publish`, or leave --kafka out")
+            raise BadInput("a replay writes to the store's own log: use `opic publish` for Kafka, or omit --kafka")
         self._log = target.log
         self.dead_letters = 0
         self.progress = Progress()
@@ -205,15 +206,15 @@ class _Feeder:
         self._told, self._said = 0.0, float("-inf")
         self._values: list[bytes] = []
         self._bytes = 0
-        self._name, self._number = uuid.uuid4().hex, 0  # Of this replay, and of its next batch.
-        self._end = self._log.end()  # What came before us takes effect before us.
+        self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
+        self._end = self._log.end()  # Earlier records take effect first.
         self._values_max = VALUES_FIRST
         self._writer: Writer | None = None
         if works_here:
             self._work()
 
     def feed(self, value: bytes) -> None:
-        """Take one event; it is sent with others."""
+        """Add an event to the current batch; send the batch if it is full."""
         if self._values and self._bytes + len(value) > BYTES_A_CALL:
             self.send()
         self._values.append(value)
@@ -222,10 +223,10 @@ class _Feeder:
             self.send()
 
     def send(self) -> None:
-        """Put what was taken into the log."""
+        """Append the current batch to the log."""
         values, self._values, self._bytes = self._values, [], 0
         if values:
-            # Named, so that the batch may be sent again when nobody knows whether it arrived.
+            # The batch has a name, so that it may be sent again if its answer was lost.
             call, batch = KeyedCall.of(f"opic replay {self._name} {self._number}", "", b""), EventChunk(values)
             self._number += 1
             self._values_max = min(2 * self._values_max, VALUES_A_CALL, self.settings.max_lag)
@@ -234,14 +235,14 @@ class _Feeder:
             self._tell()
 
     def seed(self, urls: Sequence[str]) -> None:
-        """Make pages known, and wait until they are."""
+        """Add seed pages, and wait until they are known."""
         for at in range(0, len(urls), VALUES_A_CALL):
-            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Twice the same seeds are one.
+            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Adding the same seeds again has no effect.
             self._accept(1, partial(self.target.accept, [record], "seeds"))
         self.settle()
 
     def settle(self) -> None:
-        """Send all, and return once all of it has taken effect."""
+        """Send the current batch; return after all events took effect."""
         self.send()
         if self._writer is None:
             self._await(lambda: self._applied() >= self._end)
@@ -249,7 +250,7 @@ class _Feeder:
         self._tell(now=True)
 
     def finish(self) -> None:
-        """Send all, and return once it has taken effect and every shard has what the others sent."""
+        """Send the current batch; return after all events took effect and all transfers are delivered."""
         self.settle()
         if self._writer is None:
             self._await(lambda: self._undelivered() == 0)
@@ -259,19 +260,19 @@ class _Feeder:
         self._tell(now=True)
 
     def deliver(self) -> None:
-        """Carry what shards sent to each other, if that is up to us; return once nothing is left."""
+        """Deliver all transfers between shards, if this process applies the records."""
         if (writer := self._writer) is not None:
             self.patiently(lambda: writer.drain(self._told_delivery))
 
     def _checkpoint(self) -> None:
-        """Write a checkpoint of all shards where the store is our own: whoever opens it next reads no journal."""
+        """Write a checkpoint of all shards of an embedded store, so that the next start need not read the journal."""
         if self._writer is None or not self.settings.embedded or self.target.disk_full() is not None:
             return
         try:
             for store in self._writer.stores:
                 store.checkpoint()
-        except StoreUnavailable as error:  # The journal has all of it.
-            log.info("the replay is complete, its last checkpoint is not: %s", error)
+        except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
+            log.info("the replay is complete, but the last checkpoint failed: %s", error)
 
     def _told_delivery(self) -> None:
         self._undelivered()
@@ -294,7 +295,7 @@ class _Feeder:
         return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
 
     def patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Ask the store until it answers: for as long as its disk is full, else up to AWAY_SECONDS_MAX."""
+        """Repeat a call until the store answers: up to AWAY_SECONDS_MAX, but without limit while its disk is full."""
         away: float | None = None
         while True:
             try:
@@ -310,7 +311,7 @@ class _Feeder:
             time.sleep(ASK_AGAIN_SECONDS)
 
     def _disk_is_full(self) -> bool:
-        """Tell so, and say so now and then."""
+        """Return whether the store's disk is full; log a warning now and then."""
         full, now = self.target.disk_full(), time.monotonic()
         if full is not None and now - self._said > SAY_AGAIN_SECONDS:
             self._said = now
@@ -326,9 +327,10 @@ class _Feeder:
         work(self._writer, source, full=self.target.disk_full)
 
     def _await(self, done: Callable[[], bool]) -> None:
-        """Wait for the service's worker, as long as it gets on; else do its work.
+        """Wait for the service's worker while it makes progress; if it stops, apply the records in this process.
 
-        It may be at another crawl of the same store. Should it come back, two workers are slow, never wrong.
+        The service may be working on another crawl of the store. If its worker resumes, two workers are slower, but
+        the result is still correct.
         """
         seen, moved = (-1, -1), time.monotonic()
         while not done():
@@ -354,7 +356,7 @@ class _Feeder:
 
 
 def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbered lines of a file, plain or gzip (its first bytes tell), without their ends; none is blank.
+    """Yield the numbered non-blank lines of a file, plain or gzip (by its first bytes), without line ends.
 
     Raises:
         BadInput: the file can't be read, its gzip is broken, or a line is longer than `bytes_max`.
@@ -367,7 +369,7 @@ def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
                 line = line.removeprefix(b"\xef\xbb\xbf") if number == 1 else line
                 line = line.rstrip(b"\r\n")
                 if len(line) > bytes_max:
-                    raise BadInput(f"{path}:{number}: a line of over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")
+                    raise BadInput(f"{path}:{number}: the line is over OPIC_MAX_BODY_BYTES {bytes_max:,} bytes")
                 if line.strip():
                     yield number, line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
@@ -377,17 +379,17 @@ def lines_of(path: Path, bytes_max: int) -> Iterator[tuple[int, bytes]]:
 
 
 def values_of(path: Path, bytes_max: int) -> Iterator[bytes]:
-    """Yield the MessagePack values of a file, plain or gzip, one after the other.
+    """Yield the MessagePack values of a file, plain or gzip.
 
     Raises:
-        BadInput: the file can't be read or cut into values, its gzip is broken, it does not start with a map, or a
+        BadInput: the file can't be read or split into values, its gzip is broken, it does not start with a map, or a
             value is longer than `bytes_max`.
     """
     try:
         with _open(path) as file:
             for number, value in enumerate(cut_stream(file, bytes_max)):
                 if number == 0 and not is_map(value):
-                    raise BadInput(f"{path}: does not start with a map: MessagePack maps are wanted, one after another")
+                    raise BadInput(f"{path}: does not start with a map: a MessagePack file is a sequence of maps")
                 yield value
     except BadFraming as error:
         raise BadInput(f"{path}: {error}") from None
@@ -399,7 +401,7 @@ def values_of(path: Path, bytes_max: int) -> Iterator[bytes]:
 
 @contextmanager
 def _open(path: Path) -> Iterator[BinaryIO]:
-    """Open a file, plain or gzip: its first bytes tell."""
+    """Open a file, plain or gzip (by its first bytes)."""
     with path.open("rb") as raw:
         packed = raw.peek(len(GZIP_MAGIC)).startswith(GZIP_MAGIC)
         yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
@@ -426,7 +428,7 @@ def _replay_events(feeder: _Feeder, paths: Sequence[Path], kind: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Pages in order of first mention; `i` links to `targets[starts[i]:starts[i + 1]]`, distinct and not itself."""
+    """Pages in order of first mention. Page `i` links to `targets[starts[i]:starts[i + 1]]`: distinct other pages."""
 
     urls: list[str]
     starts: Int64s  # (pages + 1,)
@@ -439,15 +441,15 @@ class Graph:
 
 
 def url_of_name(name: str, bytes_max: int) -> str:
-    """Return the canonical URL of a node: itself if it is absolute, else under http://graph.example/.
+    """Return the canonical URL of a node: its name if that is an absolute URL, else a URL under http://graph.example/.
 
-    What a path can't hold is percent-encoded; what is percent-encoded already stays.
+    Characters that are invalid in a path are percent-encoded; existing percent-encoding is kept.
 
     >>> url_of_name("HTTP://A.example", 99), url_of_name("Caf%C3%A9_100%?", 99)
     ('http://a.example/', 'http://graph.example/Caf%C3%A9_100%25%3F')
 
     Raises:
-        BadUrl: over `bytes_max`, or an http URL that can't be parsed.
+        BadUrl: the URL is longer than `bytes_max`, or can't be parsed.
     """
     if not name[:8].lower().startswith(("http://", "https://")):
         name = NAMELESS + quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", name), safe=SAFE_IN_NAMES)
@@ -458,7 +460,7 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
     """Read a list of edges: lines `FROM TO`, split at the tab if there is one, else at white space; `#` comments.
 
     Raises:
-        BadInput: a line is neither, or a page has more links than one event may carry.
+        BadInput: a line is invalid, or a page has more links than an event may have.
     """
     page_of_name: dict[str, int] = {}
     page_of_url: dict[str, int] = {}
@@ -488,7 +490,7 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
             ends += (page(name, path, number) for name in names)
     pages = len(page_of_url)
     if not pages:
-        raise BadInput(f"{', '.join(map(str, paths))}: no edge in there")
+        raise BadInput(f"{', '.join(map(str, paths))}: contains no edge")
     pairs = np.array(ends, np.int64).reshape(-1, 2)
     keys = np.unique(pairs[:, 0] * pages + pairs[:, 1])
     sources, targets = keys // pages, keys % pages
@@ -503,7 +505,7 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
 
 
 def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
-    """Crawl a graph in simulation; return why it ended early, if it did."""
+    """Simulate a crawl of a graph; return the reason if it ended early."""
     pages = len(graph.urls)
     reads = max(1, round(plan.reads_per_page * pages))
     feeder.progress.total = reads
@@ -523,7 +525,7 @@ def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random) -> list[str]:
     known, seeds = set(graph.urls), [canonical_url(url) for url in plan.seed_urls]
     for url in seeds:
         if url not in known:
-            raise BadInput(f"--seed-url {url} is no page of this graph: its first is {graph.urls[0]}")
+            raise BadInput(f"--seed-url {url} is not a page of this graph; its first page is {graph.urls[0]}")
     return seeds
 
 
@@ -536,7 +538,7 @@ def _next(target: Target, frontier: Frontier, n: int) -> object:
 def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str]) -> str | None:
     target, settings = feeder.target, feeder.settings
     page_of = {url: page for page, url in enumerate(graph.urls)}
-    # The whole graph is often one host, and nobody is being polite to a file.
+    # Disable delays: the graph may be a single host, and nothing is fetched.
     politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0, lease_seconds=settings.lease_seconds)
     frontier = Frontier(target.crawl, politeness)
     feeder.seed(seeds)
@@ -546,17 +548,17 @@ def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[s
         n = min(max(1, live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
         batch: Any = feeder.patiently(partial(_next, target, frontier, n))
         if not batch:
-            feeder.deliver()  # What is on its way to another shard is nobody's to offer.
+            feeder.deliver()  # Cash in transit between shards is on no page yet.
             if time.monotonic() - filled > EMPTY_SECONDS:
-                return f"ended {left:,} reads early: no known page holds cash and is free to be read"
+                return f"ended {left:,} reads early: no available page has cash"
             time.sleep(POLL_SECONDS * 20)
             continue
         strangers = [found["url"] for found in batch if found["url"] not in page_of]
         if strangers:
             frontier.release([found["lease"] for found in batch])
             raise BadInput(
-                f"the store offers {strangers[0]}, which is no page of this graph: "
-                "replay it greedily into a store, or a --crawl, of its own"
+                f"the store offers {strangers[0]}, which is not a page of this graph: "
+                "replay the graph into a new store or another --crawl"
             )
         for found in batch:
             feeder.feed(graph.event(page_of[found["url"]]))

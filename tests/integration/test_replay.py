@@ -204,7 +204,7 @@ def test_several_files_are_one_log(crawls: Crawls, tmp_path: Path) -> None:
 def test_line_too_long_is_an_error_that_names_it(crawls: Crawls, tmp_path: Path) -> None:
     short, long = {"url": "http://a.example/"}, {"url": "http://b.example/", "links": ["http://c.example/"] * 99}
     file = lines(tmp_path / "crawl.jsonl", short, long, short)
-    with refused("crawl.jsonl:2: a line of over OPIC_MAX_BODY_BYTES 1,024 bytes", "1 events were fed before"):
+    with refused("crawl.jsonl:2: the line is over OPIC_MAX_BODY_BYTES 1,024 bytes", "1 events were fed before"):
         feed(crawls.open(max_body_bytes=1_024), file, Plan("jsonl"))
 
 
@@ -304,7 +304,7 @@ def test_greedy_reads_only_what_its_seeds_reach(crawls: Crawls, tmp_path: Path) 
     plan = Plan("edges", "greedy", reads_per_page=4, seed_urls=["http://graph.example/a"])
     assert feed(backend, file, plan).note is None
     assert {page.url[-1] for page in backend.crawl.pages()} == set("abc")
-    with refused("--seed-url http://graph.example/z is no page of this graph"):
+    with refused("--seed-url http://graph.example/z is not a page of this graph"):
         feed(crawls.open(), file, Plan("edges", "greedy", seed_urls=["http://graph.example/z"]))
 
 
@@ -320,7 +320,7 @@ def test_greedy_ends_early_when_nothing_is_left_to_read(crawls: Crawls, tmp_path
 def test_greedy_does_not_crawl_pages_of_others(crawls: Crawls, tmp_path: Path) -> None:
     backend = crawls.open()
     feed(backend, lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"}), Plan("jsonl"))
-    with refused("is no page of this graph", "--crawl"):
+    with refused("is not a page of this graph", "--crawl"):
         feed(backend, lines(tmp_path / "graph.txt", "a b"), Plan("edges", "greedy", reads_per_page=9))
 
 
@@ -351,7 +351,7 @@ def test_line_that_is_no_edge_is_an_error_that_names_it(tmp_path: Path) -> None:
         "a b c\n": ":1: 'a b c' is not an edge",
         "a\t\n": ":1: 'a' is not an edge",
         "http://[ b\n": ":1: 'http://[' is not an absolute",
-        "# nothing\n": "no edge in there",
+        "# nothing\n": "contains no edge",
     }.items():
         with refused(said):
             read_graph([lines(tmp_path / "graph.txt", text)], Settings())
