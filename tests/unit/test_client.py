@@ -75,7 +75,7 @@ def test_a_call_of_events_is_named_unless_told_otherwise(form: calls.Form) -> No
 
 @pytest.mark.parametrize("ask", [calls.seeds, lambda urls: calls.importances(urls, None, None)])
 def test_one_text_in_the_place_of_many_is_refused(ask: object) -> None:
-    with pytest.raises(TypeError, match="give a list"):
+    with pytest.raises(TypeError, match="pass a list"):
         ask("http://a.example/")  # type: ignore[operator]
 
 
