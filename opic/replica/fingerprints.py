@@ -8,6 +8,7 @@ The algorithm is Aumasson and Bernstein's SipHash (2012) with one round per word
 tables of CPython and Rust.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Final
 
@@ -20,6 +21,7 @@ Int64s = NDArray[np.int64]
 KEY_BYTES: Final = 16
 NO_PAGE: Final = 0  # No string has this fingerprint.
 STRINGS_AT_ONCE: Final = 4_096  # The hash state of this many strings fits in the L2 cache.
+SMALL: Final = 512  # So many strings and fewer cost no more with an array of their own.
 SCALAR_BELOW: Final = 6  # With fewer strings left, plain Python is faster than numpy calls.
 
 _WORD: Final = 8
@@ -40,7 +42,7 @@ _R13, _R16, _R17, _R21, _R32 = (np.array(64 - bits, np.uint64) for bits in (13, 
 
 
 class Fingerprints:
-    """Computes fingerprints under one key. Not thread-safe."""
+    """Computes fingerprints under one key. Thread-safe: concurrent queries share one object."""
 
     def __init__(self, key: bytes) -> None:
         """Use a secret key.
@@ -51,8 +53,8 @@ class Fingerprints:
         if len(key) != KEY_BYTES:
             raise ValueError(f"a fingerprint key has {KEY_BYTES} bytes, not {len(key)}")
         k0, k1 = (int.from_bytes(key[at : at + _WORD], "little") for at in (0, _WORD))
+        self._kept = threading.local()
         self._start = np.array([[_V0 ^ k0], [_V1 ^ k1], [_V2 ^ k0], [_V3 ^ k1]], np.uint64)
-        self._rows = np.empty((5, STRINGS_AT_ONCE), np.uint64)  # v0 to v3 of each string, and scratch.
 
     def of(self, strings: Sequence[str]) -> UInt64s:
         """Return the fingerprint of each string's UTF-8 bytes, never NO_PAGE; shape (n,).
@@ -70,6 +72,19 @@ class Fingerprints:
         fingerprints[fingerprints == NO_PAGE] = 1
         return fingerprints
 
+    def _rows(self, strings: int) -> UInt64s:
+        """Return uninitialised rows for v0 to v3 of each string and scratch, shape (5, strings).
+
+        The allocator takes large arrays from the system each time, which would double the time of a full batch: each
+        thread keeps its own. Threads must not share one: that gave wrong fingerprints, and known pages were not found.
+        """
+        if strings <= SMALL:
+            return np.empty((5, strings), np.uint64)
+        kept: UInt64s | None = getattr(self._kept, "rows", None)
+        if kept is None:
+            kept = self._kept.rows = np.empty((5, STRINGS_AT_ONCE), np.uint64)
+        return kept[:, :strings]
+
     def _hash(self, strings: Sequence[str], hashes: UInt64s) -> None:
         """Write the hashes of 1 to STRINGS_AT_ONCE strings into `hashes`."""
         text, starts, lengths = _joined(strings)
@@ -81,7 +96,7 @@ class Fingerprints:
         starts, lengths = starts[order], lengths[order]
         # By w: how many strings have at least w words.
         counts = np.bincount(words, minlength=longest + 1)[::-1].cumsum()[::-1].tolist()
-        rows = self._rows[:, : len(strings)]
+        rows = self._rows(len(strings))
         rows[:4] = self._start
         w = 0
         while w < longest and counts[w + 1] >= SCALAR_BELOW:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -107,3 +108,23 @@ def test_no_string_has_the_fingerprint_that_stands_for_no_page(monkeypatch: pyte
 def test_a_key_of_another_size_is_refused(size: int) -> None:
     with pytest.raises(ValueError, match=f"has 16 bytes, not {size}"):
         fingerprints.Fingerprints(bytes(size))
+
+
+@pytest.mark.parametrize("count", [1, 40, STRINGS_AT_ONCE])
+def test_threads_share_one_object(count: int) -> None:
+    """Each query of an endpoint hashes in a thread of its own; a wrong hash would answer that a page was never seen."""
+    hashing = Fingerprints(KEY)
+    strings = [[f"http://{thread}.example/{number}" * 8 for number in range(count)] for thread in range(4)]
+    wanted = [hashing.of(own).tolist() for own in strings]
+    calls = max(2_000 // count, 20)
+
+    def wrong(thread: int) -> int:
+        return sum(hashing.of(strings[thread]).tolist() != wanted[thread] for _ in range(calls))
+
+    switch = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # Threads take turns between almost any two calls of numpy.
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            assert sum(pool.map(wrong, range(4))) == 0
+    finally:
+        sys.setswitchinterval(switch)
