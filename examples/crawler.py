@@ -8,6 +8,7 @@ away later is waited for.
 """
 
 import argparse
+import sys
 import time
 from contextlib import suppress
 from html.parser import HTMLParser
@@ -112,7 +113,9 @@ def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 1
             if not found.pages:
                 time.sleep(min(found.retry_after, 1.0))
                 continue
-            service.events([fetch(web, robots, page.url) for page in found.pages])
+            events = [fetch(web, robots, page.url) for page in found.pages]
+            for rejected in service.events(events, raise_rejected=False).rejected:
+                print(f"rejected: {events[rejected.index].url}: {rejected.error}", file=sys.stderr)
             fetched, idle_since = fetched + len(found.pages), time.monotonic()
     return fetched
 

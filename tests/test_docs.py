@@ -1,9 +1,11 @@
 """The documents keep their word: every link leads somewhere; every command, setting, path and call in them works."""
 
 import ast
+import asyncio
 import inspect
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +220,31 @@ def test_every_python_block_calls_what_there_is() -> None:
     blocks = [(path, block) for path in PAGES for block in fences(path, "python")]
     assert len(blocks) > 3
     assert [(relative(path), sentence) for path, block in blocks for sentence in wrong_python(block)] == []
+
+
+class Enough(Exception):
+    """Ends a sample that would go on for ever."""
+
+
+@pytest.mark.slow
+def test_samples_of_the_client_run(service: Service) -> None:
+    blocks = [block for page in (README, ROOT / "docs/guide/client.md") for block in fences(page, "python")]
+    assert len(blocks) >= 4
+    for block in blocks:
+        fetched: list[str] = []
+
+        def fetch_links(url: str, fetched: list[str] = fetched) -> list[str]:
+            fetched.append(url)
+            if len(fetched) == 3:
+                raise Enough
+            return ["https://a.example/", f"https://b{len(fetched)}.example/", f"https://c{len(fetched)}.example/"]
+
+        code = compile(block.replace(README_URL, service.url), "sample", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        with suppress(Enough):
+            made = eval(code, {"fetch_links": fetch_links})
+            if made is not None:
+                asyncio.run(made)
+        assert len(fetched) == 3 or "while True" not in block
 
 
 @pytest.mark.parametrize("kind", [Client, AsyncClient])

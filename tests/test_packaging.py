@@ -148,6 +148,14 @@ def server_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
+def test_types_of_the_installed_package_are_seen(client_only: Path, tmp_path: Path) -> None:
+    (tmp_path / "crawler.py").write_text("from opic.client import Client\n\nn: str = Client().stats().known_pages\n")
+    mypy = ["-m", "mypy", "--python-executable", client_only / "python", "crawler.py"]
+    done = run(Path(sys.executable), *mypy, cwd=tmp_path)
+    assert 'Incompatible types in assignment (expression has type "int"' in done.stdout, done.stdout
+
+
+@pytest.mark.slow
 def test_client_runs_with_its_own_packages_alone(client_only: Path, tmp_path: Path) -> None:
     program = """
 from importlib.util import find_spec

@@ -9,13 +9,14 @@ are in `opic.client.answers`, the exceptions in `opic.client.errors`.
 """
 
 from opic.client.aio import AsyncClient
-from opic.client.answers import Event, Page, PageClass
+from opic.client.answers import Event, HostManners, Page, PageClass, Rule
 from opic.client.errors import (
     BadAnswer,
     BadRequest,
     CallFailed,
     ClientError,
     Conflict,
+    EventsRejected,
     NotBuilt,
     NotFound,
     ServiceFailed,
@@ -34,10 +35,13 @@ __all__ = [
     "ClientError",
     "Conflict",
     "Event",
+    "EventsRejected",
+    "HostManners",
     "NotBuilt",
     "NotFound",
     "Page",
     "PageClass",
+    "Rule",
     "ServiceFailed",
     "Unauthorized",
     "Unavailable",

@@ -9,7 +9,7 @@ import httpx
 from tenacity import AsyncRetrying
 
 from opic.client import answers, calls
-from opic.client.errors import CallFailed, ClientError
+from opic.client.errors import CallFailed, ClientError, EventsRejected
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ class AsyncClient:
         token: str | None = None,
         crawler: str = "",
         timeout_seconds: float = calls.ANSWER_SECONDS,
-        retry_seconds: float = calls.RETRY_SECONDS,
+        retry_seconds: float | None = None,
         verify: ssl.SSLContext | bool = True,
         transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
@@ -40,11 +40,12 @@ class AsyncClient:
             token: the service's OPIC_API_TOKEN.
             crawler: name of this crawler, which holds the leases.
             timeout_seconds: timeout of an answer; the timeout of a connection is at most 5 s.
-            retry_seconds: how long to retry a call; 0 disables retries.
+            retry_seconds: how long to retry a call; 0 disables retries. If None, 60 s; but 5 s until the service has
+                answered this client for the first time, so that a wrong address fails soon.
             verify: TLS certificates to trust; passed to httpx.
             transport: an httpx transport to use instead of the default one.
         """
-        self._crawler, self._retry_seconds = crawler, retry_seconds
+        self._crawler, self._endpoint = crawler, calls.Endpoint(url, retry_seconds)
         timeout = httpx.Timeout(timeout_seconds, connect=min(timeout_seconds, calls.CONNECT_SECONDS))
         headers = {"authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.AsyncClient(
@@ -66,24 +67,33 @@ class AsyncClient:
         """Close all connections."""
         await self._http.aclose()
 
-    async def event(self, url: str, links: Iterable[str] = (), *, once: bool = True, **fields: Any) -> answers.Accepted:
+    async def event(
+        self, url: str, links: Iterable[str] = (), *, once: bool = True, raise_rejected: bool = True, **fields: Any
+    ) -> answers.Accepted:
         """Report a fetched page. When this returns, the event is durable.
 
         Args:
             url: URL of the page.
             links: absolute URLs of its out-links.
             once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
+            raise_rejected: as in `events`.
             fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags.
 
         Raises:
-            BadRequest: the event is invalid.
+            EventsRejected: the event is invalid.
         """
         event = {"crawler": self._crawler or None, **fields, "url": url, "links": calls.texts(links)}
         given = {name: value for name, value in event.items() if value is not None}
-        return await self._do(calls.events(calls.encoded_one(given, "msgpack"), "msgpack", once=once, key=None))
+        return await self.events([given], once=once, raise_rejected=raise_rejected)
 
     async def events(
-        self, events: calls.Events, *, form: calls.Form = "msgpack", once: bool = True, key: str | None = None
+        self,
+        events: calls.Events,
+        *,
+        form: calls.Form = "msgpack",
+        once: bool = True,
+        key: str | None = None,
+        raise_rejected: bool = True,
     ) -> answers.Accepted:
         """Report fetched pages in one call. Batches of a few hundred are ten times as fast as single events.
 
@@ -92,11 +102,18 @@ class AsyncClient:
             form: encoding: an array in MessagePack or JSON, or JSON Lines.
             once: as in `event`. The service keeps about 10^6 keys, each for a day, so send events in batches.
             key: the Idempotency-Key to send; set it to repeat an earlier call. A random one if None.
+            raise_rejected: raise if an event is rejected; if False, the answer lists the rejected ones.
 
         Returns:
             The number of accepted events, which are durable, and the rejected ones.
+
+        Raises:
+            EventsRejected: some events are invalid; the others are accepted all the same.
         """
-        return await self._do(calls.events(calls.encoded(events, form), form, once=once, key=key))
+        answer = await self._do(calls.events(calls.encoded(events, form), form, once=once, key=key))
+        if raise_rejected and answer.rejected:
+            raise EventsRejected(answer)
+        return answer
 
     async def seed(self, urls: Iterable[str]) -> answers.Seeded:
         """Add seed pages. After a retry, pages added by the first attempt count as known."""
@@ -110,6 +127,7 @@ class AsyncClient:
         domain: str | None = None,
         mode: answers.Mode | None = None,
         busy_hosts: Iterable[str] = (),
+        crawl_delays: Mapping[str, float] | None = None,
     ) -> answers.NextPages:
         """Lease the pages to fetch next, best first. No other crawler gets them until their leases end.
 
@@ -122,12 +140,26 @@ class AsyncClient:
             domain: only pages of this host or registered domain, including subdomains.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
             busy_hosts: hosts to skip.
+            crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
+                applies those that are longer than its own delay; 0 removes one.
         """
         return await self._do(
             calls.next_pages(
-                n, self._crawler, lease_seconds=lease_seconds, domain=domain, mode=mode, busy_hosts=busy_hosts
+                n,
+                self._crawler,
+                lease_seconds=lease_seconds,
+                domain=domain,
+                mode=mode,
+                busy_hosts=busy_hosts,
+                crawl_delays=crawl_delays,
             )
         )
+
+    async def frontier(
+        self, n: int | None = None, *, domain: str | None = None, mode: answers.Mode | None = None
+    ) -> answers.Frontier:
+        """Return the pages that would be handed out next, 10 if `n` is None, without leasing them."""
+        return await self._do(calls.frontier(n, domain, mode))
 
     async def release(self, leases: Iterable[str | answers.Page]) -> answers.Released:
         """Release leases on pages that will not be fetched."""
@@ -160,17 +192,25 @@ class AsyncClient:
         """Return the `n` most important pages; 100 if `n` is None."""
         return await self._do(calls.top(n, domain, policy, window))
 
-    async def hosts(self, n: int | None = None) -> answers.Hosts:
+    async def hosts(
+        self,
+        n: int | None = None,
+        *,
+        policy: answers.Policy | None = None,
+        window: answers.Window | None = None,
+    ) -> answers.Hosts:
         """Return the `n` most important hosts; 100 if `n` is None."""
-        return await self._do(calls.hosts(n))
+        return await self._do(calls.hosts(n, policy, window))
 
     async def history(self, url: str) -> answers.History:
         """Return the last reads of a page, oldest first."""
         return await self._do(calls.history(url))
 
-    async def explain(self, url: str) -> dict[str, Any]:
+    async def explain(
+        self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
+    ) -> dict[str, Any]:
         """Explain the score of a page, and whether it is handed out next."""
-        return await self._do(calls.explain(url))
+        return await self._do(calls.explain(url, policy, window))
 
     async def inflow(self, domain: str, *, after: str | None = None, n: int | None = None) -> answers.Inflows:
         """Return the in-flow of a domain's pages from outside it. To get more pages, pass `next` as `after`."""
@@ -191,6 +231,41 @@ class AsyncClient:
     async def define_classes(self, classes: Sequence[answers.PageClass | Mapping[str, Any]]) -> answers.Classes:
         """Replace the classes of pages."""
         return await self._do(calls.define_classes(classes))
+
+    async def rules(self) -> answers.Rules:
+        """Return the URL rules and the thresholds of trap detection."""
+        return await self._do(calls.rules())
+
+    async def set_rules(
+        self, rules: Sequence[answers.Rule | Mapping[str, Any]] = (), *, traps: Mapping[str, Any] | None = None
+    ) -> answers.Rules:
+        """Replace the URL rules and the thresholds of trap detection.
+
+        Args:
+            rules: in order: the first that matches a URL decides. Without rules all URLs are allowed.
+            traps: thresholds by name; those left out get their defaults.
+        """
+        return await self._do(calls.set_rules(rules, traps))
+
+    async def politeness(self) -> answers.Politeness:
+        """Return the default host delay and cap, and those set for individual hosts."""
+        return await self._do(calls.politeness())
+
+    async def set_politeness(self, hosts: Mapping[str, answers.HostManners | Mapping[str, Any]]) -> answers.Politeness:
+        """Replace the delays and caps of individual hosts; all other hosts have the default ones."""
+        return await self._do(calls.set_politeness(hosts))
+
+    async def series(self, n: int | None = None) -> answers.Series:
+        """Return the progress of the crawl in about `n` entries, 400 if it is None."""
+        return await self._do(calls.series(n))
+
+    async def dead_letters(self, n: int | None = None) -> answers.DeadLetters:
+        """Return the newest events that were refused for good, and why; 20 if `n` is None."""
+        return await self._do(calls.dead_letters(n))
+
+    async def metrics(self) -> str:
+        """Return the service's metrics, in the text format of Prometheus."""
+        return await self._do(calls.metrics())
 
     async def alive(self) -> bool:
         """Return whether the process answers. Not retried."""
@@ -215,7 +290,7 @@ class AsyncClient:
             try:
                 response = await self._http.request(**call.request())
             except (httpx.HTTPError, httpx.InvalidURL) as error:
-                raise calls.no_answer(call, error) from error
-            return call.read(response)
+                raise self._endpoint.no_answer(call, error) from error
+            return self._endpoint.read(call, response)
 
-        return await AsyncRetrying(**calls.retrying(call, self._retry_seconds))(once)
+        return await AsyncRetrying(**self._endpoint.retrying(call))(once)

@@ -189,6 +189,108 @@ class Stats(Struct, frozen=True):
     sweeps_left: float | None = None
 
 
+class FrontierPage(Struct, frozen=True):
+    """A page that would be handed out."""
+
+    url: str
+    host: str
+    cash: int
+    importance: float
+    fetched_before: bool
+
+
+class Frontier(Struct, frozen=True):
+    """The pages that would be handed out next, the best first. None of them is leased."""
+
+    pages: list[FrontierPage]
+    as_of: float
+
+
+class SeriesEntry(Struct, frozen=True):
+    """The position of the crawl at a time: rounds, and grains that reads spent."""
+
+    time: float
+    rounds: float
+    clock: int
+
+
+class CurvePoint(Struct, frozen=True):
+    """The position of the crawl at a time, and the bound on the error of its estimates; None where there is none."""
+
+    time: float
+    rounds: float
+    clock: int
+    unspent: int
+    error_bound: float | None = None
+
+
+class Series(Struct, frozen=True):
+    """The progress of the crawl, oldest first; the last entry of both lists is the current one."""
+
+    series: list[SeriesEntry]
+    convergence: list[CurvePoint]
+    as_of: float
+
+
+class DeadLetter(Struct, frozen=True):
+    """An event that was refused for good: why, where it came from, and the beginning of its value."""
+
+    id: str
+    error: str
+    topic: str
+    partition: str
+    offset: int
+    value: str
+    value_bytes: int
+    at: float
+    replayed: bool = False
+
+
+class DeadLetters(Struct, frozen=True):
+    """The newest dead letters, newest first."""
+
+    dead_letters: list[DeadLetter]
+    as_of: float
+
+
+class HostManners(Struct, frozen=True):
+    """The politeness settings of a host; the default settings apply to those that are None.
+
+    `delay_seconds` is the least time between two of its pages, `in_flight` how many of them may be leased at once.
+    """
+
+    delay_seconds: float | None = None
+    in_flight: int | None = None
+
+
+class Politeness(Struct, frozen=True):
+    """The default politeness settings, and those set for individual hosts."""
+
+    host_delay_seconds: float
+    host_in_flight: int | None
+    hosts: dict[str, HostManners]
+    as_of: float
+
+
+class Rule(Struct, kw_only=True, omit_defaults=True):
+    """A URL rule: it applies to a URL that meets all given conditions; docs/guide/classes-and-rules.md."""
+
+    effect: Literal["allow", "deny"]
+    host: str | None = None
+    domain: str | None = None
+    path: str = "/"
+    query: bool | None = None
+    note: str = ""
+
+
+class Rules(Struct, frozen=True):
+    """The current URL rules, in order, and the thresholds of trap detection by name."""
+
+    rules: list[Rule]
+    traps: dict[str, Any]
+    version: str
+
+
 class PageClass(Struct, kw_only=True, omit_defaults=True):
     """A class of pages: its weight in grants, and the pages that belong to it."""
 

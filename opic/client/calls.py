@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
-from typing import Any, Final, Generic, Literal, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar, cast
 
 import httpx
 import msgspec
-from tenacity import RetryCallState, retry_if_exception, stop_before_delay, wait_random_exponential
+from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
@@ -21,9 +21,13 @@ from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
 RETRY_SECONDS: Final = 60.0  # A killed store is back within seconds, a replaced service within a minute.
+FIRST_RETRY_SECONDS: Final = 5.0  # For a service that never answered: a wrong address is more likely than a restart.
 BACKOFF_FIRST_SECONDS: Final = 0.1
 BACKOFF_MAX_SECONDS: Final = 10.0
 BAD_ANSWER_CHARS: Final = 200
+PROBLEM: Final = "urn:opic:problem:"  # The type of each problem of the service begins so.
+START_IT: Final = "start the service there with `opic serve`, or give the client the URL that it prints"
+ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
 Form = Literal["msgpack", "json", "lines"]
 Events = Iterable[answers.Event | Mapping[str, Any]]
@@ -76,32 +80,29 @@ class Call(Generic[T]):
             BadAnswer: the answer is not one of this service.
         """
         if not response.is_success:
-            raise _failure(response)
+            raise _failure(self, response)
+        if self.answer is str:
+            return cast(T, response.text)
         try:
             return msgspec.json.decode(response.content, type=self.answer)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             said = response.text[:BAD_ANSWER_CHARS]
-            raise BadAnswer(f"{self.method} {response.url}: unexpected answer: {error}: {said!r}") from None
+            where = f"{self.method} {response.url}"
+            raise BadAnswer(f"{where}: unexpected answer, so {ANOTHER_PROGRAM}: {error}: {said!r}") from None
 
 
-def no_answer(call: Call[Any], error: httpx.HTTPError | httpx.InvalidURL) -> ClientError:
-    """Return the exception for an error of httpx."""
-    said = f"{call.method} {call.path}: {str(error) or type(error).__name__}"
-    if isinstance(error, httpx.DecodingError):
-        return BadAnswer(said)
-    if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or not isinstance(
-        error, httpx.TransportError
-    ):
-        return ClientError(said)  # The request was not sent; a retry would fail in the same way.
-    return Unreachable(said)
-
-
-def _failure(response: httpx.Response) -> CallFailed:
+def _failure(call: Call[Any], response: httpx.Response) -> ClientError:
     try:
         problem = response.json()
     except ValueError:
         problem = None
     if not isinstance(problem, dict):  # The answer is from a proxy or another program.
+        if response.has_redirect_location:
+            target = response.headers["location"]
+            return BadAnswer(f"{call.method} {response.url} redirects to {target}: give the client the URL behind it")
+        if response.status_code in (404, 405, 501):  # With opic's own, a problem comes.
+            said = f"{response.status_code} {response.reason_phrase}"
+            return BadAnswer(f"{call.method} {response.url}: unexpected answer {said}, so {ANOTHER_PROGRAM}")
         problem = {"title": response.reason_phrase, "detail": response.text[:BAD_ANSWER_CHARS]}
     return failure(response.status_code, problem, _seconds_until(response.headers.get("retry-after", "")))
 
@@ -116,18 +117,60 @@ def _seconds_until(header: str) -> float | None:
         return None
 
 
-def retrying(call: Call[Any], seconds: float) -> dict[str, Any]:
-    """Return the arguments for tenacity: retry an idempotent call with back-off until `seconds` have passed."""
+class Endpoint:
+    """The service at a URL: whether it has ever answered, and so how long a call to it is repeated.
 
-    def worth_it(error: BaseException) -> bool:
-        return call.again and isinstance(error, (Unreachable, Unavailable))
+    A service that has answered is known to be there, and comes back after a restart. One that never did is most likely
+    at another address, which its user should hear within seconds.
+    """
 
-    return {
-        "retry": retry_if_exception(worth_it),
-        "wait": _wait,
-        "stop": stop_before_delay(seconds),
-        "reraise": True,
-    }
+    def __init__(self, url: str, retry_seconds: float | None) -> None:
+        """Describe a service that has not answered yet; `retry_seconds` overrides how long calls are repeated."""
+        self._url, self._retry_seconds, self._answered = url, retry_seconds, False
+
+    def read(self, call: Call[T], response: httpx.Response) -> T:
+        """Return the answer to a call; see `Call.read`."""
+        try:
+            answer = call.read(response)
+        except CallFailed as error:
+            self._answered |= error.type.startswith(PROBLEM)
+            raise
+        self._answered = True
+        return answer
+
+    def no_answer(self, call: Call[Any], error: httpx.HTTPError | httpx.InvalidURL) -> ClientError:
+        """Return the exception that says why httpx has no answer, and what to do about it."""
+        why = str(error) or type(error).__name__
+        said = f"{call.method} {call.path}: "
+        if isinstance(error, httpx.DecodingError):
+            return BadAnswer(said + why)
+        if isinstance(error, httpx.UnsupportedProtocol | httpx.LocalProtocolError) or not isinstance(
+            error, httpx.TransportError
+        ):
+            return ClientError(said + why)  # The request was never sent, and never will be.
+        if isinstance(error, httpx.RemoteProtocolError) and why.startswith("illegal"):
+            return BadAnswer(f"{said}{self._url} does not speak HTTP ({why}), so {ANOTHER_PROGRAM}")
+        if self._answered:
+            return Unreachable(f"{said}no answer from {self._url}: {why}")
+        if isinstance(error, httpx.ConnectError):
+            return Unreachable(f"{said}nothing answers at {self._url} ({why}): {START_IT}")
+        return Unreachable(f"{said}what listens at {self._url} gives no answer ({why}): {START_IT}")
+
+    def retrying(self, call: Call[Any]) -> dict[str, Any]:
+        """Return how tenacity repeats a call: not at all, or with back-off until the time for it has passed."""
+
+        def worth_it(error: BaseException) -> bool:
+            return call.again and isinstance(error, (Unreachable, Unavailable))
+
+        def late(state: RetryCallState) -> bool:
+            return (state.seconds_since_start or 0.0) + state.upcoming_sleep >= self._patience()
+
+        return {"retry": retry_if_exception(worth_it), "wait": _wait, "stop": late, "reraise": True}
+
+    def _patience(self) -> float:
+        if self._retry_seconds is not None:
+            return self._retry_seconds
+        return RETRY_SECONDS if self._answered else FIRST_RETRY_SECONDS
 
 
 _backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_SECONDS, max=BACKOFF_MAX_SECONDS)
@@ -178,11 +221,6 @@ def encoded(events: Events, form: Form) -> bytes:
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
 
-def encoded_one(event: answers.Event | Mapping[str, Any], form: Form) -> bytes:
-    """Encode a single event, without an array."""
-    return msgspec.msgpack.encode(event) if form == "msgpack" else msgspec.json.encode(event)
-
-
 def seeds(urls: Iterable[str]) -> Call[answers.Seeded]:
     """Add seed pages."""
     return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls)})
@@ -196,10 +234,17 @@ def next_pages(
     domain: str | None,
     mode: answers.Mode | None,
     busy_hosts: Iterable[str],
+    crawl_delays: Mapping[str, float] | None,
 ) -> Call[answers.NextPages]:
     """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
-    return _posted("/v1/next", answers.NextPages, {**body, "busy_hosts": texts(busy_hosts) or None})
+    hosts = {"busy_hosts": texts(busy_hosts) or None, "crawl_delays": crawl_delays or None}
+    return _posted("/v1/next", answers.NextPages, {**body, **hosts})
+
+
+def frontier(n: int | None, domain: str | None, mode: answers.Mode | None) -> Call[answers.Frontier]:
+    """Get the pages that would be handed out next."""
+    return Call("GET", "/v1/frontier", answers.Frontier, parameters=_given(n=n, domain=domain, mode=mode))
 
 
 def release(leases: Iterable[str | answers.Page]) -> Call[answers.Released]:
@@ -230,9 +275,9 @@ def top(
     return Call("GET", "/v1/top", answers.Top, parameters=parameters)
 
 
-def hosts(n: int | None) -> Call[answers.Hosts]:
+def hosts(n: int | None, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Hosts]:
     """Get the most important hosts."""
-    return Call("GET", "/v1/hosts", answers.Hosts, parameters=_given(n=n))
+    return Call("GET", "/v1/hosts", answers.Hosts, parameters=_given(n=n, policy=policy, window=window))
 
 
 def history(url: str) -> Call[answers.History]:
@@ -240,9 +285,9 @@ def history(url: str) -> Call[answers.History]:
     return Call("GET", "/v1/history", answers.History, parameters={"url": url})
 
 
-def explain(url: str) -> Call[dict[str, Any]]:
+def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[dict[str, Any]]:
     """Get the explanation of a page's score."""
-    return Call("GET", "/v1/explain", dict[str, Any], parameters={"url": url})
+    return Call("GET", "/v1/explain", dict[str, Any], parameters=_given(url=url, policy=policy, window=window))
 
 
 def inflow(domain: str, after: str | None, n: int | None) -> Call[answers.Inflows]:
@@ -268,6 +313,43 @@ def classes() -> Call[answers.Classes]:
 def define_classes(defined: Sequence[answers.PageClass | Mapping[str, Any]]) -> Call[answers.Classes]:
     """Replace the classes of pages."""
     return _posted("/v1/classes", answers.Classes, {"classes": list(defined)}, "PUT")
+
+
+def rules() -> Call[answers.Rules]:
+    """Get the URL rules."""
+    return Call("GET", "/v1/rules", answers.Rules)
+
+
+def set_rules(
+    given: Sequence[answers.Rule | Mapping[str, Any]], traps: Mapping[str, Any] | None
+) -> Call[answers.Rules]:
+    """Replace the URL rules."""
+    return _posted("/v1/rules", answers.Rules, {"rules": list(given), "traps": traps}, "PUT")
+
+
+def politeness() -> Call[answers.Politeness]:
+    """Get the delays and caps of hosts."""
+    return Call("GET", "/v1/politeness", answers.Politeness)
+
+
+def set_politeness(by_host: Mapping[str, answers.HostManners | Mapping[str, Any]]) -> Call[answers.Politeness]:
+    """Replace the delays and caps of hosts."""
+    return _posted("/v1/politeness", answers.Politeness, {"hosts": dict(by_host)}, "PUT")
+
+
+def series(n: int | None) -> Call[answers.Series]:
+    """Get the progress of the crawl."""
+    return Call("GET", "/v1/series", answers.Series, parameters=_given(n=n))
+
+
+def dead_letters(n: int | None) -> Call[answers.DeadLetters]:
+    """Get the newest refused events."""
+    return Call("GET", "/v1/dead-letters", answers.DeadLetters, parameters=_given(n=n))
+
+
+def metrics() -> Call[str]:
+    """Get the metrics."""
+    return Call("GET", "/metrics", str)
 
 
 def healthz() -> Call[dict[str, Any]]:

@@ -6,7 +6,10 @@ Error responses of the service are RFC 9457 problem details; their members are a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from opic.client.answers import Accepted
 from opic.errors import OpicError
+
+REJECTED_SHOWN = 3  # In the text of an exception; its `answer` lists them all.
 
 
 class ClientError(OpicError):
@@ -47,6 +50,28 @@ class CallFailed(ClientError):
 
 class BadRequest(CallFailed):
     """400, 413, 415, 422 and other 4xx: the request is invalid; retrying does not help."""
+
+
+class EventsRejected(BadRequest):
+    """Some events of a call can't be taken; all others are durable. `answer` lists the rejected ones.
+
+    It has the status and type of the problem that a single event of that kind is.
+    """
+
+    def __init__(self, answer: Accepted) -> None:
+        """Take the answer of a call that has rejected events."""
+        self.answer = answer
+        rejected, count = answer.rejected, answer.accepted + len(answer.rejected)
+        if count == 1:
+            detail = rejected[0].error
+        else:
+            reasons = [f"event {one.index}: {one.error}" for one in rejected[:REJECTED_SHOWN]]
+            if len(rejected) > REJECTED_SHOWN:
+                reasons.append(f"and {len(rejected) - REJECTED_SHOWN:,} more")
+            others = f"; the other {answer.accepted:,} are accepted" if answer.accepted else ""
+            detail = f"{len(rejected):,} of {count:,} events were rejected{others}: {'; '.join(reasons)}"
+        title = "The event can't be taken" if count == 1 else "Events can't be taken"
+        super().__init__(422, {"type": "urn:opic:problem:bad-event", "title": title, "detail": detail})
 
 
 class Unauthorized(CallFailed):

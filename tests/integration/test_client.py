@@ -1,11 +1,14 @@
 """The client as a crawler uses it, against a real service: every call, both ways, and through what breaks."""
 
 import asyncio
+import inspect
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -13,21 +16,28 @@ from typing import Any
 import httpx
 import pytest
 from processes import free_port, running, wait_until
+from servers import Server
 from serving import serving
 
 from opic.api import bind, create_app, make_server
 from opic.client import (
     AsyncClient,
+    BadAnswer,
     BadRequest,
     CallFailed,
     Client,
+    ClientError,
     Event,
+    EventsRejected,
+    HostManners,
     NotBuilt,
     NotFound,
     PageClass,
+    Rule,
     Unauthorized,
     Unavailable,
     Unreachable,
+    calls,
 )
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -105,12 +115,121 @@ def test_events_are_taken_in_every_form(client: Any, form: str, request: pytest.
         {"url": f"http://{host}/2", "status": 404, "fetched_at": "2026-01-01T00:00:00Z"},
         Event(url="/about"),
     ]
-    answer = client.events(events, form=form)
+    answer = client.events(events, form=form, raise_rejected=False)
     assert answer.accepted == 2
     assert [(one.index, "/about" in one.error) for one in answer.rejected] == [(2, True)]
     assert client.events([], form=form if form != "lines" else "json").accepted == 0
     settle(client)
     assert client.importance(f"http://{host}/").reads == 1
+
+
+def test_a_rejected_event_is_an_error_alone_and_among_others(client: Any, request: pytest.FixtureRequest) -> None:
+    good = f"http://good.{request.node.callspec.id}.example/"
+    with pytest.raises(EventsRejected, match="'/about'"):
+        client.event("/about")
+    with pytest.raises(
+        EventsRejected, match="1 of 2 events were rejected; the other 1 are accepted: event 0: "
+    ) as raised:
+        client.events([Event(url="/about"), Event(url=good)])
+    assert (raised.value.answer.accepted, raised.value.answer.rejected[0].index) == (1, 0)
+    settle(client)
+    assert client.importance(good).reads == 1
+    answers = [client.event("/about", raise_rejected=False), client.events([Event(url="/about")], raise_rejected=False)]
+    assert [(answer.accepted, len(answer.rejected)) for answer in answers] == [(0, 1)] * 2
+
+
+# Each method: the call that it sends, and how to ask it.
+METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "event": ("POST /v1/events", lambda client: client.event(PAGE)),
+    "events": ("POST /v1/events", lambda client: client.events([Event(url=PAGE)])),
+    "seed": ("POST /v1/seeds", lambda client: client.seed([PAGE])),
+    "next": ("POST /v1/next", lambda client: client.next(1, domain="none.example", crawl_delays={"a.example": 5})),
+    "release": ("POST /v1/release", lambda client: client.release([])),
+    "frontier": ("GET /v1/frontier", lambda client: client.frontier(1)),
+    "importance": ("GET /v1/importance", lambda client: client.importance(PAGE)),
+    "importances": ("POST /v1/importance", lambda client: client.importances([PAGE])),
+    "top": ("GET /v1/top", lambda client: client.top(1)),
+    "hosts": ("GET /v1/hosts", lambda client: client.hosts(1, policy="fixed", window="30d")),
+    "history": ("GET /v1/history", lambda client: client.history(PAGE)),
+    "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
+    "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
+    "classes": ("GET /v1/classes", lambda client: client.classes()),
+    "define_classes": ("PUT /v1/classes", lambda client: client.define_classes([])),
+    "rules": ("GET /v1/rules", lambda client: client.rules()),
+    "set_rules": ("PUT /v1/rules", lambda client: client.set_rules()),
+    "politeness": ("GET /v1/politeness", lambda client: client.politeness()),
+    "set_politeness": ("PUT /v1/politeness", lambda client: client.set_politeness({})),
+    "audit": ("GET /v1/audit", lambda client: client.audit()),
+    "stats": ("GET /v1/stats", lambda client: client.stats()),
+    "series": ("GET /v1/series", lambda client: client.series(10)),
+    "dead_letters": ("GET /v1/dead-letters", lambda client: client.dead_letters(1)),
+    "metrics": ("GET /metrics", lambda client: client.metrics()),
+    "alive": ("GET /healthz", lambda client: client.alive()),
+    "ready": ("GET /readyz", lambda client: client.ready()),
+}
+PAGE = "http://methods.example/"
+# Of a body: what the client itself was given, what is refused as yet, and what the fields of an event are.
+NO_ARGUMENT = {"crawler", "trust"}
+
+
+def documented(url: str) -> dict[str, set[str]]:
+    """The calls of the OpenAPI document, each with the names of its parameters and of the fields of its JSON body."""
+    document = httpx.get(f"{url}/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).raise_for_status().json()
+    found = {}
+    for path, methods in document["paths"].items():
+        for method, call in methods.items():
+            body = call.get("requestBody", {}).get("content", {}).get("application/json", {}).get("schema", {})
+            names = {one["name"] for one in call.get("parameters", []) if one["in"] == "query"}
+            found[f"{method.upper()} {path}"] = names | set(body.get("properties", {}))
+    return found
+
+
+def test_every_call_has_a_method_and_every_parameter_an_argument(url: str) -> None:
+    calls = documented(url)
+    assert set(calls) == {call for call, _ in METHODS.values()}
+    assert {name for name in vars(Client) if not name.startswith("_")} - {"close"} == set(METHODS)
+    missing = {
+        name: calls[call] - NO_ARGUMENT - set(inspect.signature(getattr(Client, name)).parameters)
+        for name, (call, _) in METHODS.items()
+    }
+    assert {name: names for name, names in missing.items() if names} == {}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_sends_its_call_and_reads_the_answer(url: str, name: str) -> None:
+    wire, (call, ask) = Noted(), METHODS[name]
+    with Client(url, token=TOKEN, crawler="crawler-7", transport=wire) as client:
+        client.seed([PAGE])
+        assert ask(client) is not None
+    assert wire.paths[-1] == call
+
+
+def test_rules_and_politeness_are_set_and_told(client: Any) -> None:
+    denied = client.set_rules([Rule(effect="deny", host="a.example", path="/calendar/")], traps={"segments": 20})
+    assert denied.rules == client.rules().rules == [Rule(effect="deny", host="a.example", path="/calendar/")]
+    assert (denied.traps["segments"], denied.traps["on"]) == (20, True)
+    assert client.set_rules().rules == []
+    polite = client.set_politeness({"a.example": HostManners(delay_seconds=7), "b.example": {"in_flight": 1}})
+    assert polite.hosts == {"a.example": HostManners(7), "b.example": HostManners(None, 1)}
+    assert client.politeness().hosts == polite.hosts
+    assert client.set_politeness({}).hosts == {}
+
+
+def test_a_crawl_delay_that_a_crawler_read_is_held(client: Any, request: pytest.FixtureRequest) -> None:
+    host = f"slow.{request.node.callspec.id}.example"
+    client.seed([f"http://{host}/"])
+    wait_until(lambda: client.next(1, domain=host, crawl_delays={host: 250}).pages)
+    assert client.explain(f"http://{host}/")["frontier"]["host_delay_seconds"] == 250
+
+
+def test_what_would_be_next_and_what_was_refused_is_told(client: Any, request: pytest.FixtureRequest) -> None:
+    host = f"told.{request.node.callspec.id}.example"
+    client.seed([f"http://{host}/"])
+    found = wait_until(lambda: client.frontier(5, domain=host, mode="discover").pages)
+    assert [(page.url, page.host, page.fetched_before) for page in found] == [(f"http://{host}/", host, False)]
+    assert client.dead_letters(5).dead_letters == []
+    assert client.series(10).series[-1].clock == client.stats().clock
+    assert "opic_known_pages" in client.metrics()
 
 
 def test_classes_are_defined_and_told(client: Any) -> None:
@@ -177,9 +296,11 @@ class Noted(httpx.HTTPTransport):
     def __init__(self) -> None:
         super().__init__()
         self.sent: list[tuple[float, str, int]] = []
+        self.paths: list[str] = []
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         at, name = time.monotonic(), request.headers.get("idempotency-key", "")
+        self.paths.append(f"{request.method} {request.url.path}")
         response = super().handle_request(request)
         self.sent.append((at, name, response.status_code))
         return response
@@ -268,6 +389,65 @@ def test_a_service_that_comes_late_is_waited_for(service: EmbeddedService) -> No
             server.should_exit = True
             serves.join()
     assert len(found) == 1
+
+
+# A wrong address.
+
+
+def at_a_wrong_port(url: str, kind: type[ClientError], text: str) -> None:
+    """A client with the settings of its own says within seconds that `url` is wrong, and what to do."""
+    began = time.monotonic()
+    with Client(url) as client, pytest.raises(kind, match=text):
+        client.stats()
+    with Client(url) as client, pytest.raises(kind):
+        client.event("http://a.example/")
+    assert time.monotonic() - began < 2 * (calls.FIRST_RETRY_SECONDS + 1)
+
+
+def test_a_port_where_nothing_listens_is_said_within_seconds() -> None:
+    at_a_wrong_port(
+        f"http://127.0.0.1:{free_port()}", Unreachable, "nothing answers at http://127.0.0.1:.*start the service there"
+    )
+
+
+def test_the_port_of_another_http_server_is_said_at_once(tmp_path: Path) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(tmp_path)))
+    with server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        at_a_wrong_port(f"http://127.0.0.1:{server.server_port}", BadAnswer, "404 .*another program listens there")
+        server.shutdown()
+        thread.join()
+
+
+def test_the_port_of_a_store_is_said_within_seconds(servers: Server) -> None:
+    port, store = free_port(), servers.client()
+    store.config_set("port", port)
+    try:
+        at_a_wrong_port(
+            f"http://127.0.0.1:{port}", ClientError, f"at http://127.0.0.1:{port}.*opic serve|does not speak HTTP"
+        )
+    finally:
+        store.config_set("port", 0)
+
+
+def test_a_service_that_answered_once_is_waited_for_longer(tmp_path: Path) -> None:
+    with (
+        running(tmp_path / "data", tmp_path / "serve.log", host_delay_seconds=0) as service,
+        Client(service.url) as client,
+    ):
+        assert client.stats().known_pages == 0
+        service.stop()
+        found: list[int] = []
+        asking = threading.Thread(target=lambda: found.append(client.stats().known_pages))
+        began = time.monotonic()
+        asking.start()
+        asking.join(calls.FIRST_RETRY_SECONDS + 2)  # Longer than a wrong address is asked.
+        assert (asking.is_alive(), found) == (True, [])
+        service.start()
+        asking.join()
+        assert found == [0]
+        assert time.monotonic() - began < calls.RETRY_SECONDS
 
 
 def test_a_silent_service_is_given_up() -> None:

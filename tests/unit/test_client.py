@@ -12,8 +12,8 @@ import sync_client
 from repository import ROOT
 from tenacity import RetryCallState, Retrying
 
-from opic.client import Client, Event, Unavailable, Unreachable, calls, errors
-from opic.client.answers import Importance
+from opic.client import Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors
+from opic.client.answers import Accepted, Importance, Rejected
 from opic.client.calls import FORMS
 from opic.errors import OpicError
 from opic.model.events import CrawlEvent
@@ -81,7 +81,7 @@ def test_one_text_in_the_place_of_many_is_refused(ask: object) -> None:
 
 def test_a_number_that_is_none_is_never_sent() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        calls.next_pages(1, "", lease_seconds=float("nan"), domain=None, mode=None, busy_hosts=())
+        calls.next_pages(1, "", lease_seconds=float("nan"), domain=None, mode=None, busy_hosts=(), crawl_delays=None)
 
 
 def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
@@ -95,14 +95,11 @@ def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
         (400, errors.BadRequest),
         (401, errors.Unauthorized),
         (403, errors.Unauthorized),
-        (404, errors.NotFound),
-        (405, errors.BadRequest),
         (409, errors.Conflict),
         (413, errors.BadRequest),
         (422, errors.BadRequest),
         (429, errors.Unavailable),
         (500, errors.ServiceFailed),
-        (501, errors.NotBuilt),
         (502, errors.Unavailable),
         (503, errors.Unavailable),
     ],
@@ -118,10 +115,42 @@ def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.
         assert (raised.value.type, raised.value.detail, raised.value.request_id) == ("urn:x", "D", "r")
 
 
+@pytest.mark.parametrize(("status", "kind"), [(404, errors.NotFound), (405, errors.BadRequest), (501, errors.NotBuilt)])
+def test_what_is_missing_is_a_problem_only_where_the_service_says_so(
+    status: int, kind: type[errors.CallFailed]
+) -> None:
+    call = calls.importance("http://a.example/", None, None)
+    with pytest.raises(kind) as raised:
+        call.read(answer(status, b'{"type":"urn:x","title":"T","detail":"D"}'))
+    assert type(raised.value) is kind
+    with pytest.raises(errors.BadAnswer, match=f": unexpected answer {status} .* another program listens there"):
+        call.read(answer(status, b"<html>"))
+
+
+def test_a_redirect_is_an_error_that_names_its_target() -> None:
+    with pytest.raises(errors.BadAnswer, match=r"redirects to https://opic\.example/: give the client the URL"):
+        calls.stats().read(answer(301, b"", location="https://opic.example/"))
+
+
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"url": 7, "importance": 1}', b"\xff"])
-def test_what_is_no_answer_is_said_to_be_none(body: bytes) -> None:
-    with pytest.raises(errors.BadAnswer, match=r"GET http://opic\.example/v1/importance: unexpected answer"):
+def test_an_answer_of_another_program_is_named_as_one(body: bytes) -> None:
+    with pytest.raises(
+        errors.BadAnswer,
+        match=r"GET http://opic\.example/v1/importance: unexpected answer, so another program listens there",
+    ):
         calls.importance("http://a.example/", None, None).read(answer(200, body))
+
+
+def test_rejected_events_are_counted_and_the_first_ones_named() -> None:
+    several = EventsRejected(Accepted(6, [Rejected(n, f"reason {n}") for n in range(5)]))
+    assert several.detail == (
+        "5 of 11 events were rejected; the other 6 are accepted: "
+        "event 0: reason 0; event 1: reason 1; event 2: reason 2; and 2 more"
+    )
+    assert len(several.answer.rejected) == 5
+    alone = EventsRejected(Accepted(0, [Rejected(0, "too old")]))
+    assert (alone.status, str(alone)) == (422, "422 The event can't be taken: too old")
+    assert isinstance(alone, errors.BadRequest)
 
 
 def test_fields_of_a_newer_service_are_passed_over() -> None:
