@@ -55,7 +55,9 @@ def _window(given: object) -> float | str:
 def _window_in_body(given: object) -> float | str:
     window = _window(given)
     if isinstance(given, str) and not isinstance(window, str):
-        raise PydanticCustomError("window", "rounds are a number, not a text; a time is a text like 30d or 12h")
+        raise PydanticCustomError(
+            "window", "rounds are a number, not a string; a duration is a string such as 30d or 12h"
+        )
     return window
 
 

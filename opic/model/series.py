@@ -1,23 +1,23 @@
-"""The series: where rounds and the clock stood in the past, so that windows in rounds or in days become grains.
+"""The series: past values of rounds and clock, for converting windows in rounds or days to grains of the clock.
 
-The time axis of every window policy is the clock. How far it moves in a round depends on how many pages there were, in
-a day on how much was crawled; neither can be worked out later. So entries are kept: what the books said before the
-first record, and then after each record that came an hour or more after the last entry's, or took the rounds a quarter
-or more past it. Times are those of the records, so one log makes one series, whoever works through it.
+The time axis of every window policy is the clock. How far it advances in a round depends on the number of pages at that
+time, and in a day on how much was crawled; neither can be computed later. The series therefore stores entries: one
+before the first record, and one after each record that is an hour or a quarter of a round past the last entry. Times
+are those of the records, so that the same log always gives the same series.
 
-ENTRIES_MAX of them are kept, the newest: a year of hours. A crawl that moves by more than a quarter of a round an hour
-uses them up sooner: they reach back 2,190 rounds at least, when the default window is 8. They take 24 bytes each,
-210 KB for a store. Between two entries the clock is taken to move evenly: a window's start is off by no more than what
-came in that hour or quarter of a round.
+The newest ENTRIES_MAX entries are kept: a year of hours. If the crawl advances by more than a quarter of a round per
+hour, they cover less time, but at least 2,190 rounds; the default window is 8. An entry takes 24 bytes, a full series
+210 KB. Between two entries the clock is assumed to advance evenly, so the start of a window is off by at most what
+arrived in that hour or quarter of a round.
 
-- A window of W rounds reaches from where the rounds stood W ago until now. Where the series does not go back so far
-  (a store that is younger, or older entries that were let go), the missing rounds count at today's size of a round.
-- A window of D days reaches from D days before the last record until now. "Now" is the last record's time, not that of
-  the question: so a state has one answer, whenever it is asked, and a service that stands still for a month answers as
-  on the day it stopped. Where the series does not go back so far it is the whole life, all of the clock.
-- Where nothing moved the window is empty. It is one grain then, so that rates stay finite.
-- Records' times may run backwards, when a machine's clock was put right. An entry counts as made no later than any that
-  follow it: so one time from the future does no harm once it is past.
+- A window of W rounds begins W rounds ago. If the series does not reach back that far (because the store is younger, or
+  older entries were deleted), the missing rounds count with the current size of a round.
+- A window of D days begins D days before the last record. "Now" is the time of the last record, not of the query, so
+  that the answer depends on the state only: a service that was idle for a month answers as on its last day. If the
+  series does not reach back that far, the window is the whole clock.
+- If nothing moved in the window, its length is set to one grain, so that rates stay finite.
+- The times of records may decrease after a machine's clock was corrected. An entry counts as no later than any entry
+  after it, so a single time in the future does no harm once that time has passed.
 """
 
 import re
@@ -37,13 +37,13 @@ ENTRY_US: Final = DAY_US // 24
 ENTRY_ROUNDS: Final = 1 << (ROUND_BITS - 2)
 PACKED = Struct(">qqq")
 UNITS_US: Final = {"h": DAY_US // 24, "d": DAY_US}
-FORMS: Final = "neither a positive number of rounds, like 0.5, nor a time, like 30d or 12h"
+FORMS: Final = "neither a positive number of rounds, such as 0.5, nor a duration, such as 30d or 12h"
 NUMBER: Final = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 GIVEN = re.compile(rf"({NUMBER})([hd]?)")
 
 
 class Entry(NamedTuple):
-    """Where the books stood: after a record of this time; rounds in units of 2^-32."""
+    """Rounds, in units of 2^-32, and clock after a record of this time."""
 
     time_us: int
     rounds: int
@@ -51,37 +51,37 @@ class Entry(NamedTuple):
 
     @classmethod
     def of(cls, books: Books) -> "Entry":
-        """Say where books stand."""
+        """Return the entry for the current books."""
         return cls(books.time_us, books.rounds, books.clock)
 
     def pack(self) -> bytes:
-        """Pack as the store keeps it."""
+        """Encode the entry as stored."""
         return PACKED.pack(*self)
 
 
 def unpack(packed: Iterable[bytes]) -> list[Entry]:
-    """Unpack entries."""
+    """Decode stored entries."""
     return [Entry(*PACKED.unpack(entry)) for entry in packed]
 
 
 def entry_due(last: Entry, books: Books) -> bool:
-    """Tell whether books have moved far enough from the last entry for another one."""
+    """Return whether the books have moved far enough since the last entry for a new one."""
     return books.time_us - last.time_us >= ENTRY_US or books.rounds - last.rounds >= ENTRY_ROUNDS
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """How much of the past counts: an amount of rounds, of hours ("h") or of days ("d")."""
+    """A window: a number of rounds, of hours ("h") or of days ("d")."""
 
     amount: float
     unit: str = ""
 
     @classmethod
     def parse(cls, given: object) -> "Window":
-        """Read a window: a number, or a text like 0.5 (rounds), 30d or 12h.
+        """Parse a window: a number, or a string such as "0.5" (rounds), "30d" or "12h".
 
         Raises:
-            BadInput: it is neither.
+            BadInput: the window is invalid.
 
         >>> Window.parse("030.0d").shown(), Window.parse(8).shown()
         ('30d', 8.0)
@@ -89,25 +89,25 @@ class Window:
         number, unit = given, ""
         if isinstance(given, str) and (found := GIVEN.fullmatch(given)):
             number, unit = float(found[1]), found[2]
-        # NaN fails every comparison, and a whole number may be too large for a float.
+        # The comparison also excludes NaN, and integers too large for a float.
         if isinstance(number, int | float) and not isinstance(number, bool) and 0 < number <= 1e300:
             return cls(float(number), unit)
-        # Python prints no whole number of 4,301 digits, and a stranger's object may be of any size.
+        # Python refuses to print an integer of 4,301 digits, and another object may be of any size.
         plain = isinstance(given, float) or (isinstance(given, int) and abs(given) < 1 << 63)
         text = shown(given) if isinstance(given, str) else str(given) if plain else "…"
         raise BadInput(f"window={text} is {FORMS}")
 
     def shown(self) -> float | str:
-        """Return it as answers repeat it: the number of rounds, or a text without needless digits."""
+        """Return the window as shown in answers: a number of rounds, or a string without redundant digits."""
         return f"{self.amount!r}".removesuffix(".0") + self.unit if self.unit else self.amount
 
     def grains(self, series: Sequence[Entry], books: Books, round_grains: int) -> float:
-        """Translate into grains of the clock, T: at least 1, and never less for a longer window of the same kind.
+        """Convert to grains of the clock, T: at least 1, and monotonic in `amount` for the same unit.
 
         Args:
-            series: entries in order of the log; any that are later than the books are passed over.
-            books: where the window ends.
-            round_grains: what a round is today.
+            series: entries in the order of the log; entries later than the books are ignored.
+            books: the end of the window.
+            round_grains: current size of a round.
 
         >>> books = Books(time_us=2 * DAY_US, rounds=4 << 32, clock=900, live=10)
         >>> series = [Entry(0, 0, 0), Entry(DAY_US, 2 << 32, 600)]
@@ -129,8 +129,8 @@ class Window:
 
 
 def _moved(axis: Sequence[int], clocks: Sequence[int], ago: float) -> float | None:
-    """Return how far the clock moved in the last `ago` of an axis that never falls; None if it starts later."""
-    # From the end, so that differences are exact: a clock may be past what a float holds.
+    """Return how far the clock moved in the last `ago` of a non-decreasing axis; None if the axis starts later."""
+    # Compute from the end with exact differences: a clock may exceed the integers that a float represents exactly.
     now = axis[-1]
     after = bisect_right(axis, -ago, key=lambda at: at - now)
     if not after:

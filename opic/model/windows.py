@@ -1,47 +1,47 @@
-"""Window policies: how much of a page's past counts, from its last measures to an estimate of its importance.
+"""Window policies: estimate the importance of pages from their last measures, and so from their recent past.
 
-Static OPIC never forgets: its estimate is all that a page ever received. On a graph that changes, what pages received
-lately says more. The time axis is the clock G, grains spent by reads of all pages, so a window of T grains is "while
-reads spent T". What a policy estimates is a page's rate: grains received per grain of the clock, dimensionless. Then
-rates are divided by their sum over live pages, so that estimates always sum to 1.
+Static OPIC never forgets: its estimate counts everything that a page ever received. On a changing graph, what a page
+received recently is a better estimate. The time axis is the clock G, the grains spent by reads of all pages, so a
+window of T grains is the time in which reads spent T. A policy estimates a page's rate: grains received per grain of
+the clock, dimensionless. The rates are then divided by their sum over live pages, so that estimates always sum to 1.
 
-With `now` the clock, `C_now` the cash a page holds, `H` its total history, (G_1, C_1) ... (G_n, C_n) its measures,
-oldest first, each a read at G_i that spent C_i, and `U` all cash on live pages (the paper's 1, as in its G + 1):
+Notation: `now` is the clock, `C_now` the cash of a page, `H` its total history, (G_1, C_1) ... (G_n, C_n) its measures,
+oldest first, each a read at G_i that spent C_i, and `U` all cash on live pages (the paper's 1, as in its G + 1).
 
-- whole life: (H + C_now) / (now + U). The static estimate, and that of pages too young for their policy.
+- whole life: (H + C_now) / (now + U). The static estimate, also used for pages too young for their policy.
 - fixed, T: sum of C_i with G_i > now - T, over min(T, now). A page not read within the window has 0.
-- variable, k: (C_2 + ... + C_k + C_now) / (now - G_1) over the last k measures. C_1 came before G_1, so it is left out:
-  counting it would be too much by 1/(k - 1). Fewer than k measures: whole life.
-- improved: fixed where 3 measures or more lie in the window, else variable with k = 3.
-- interpolation, T: the history h of a page is what it received in the T before its last read at g, supposing that cash
-  comes evenly. At the next read, d = G - g later: h' = h * (T - d)/T + C if d < T, else C * T/d. The rate is h / T as
-  of the last read while that is less than T ago, else C_now / (now - g), the second case.
+- variable, k: (C_2 + ... + C_k + C_now) / (now - G_1) over the last k measures. C_1 was received before G_1, so it does
+  not count; counting it would overestimate the rate by 1/(k - 1). With fewer than k measures: whole life.
+- improved: fixed if at least 3 measures are in the window, else variable with k = 3.
+- interpolation, T: the history h of a page is what it received during T before its last read at g, assuming that cash
+  arrives evenly. At the next read, d = G - g later: h' = h * (T - d)/T + C if d < T, else C * T/d. The rate is h / T as
+  of the last read if that is less than T ago, else C_now / (now - g), as in the second case.
 
-What the paper leaves open, and is settled here (docs/decisions/0005 has the reasons):
+Cases that the paper leaves open (docs/decisions/0005 has the reasons):
 
-- A cold start: T stands for min(T, G + U), at each of a page's reads; while the window is still growing nothing is
-  forgotten, so h' = h * (T' - d)/T with T' and T those of the two reads. And an exponential average takes long to
-  forget its start: until now >= 2.5 T, interpolation answers whole life.
-- When to look: right after a read the first case is unbiased. Taking `now` for a read, with the cash there is, makes
-  the mean error half as large again.
-- Only the last measures are kept, and h is not. So h starts, at the oldest measure, from the page's whole life until
-  then: H_1 * T / (G_1 + U), with H_1 all that it had spent after that read. One measure is enough.
-- fixed, where the kept measures do not reach back to the window's start though there were older reads: the window of
-  that page is cut to what is kept, (C_2 + ... + C_n + C_now) / (now - G_1).
-- A page never read has its cash, and a default history: the paper gives a new page that of pages introduced lately.
-  Under grants that is what all pages were granted before this one was known. It is in the page's cash already, so its
-  estimate is whole life.
+- Cold start: at each read of a page, T means min(T, G + U). While the window is still growing nothing is forgotten, so
+  h' = h * (T' - d)/T with T' and T those of the two reads. An exponential average also takes long to forget its start:
+  until now >= 2.5 T, interpolation uses whole life.
+- Time of the estimate: right after a read the first case is unbiased. Treating `now` as a read, with the current cash,
+  would increase the mean error by half.
+- Only the last measures are stored, not h. So h starts, at the oldest measure, from the page's whole life until then:
+  H_1 * T / (G_1 + U), where H_1 is all that the page had spent after that read. One measure is enough.
+- fixed, if there were older reads but the stored measures do not reach back to the window's start: the window of that
+  page is shortened to the stored measures, (C_2 + ... + C_n + C_now) / (now - G_1).
+- A page never read has its cash and a default history; in the paper, a new page has the history of pages introduced
+  recently. Under grants this default is what all pages were granted before this one became known. That is already part
+  of the page's cash, so its estimate is whole life.
 
-Under the continuous payout, where a page that becomes known starts with nothing, its whole life says too little of it,
-and ever less the later it came. So there each page that was read has an anchor, the clock and what it had spent at a
-read 4 to 8 rounds ago (the first one, where that is later); `anchors` is None under grants. With it,
+Under the continuous payout, a page that becomes known starts with nothing, so its whole life underestimates it: the
+later it became known, the more. Each page that was read therefore has an anchor: the clock and the page's total
+spending at a read 4 to 8 rounds ago (or at its first read, if later). Under grants, `anchors` is None. With anchors:
 
-- interpolation starts from the page's rate since its anchor, or its oldest measure if that is older, until its last
-  read; from its whole life only where that is less than a round. It needs no 2.5 windows to be warm.
-- A page never read has, with any policy but static, the rate of its whole life and on top of it, as the paper has it,
-  the mean rate of pages introduced lately: of the last tenth of those read, in order of first sight.
+- interpolation starts from the page's rate between its anchor, or its oldest measure if that is older, and its last
+  read; from its whole life only if that is less than a round. It is warm at once, without waiting for 2.5 windows.
+- A page never read has, under any policy except static, the rate of its whole life plus, as in the paper, the mean rate
+  of pages introduced recently: the last tenth of those read, in order of first sight.
 
-Each is O(pages + measures) in numpy: for a million pages, a third of them read, 0.05 s (0.15 s interpolation).
+Every policy takes O(pages + measures): 0.05 s (interpolation 0.15 s) for a million pages, a third of them read.
 
 Source: Abiteboul, Preda, Cobena (2003), section 3.3.
 """
@@ -60,32 +60,32 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 POLICIES: Final = ("static", "interpolation", "fixed", "variable", "improved")
-IMPROVED_MEASURES_MIN: Final = 3  # In the window; with fewer, Variable over as many (the paper's "say 3").
-LATELY_SHARE: Final = 10  # Of the pages that were read, one in so many was introduced lately.
-WARM_WINDOWS: Final = 2.5  # Until so many have passed, interpolation is worse than counting all.
-# What a store must keep of each page for a policy: with less, nearly all pages would be estimated by their whole life.
+IMPROVED_MEASURES_MIN: Final = 3  # Minimum in the window; with fewer, variable over 3 measures (the paper's "say 3").
+LATELY_SHARE: Final = 10  # One tenth of the pages that were read counts as introduced recently.
+WARM_WINDOWS: Final = 2.5  # Before this many windows have passed, interpolation is less accurate than whole life.
+# Measures per page that a store must keep for each policy. With fewer, nearly all estimates would be whole life.
 MEASURES_MIN: Final = {"static": 1, "interpolation": 1, "fixed": 2, "variable": 2, "improved": IMPROVED_MEASURES_MIN}
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """What is known of the past of n pages, all of one instant. Amounts are grains.
+    """The past of n pages, all as of the same instant. Amounts are in grains.
 
-    Page i has the measures starts[i] to starts[i + 1], oldest first: the clock after each
-    read, and the cash it spent.
+    The measures of page i are those from starts[i] to starts[i + 1], oldest first: the clock after each read, and the
+    cash that the read spent.
     """
 
     starts: Int64s  # (n + 1,), from 0, not decreasing.
     clock: Int64s  # (m,), not decreasing within a page, at most `now`.
-    spent: Int64s  # (m,), >= 0; of a page no more than its history.
-    cash: Int64s  # (n,), what each page holds. A page that owes has a rate of 0 at the least.
-    history: Int64s  # (n,), all that each page ever spent, less what reads took back.
-    live: Bools  # (n,), pages that count; others have the estimate 0.
+    spent: Int64s  # (m,), >= 0; the sum over a page is at most its history.
+    cash: Int64s  # (n,), cash of each page. The rate of an overdrawn page is at least 0.
+    history: Int64s  # (n,), total spent by each page, minus what reads took back.
+    live: Bools  # (n,), pages that count; all others have the estimate 0.
     now: int  # The clock.
-    # (n,), (n,): of each page the clock of its anchor, 0 if it has none, and all it had spent by then; see above.
+    # (n,), (n,): the clock of each page's anchor, or 0 if it has none, and its total spending until then; see above.
     anchors: tuple[Int64s, Int64s] | None = None
-    unit: int | None = None  # U; None: the cash on these pages, which then are all there are.
-    # (s + 1,), where the pages of each shard begin, in order of first sight there, and the end; None if there is one.
+    unit: int | None = None  # U; if None, the cash on these pages, which must then be all pages.
+    # (s + 1,), first page of each shard (in order of first sight within a shard), and the end; None for a single shard.
     shards: Int64s | None = None
 
     def __len__(self) -> int:
@@ -94,20 +94,20 @@ class Past:
 
 
 def check_measures(policy: str, measures_max: int) -> None:
-    """Refuse a policy that wants more measures of a page than the store keeps.
+    """Check that the store keeps enough measures for a policy.
 
     Raises:
-        BadInput: so; it names the setting.
+        BadInput: the policy needs more measures per page than the store keeps.
     """
     if measures_max < MEASURES_MIN[policy]:
         raise BadInput(
-            f"policy={policy} wants {MEASURES_MIN[policy]} measures of a page, and this store was made with "
+            f"policy={policy} needs {MEASURES_MIN[policy]} measures per page, but this store was made with "
             f"OPIC_HISTORY_MEASURES={measures_max}: use static or interpolation, or replay the log into a new store"
         )
 
 
 def warm(policy: str, past: Past, window: float) -> bool:
-    """Tell whether a policy speaks for itself yet; else its estimates are the static ones."""
+    """Return whether a policy has enough past for its own estimates; if not, they are the static ones."""
     return policy != "interpolation" or past.anchors is not None or past.now >= WARM_WINDOWS * window
 
 
@@ -116,13 +116,13 @@ def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
 
     Args:
         policy: one of POLICIES.
-        past: of all pages, since estimates are shares.
-        window: T in grains, > 0. `static` and `variable` have none.
+        past: the past of all pages, since estimates are shares of a total.
+        window: T in grains, > 0; ignored by `static` and `variable`.
         measures: k of `variable`, >= 2.
 
     Returns:
-        (n,) float64, >= 0, 0 for pages that are not live; sums to 1 if any page is. All equal
-        where nothing flowed.
+        (n,) float64, >= 0, 0 for pages that are not live. Sums to 1 if any page is live. If nothing flowed, all live
+        pages have the same estimate.
 
     >>> past = Past(
     ...     starts=np.array([0, 2, 3, 3]), clock=np.array([60, 90, 80]), spent=np.array([40, 30, 10]),
@@ -148,7 +148,7 @@ def rates(policy: str, past: Past, window: float, measures: int) -> Floats:
 
 
 def shares(rates: Floats, live: Bools) -> Floats:
-    """Return the share of each page in the sum of all rates; all live pages alike where nothing flowed."""
+    """Return each page's share of the sum of all rates; equal shares for all live pages if nothing flowed."""
     total = float(rates.sum())
     if total > 0:
         return rates / total
@@ -157,26 +157,27 @@ def shares(rates: Floats, live: Bools) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a page has its rate: the rule that spoke for it, its formula, and the numbers to put in."""
+    """How a page's rate was computed: the rule that applied, its formula, and the numbers in it."""
 
     rule: str
-    formula: str  # A negative result, of a page that owes, counts 0.
+    formula: str  # A negative result, for an overdrawn page, counts as 0.
     numbers: dict[str, float]
 
 
 def reason(policy: str, past: Past, window: float, measures: int, page: int) -> Reason:
-    """Say by which formula, and from which numbers, a page has its rate.
+    """Return the formula and the numbers that a page's rate is computed from.
 
-    H is its total history, C its cash, G the clock, U all cash on live pages, T the window in grains, S what the reads
-    that count spent, G1 the clock at the first of these and g at the last; of interpolation h what the page received in
-    the window before its last read and W the width of that; D the default for pages never read.
+    H is its total history, C its cash, G the clock, U all cash on live pages, T the window in grains, S the spending of
+    the reads that count, G1 the clock at the first of these reads and g at the last; for interpolation, h is what the
+    page received in the window before its last read, and W the width of that window; D is the default for pages never
+    read.
 
     Args:
-        policy: as in `estimate`, as are the others.
-        past: of all pages.
-        window: in grains.
-        measures: of `variable`.
-        page: which of them; a live one.
+        policy: as in `estimate`.
+        past: as in `estimate`.
+        window: as in `estimate`.
+        measures: as in `estimate`.
+        page: index of a live page.
 
     >>> past = Past(
     ...     starts=np.array([0, 2, 3, 3]), clock=np.array([60, 90, 80]), spent=np.array([40, 30, 10]),
@@ -217,7 +218,7 @@ def reason(policy: str, past: Past, window: float, measures: int, page: int) -> 
 
 
 def _alone(past: Past, page: int) -> Past:
-    """Return what is known of one page, as if there were no other, but for U."""
+    """Return the past of a single page, with U of all pages."""
     at, some = slice(int(past.starts[page]), int(past.starts[page + 1])), slice(page, page + 1)
     return Past(
         starts=np.array([0, at.stop - at.start]),
@@ -246,7 +247,7 @@ def _rates(policy: str, past: Past, window: float, measures: int) -> Floats:
 
 
 def _give_defaults(past: Past, rates: Floats) -> None:
-    """Add to the rates of pages never read the mean of those introduced lately that were."""
+    """Add the mean rate of pages introduced recently to the rates of pages never read."""
     read = (np.diff(past.starts) > 0) | (past.history > 0)
     parts = [part for part in _by_shard(past, read & past.live) if len(part)]
     if parts:
@@ -255,7 +256,7 @@ def _give_defaults(past: Past, rates: Floats) -> None:
 
 
 def _by_shard(past: Past, chosen: Bools) -> list[Int64s]:
-    """Return the pages chosen, of each shard, in order of first sight."""
+    """Return the chosen pages of each shard, in order of first sight."""
     if past.shards is None:
         return [np.flatnonzero(chosen)]
     return [a + np.flatnonzero(chosen[a:b]) for a, b in pairwise(past.shards.tolist())]
@@ -281,7 +282,7 @@ def _variable(past: Past, measures: int) -> Floats:
 
 
 def _since(past: Past, counts: Int64s) -> Floats:
-    """Return the rate since the first of each page's last `counts` measures; of its whole life if that is no time."""
+    """Return each page's rate since the first of its last `counts` measures; if no time has passed, whole life."""
     rates = _whole_life(past)
     at = np.flatnonzero(counts >= 2)
     ends = past.starts[at + 1]
@@ -305,11 +306,11 @@ def _interpolation(past: Past, window: float) -> Floats:
 def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
     """Return the pages that were read, and what each received in the window before its last read."""
     counts, sums, unit = np.diff(past.starts), _sums(past), _cash_total(past)
-    # Most measures first, so that pages that have one more are always the head of the arrays.
+    # Sort by number of measures, descending: the pages with at least i measures are then the head of the arrays.
     page = np.flatnonzero(counts)
     page = page[np.argsort(-counts[page], kind="stable")]
     first, counts = past.starts[page], counts[page]
-    # The whole life until the oldest measure: what the page had spent by then, over the window of then.
+    # Whole life until the oldest measure: what the page had spent by then, over the window at that time.
     clock = past.clock[first]
     spent = np.maximum(past.history[page] - (sums[past.starts[page + 1]] - sums[first + 1]), 0)
     start = spent / np.maximum(clock + unit, 1)
@@ -328,14 +329,14 @@ def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
 
 @dataclass(slots=True)
 class _Average:
-    """What pages received in the window before their last read, interpolated: grains, clock, width of that window."""
+    """What pages received in the window before their last read, interpolated: grains, clock and width of the window."""
 
     history: Floats
     clock: Int64s
     width: Floats
 
     def read(self, clock: Int64s, cash: Int64s, width: Floats) -> None:
-        """Let the first pages be read at `clock` with `cash`, when the window is `width`."""
+        """Apply a read of the first pages, at `clock` with `cash`, when the window is `width`."""
         head = slice(len(clock))
         gap = (clock - self.clock[head]).astype(np.float64)
         kept = self.history[head] * (width - gap) / self.width[head] + cash
@@ -348,14 +349,14 @@ def _ramp(window: float, clock: Int64s, unit: int) -> Floats:
 
 
 def _in_window(past: Past, window: float) -> Int64s:
-    """Count each page's measures with G > now - T: its last ones."""
+    """Count each page's measures in the window, those with G > now - T."""
     counts = np.zeros(len(past.clock) + 1, np.int64)
     np.cumsum(past.now - past.clock < window, out=counts[1:])
     return counts[past.starts[1:]] - counts[past.starts[:-1]]
 
 
 def _sums(past: Past) -> Int64s:
-    """Return running sums over all measures: exact, since together they are no more than the clock, under 2^62."""
+    """Return running sums over all measures. They are exact, because the total is at most the clock, below 2^62."""
     sums = np.zeros(len(past.spent) + 1, np.int64)
     np.cumsum(past.spent, out=sums[1:])
     return sums

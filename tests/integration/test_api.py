@@ -664,9 +664,9 @@ def test_a_host_in_unicode_and_the_same_in_punycode_are_one(api: Api) -> None:
         ({"policy": "best"}, "policy: "),
         (
             {"window": "-1"},
-            "window: '-1' is neither a positive number of rounds, like 0.5, nor a time, like 30d or 12h",
+            "window: '-1' is neither a positive number of rounds, such as 0.5, nor a duration, such as 30d or 12h",
         ),
-        ({"window": "30w"}, "window: '30w' is neither a positive number of rounds, like 0.5, nor a time"),
+        ({"window": "30w"}, "window: '30w' is neither a positive number of rounds, such as 0.5, nor a duration"),
         ({"window": "0d"}, "window: '0d' is neither"),
         ({"window": "{d}"}, "window: '{d}' is neither"),
         ({"domian": "a.example"}, "domian: no such field"),

@@ -256,7 +256,9 @@ def test_history_is_a_measure_a_line(store: Path) -> None:
 def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
     assert "none of static, interpolation" in refusal("top", "--policy", "best", "--data", store)
     assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
-    assert "nor a time, like 30d or 12h" in refusal("top", "--policy", "fixed", "--window", "3w", "--data", store)
+    assert "nor a duration, such as 30d or 12h" in refusal(
+        "top", "--policy", "fixed", "--window", "3w", "--data", store
+    )
     done = opic(
         "importance", "http://a.example/", "--data", store, "--json", OPIC_POLICY="fixed", OPIC_WINDOW_ROUNDS="2"
     )

@@ -310,7 +310,7 @@ def test_policy_whose_measures_are_not_kept_names_the_setting(valkey: Server) ->
     query = asking(store)
     for policy in ("fixed", "variable", "improved"):
         for ask in (lambda name: query.importance([A], name), lambda name: query.top(1, policy=name)):
-            with pytest.raises(BadInput, match=f"policy={policy} wants . measures.*OPIC_HISTORY_MEASURES=1"):
+            with pytest.raises(BadInput, match=f"policy={policy} needs . measures.*OPIC_HISTORY_MEASURES=1"):
                 ask(policy)
         with pytest.raises(SettingsError, match=r"OPIC_POLICY: .*OPIC_HISTORY_MEASURES=1"):
             Query(Crawl([store.shard]), query.snapshots, policy=policy)

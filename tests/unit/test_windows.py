@@ -283,6 +283,6 @@ def test_policy_that_wants_more_measures_than_are_kept_names_the_setting(policy:
     check_measures(policy, least)
     if least > 1:
         with pytest.raises(
-            BadInput, match=f"policy={policy} wants {least} measures.*OPIC_HISTORY_MEASURES={least - 1}"
+            BadInput, match=f"policy={policy} needs {least} measures.*OPIC_HISTORY_MEASURES={least - 1}"
         ):
             check_measures(policy, least - 1)
