@@ -124,7 +124,7 @@ class Driver:
             server: program to run in the place of the bundled server.
         """
         if server is not None:
-            embedded.get_binary_path = lambda: server  # type: ignore[assignment, attr-defined]
+            embedded.server_binary = lambda: server  # type: ignore[assignment]
         self.server = embedded.EmbeddedServer(Path(data))
         self.server.start()
         version = self._open(self.server.url, rules, shards)

