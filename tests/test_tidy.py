@@ -63,7 +63,7 @@ SHARED = (
 OTHER_SIDE = "opic/client/answers.py"
 
 # Results go to stdout where a person asked for them; everything else logs.
-MAY_PRINT = ("opic/cli/", "opic/ops/replay.py")
+MAY_PRINT = ("opic/cli/", "opic/ops/replay.py", "opic/service/worker_process.py")  # Commands, and a process of its own.
 
 PRIVATE_FOLDERS = ("work", "root", "tmp")
 

@@ -860,6 +860,7 @@ def test_readers_see_states_of_one_instant_while_a_worker_steps(valkey: Server) 
     """Sum of H + C over the pages is what the books say: not so if a column or a block were of another step."""
     log = pep_history()[:6_000]
     store, query = open_query(valkey, *log[:10])
+    known = [str(page["url"]) for page in query.top(50)]
     done = threading.Event()
     seen: list[int] = []
     wrong: list[str] = []
@@ -872,6 +873,8 @@ def test_readers_see_states_of_one_instant_while_a_worker_steps(valkey: Server) 
                 wrong.append(f"version {snapshot.books.version}")
             if len(snapshot.host) != len(snapshot) or int(snapshot.host.max()) >= len(snapshot.hosts):
                 wrong.append(f"hosts of version {snapshot.books.version}")
+            if None in query.importance(known):
+                wrong.append(f"a known page was not found in version {snapshot.books.version}")
             top = query.top(50)
             if [p["rank"] for p in top] != sorted(int(str(p["rank"])) for p in top):
                 wrong.append(f"order of version {snapshot.books.version}")
