@@ -3,6 +3,38 @@
 A message names the thing, the value, the limit and the remedy; it never contains a secret.
 """
 
+from collections.abc import Iterable
+from typing import Final
+
+LIKENESS_MIN: Final = 0.65  # Of 1: `outlinks` is as close as 0.77 to `links`, and `timestamp` 0.62 to `meta`.
+NAMES_LISTED_MAX: Final = 20
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that a mistyped one probably stands for, or None.
+
+    >>> nearest_name("outLinks", ["url", "links"]), nearest_name("colour", ["url", "links"])
+    ('links', None)
+    """
+    from difflib import get_close_matches  # Only a mistake needs it.
+
+    by_lower_case = {one.lower(): one for one in known}
+    found = get_close_matches(name[:100].lower(), by_lower_case, 1, LIKENESS_MIN)
+    return by_lower_case[found[0]] if found else None
+
+
+def instead_of(name: str, known: Iterable[str]) -> str:
+    """Return the advice that follows the mention of an unknown name: the nearest known name, or all of them.
+
+    >>> instead_of("link", ["url", "links"]), instead_of("colour", ["url", "links"])
+    ('did you mean links?', 'there are url, links')
+    """
+    names = list(known)
+    if (near := nearest_name(name, names)) is not None:
+        return f"did you mean {near}?"
+    more = ", …" if len(names) > NAMES_LISTED_MAX else ""
+    return f"there are {', '.join(names[:NAMES_LISTED_MAX])}{more}"
+
 
 class OpicError(Exception):
     """The base class of all exceptions that opic raises on purpose."""

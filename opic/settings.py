@@ -7,6 +7,7 @@ they are not set; if they are set, they must match the store.
 
 import os
 import tomllib
+from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -14,12 +15,15 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from opic.errors import MissingExtra, NotBuiltYet, SettingsError
+from opic.errors import MissingExtra, NotBuiltYet, SettingsError, nearest_name
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.model.events import LINKS_MAX, EventLimits
 from opic.urls.canonical import URL_BYTES_MAX
 
 SHARDS: Final = 16  # Default for a store that is not embedded.
+PREFIX: Final = "OPIC_"
+# Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
+NO_SETTINGS: Final = ("config", "child", "bench_data", "chaos_seed", "doom")
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
 
 
@@ -101,19 +105,20 @@ class Settings(BaseSettings):
             given: settings from the command line; None means not given.
 
         Raises:
-            SettingsError: a value is invalid, or a name in the file is unknown.
+            SettingsError: a value is invalid, or a name in the environment or the file is unknown.
             MissingExtra: Kafka is configured, but its client is not installed.
             NotBuiltYet: a value is part of the public contract, but this version does not support it.
         """
         path = config or (Path(os.environ["OPIC_CONFIG"]) if os.environ.get("OPIC_CONFIG") else None)
+        _refuse_unknown_variables()
+        values = {} if path is None else _read_file(path)
+        given = {k: v for k, v in given.items() if v is not None}
         try:
-            settings = _with_file(path)(**{k: v for k, v in given.items() if v is not None})
+            settings = _with_file(values)(**given)
         except ValidationError as error:
-            problems = "; ".join(
-                f"OPIC_{'.'.join(str(p) for p in e['loc']).upper()}={_shown(e)}: {e['msg'].lower()}"
-                for e in error.errors()
-            )
-            raise SettingsError(problems) from None
+            elsewhere = {*given, *(name[len(PREFIX) :].lower() for name, value in _variables() if value)}
+            file = None if path is None else (path, values.keys() - elsewhere)
+            raise SettingsError("; ".join(_invalid(e, file) for e in error.errors())) from None
         settings._check()
         return settings
 
@@ -183,22 +188,46 @@ class Settings(BaseSettings):
         return {f"OPIC_{name.upper()}": str(value) for name, value in plain.items()}
 
 
-def _with_file(path: Path | None) -> type[Settings]:
-    if path is None:
-        return Settings
+def _variables() -> list[tuple[str, str]]:
+    return [(name, value) for name, value in os.environ.items() if name.upper().startswith(PREFIX)]
+
+
+def _refuse_unknown_variables() -> None:
+    known = [PREFIX + name.upper() for name in (*Settings.model_fields, "config")]
+    others = {PREFIX + name.upper() for name in NO_SETTINGS}
+    unknown = sorted(name for name, _ in _variables() if name.upper() not in (*known, *others))
+    if unknown:
+        raise SettingsError("; ".join(f"{name} is no setting: {_advice(name, known)}" for name in unknown))
+
+
+def _advice(name: str, known: Iterable[str]) -> str:
+    return f"did you mean {near}?" if (near := nearest_name(name, known)) else "docs/guide/settings.md lists all"
+
+
+def _read_file(path: Path) -> dict[str, Any]:
     try:
-        values = {k.removeprefix("OPIC_").lower(): v for k, v in tomllib.loads(path.read_text()).items()}
+        found = tomllib.loads(path.read_text())
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"--config {path}: {error}") from None
-    if unknown := values.keys() - Settings.model_fields.keys():
-        raise SettingsError(f"--config {path}: no setting is named {', '.join(sorted(unknown))}")
+    values = {name.removeprefix(PREFIX).lower(): value for name, value in found.items()}
+    unknown = [name for name in found if name.removeprefix(PREFIX).lower() not in Settings.model_fields]
+    if unknown:
+        advice = [f"no setting is named {name}: {_advice(name, Settings.model_fields)}" for name in unknown]
+        raise SettingsError(f"--config {path}: {'; '.join(advice)}")
+    return values
+
+
+def _with_file(values: Mapping[str, Any]) -> type[Settings]:
+    """Return settings that take what is given nowhere else from the values of a file."""
+    if not values:
+        return Settings
 
     class _File(PydanticBaseSettingsSource):
         def get_field_value(self, field: Any, field_name: str) -> tuple[Any, str, bool]:
             return values.get(field_name), field_name, False
 
         def __call__(self) -> dict[str, Any]:
-            return values
+            return dict(values)
 
     class _WithFile(Settings):
         @classmethod
@@ -210,5 +239,10 @@ def _with_file(path: Path | None) -> type[Settings]:
     return _WithFile
 
 
-def _shown(error: Any) -> str:
-    return "…" if any(name in error["loc"] for name in SECRETS) else repr(error.get("input"))
+def _invalid(error: Any, file: tuple[Path, Collection[str]] | None) -> str:
+    """Say what is wrong with a value, and where it was given."""
+    name = ".".join(map(str, error["loc"])).lower()
+    value = "…" if any(secret in name for secret in SECRETS) else repr(error.get("input"))
+    from_file = file is not None and str(error["loc"][0]).lower() in file[1]
+    where = f"{file[0]}: {name} = {value}" if file is not None and from_file else f"{PREFIX}{name.upper()}={value}"
+    return f"{where}: {error['msg'].lower()}"

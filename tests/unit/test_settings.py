@@ -1,10 +1,11 @@
-"""Settings that name what this version does not have are refused when they are read."""
+"""Settings that this version does not know, or does not have, are refused when they are read."""
 
 from pathlib import Path
 
 import pytest
 
-from opic.errors import NotBuiltYet
+from opic.errors import NotBuiltYet, SettingsError
+from opic.ops.doctor import look
 from opic.settings import Settings
 
 
@@ -25,3 +26,58 @@ def test_setting_of_link_tracking_is_refused_from_a_file(tmp_path: Path) -> None
 def test_default_may_be_given(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv(name, value)
     Settings.load()
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("OPIC_MAX_LINK", "OPIC_MAX_LINK is no setting: did you mean OPIC_MAX_LINKS?"),
+        ("OPIC_KAFKA", "OPIC_KAFKA is no setting: did you mean OPIC_"),
+        ("opic_hosts", "opic_hosts is no setting: did you mean OPIC_HOST?"),
+        ("OPIC_TEAPOT_IS_SHORT", "OPIC_TEAPOT_IS_SHORT is no setting: docs/guide/settings.md lists all"),
+    ],
+)
+def test_variable_that_is_no_setting_is_refused(monkeypatch: pytest.MonkeyPatch, name: str, advice: str) -> None:
+    monkeypatch.setenv(name, "1")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load()
+    assert str(refused.value).startswith(advice)
+    (finding,) = look(Settings.load)
+    assert (finding.check, finding.verdict, finding.found) == ("settings", "FAIL", str(refused.value))
+
+
+@pytest.mark.parametrize("name", ["OPIC_CHILD", "OPIC_BENCH_DATA", "opic_max_links", "OPIC_DATA"])
+def test_variable_of_a_process_of_ours_is_no_mistake(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "7")
+    Settings.load()
+
+
+def test_key_that_is_no_setting_is_refused_with_its_file(tmp_path: Path) -> None:
+    toml = tmp_path / "opic.toml"
+    toml.write_text("max_link = 5\nOPIC_MAX_URL = 6\n")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(toml)
+    assert str(refused.value) == (
+        f"--config {toml}: no setting is named max_link: did you mean max_links?; "
+        "no setting is named OPIC_MAX_URL: did you mean max_urls?"
+    )
+
+
+def test_invalid_value_is_shown_where_it_was_given(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    toml = tmp_path / "opic.toml"
+    toml.write_text("damping = 2\nport = 8080\n")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(toml)
+    assert str(refused.value).startswith(f"{toml}: damping = 2: input should be less than 1")
+    monkeypatch.setenv("OPIC_DAMPING", "3")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(toml)
+    assert str(refused.value).startswith("OPIC_DAMPING='3': input should be less than 1")
+
+
+def test_secret_of_a_file_is_not_shown(tmp_path: Path) -> None:
+    (tmp_path / "opic.toml").write_text("api_token = 90210\n")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(tmp_path / "opic.toml")
+    assert "api_token = …" in str(refused.value)
+    assert "90210" not in str(refused.value)
