@@ -21,7 +21,6 @@ from opic.api.problems import Json, Problem
 from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.errors import BadInput
 from opic.frontier import Manners, PagesRequest
-from opic.frontier.admission import check_policy
 from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
 from opic.model.events import EventLimits
@@ -101,27 +100,29 @@ class Calls:
         """Replace the classes of pages and their weights.
 
         A page belongs to the first class that it matches; a page that matches none has weight 1. Grants of the virtual
-        page follow the new weights at once. Known pages are classified again soon after; `reclassified` is their
-        number. The call can safely be repeated.
+        page follow the new weights at once. Known pages are classified again; `reclassified` is their number. The
+        answer waits for that up to 5 seconds; `settled` is false if its counts are not final. The call can safely be
+        repeated.
         """
         return await self._asked(request, models.Classes, self._define)
 
     def _define(self, asked: models.Classes) -> Mapping[str, object]:
         classes = check_classes([page_class.model_dump() for page_class in asked.classes])
         now = time.time()
-        reclassified = self._service.backend.define(classes)
-        return {**self._service.backend.classes(), "reclassified": reclassified, "as_of": now}
+        found = self._service.backend.classes()
+        return {**found, "reclassified": done.pages, "settled": done.settled, "as_of": now}
 
     async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
         """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
         return await _in_thread(self._classes)
 
+        done = self._service.backend.define(classes)
     def _classes(self) -> Mapping[str, object]:
         now = time.time()
         return {**self._service.backend.classes(), "as_of": now}
 
     async def put_rules(self, request: Request) -> Response:
-        """Replace the URL rules and the trap thresholds, which decide which pages may be suggested.
+        """Replace the URL rules, the trap thresholds, or both, which decide which pages may be suggested.
 
         All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
         reads such a page anyway, its cash is passed on as usual.
@@ -129,8 +130,9 @@ class Calls:
         return await self._asked(request, models_rules.Rules, self._set_rules)
 
     def _set_rules(self, asked: models_rules.Rules) -> Mapping[str, object]:
-        policy = check_policy(asked.model_dump(exclude_unset=True))
+        policy = self._service.backend.admission.policy_with(asked.model_dump(exclude_unset=True))
         self._service.backend.check_room()
+        The part that is left out stays as it is; an empty list removes all rules.
         self._service.backend.admission.put(policy)
         return policy.shown()
 

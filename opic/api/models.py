@@ -402,7 +402,8 @@ class ClassesFound(_Answer):
 class Reclassified(ClassesFound):
     """The new classes, and the number of pages that are classified again."""
 
-    reclassified: int = Field(description="Number of known pages that will be classified again.")
+    reclassified: int = Field(description="Number of known pages, which are classified again.")
+    settled: bool = Field(description="Whether all of them are in their new classes, and counted there.")
 
 
 class Healthy(_Answer):
@@ -495,7 +496,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Accepted": [{"accepted": 2, "rejected": [{"index": 1, "error": "url '/about' is not an absolute http(s) URL"}]}],
     "Seeded": [{"known": 1, "new": 2}],
     "ClassesFound": [{**_CLASSES, "as_of": _NOW}],
-    "Reclassified": [{**_CLASSES, "reclassified": 6, "as_of": _NOW}],
+    "Reclassified": [{**_CLASSES, "reclassified": 6, "settled": True, "as_of": _NOW}],
     "Next": [{"pages": [_NEXT], "retry_after": 0, "as_of": _NOW}],
     "FrontierShown": [{"pages": [{**_SHOWN, "host": "b.example"}], "as_of": _NOW}],
     "Released": [{"released": 1}],

@@ -80,7 +80,7 @@ class Thresholds(_RulesBody):
 
 
 class Rules(_RulesBody):
-    """Rules and thresholds, which replace those set before."""
+    """Rules, thresholds, or both, which replace those set before; what is left out stays."""
 
     rules: list[Rule] = Field(
         [],

@@ -442,16 +442,17 @@ def set_classes(
 
     FILE is TOML with a table [[classes]] for each class: its name, its weight, and lists of what belongs to it: hosts
     (including subdomains), urls (prefixes), contains (parts of URLs) and tags (of crawl events). JSON of the same
-    shape, as `opic classes --json` prints it, works too. A page belongs to the first class that it matches.
+    shape, as `opic classes --json` prints it, works too. A page belongs to the first class that it matches. To remove
+    all classes, write `classes = []`.
     """
     from opic.model.classes import read_classes
 
     found = read_classes(file)
     with ending_in_order(), ExitStack() as stack:
         backend, works_here = open_to_feed(chosen.settings(), stack)
-        count = backend.define(found, backend.settle_here if works_here else None)
-        answer = {**backend.classes(), "reclassified": count, "as_of": time.time()}
-    print(f"{count:,} known pages are being reclassified", file=sys.stderr)
+        pages, settled = backend.define(found, backend.settle_here if works_here else None)
+        answer = {**backend.classes(), "reclassified": pages, "settled": settled, "as_of": time.time()}
+    print(f"{pages:,} known pages {'were' if settled else 'are being'} reclassified", file=sys.stderr)
     _print_classes(answer, as_json)
 
 

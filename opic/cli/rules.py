@@ -33,21 +33,20 @@ def set_rules(
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
-    """Set rules and trap thresholds, replacing the present ones; all endpoints follow within a second.
+    """Set rules, trap thresholds, or both, replacing the present ones; all endpoints follow within a second.
 
     FILE is TOML with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
     `opic rules show --json` prints it. A rule has an effect, allow or deny, and conditions: host, or domain (including
     subdomains); path (a pattern as in robots.txt); query (true: only URLs with one; false: only URLs without). It may
-    have a note. The first rule that matches a URL decides.
+    have a note. The first rule that matches a URL decides. A part that FILE does not have stays as it is; `rules = []`
+    removes all rules.
     """
-    from opic.frontier.admission import check_policy
-
     given = _read(file)
-    try:
-        policy = check_policy(given)
-    except BadInput as error:
-        raise BadInput(f"{file}: {error}") from None
     with asking(chosen.settings()) as backend:
+        try:
+            policy = backend.admission.policy_with(given)
+        except BadInput as error:
+            raise BadInput(f"{file}: {error}") from None
         backend.admission.put(policy)
         answer = policy.shown()
     _print(answer, as_json)

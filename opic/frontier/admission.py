@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from opic.errors import BadInput, StoreMismatch
+from opic.errors import BadInput, StoreMismatch, instead_of
 from opic.model.cash import Flag
 from opic.query.host_index import Bools, Floats, HostNames, Int32s
 from opic.query.snapshots import PAGES_EXACT, Bytes, Int64s, Snapshot
@@ -43,6 +43,10 @@ PAGES_AT_ONCE: Final = 1 << 16  # Weighing this many takes about a millisecond.
 UNJUDGED: Final = 255
 NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = ("rules", "traps")
+NOTHING_GIVEN: Final = (
+    "neither rules nor traps are given: to remove all rules, give an empty list of rules; for the default thresholds, "
+    "an empty object of traps"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +75,7 @@ def check_policy(given: object) -> Policy:
     if not isinstance(given, Mapping):
         raise BadInput("the policy must be an object with `rules` and `traps`")
     if unknown := [str(key) for key in given if key not in FIELDS]:
-        raise BadInput(f"unknown field {shown(unknown[0])}: the fields are {', '.join(FIELDS)}")
+        raise BadInput(f"unknown field {shown(unknown[0])}: {instead_of(unknown[0], FIELDS)}")
     rules, traps = check_rules(given.get("rules", ())), check_traps(given.get("traps", {}))
     packed = msgpack.packb([[rule.shown() for rule in rules], traps.shown()])
     return Policy(RuleBook(rules), traps, blake2b(packed, digest_size=8).hexdigest())
@@ -235,6 +239,18 @@ class Admission:
         with store_errors():
             stored = self._crawl.client.hget(self._key, "document")
         return _unpacked(stored)
+
+    def policy_with(self, given: object) -> Policy:
+        """Return the policy that results from replacing its rules, its thresholds, or both; the other part stays.
+
+        Raises:
+            BadInput: a field is invalid, or neither part is given: only an explicit empty list removes all rules.
+        """
+        check_policy(given)
+        assert isinstance(given, Mapping)
+        if not given:
+            raise BadInput(NOTHING_GIVEN)
+        return check_policy({**{name: part for name, part in self.policy().shown().items() if name in FIELDS}, **given})
 
     def put(self, policy: Policy) -> None:
         """Replace the policy in the store, for all endpoints of the crawl."""

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import msgpack
 
-from opic.errors import BadInput, BadUrl, Refused
+from opic.errors import BadInput, BadUrl, Refused, instead_of
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
 
@@ -29,6 +29,10 @@ PARTS_MAX: Final = 1_000  # Parts of URLs of a class: each is looked for in each
 PATTERN_CHARS_MAX: Final = 2_048
 OTHERS: Final = "other"  # Class 0, in answers.
 KINDS: Final = ("hosts", "urls", "contains", "tags")
+FIELDS: Final = ("name", "weight", *KINDS)
+# What `opic classes --json` and the API print beside the definitions; a file may be what they printed.
+PRINTED: Final = ("other", "reclassified", "settled", "as_of")
+PRINTED_OF_CLASS: Final = ("known_pages", "read_pages", "grant_share")
 NO_WEIGHTS: Final = "classes of pages weigh grants: under OPIC_VIRTUAL=continuous there are none"
 NO_ROOM: Final = (
     "these weights would grant known pages more than a shard has: choose smaller ones; a weight counts as many pages"
@@ -77,13 +81,14 @@ def _check_class(given: object) -> WeightClass:
     if not isinstance(given, Mapping):
         raise BadInput("a class is an object with name, weight and what belongs to it")
     name = given.get("name")
+    if unknown := [str(key) for key in given if key not in FIELDS]:
+        named = f"class {name}" if isinstance(name, str) and NAME.fullmatch(name) else "a class"
+        raise BadInput(f"{named} has no {shown(unknown[0])}: {instead_of(unknown[0], FIELDS)}")
     if not isinstance(name, str) or not NAME.fullmatch(name) or name == OTHERS:
         raise BadInput(
             f"class name {shown(str(name))}: 1 to 64 letters, digits, '_', '.' or '-', and not {OTHERS!r}, "
             "which is all that is in no class"
         )
-    if unknown := [str(key) for key in given if key not in ("name", "weight", *KINDS)]:
-        raise BadInput(f"class {name} has no {shown(unknown[0])}: there are weight, {', '.join(KINDS)}")
     found = {kind: _patterns(name, kind, given.get(kind, ())) for kind in KINDS}
     if not any(found.values()):
         raise BadInput(f"class {name}: nothing belongs to it, give it one of {', '.join(KINDS)}")
@@ -132,17 +137,25 @@ def read_classes(path: Path) -> tuple[WeightClass, ...]:
     """Read definitions from a file, TOML or JSON, as its name says; what a program prints beside them is passed over.
 
     Raises:
-        BadInput: it can't be read, or something in it can't be taken.
+        BadInput: it can't be read, it does not say which classes are to be, or something in it can't be taken.
     """
-    whole = read_table(path)
-    given = whole.get("classes", ()) if isinstance(whole, dict) else whole
-    counts = ("known_pages", "read_pages", "grant_share")
-    if isinstance(given, list):
-        given = [{k: v for k, v in one.items() if k not in counts} if isinstance(one, dict) else one for one in given]
+    given = read_table(path)
     try:
+        if isinstance(given, dict):
+            if unknown := [key for key in given if key not in ("classes", *PRINTED)]:
+                raise BadInput(f"unknown key {shown(unknown[0])}: {instead_of(unknown[0], ['classes'])}")
+            if "classes" not in given:
+                raise BadInput("it has no classes: to remove all of them, write an empty list, classes = []")
+            given = given["classes"]
+        if isinstance(given, list):
+            given = [_without(one, PRINTED_OF_CLASS) if isinstance(one, dict) else one for one in given]
         return check_classes(given)
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+
+
+def _without(table: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
+    return {name: value for name, value in table.items() if name not in names}
 
 
 def read_table(path: Path) -> object:

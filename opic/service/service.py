@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from opic.errors import BadInput, DiskFull, NotBuiltYet, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
@@ -39,6 +39,7 @@ log = logging.getLogger("opic.service")
 ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 POLL_SECONDS = 0.005
+SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
 ROUGH_SECONDS = 0.5  # How old a lag may be that only keeps a topic from growing without end.
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
@@ -57,6 +58,13 @@ J = TypeVar("J", bound=Judged)
 
 
 class Backend:
+class ClassChange(NamedTuple):
+    """What a change of classes does to known pages."""
+
+    pages: int
+    settled: bool  # All of them are in their new classes already.
+
+
     """An open store with its log, its queries and its frontier. It starts nothing by itself."""
 
     def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
@@ -203,17 +211,15 @@ class Backend:
         self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
-    def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> int:
+    def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> ClassChange:
         """Replace the classes of pages, through the log like everything that moves cash.
 
-        Weights take effect at once. Known pages are classified again by further records, which are also appended here.
+        Weights take effect at once. Known pages are classified again by further records, which are also appended here,
+        and awaited for a while.
 
         Args:
             classes: all that are to be, in order.
             settle: lets records below a position take effect, or waits until they have; `await_effect` if None.
-
-        Returns:
-            How many pages will be classified anew.
 
         Raises:
             BadInput: the payout is continuous.
@@ -246,7 +252,9 @@ class Backend:
             end = self.accept(records, "classify")
             if settle != self.await_effect:
                 settle(end)
-        return known
+            else:
+                settled = self._takes_effect(end, SETTLE_SECONDS)
+        return ClassChange(known, settled)
 
     def settle_here(self, positions: Positions) -> None:
         """Apply the records of the store's log below a position in this process, if no service runs."""
@@ -254,6 +262,7 @@ class Backend:
         writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
         writer.drain()
+        settled = True
 
     def classes(self) -> dict[str, object]:
         """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
@@ -279,14 +288,17 @@ class Backend:
         for partition, offset in positions.items():
             while self.crawl.resume(partition) < offset:
                 if time.monotonic() > deadline:
-                    raise StoreUnavailable(
-                        f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags"
-                    )
+                    return False
                 time.sleep(POLL_SECONDS)
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
         """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
 
+        if not self._takes_effect(positions, seconds):
+            raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
+
+    def _takes_effect(self, positions: Positions, seconds: float) -> bool:
+        """Wait until all records below the positions have taken effect; return False if they did not in time."""
         Raises:
             BadInput: the URL, the policy or the window can't be taken.
         """
@@ -295,6 +307,7 @@ class Backend:
 
     def lag(self) -> int:
         """Return how many accepted records have not taken effect yet."""
+        return True
         # The ends first: where it says 0, all that had been accepted before has taken effect.
         lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
         self._rough_lag = (time.monotonic(), lag)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-from opic.errors import BadInput
+from opic.errors import BadInput, instead_of
 from opic.urls.canonical import canonical_host, host_of, shown
 
 RULES_MAX: Final = 1_000
@@ -162,7 +162,7 @@ def _check_rule(name: str, given: object) -> UrlRule:
     if not isinstance(given, Mapping):
         raise BadInput(f"{name}: an object with effect and what it is for is wanted")
     if unknown := [str(key) for key in given if key not in FIELDS]:
-        raise BadInput(f"{name} has no {shown(unknown[0])}: there are {', '.join(FIELDS)}")
+        raise BadInput(f"{name} has no {shown(unknown[0])}: {instead_of(unknown[0], FIELDS)}")
     if (effect := given.get("effect")) not in EFFECTS:
         raise BadInput(f"{name}: effect {shown(str(effect))} is neither allow nor deny")
     host, domain = (_host(name, kind, given.get(kind)) for kind in ("host", "domain"))

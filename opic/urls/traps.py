@@ -21,7 +21,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.errors import BadInput
+from opic.errors import BadInput, instead_of
 from opic.urls.canonical import shown
 from opic.urls.url_batch import UrlBatch
 
@@ -105,7 +105,7 @@ def check_traps(given: object) -> Traps:
         raise BadInput("traps: an object with thresholds is wanted")
     known = {one.name: one.default for one in fields(Traps)}
     if unknown := [str(key) for key in given if key not in known]:
-        raise BadInput(f"traps has no {shown(unknown[0])}: there are {', '.join(known)}")
+        raise BadInput(f"traps has no {shown(unknown[0])}: {instead_of(unknown[0], known)}")
     for name, value in given.items():
         least: object = known[name]
         if isinstance(least, bool):

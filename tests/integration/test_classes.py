@@ -77,8 +77,11 @@ def test_weights_that_change_on_a_running_service_keep_all_cash(
     assert importance(client, "http://a.example/1")["teleport"] == "uniform"
 
     answer = client.put("/v1/classes", json={"classes": [TRUSTED, SPAM]}).raise_for_status().json()
-    assert answer["reclassified"] == 3
-    settle(client)
+    assert (answer["reclassified"], answer["settled"]) == (3, True)
+    # The answer shows the change itself, not what was before it.
+    assert [(one["name"], one["known_pages"]) for one in answer["classes"]] == [("trusted", 2), ("spam", 0)]
+    assert answer["other"]["known_pages"] == 1
+    assert answer["classes"][0]["grant_share"] == pytest.approx(10 / 11)
     page = importance(client, "http://a.example/1")
     assert (page["teleport"], page["class"]) == ("weighted", "trusted")
     grant = 1 << 21
@@ -146,6 +149,25 @@ def test_a_weight_that_is_no_number_is_refused_everywhere(text: str, tmp_path: P
     file.write_text(f'[[classes]]\nname = "a"\nhosts = ["a.example"]\nweight = {text}\n')
     with pytest.raises(BadInput, match="is not over 0 and up to 1,000"):
         read_classes(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "it has no classes: to remove all of them, write an empty list, classes = []"),
+        ("as_of = 5", "it has no classes"),
+        ("class = []", "unknown key 'class': did you mean classes?"),
+        ("classes = []\nrules = []", "unknown key 'rules': there are classes"),
+        ('[[classes]]\nname = "a"\nweight = 2\nhost = ["b"]', "class a has no 'host': did you mean hosts?"),
+        ('[[classes]]\nnames = "a"\nweight = 2\nhosts = ["b"]', "a class has no 'names': did you mean name?"),
+    ],
+)
+def test_file_that_would_remove_all_classes_by_mistake_is_refused(tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "classes.toml"
+    file.write_text(text)
+    with pytest.raises(BadInput) as refused:
+        read_classes(file)
+    assert str(refused.value).startswith(f"{file}: {said}")
 
 
 @pytest.fixture(scope="module")

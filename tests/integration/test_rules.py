@@ -27,7 +27,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServic
 def client(service: EmbeddedService) -> Iterator[httpx.Client]:
     with serving(service) as url, httpx.Client(base_url=url, timeout=30) as found:
         yield found
-        found.put("/v1/rules", json={}).raise_for_status()
+        found.put("/v1/rules", json={"rules": [], "traps": {}}).raise_for_status()
 
 
 def opic(service: EmbeddedService, *words: str) -> subprocess.CompletedProcess[str]:
@@ -50,7 +50,21 @@ def test_rules_are_shown_as_they_were_set(client: httpx.Client) -> None:
     assert told["traps"]["segments"] == 9
     again = client.put("/v1/rules", json={"traps": {"segments": 9}, "rules": rules}).raise_for_status().json()
     assert again["version"] == told["version"]
-    assert client.put("/v1/rules", json={}).raise_for_status().json()["version"] != told["version"]
+    assert client.put("/v1/rules", json={"rules": []}).raise_for_status().json()["version"] != told["version"]
+
+
+def test_part_that_is_not_given_stays_and_nothing_at_all_is_refused(client: httpx.Client) -> None:
+    rules = [{"effect": "deny", "path": "/a"}]
+    client.put("/v1/rules", json={"rules": rules, "traps": {"segments": 9}}).raise_for_status()
+    answer = client.put("/v1/rules", json={})
+    assert answer.status_code == 422
+    assert "to remove all rules, give an empty list of rules" in answer.json()["detail"]
+    found = client.put("/v1/rules", json={"traps": {"segments": 8}}).json()
+    assert (found["rules"], found["traps"]["segments"]) == (rules, 8)
+    found = client.put("/v1/rules", json={"rules": []}).json()
+    assert (found["rules"], found["traps"]["segments"]) == ([], 8)
+    assert client.put("/v1/rules", json={"traps": {}}).json()["traps"]["segments"] == 20
+    assert client.get("/v1/rules").json()["rules"] == []
 
 
 @pytest.mark.parametrize(

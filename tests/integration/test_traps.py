@@ -133,6 +133,6 @@ def test_a_rule_of_an_operator_shuts_a_trap_at_once_and_its_cash_stays(client: h
     told = client.get("/v1/explain", params={"url": STARTS[2]}).raise_for_status().json()["frontier"]
     assert told["rules"] == [{"rule": "rule 0: makes up hosts", "effect": "deny"}]
     assert told["next"] is False
-    client.put("/v1/rules", json={}).raise_for_status()
+    client.put("/v1/rules", json={"rules": [], "traps": {}}).raise_for_status()
     pages = client.post("/v1/next", json={"n": 10}).raise_for_status().json()["pages"]
     assert [page["url"] for page in pages] == [STARTS[2]]
