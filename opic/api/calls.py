@@ -19,11 +19,11 @@ from opic.api.coalescing import Coalescer, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
 from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
-from opic.errors import BadInput
+from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
-from opic.model.events import EventLimits
+from opic.model.events import EventLimits, page_of
 from opic.query.inflow import inflow
 from opic.query.queries import Ask, ImportanceAnswer
 from opic.service.service import Backend
@@ -78,13 +78,21 @@ class Calls:
         def judge(now_us: int, limits: EventLimits) -> Intake:
             return take(body, form, now_us=now_us, limits=limits)
 
-        if key is not None:
-            intake = self._service.backend.accept_once(KeyedCall.of(key, form, body), judge)
-        else:
-            intake = judge(time.time_ns() // 1000, self._settings.limits())
-            if intake.values:
-                self._service.backend.accept(intake.values)
-        return {"accepted": len(intake.values), "rejected": intake.rejected}
+        backend = self._service.backend
+        try:
+            if key is not None:
+                intake = backend.accept_once(KeyedCall.of(key, form, body), judge)
+            else:
+                intake = judge(time.time_ns() // 1000, self._settings.limits())
+                if intake.values:
+                    backend.accept(intake.values)
+        except BadEvent as error:  # The body is one event.
+            if (page := page_of(body)) is not None:
+                backend.note_refusals({page: str(error)})
+            raise
+        backend.note_refusals(intake.refused)
+        answer = {"accepted": len(intake.values), "rejected": intake.rejected}
+        return {**answer, "links_left_out": intake.links_left_out} if intake.links_left_out else answer
 
     async def post_seeds(self, request: Request) -> Response:
         """Add seed pages, without reading them, and wait until they are known."""
@@ -108,6 +116,7 @@ class Calls:
 
     def _define(self, asked: models.Classes) -> Mapping[str, object]:
         classes = check_classes([page_class.model_dump() for page_class in asked.classes])
+        done = self._service.backend.define(classes)
         now = time.time()
         found = self._service.backend.classes()
         return {**found, "reclassified": done.pages, "settled": done.settled, "as_of": now}
@@ -116,7 +125,6 @@ class Calls:
         """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
         return await _in_thread(self._classes)
 
-        done = self._service.backend.define(classes)
     def _classes(self) -> Mapping[str, object]:
         now = time.time()
         return {**self._service.backend.classes(), "as_of": now}
@@ -124,6 +132,7 @@ class Calls:
     async def put_rules(self, request: Request) -> Response:
         """Replace the URL rules, the trap thresholds, or both, which decide which pages may be suggested.
 
+        The part that is left out stays as it is; an empty list removes all rules.
         All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
         reads such a page anyway, its cash is passed on as usual.
         """
@@ -132,7 +141,6 @@ class Calls:
     def _set_rules(self, asked: models_rules.Rules) -> Mapping[str, object]:
         policy = self._service.backend.admission.policy_with(asked.model_dump(exclude_unset=True))
         self._service.backend.check_room()
-        The part that is left out stays as it is; an empty list removes all rules.
         self._service.backend.admission.put(policy)
         return policy.shown()
 

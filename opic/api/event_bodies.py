@@ -17,8 +17,9 @@ from opic.api.problems import Problem
 from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.errors import BadEvent, BadFraming
 from opic.ingest import msgpack_values as packed
-from opic.model.events import EventLimits, check_event, decode_crawl_event, encode_crawl_event
+from opic.model.events import EventLimits, check_event, decode_crawl_event, encode_crawl_event, page_of
 
+REFUSED_NOTED_MAX: Final = 100  # Pages of a body that `explain` can tell about: a round trip for each is too much.
 REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and larger than the request.
 # The fast split creates an object of 70 bytes per element. Bodies with more commas are split by the slow one, which
 # creates one element at a time. A full body of 16 MiB of real events has about 280,000 commas.
@@ -38,6 +39,30 @@ class Intake:
 
     values: list[bytes] = field(default_factory=list)
     rejected: list[dict[str, int | str]] = field(default_factory=list)
+    links_left_out: int = 0  # Links over the limit of their event, which take no effect.
+    refused: dict[str, str] = field(default_factory=dict)  # Pages of rejected elements, the first ones -> reason.
+
+    def take(self, element: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> None:
+        """Check an event and encode it for the log.
+
+        Raises:
+            BadEvent: it is invalid.
+        """
+        # The decoder tells JSON from MessagePack by the first byte; it must be of the form that the request declares.
+        if form == MSGPACK[0]:
+            if not packed.is_map(element):
+                raise BadEvent("not a MessagePack map")
+        elif element.lstrip()[:1] != b"{":
+            raise BadEvent("not a JSON object")
+        try:
+            event = decode_crawl_event(element)
+            self.links_left_out += check_event(event, now_us, limits).links_left_out
+        except BadEvent as error:
+            if len(self.refused) < REFUSED_NOTED_MAX and (page := page_of(element)) is not None:
+                self.refused[page] = str(error)
+            raise
+        # With all its links: who lets it take effect applies the limit, and counts what is left out.
+        self.values.append(encode_crawl_event(event))
 
 
 def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
@@ -60,7 +85,7 @@ def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:
     if body.lstrip()[:1] == b"[":
         return _take_each(cut_array(body), now_us, limits)
     try:
-        return Intake([_take_one(body, now_us, limits)])
+        return _take_single(body, now_us, limits)
     except BadEvent as error:
         if not _is_json(body):
             raise Problem("not-json", f"the body is not JSON: {error}") from None
@@ -72,7 +97,7 @@ def _take_packed(body: bytes, now_us: int, limits: EventLimits) -> Intake:
         if packed.is_array(body):
             return _take_each(packed.cut_array(body), now_us, limits, MSGPACK[0])
         try:
-            return Intake([_take_one(body, now_us, limits, MSGPACK[0])])
+            return _take_single(body, now_us, limits, MSGPACK[0])
         except BadEvent:
             if (end := packed.end_of(body)) < len(body):
                 raise BadFraming(f"too much after the value, at byte {end}") from None
@@ -143,7 +168,7 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form
     intake = Intake()
     for index, element in enumerate(elements):
         try:
-            intake.values.append(_take_one(element, now_us, limits, form))
+            intake.take(element, now_us, limits, form)
         except BadEvent as error:
             if len(intake.rejected) == REJECTED_MAX:
                 first = intake.rejected[0]
@@ -156,16 +181,10 @@ def _take_each(elements: Iterable[bytes], now_us: int, limits: EventLimits, form
     return intake
 
 
-def _take_one(element: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> bytes:
-    # The decoder tells JSON from MessagePack by the first byte; it must be of the form that the request declares.
-    if form == MSGPACK[0]:
-        if not packed.is_map(element):
-            raise BadEvent("not a MessagePack map")
-    elif element.lstrip()[:1] != b"{":
-        raise BadEvent("not a JSON object")
-    event = decode_crawl_event(element)
-    check_event(event, now_us, limits)
-    return encode_crawl_event(event)
+def _take_single(body: bytes, now_us: int, limits: EventLimits, form: str = JSON) -> Intake:
+    intake = Intake()
+    intake.take(body, now_us, limits, form)
+    return intake
 
 
 def _is_json(body: bytes) -> bool:

@@ -271,6 +271,13 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     lookups.add_metric(["hit"], tallied.cached)
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
     yield lookups
+    about = "Links of events over OPIC_MAX_LINKS, left out."
+    yield CounterMetricFamily("opic_links_left_out", about, tallied.links_left_out)
+    about = "Fields of events that are unknown and were ignored, by the known name that is nearest."
+    unknown = CounterMetricFamily("opic_unknown_fields", about, labels=["nearest"])
+    for name, fields in tallied.unknown.items():
+        unknown.add_metric([name], fields)
+    yield unknown
 
 
 def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[Metric]:

@@ -212,6 +212,9 @@ class Accepted(_Answer):
 
     accepted: int = Field(description="Number of events accepted.")
     rejected: list[Rejected] = Field(description="The rejected events, in order.")
+    links_left_out: int | None = Field(
+        None, description="Number of links over OPIC_MAX_LINKS, which take no effect; only if there are any."
+    )
 
 
 class Seeded(_Answer):
@@ -422,7 +425,8 @@ class Ready(_Answer):
 
 _EVENT_FIELDS: Final = {
     "url": "The page fetched: an absolute http(s) URL.",
-    "links": "Absolute URLs of its out-links. The service drops fragments, duplicates and self-links.",
+    "links": "Absolute URLs of its out-links. The service drops fragments, duplicates, self-links, "
+    "and links after the first OPIC_MAX_LINKS.",
     "fetched_at": "Unix seconds or RFC 3339, from 1990 to one day ahead of now; default: time of arrival.",
     "status": "HTTP status of the fetch; 0 if there was no answer.",
     "redirect": "Target of a 3xx redirect.",
@@ -437,7 +441,7 @@ def event_schemas() -> dict[str, Any]:
     """Return the JSON Schema of a crawl event, by its name in the OpenAPI document."""
     _, schemas = msgspec.json.schema_components([CrawlEvent], ref_template="#/components/schemas/{name}")
     event: dict[str, Any] = schemas["CrawlEvent"]
-    event["description"] = "One fetched page. Fields not named here are ignored."
+    event["description"] = "One fetched page. A field that is not named here is refused."
     for name, text in _EVENT_FIELDS.items():
         event["properties"][name]["description"] = text
     return schemas

@@ -134,8 +134,9 @@ class Frontier:
         Returns:
             None for a page never seen. Otherwise a dict of "state": "owed" (it has cash and was not read since it
             became known or came back), "read", "empty" (no cash), "gone", "excluded"; "host"; "lease_until",
-            "waits_until", "host_free_at": Unix seconds, None if it does not apply; "failures": failed fetches since
-            the last success; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases
+            "waits_until", "host_free_at": Unix seconds, None if it does not apply; "failures": failed fetches and
+            expired leases since the last success; "refused": why the event of its lease was refused, if it was;
+            "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases
             on pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
             "place": its rank in the greedy order of all pages that may be offered, from 1, None if it is not in the
             order; "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence each.
@@ -162,6 +163,7 @@ class Frontier:
             "lease_until": standing.lease_until,
             "waits_until": standing.waits_until,
             "failures": standing.failures,
+            "refused": standing.refused,
             "host_free_at": standing.host_free_at,
             "host_delay_seconds": standing.delay,
             "host_in_flight": standing.in_flight,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -9,9 +10,12 @@ from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
 from opic.frontier.hot_order import keys_of
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.requests import PolitenessSettings
-from opic.model.cash import MILLION, Flag
+from opic.model.cash import DAY_US, MILLION, Flag
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
+from opic.store.refusals import field_of, read_refusal
+
+SAME_SECONDS: Final = 0.001  # The store keeps these times in microseconds, as text.
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +30,13 @@ class PageStanding:
     delay: float  # The delay in effect for its host, in seconds.
     cap: int
     in_flight: int  # Number of leased pages of its host.
+    refused: str | None  # Why its last event was refused, if its lease or back-off is of that time.
 
     @classmethod
     def read(cls, crawl: Crawl, place: Place, host: str, politeness: PolitenessSettings) -> "PageStanding":
         """Read the state of a page from the store. Reads all active leases of the shard."""
         keys, page = crawl.shards[place[0]].keys, str(place[1])
-        time_us, lease, waits, failures, host_free, polite, asked_for = crawl.ask(
+        time_us, lease, waits, failed, host_free, polite, asked_for, refusal = crawl.ask(
             [
                 ["FCALL_RO", "opic_4_now", 1, keys.leases],
                 ["ZSCORE", keys.leases, page],
@@ -40,9 +45,20 @@ class PageStanding:
                 ["ZSCORE", keys.hosts, host],
                 ["HGET", keys.polite, host],
                 ["HGET", keys.crawl_delays, host],
+                ["HGET", keys.refusals, field_of(place[1])],
             ]
         )
-        now, lease_until = time_us / MILLION, None if lease is None else float(lease) / MILLION
+        now, retry, failures = time_us / MILLION, politeness.retry_seconds, int(failed or 0)
+        lease_until, waits_until = (
+            None if lease is None else float(lease) / MILLION,
+            None if waits is None else float(waits),
+        )
+        if lease_until is not None and lease_until <= now:  # It expired; the next call that leases pages does this.
+            failures += 1
+            waits_until = lease_until + back_off_seconds(failures, retry) if retry else None
+        leased_then, refused = read_refusal(refusal, place[1]) or (None, None)
+        if leased_then != lease_until and not _waits_since(leased_then, waits_until, failures, retry):
+            refused = None
         manners = manners_of(polite) if polite else Manners()
         delay = max(politeness.host_delay_seconds, float(asked_for or 0))
         if manners.delay_seconds is not None:
@@ -55,13 +71,26 @@ class PageStanding:
         return cls(
             now,
             None if lease_until is None or lease_until <= now else lease_until,
-            None if waits is None or float(waits) <= now else float(waits),
-            int(failures or 0),
+            None if waits_until is None or waits_until <= now else waits_until,
+            failures,
             free,
             delay,
             politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
             int(np.count_nonzero(of_host)),
+            refused,
         )
+
+
+def back_off_seconds(times: int, retry_seconds: float) -> float:
+    """Return how long a page waits after so many consecutive failures, as in leases.lua."""
+    return float(min(retry_seconds * 2 ** min(times - 1, 30), DAY_US / MILLION))
+
+
+def _waits_since(lease_until: float | None, waits_until: float | None, failures: int, retry_seconds: float) -> bool:
+    """Return whether a page waits because this lease expired, and not because of an event that came later."""
+    if lease_until is None or waits_until is None or not failures:
+        return False
+    return abs(waits_until - lease_until - back_off_seconds(failures, retry_seconds)) < SAME_SECONDS
 
 
 def state_of(state: int, cash: int) -> str:
@@ -85,11 +114,13 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
         reasons.append("its site does not let crawlers read it: a read or a seed of the page ends that")
     if not state & Flag.GONE and not (cash > 0 or (cash < 0 and state & Flag.OPEN)):
         reasons.append("it has no cash: it received none since it was read")
+    refused = None if standing.refused is None else f"its event was refused: {standing.refused}; "
     if standing.lease_until is not None:
-        reasons.append(f"it is leased to a crawler for another {standing.lease_until - now:.1f} s")
+        reasons.append(f"{refused or ''}it is leased to a crawler for another {standing.lease_until - now:.1f} s")
     if standing.waits_until is not None:
         times = "once" if standing.failures == 1 else f"{standing.failures} times"
-        reasons.append(f"its fetch failed {times}; it waits for another {standing.waits_until - now:.1f} s")
+        why = refused or f"its fetch failed, or its lease expired without an event, {times}; "
+        reasons.append(f"{why}it waits for another {standing.waits_until - now:.1f} s")
     if standing.host_free_at is not None:
         reasons.append(f"its host {host} is delayed for another {standing.host_free_at - now:.1f} s")
     if standing.cap and standing.in_flight >= standing.cap:

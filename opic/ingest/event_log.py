@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from opic.errors import BadInput, KeyReused, KeysFull
-from opic.model.events import RECORD_KINDS, EventLimits, Record
+from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 
@@ -98,7 +98,7 @@ class Log(Protocol):
 class EventLog:
     """The event log in the store, a single partition."""
 
-    partition = "log/0"
+    partition = LOG_PARTITION
     single = True
 
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:

@@ -49,6 +49,24 @@ class Step:
     links: int  # Links and page URLs looked up.
     cached: int  # Those among them found without parsing.
     round_trips: int
+    links_left_out: int = 0  # Links over the limit of their event.
+    unknown: Sequence[str] = ()  # Names of fields that were ignored, up to a few of each event.
+    refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
+
+    @classmethod
+    def of(cls, batch: Batch, seconds: float, round_trips: int) -> "Step":
+        """Describe the append of a batch."""
+        events = [event for event, repeat in zip(batch.events, batch.repeats, strict=True) if not repeat]
+        return cls(
+            seconds,
+            len(batch.events),
+            batch.named.looked_up,
+            batch.named.found,
+            round_trips,
+            sum(event.links_left_out for event in events),
+            [name for event in events for name in event.unknown],
+            batch.refused(),
+        )
 
 
 @dataclass(slots=True)
@@ -259,8 +277,8 @@ class ShardWriter:
     ) -> tuple[None, float, int]:
         """Wait for the replies to a sent record, then report the step."""
         self._confirm(line, sent)
-        now, batch = time.perf_counter(), sent.batch
-        on_step(Step(now - began, len(batch.events), batch.named.looked_up, batch.named.found, line.sent - messages))
+        now = time.perf_counter()
+        on_step(Step.of(sent.batch, now - began, line.sent - messages))
         return None, now, line.sent
 
     def _confirm(self, line: Line, sent: _Sent) -> None:

@@ -8,9 +8,12 @@ killed worker loses one second of them.
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
+from opic.errors import nearest_name
 from opic.ingest import Step
+from opic.model.events import EVENT_FIELDS
 from opic.replica import Crawl
 from opic.store import Shard
 from opic.store.connection import store_errors
@@ -19,6 +22,8 @@ TELL_SECONDS: Final = 1.0
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
+UNKNOWN: Final = "unknown:"  # Prefix of the counts of unknown fields, by the nearest known name.
+NEAREST: Final = (*EVENT_FIELDS, "none")
 Buckets = list[tuple[str, float]]  # Cumulative counts by upper bound, as in Prometheus.
 
 
@@ -45,6 +50,8 @@ class StepCounts:
             ("links", step.links),
             ("cached", step.cached),
             ("round_trips", step.round_trips),
+            ("links_left_out", step.links_left_out),
+            *((UNKNOWN + _nearest(name), 1) for name in step.unknown),
         ):
             self._new[name] = self._new.get(name, 0) + count
 
@@ -70,6 +77,8 @@ class Tallied:
     links: int  # Links looked up.
     cached: int  # Those among them found without parsing.
     round_trips: int
+    links_left_out: int
+    unknown: Mapping[str, int]  # Unknown fields of events, by the nearest known name.
 
     @classmethod
     def commands(cls, crawl: Crawl) -> list[list[Any]]:
@@ -91,7 +100,14 @@ class Tallied:
             sums.get("links", 0),
             sums.get("cached", 0),
             sums.get("round_trips", 0),
+            sums.get("links_left_out", 0),
+            {name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
         )
+
+
+@lru_cache(maxsize=1_024)
+def _nearest(name: str) -> str:
+    return nearest_name(name, EVENT_FIELDS) or "none"
 
 
 def _class(value: float, bounds: Iterable[float]) -> str:

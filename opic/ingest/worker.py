@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable
+from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable, instead_of
 from opic.ingest import Step, Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.step_counts import StepCounts
-from opic.model.events import Record
+from opic.model.events import EVENT_FIELDS, Record
+from opic.urls.canonical import shown
 
 log = logging.getLogger("opic.ingest")
 
@@ -25,6 +26,7 @@ IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether t
 DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
+SAY_UNKNOWN_SECONDS = 60.0  # Minimum time between two log lines about unknown fields of events.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -199,12 +201,14 @@ def work(
     """
     watch = watch or WorkerWatch()
     backoff, courier, check_room = Backoff(), _Courier(writer, source, watch), partial(_check_room, full)
+    oddities = _Oddities(writer)
 
     def on_step(step: Step) -> None:
         watch.stepped(step)
         if tally is not None:
             tally.add(step)
         check_room()  # The effects of one poll's records may need more space than is left.
+        oddities.note(step)
 
     while not stopped():
         try:
@@ -248,6 +252,25 @@ def _is_next(writer: Writer, source: RecordSource, taken: Taken) -> bool:
     source.rewind(taken.partition)
     writer.forget()
     return False
+
+
+class _Oddities:
+    """Tells of what was refused, page by page, and now and then of the unknown fields that were ignored."""
+
+    def __init__(self, writer: Writer) -> None:
+        self._writer = writer
+        self._count, self._said = 0, float("-inf")
+
+    def note(self, step: Step) -> None:
+        """Keep the reasons of refused events; log a line on unknown fields unless one was logged a moment ago."""
+        if step.refused:
+            self._writer.note_refusals(step.refused)
+        names = step.unknown
+        self._count += len(names)
+        if names and time.monotonic() - self._said >= SAY_UNKNOWN_SECONDS:
+            text = "ignored %d unknown fields of events, among them %s: %s"
+            log.warning(text, self._count, shown(names[-1]), instead_of(names[-1], EVENT_FIELDS))
+            self._count, self._said = 0, time.monotonic()
 
 
 class _Courier:

@@ -20,6 +20,7 @@ from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
 from opic.replica.remote_pages import RemotePages
 from opic.store.connection import store_errors
+from opic.store.refusals import note_refusals
 from opic.urls.canonical import host_of, shard_of
 
 log = logging.getLogger("opic.ingest")
@@ -178,6 +179,16 @@ class Writer:
     def responsible(self, partition: int, partitions: int) -> list[int]:
         """Return the shards that the reader of a partition delivers to. Each shard belongs to exactly one partition."""
         return [shard for shard in range(len(self.crawl)) if shard % partitions == partition]
+
+    def note_refusals(self, refused: Sequence[tuple[str, str]]) -> None:
+        """Keep why events of leased pages were refused: URLs of pages, each with the reason."""
+        found = []
+        for url, reason in refused:
+            store = self.stores[shard_of(host_of(url), len(self.stores))]
+            page = int(store.replica.index.find(store.fingerprints.of([url]))[0])
+            if page >= 0:
+                found.append((store.shard.keys, page, reason))
+        note_refusals(self.crawl.ask, found)
 
     # Deliveries between shards.
 

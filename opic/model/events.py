@@ -1,18 +1,20 @@
 """Crawl events: format, limits, decoding and validation.
 
-An event is JSON or MessagePack; the first byte tells which. An invalid event is refused as a whole, with a reason. Only
-an invalid link of a valid event is dropped and counted.
+An event is JSON or MessagePack; the first byte tells which. An invalid event is refused as a whole, with a reason. Of a
+valid event, only invalid links and links over the limit are dropped, and counted. An unknown field makes an event
+invalid, since it may be a mistyped `links`. Only on a topic, where newer producers may be, is it ignored and counted.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
-from typing import Final
+from itertools import islice
+from typing import Any, Final
 
 import msgspec
 
-from opic.errors import BadEvent, BadInput, BadUrl
+from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import WeightClass, decode_classes
 from opic.model.transfer import Transfer, is_own
@@ -26,6 +28,10 @@ TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Und
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
 RECORD_KINDS: Final = ("event", "seeds", "classes", "classify")
+LOG_PARTITION: Final = "log/0"  # The log in the store: what it gets was checked, and has no unknown fields.
+UNKNOWN: Final = "Object contains unknown field"  # How msgspec's message begins.
+UNKNOWN_NAMED_MAX: Final = 3  # Unknown fields of one event that are named.
+UNKNOWN_CHARS_MAX: Final = 80
 CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
 
 
@@ -46,7 +52,7 @@ class Outcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """Limits of one event; they are settings, which the refusal names."""
+    """Limits of one event; they are settings, which a message names."""
 
     links_max: int = LINKS_MAX
     url_bytes_max: int = URL_BYTES_MAX
@@ -73,6 +79,7 @@ class CheckedEvent:
     """A checked record: the pages it names, canonical, in order of first sight, and its outcome.
 
     `links` are still as they came: they are canonicalized by whoever resolves them, who may know them already.
+    `links_left_out` counts those over the limit, and `unknown` names some of the fields that were ignored.
     """
 
     outcome: Outcome
@@ -86,6 +93,8 @@ class CheckedEvent:
     ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
     transfer: Transfer | None = None
     grant: int = 0
+    links_left_out: int = 0
+    unknown: Sequence[str] = ()
 
     @property
     def concerns_classes(self) -> bool:
@@ -93,8 +102,8 @@ class CheckedEvent:
         return self.outcome is Outcome.CLASSES or self.outcome is Outcome.CLASSIFY
 
 
-class CrawlEvent(msgspec.Struct, omit_defaults=True):
-    """The wire form of a crawl event; see the table in the public contract. Unknown fields are ignored."""
+class CrawlEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """The wire form of a crawl event; see the table in the public contract."""
 
     url: str
     links: list[str] = msgspec.field(default_factory=list)
@@ -107,8 +116,29 @@ class CrawlEvent(msgspec.Struct, omit_defaults=True):
     v: int = SCHEMA_VERSION
 
 
-_from_json = msgspec.json.Decoder(CrawlEvent).decode
-_from_msgpack = msgspec.msgpack.Decoder(CrawlEvent).decode
+class _AnyEvent(CrawlEvent, forbid_unknown_fields=False):
+    """The same, of any producer: unknown fields are ignored."""
+
+
+class _Named(msgspec.Struct):
+    """Of any event, also of one that can't be taken: which page it is about."""
+
+    url: str
+
+
+class _UnknownField(BadEvent):
+    """A field of an event is none that this version knows."""
+
+
+EVENT_FIELDS: Final = (*CrawlEvent.__struct_fields__, "depth", "meta")
+_Decoders = tuple[Callable[[bytes], Any], Callable[[bytes], Any]]  # Of JSON and of MessagePack.
+
+
+def _decoders(kind: Any) -> _Decoders:
+    return msgspec.json.Decoder(kind).decode, msgspec.msgpack.Decoder(kind).decode
+
+
+_event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
 decode_seeds = msgspec.msgpack.Decoder(list[str]).decode
 encode_crawl_event = msgspec.msgpack.Encoder().encode
@@ -120,14 +150,48 @@ def decode_crawl_event(value: bytes) -> CrawlEvent:
     """Decode the wire form.
 
     Raises:
+        BadEvent: not decodable, or a field is missing, unknown or of the wrong type.
+    """
+    try:
+        event: CrawlEvent = _decode(value, _event)
+    except _UnknownField:
+        event, unknown = decode_any_event(value)
+        if unknown:
+            raise BadEvent(f"unknown field {shown(unknown[0])}: {instead_of(unknown[0], EVENT_FIELDS)}") from None
+    return event
+
+
+def decode_any_event(value: bytes) -> tuple[CrawlEvent, Sequence[str]]:
+    """Decode the wire form and ignore unknown fields; return the names of the first of these as well.
+
+    Raises:
         BadEvent: not decodable, or a field is missing or of the wrong type.
     """
+    try:
+        return _decode(value, _event), ()
+    except _UnknownField:
+        event, fields = _decode(value, _any_event), _decode(value, _names)
+    unknown = (name[:UNKNOWN_CHARS_MAX] for name in fields if name not in EVENT_FIELDS)
+    return event, tuple(islice(unknown, UNKNOWN_NAMED_MAX))
+
+
+def page_of(value: bytes) -> str | None:
+    """Return the canonical URL of an event's page, also of an event that can't be taken; None if it names none."""
+    try:
+        return canonical_url(_decode(value, _page).url)
+    except BadInput:
+        return None
+
+
+def _decode(value: bytes, decoders: _Decoders) -> Any:
     first = value[:1]
     # A MessagePack map starts with 0x80-0x8f, 0xde or 0xdf; a JSON object with a brace or white space.
-    binary = bool(first) and (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf"))
+    packed = bool(first) and (first[0] & 0xF0 == 0x80 or first in (b"\xde", b"\xdf"))
     try:
-        return _from_msgpack(value) if binary else _from_json(value)
+        return decoders[packed](value)
     except msgspec.ValidationError as error:
+        if str(error).startswith(UNKNOWN):
+            raise _UnknownField from None
         raise BadEvent(f"a field can't be taken: {error}") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadEvent(f"not a decodable event: {error}") from None
@@ -182,8 +246,6 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         raise BadEvent(f"schema version v={_shown(event.v)} is unknown: this service takes v={SCHEMA_VERSION}")
     if not 0 <= event.status <= STATUS_MAX:
         raise BadEvent(f"status {_shown(event.status)} is no HTTP status (0 means no answer)")
-    if len(event.links) > limits.links_max:
-        raise BadEvent(f"{len(event.links):,} links is over OPIC_MAX_LINKS {limits.links_max:,}")
     if len(event.tags) > TAGS_MAX:
         raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
     try:
@@ -193,9 +255,35 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
     at_us = time_us(event.fetched_at, now_us)
     outcome = _outcome(event)
     links: Sequence[str] = ()
+    left_out = 0
     if outcome is Outcome.READ:
         links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
-    return CheckedEvent(outcome, url, links, at_us, tags=event.tags or ())
+        if len(links) > limits.links_max:
+            links, left_out = first_links(url, links, limits)
+    return CheckedEvent(outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out)
+
+
+def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:
+    """Return the first `links_max` distinct links to other pages, as they came, and how many more there are.
+
+    Whoever resolves links counts the bad ones, so these are all returned as well.
+
+    >>> first_links("http://a/", ["#top", "http://a/#b", "http://b/", "http://B/#c", "http://d/"], EventLimits(1))
+    (['#top', 'http://b/'], 1)
+    """
+    first: list[str] = []
+    targets = {page}
+    for link in links:
+        try:
+            target = canonical_url(link, limits.url_bytes_max)
+        except BadUrl:
+            first.append(link)
+            continue
+        if target not in targets:
+            targets.add(target)
+            if len(targets) <= limits.links_max + 1:
+                first.append(link)
+    return first, max(0, len(targets) - 1 - limits.links_max)
 
 
 def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
@@ -223,6 +311,10 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
             if not 0 <= first < end <= first + CLASSIFIED_MAX:
                 raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
             return CheckedEvent(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
-        return check_event(decode_crawl_event(record.value), record.time_us, limits)
+        if partition == LOG_PARTITION:
+            return check_event(decode_crawl_event(record.value), record.time_us, limits)
+        event, unknown = decode_any_event(record.value)
+        checked = check_event(event, record.time_us, limits)
+        return replace(checked, unknown=unknown) if unknown else checked
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
         return CheckedEvent(Outcome.DEAD, reason=str(error))

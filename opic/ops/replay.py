@@ -58,6 +58,7 @@ VALUES_A_CALL: Final = 500  # The number of records that the worker takes at onc
 # the test for the graph).
 VALUES_FIRST: Final = 1
 BYTES_A_CALL: Final = 4 << 20
+REFUSED_SHOWN_MAX: Final = 5
 PROGRESS_SECONDS: Final = 0.2
 POLL_SECONDS: Final = 0.005
 EMPTY_SECONDS: Final = 2.0  # Snapshots are at most a second old, so a frontier that is empty for this long stays empty.
@@ -133,6 +134,7 @@ class Summary:
     seconds: float
     events_per_second: float
     note: str | None = None  # Reason for ending early.
+    links_left_out: int | None = None  # Links over OPIC_MAX_LINKS, if any.
 
 
 def format_of(path: Path) -> str:
@@ -188,6 +190,7 @@ def replay(
         seconds=round(progress.seconds, 3),
         events_per_second=round(progress.events / max(progress.seconds, 1e-6), 1),
         note=note,
+        links_left_out=feeder.links_left_out or None,
     )
 
 
@@ -199,7 +202,7 @@ class _Feeder:
         if not isinstance(target.log, EventLog):
             raise BadInput("a replay writes to the store's own log: use `opic publish` for Kafka, or omit --kafka")
         self._log = target.log
-        self.dead_letters = 0
+        self.dead_letters = self.links_left_out = 0
         self.progress = Progress()
         self._on_progress = on_progress
         self._began = time.monotonic()
@@ -221,6 +224,12 @@ class _Feeder:
         self._bytes += len(value)
         if len(self._values) >= self._values_max:
             self.send()
+
+    def refuse(self, reason: str) -> None:
+        """Count an event that becomes a dead letter; log the first ones."""
+        self.dead_letters += 1
+        if self.dead_letters <= REFUSED_SHOWN_MAX:
+            log.warning("dead letter: %s", reason)
 
     def send(self) -> None:
         """Append the current batch to the log."""
@@ -411,12 +420,13 @@ def _replay_events(feeder: _Feeder, paths: Sequence[Path], kind: str) -> None:
     limits, bytes_max = feeder.settings.limits(), feeder.settings.max_body_bytes
     for path in paths:
         try:
-            values = values_of(path, bytes_max) if kind == "msgpack" else (v for _, v in lines_of(path, bytes_max))
-            for value in values:
+            values = enumerate(values_of(path, bytes_max), 1) if kind == "msgpack" else lines_of(path, bytes_max)
+            for number, value in values:
                 try:
-                    check_event(decode_crawl_event(value), time.time_ns() // 1000, limits)
-                except BadEvent:
-                    feeder.dead_letters += 1
+                    event = check_event(decode_crawl_event(value), time.time_ns() // 1000, limits)
+                    feeder.links_left_out += event.links_left_out
+                except BadEvent as error:
+                    feeder.refuse(f"{path}:{number}: {error}")
                 feeder.feed(value)
         except BadInput as error:
             feeder.settle()
@@ -460,7 +470,7 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
     """Read a list of edges: lines `FROM TO`, split at the tab if there is one, else at white space; `#` comments.
 
     Raises:
-        BadInput: a line is invalid, or a page has more links than an event may have.
+        BadInput: a line is invalid.
     """
     page_of_name: dict[str, int] = {}
     page_of_url: dict[str, int] = {}
@@ -500,7 +510,8 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
     urls = list(page_of_url)
     most = int(np.argmax(np.diff(starts)))
     if (links := int(np.diff(starts)[most])) > settings.max_links:
-        raise BadInput(f"{urls[most]} has {links:,} links, over OPIC_MAX_LINKS {settings.max_links:,}")
+        text = "%s has %s links; of each page the first %s are taken, as OPIC_MAX_LINKS says"
+        log.warning(text, urls[most], f"{links:,}", f"{settings.max_links:,}")
     return Graph(urls, starts, targets)
 
 

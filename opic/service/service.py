@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -32,14 +32,15 @@ from opic.service.embedded import EmbeddedServer, disk_full
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.durability import Durability
+from opic.store.refusals import note_refusals
 from opic.urls.canonical import canonical_url
 
 log = logging.getLogger("opic.service")
 
 ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoever waits for it at the endpoint.
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
-POLL_SECONDS = 0.005
 SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
+POLL_SECONDS = 0.005
 ROUGH_SECONDS = 0.5  # How old a lag may be that only keeps a topic from growing without end.
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
@@ -57,7 +58,6 @@ class Judged(Protocol):
 J = TypeVar("J", bound=Judged)
 
 
-class Backend:
 class ClassChange(NamedTuple):
     """What a change of classes does to known pages."""
 
@@ -65,6 +65,7 @@ class ClassChange(NamedTuple):
     settled: bool  # All of them are in their new classes already.
 
 
+class Backend:
     """An open store with its log, its queries and its frontier. It starts nothing by itself."""
 
     def __init__(self, settings: Settings, url: str, *, create: bool = True) -> None:
@@ -175,6 +176,17 @@ class ClassChange(NamedTuple):
             if done:
                 return judged
 
+    def note_refusals(self, refused: Mapping[str, str]) -> None:
+        """Keep why events of leased pages were refused, by the pages' URLs; only log it if the store is away."""
+        if not refused or self.disk_full() is not None:
+            return
+        try:
+            found = zip(self.crawl.ids_of(list(refused)), refused.values(), strict=True)
+            pages = [(self.crawl.shards[place[0]].keys, place[1], why) for place, why in found if place is not None]
+            note_refusals(self.crawl.ask, pages)
+        except StoreError as error:
+            log.info("%d refused events are not explained: %s", len(refused), error)
+
     def disk_full(self) -> str | None:
         """Return why nothing may be written to an embedded store now, or None."""
         return disk_full(self.settings.data_dir()) if self.settings.embedded else None
@@ -248,6 +260,7 @@ class ClassChange(NamedTuple):
         known = len(replica)
         ranges = range(0, known, CLASSIFIED_MAX)
         records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
+        settled = True
         if records:
             end = self.accept(records, "classify")
             if settle != self.await_effect:
@@ -262,7 +275,6 @@ class ClassChange(NamedTuple):
         writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
         writer.drain()
-        settled = True
 
     def classes(self) -> dict[str, object]:
         """Return the defined classes, in order, with their numbers of pages and their shares of each grant."""
@@ -284,21 +296,22 @@ class ClassChange(NamedTuple):
 
     def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:
         """Wait until all records below the positions have taken effect."""
+        if not self._takes_effect(positions, seconds):
+            raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
+
+    def _takes_effect(self, positions: Positions, seconds: float) -> bool:
+        """Wait until all records below the positions have taken effect; return False if they did not in time."""
         deadline = time.monotonic() + seconds
         for partition, offset in positions.items():
             while self.crawl.resume(partition) < offset:
                 if time.monotonic() > deadline:
                     return False
                 time.sleep(POLL_SECONDS)
+        return True
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
         """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
 
-        if not self._takes_effect(positions, seconds):
-            raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
-
-    def _takes_effect(self, positions: Positions, seconds: float) -> bool:
-        """Wait until all records below the positions have taken effect; return False if they did not in time."""
         Raises:
             BadInput: the URL, the policy or the window can't be taken.
         """
@@ -307,7 +320,6 @@ class ClassChange(NamedTuple):
 
     def lag(self) -> int:
         """Return how many accepted records have not taken effect yet."""
-        return True
         # The ends first: where it says 0, all that had been accepted before has taken effect.
         lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
         self._rough_lag = (time.monotonic(), lag)

@@ -46,6 +46,7 @@ class Keys:
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"
         self.fails = self.prefix + "fails"
+        self.refusals = self.prefix + "refusals"
         self.hosts = self.prefix + "hosts"
         self.freed = self.prefix + "freed"
         self.released = self.prefix + "released"

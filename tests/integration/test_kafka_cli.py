@@ -125,10 +125,10 @@ def test_wrong_address_topic_or_password_is_named(
 
 def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     topic = Topic(kafka, partitions=2)
-    strict = settings_of(kafka, valkey, topic.name, max_links=2)
-    wide = encode_crawl_event(CrawlEvent("http://a.example/", [f"http://b.example/{i}" for i in range(3)]))
+    strict = settings_of(kafka, valkey, topic.name, max_url_bytes=64)
+    long = encode_crawl_event(CrawlEvent("http://a.example/" + "a" * 64))
     good = encode_crawl_event(CrawlEvent("http://a.example/"))
-    topic.put([good, b"\xff\x00 poison", good, wide], 1)
+    topic.put([good, b"\xff\x00 poison", good, long], 1)
     topic.put([good], 1, headers=[("opic-kind", b"riddle")])
     with workers(strict, tmp_path) as (worker,), opened(strict) as crawl:
         settle(crawl, topic)
@@ -137,7 +137,7 @@ def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Ser
         worker.stop()
         assert crawl.shards[0].books().reads == 2
         letters = [(dict(m.headers), m.value) for m in topic.messages(f"{topic.name}.dlq")]
-        assert [value for _, value in letters] == [b"\xff\x00 poison", wide, good]
+        assert [value for _, value in letters] == [b"\xff\x00 poison", long, good]
         assert letters[0][0]["opic-topic"] == topic.name.encode()
         assert [(h["opic-partition"], h["opic-offset"]) for h, _ in letters] == [
             (b"1", b"1"),
@@ -145,7 +145,7 @@ def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Ser
             (b"1", b"4"),
         ]
         assert b"not a decodable event" in letters[0][0]["opic-error"]
-        assert b"3 links is over OPIC_MAX_LINKS 2" in letters[1][0]["opic-error"]
+        assert b"81 bytes long, over OPIC_MAX_URL_BYTES 64" in letters[1][0]["opic-error"]
         assert b"not 'riddle'" in letters[2][0]["opic-error"]
 
         relaxed = settings_of(kafka, valkey, topic.name)
@@ -153,12 +153,14 @@ def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Ser
         assert [(row["partition"], row["offset"], row["replayed"]) for row in listed] == [
             ("1", 1, False), ("1", 3, False), ("1", 4, False),
         ]  # fmt: skip
-        replayed = [opic(relaxed, "dead-letters", "replay", "--error", "OPIC_MAX_LINKS", "--json") for _ in range(2)]
+        replayed = [
+            opic(relaxed, "dead-letters", "replay", "--error", "OPIC_MAX_URL_BYTES", "--json") for _ in range(2)
+        ]
         assert [json.loads(done.stdout)["replayed"] for done in replayed] == [1, 0], replayed[0].stderr
         with workers(relaxed, tmp_path):
             settle(crawl, topic)
         assert crawl.shards[0].books().reads == 3
-        one = opic(relaxed, "dead-letters", "list", "-n", 1, "--error", "OPIC_MAX_LINKS")
+        one = opic(relaxed, "dead-letters", "list", "-n", 1, "--error", "OPIC_MAX_URL_BYTES")
         assert "true" in one.stdout
         assert opic(relaxed, "dead-letters", "replay").stdout == "2 dead letters were published again\n"
 
@@ -166,13 +168,15 @@ def test_poison_goes_to_its_topic_and_is_replayed_once(kafka: Kafka, valkey: Ser
 def test_dead_letters_without_kafka_stay_in_the_store(valkey: Server, tmp_path: Path) -> None:
     settings = Settings.load(store=valkey.url, shards=1)
     file = tmp_path / "crawl.jsonl"
-    file.write_text('{"url": "http://a.example/", "links": ["http://b.example/", "http://c.example/"]}\nnonsense\n')
-    assert opic(settings, "replay", file, OPIC_MAX_LINKS="1").returncode == 0
+    file.write_text(json.dumps({"url": "http://a.example/" + "a" * 64}) + "\nnonsense\n")
+    done = opic(settings, "replay", file, OPIC_MAX_URL_BYTES="64")
+    assert done.returncode == 0
+    assert f"dead letter: {file}:2: not a decodable event" in done.stderr
     listed = json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dead_letters"]
     assert [(row["topic"], row["partition"], row["offset"]) for row in listed] == [("log", "0", 0), ("log", "0", 1)]
     assert listed[1]["value"] == "nonsense"
-    assert opic(settings, "dead-letters", "replay", "--error", "OPIC_MAX_LINKS").stdout.startswith("1 dead letters")
-    assert opic(settings, "dead-letters", "replay", "--error", "OPIC_MAX_LINKS").stdout.startswith("0 dead letters")
+    assert opic(settings, "dead-letters", "replay", "--error", "OPIC_MAX_URL_BYTES").stdout.startswith("1 dead letters")
+    assert opic(settings, "dead-letters", "replay", "--error", "OPIC_MAX_URL_BYTES").stdout.startswith("0 dead letters")
     with opened(settings) as crawl, workers(settings, tmp_path):
         wait_until(lambda: crawl.shards[0].books().reads == 1)
     assert len(json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dead_letters"]) == 1

@@ -11,6 +11,9 @@ from processes import wait_until
 from sameness import assert_same
 from servers import Server
 
+from opic.ingest.step_counts import Tallied
+from opic.replica import Crawl
+
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
@@ -100,3 +103,27 @@ def test_headers_and_values_of_any_kind_are_dead_letters(kafka: Kafka, valkey: S
         assert (crawl.totals().reads, crawl.totals().dead_letters) == (1, 4)
         wait_until(lambda: len(topic.messages(f"{topic.name}.dlq")) == 4)
         worker.stop()
+
+
+def test_unknown_fields_and_links_over_the_limit_are_counted_and_the_events_taken(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    """A newer producer's events are no dead letters, and a mistyped field is not lost in silence."""
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name, max_links=2)
+    links = ["http://a.example/#top", *(f"http://{name}.example/" for name in "bcde")]
+    newer, mistyped = ({"url": "http://a.example/", "links": links, "weather": "fine"}, {"url": "http://b.example/"})
+    topic.put([json.dumps(newer).encode(), json.dumps({**mistyped, "link": links}).encode()], key=b"one")
+    with workers(settings, tmp_path) as (worker,), opened(settings) as crawl:
+        settle(crawl, topic)
+        worker.says("ignored 2 unknown fields of events, among them 'link': did you mean links?")
+        totals = crawl.totals()
+        assert (totals.reads, totals.links, totals.dead_letters) == (2, 2, 0)
+        wait_until(lambda: tallied(crawl).links_left_out == 2)
+        unknown = {name: count for name, count in tallied(crawl).unknown.items() if count}
+        assert unknown == {"links": 1, "none": 1}
+        worker.stop()
+
+
+def tallied(crawl: Crawl) -> Tallied:
+    return Tallied.of(crawl.ask(Tallied.commands(crawl)))

@@ -358,5 +358,11 @@ def test_line_that_is_no_edge_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "graph.txt").write_bytes(b"\xff\xfe a\n")
     with refused("graph.txt:1: not UTF-8"):
         read_graph([tmp_path / "graph.txt"], Settings())
-    with refused("http://graph.example/a has 3 links, over OPIC_MAX_LINKS 2"):
-        read_graph([lines(tmp_path / "graph.txt", "a b", "a c", "a d")], Settings(max_links=2))
+
+
+def test_page_of_a_graph_with_more_links_than_an_event_may_have_is_replayed_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    graph = read_graph([lines(tmp_path / "graph.txt", "a b", "a c", "a d")], Settings(max_links=2))
+    assert graph.targets.tolist() == [1, 2, 3]
+    assert "http://graph.example/a has 3 links; of each page the first 2 are taken" in caplog.text

@@ -14,7 +14,7 @@ from servers import Server
 
 from opic.ingest import ShardWriter
 from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
-from opic.model.events import Record
+from opic.model.events import EventLimits, Record
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard
@@ -61,9 +61,9 @@ def cuts(draw: st.DrawFn, most: int = 41) -> list[int]:
 names = count()
 
 
-def open_store(server: Server, rules: CrawlRules) -> ShardWriter:
+def open_store(server: Server, rules: CrawlRules, limits: EventLimits | None = None) -> ShardWriter:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
-    return ShardWriter(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)))
+    return ShardWriter(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)), limits)
 
 
 PAYOUTS = [CrawlRules(), CONTINUOUS]
@@ -78,11 +78,12 @@ rules = st.builds(
 
 
 @examples(100)
-@given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS)
+@given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS, links_max=st.sampled_from([1, 3, 10_000]))
 def test_store_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int
+    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int, links_max: int
 ) -> None:
-    ledger, store = Ledger(rules), open_store(valkey, rules)
+    limits = EventLimits(links_max)
+    ledger, store = Ledger(rules, limits), open_store(valkey, rules, limits)
     ledger.apply(PARTITION, log)
     done = 0
     with small_batches(links):

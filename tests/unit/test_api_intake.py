@@ -158,12 +158,25 @@ def test_as_many_bad_elements_as_can_be_listed_are_listed() -> None:
 def test_limits_are_those_of_the_settings() -> None:
     body = b'{"url":"http://a.example/","links":["http://b.example/","http://c.example/"]}'
     assert urls(taken(body, limits=EventLimits(links_max=2))) == ["http://a.example/"]
-    with pytest.raises(BadEvent, match="OPIC_MAX_LINKS 1"):
-        taken(body, limits=EventLimits(links_max=1))
+    found = taken(body, limits=EventLimits(links_max=1))
+    assert (urls(found), found.links_left_out) == (["http://a.example/"], 1)
+    with pytest.raises(BadEvent, match="OPIC_MAX_URL_BYTES 5"):
+        taken(body, limits=EventLimits(url_bytes_max=5))
+
+
+def test_an_unknown_field_is_refused_in_every_form() -> None:
+    event, said = {"url": "http://a.example/", "outlinks": []}, "unknown field 'outlinks': did you mean links?"
+    for body, form in ((json.dumps(event).encode(), JSON), (msgspec.msgpack.encode(event), MSGPACK[0])):
+        with pytest.raises(BadEvent, match=said.replace("?", r"\?")):
+            taken(body, form=form)
+    for array, form in ((json.dumps([event]).encode(), JSON), (msgspec.msgpack.encode([event]), MSGPACK[0])):
+        found = taken(array, form=form)
+        assert (found.values, found.rejected) == ([], [{"index": 0, "error": said}])
+        assert found.refused == {"http://a.example/": said}
 
 
 def test_an_event_keeps_what_it_said_and_no_time_that_it_did_not() -> None:
-    (value,) = taken(b'{"url":"http://a.example/#x","status":301,"redirect":"http://b.example/","more":1}').values
+    (value,) = taken(b'{"url":"http://a.example/#x","status":301,"redirect":"http://b.example/"}').values
     assert msgspec.msgpack.decode(value) == {
         "url": "http://a.example/#x",
         "status": 301,

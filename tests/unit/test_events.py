@@ -12,6 +12,7 @@ from packed_events import BAD_PACKED, UNENDING_PACKED
 
 from opic.model.cash import DAY_US, MILLION
 from opic.model.events import (
+    LOG_PARTITION,
     TAGS_MAX,
     TIME_MIN_US,
     CheckedEvent,
@@ -22,6 +23,7 @@ from opic.model.events import (
     decode_record,
     encode_crawl_event,
     encode_seeds,
+    page_of,
 )
 from opic.model.ledger import Ledger
 from opic.model.transfer import GRANTS, Transfer
@@ -32,8 +34,13 @@ URL = "http://example.org/"
 LONG_URL = "http://example.org/" + "a" * 100_000
 
 
-def decoded(value: bytes, kind: str = "event", limits: EventLimits | None = None) -> CheckedEvent:
-    return decode_record("log/0", Record(0, NOW_US, value, kind), limits or EventLimits())
+TOPIC = "crawl.events/0"
+
+
+def decoded(
+    value: bytes, kind: str = "event", limits: EventLimits | None = None, partition: str = LOG_PARTITION
+) -> CheckedEvent:
+    return decode_record(partition, Record(0, NOW_US, value, kind), limits or EventLimits())
 
 
 def of_json(fields: Mapping[str, object]) -> CheckedEvent:
@@ -84,11 +91,44 @@ def test_a_messagepack_map_of_any_size_class_is_taken(size: int) -> None:
     fields = {f"unknown-{i}": i for i in range(size)}
     value = msgspec.msgpack.encode({"url": URL, **fields})
     assert value[0] in (0x82, 0xDE, 0xDF)
-    assert decoded(value).outcome is Outcome.READ
+    assert decoded(value, partition=TOPIC).outcome is Outcome.READ
 
 
-def test_unknown_fields_are_ignored() -> None:
-    assert of_json({"etag": "x", "nested": {"a": [1, 2]}}).outcome is Outcome.READ
+def test_unknown_fields_of_a_topic_are_ignored_and_named() -> None:
+    """A newer producer's events are no dead letters, and a mistyped field is not lost in silence."""
+    for fields in ({"etag": "x", "nested": {"a": [1, 2]}}, {"link": [URL]}, {str(n): n for n in range(9)}):
+        for value in (json.dumps({"url": URL, **fields}).encode(), msgspec.msgpack.encode({"url": URL, **fields})):
+            event = decoded(value, partition=TOPIC)
+            assert (event.outcome, list(event.unknown)) == (Outcome.READ, list(fields)[:3])
+    assert not decoded(WHOLE, partition=TOPIC).unknown
+
+
+@pytest.mark.parametrize(
+    ("field", "advice"),
+    [
+        ("link", "did you mean links?"),
+        ("outlinks", "did you mean links?"),
+        ("Links", "did you mean links?"),
+        ("status_code", "did you mean status?"),
+        ("fetchedAt", "did you mean fetched_at?"),
+        ("zzz", "there are url, links, fetched_at, status, redirect, excluded, tags, crawler, "),
+    ],
+)
+def test_an_unknown_field_is_refused_with_the_nearest_name(field: str, advice: str) -> None:
+    for event in (of_json({field: [URL]}), of_msgpack({field: [URL]})):
+        assert refusal(event).startswith(f"unknown field '{field}': {advice}")
+
+
+def test_every_field_of_the_contract_is_known() -> None:
+    fields = {"excluded": False, "depth": 3, "meta": {"a": "b"}, "crawler": "c", "tags": [], "v": 1}
+    assert of_json(fields).outcome is of_msgpack(fields).outcome is Outcome.READ
+
+
+def test_the_page_of_an_event_is_known_even_if_the_event_cannot_be_taken() -> None:
+    for fields in ({"links": "no list"}, {"link": []}, {"v": 99}, {"status": None}):
+        assert page_of(json.dumps({"url": "HTTP://EXAMPLE.org#a", **fields}).encode()) == URL
+    for value in (b"", b"nonsense", b"{}", b'{"url": 7}', b'{"url": "/about"}', b"\xc1", b"[]", b"\x91" * 100_000):
+        assert page_of(value) is None
 
 
 def test_the_url_is_canonical_and_links_are_left_as_they_came() -> None:
@@ -245,15 +285,34 @@ def test_a_url_of_100_kb_is_refused_with_the_limit_by_name() -> None:
     assert "100,019 bytes long, over OPIC_MAX_URL_BYTES 2,048" in refusal(of_json({"url": LONG_URL}))
 
 
-def test_one_link_over_the_limit_refuses_the_event_and_cuts_nothing() -> None:
+def test_of_too_many_links_the_first_are_taken_and_the_others_counted() -> None:
     links = [f"{URL}{i}" for i in range(10_001)]
-    assert refusal(of_json({"links": links})) == "10,001 links is over OPIC_MAX_LINKS 10,000"
-    assert refusal(of_json({"links": [URL] * 10_001})) == "10,001 links is over OPIC_MAX_LINKS 10,000"
+    event = of_json({"links": links})
+    assert (event.outcome, event.links, event.links_left_out) == (Outcome.READ, links[:10_000], 1)
+    event = of_json({"links": links[:10_000]})
+    assert (event.links, event.links_left_out) == (links[:10_000], 0)
+
+
+def test_fragments_duplicates_and_links_of_a_page_to_itself_do_not_count_for_the_limit() -> None:
+    """An index page has thousands of them."""
+    links = [f"#{i}" for i in range(4_000)] + [f"{URL}#{i}" for i in range(4_000)] + [URL + "a", URL + "a#x"] * 2_000
+    event = of_json({"links": [*links, "HTTP://EXAMPLE.org/b"]})
+    assert (event.outcome, event.links_left_out) == (Outcome.READ, 0)
+    ledger = ledger_after(*links, "HTTP://EXAMPLE.org/b")
+    assert list(ledger.pages) == [URL, URL + "a", URL + "b"]
+    assert (ledger.books.links, ledger.books.bad_links) == (2, 4_000)
+
+
+def test_links_of_a_page_that_was_not_read_are_not_counted_as_left_out() -> None:
+    links = [f"{URL}{i}" for i in range(10_001)]
+    for status in (301, 404, 500):
+        assert of_json({"links": links, "status": status}).links_left_out == 0
 
 
 def test_limits_are_settings() -> None:
-    value = json.dumps({"url": URL + "abc", "links": [URL] * 3}).encode()
-    assert "OPIC_MAX_LINKS 2" in refusal(decoded(value, limits=EventLimits(links_max=2)))
+    value = json.dumps({"url": URL + "abc", "links": [URL, URL + "x", URL]}).encode()
+    found = decoded(value, limits=EventLimits(links_max=1))
+    assert (found.links, found.links_left_out) == ([URL], 1)
     assert "OPIC_MAX_URL_BYTES 20" in refusal(decoded(value, limits=EventLimits(url_bytes_max=20)))
 
 
