@@ -111,12 +111,6 @@ class HostTable:
                 numbers[i] = met[authority]
         return np.array(numbers, np.int64), list(new)
 
-    def numbers_of(self, urls: Sequence[str]) -> Int64s:
-        """Return the host numbers of canonical URLs, shape (n,); add new hosts to the table."""
-        numbers, new = self.resolve(urls)
-        self.append(new)
-        return numbers
-
     def append(self, names: Sequence[str]) -> None:
         """Add new hosts under the next numbers. The names must be distinct and unknown."""
         first, stop = len(self.names), len(self.names) + len(names)

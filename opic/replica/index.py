@@ -79,11 +79,6 @@ class FingerprintIndex:
         return self._column.pages
 
     @property
-    def is_growing(self) -> bool:
-        """Tell whether a larger table is being filled."""
-        return self._old is not None
-
-    @property
     def fingerprints(self) -> UInt64s:
         """The fingerprints of all pages, by id, shape (pages,): a read-only view, valid until the next change."""
         view = self._column.rows[1 : self._column.pages + 1]

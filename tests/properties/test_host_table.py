@@ -45,6 +45,13 @@ def below(names: list[str], domain: str) -> list[int]:
     return [i for i, name in enumerate(names) if name == domain or name.endswith("." + domain)]
 
 
+def added(hosts: HostTable, urls: list[str]) -> list[int]:
+    """Add the hosts of URLs that are new; return the number of each URL's host."""
+    numbers, new = hosts.resolve(urls)
+    hosts.append(new)
+    return numbers.tolist()
+
+
 def state(hosts: HostTable) -> dict[str, Any]:
     """All that can be asked of a table, and the order of what it keeps."""
     return {
@@ -61,7 +68,7 @@ def test_hosts_have_numbers_in_order_of_first_sight(batches: list[list[str]]) ->
     hosts = HostTable()
     for nth, urls in enumerate(batches, 1):
         names = plain(batches[:nth])
-        assert hosts.numbers_of(urls).tolist() == [names.index(host_of(url)) for url in urls]
+        assert added(hosts, urls) == [names.index(host_of(url)) for url in urls]
         assert hosts.names == names
         assert [hosts.number(name) for name in names] == list(range(len(names)))
         assert {domain: hosts.below(domain) for domain in DOMAINS} == {d: below(names, d) for d in DOMAINS}
@@ -71,7 +78,7 @@ def test_hosts_have_numbers_in_order_of_first_sight(batches: list[list[str]]) ->
 def test_two_hosts_share_a_domain_number_exactly_when_they_share_a_domain(batches: list[list[str]]) -> None:
     hosts = HostTable()
     for urls in batches:
-        hosts.numbers_of(urls)
+        added(hosts, urls)
     domains = list(dict.fromkeys(registered_domain(name) for name in hosts.names))
     assert hosts.domains.tolist() == [domains.index(registered_domain(name)) for name in hosts.names]
 
@@ -80,13 +87,13 @@ def test_two_hosts_share_a_domain_number_exactly_when_they_share_a_domain(batche
 def test_asking_changes_nothing(batches: list[list[str]], urls: list[str]) -> None:
     hosts = HostTable()
     for batch in batches:
-        hosts.numbers_of(batch)
+        added(hosts, batch)
     before = state(hosts)
     asked = hosts.resolve(urls)
     assert state(hosts) == before
     again = hosts.resolve(urls)
     assert (asked[0].tolist(), asked[1]) == (again[0].tolist(), again[1])
-    assert hosts.numbers_of(urls).tolist() == asked[0].tolist()
+    assert added(hosts, urls) == asked[0].tolist()
     assert hosts.names == before["names"] + asked[1]
 
 
@@ -96,8 +103,8 @@ def test_what_is_undone_leaves_no_trace(
 ) -> None:
     hosts, untouched = HostTable(), HostTable()
     for urls in batches:
-        hosts.numbers_of(urls)
-        untouched.numbers_of(urls)
+        added(hosts, urls)
+        added(untouched, urls)
     count = len(hosts)
     for urls in undone:
         hosts.append(hosts.resolve(urls)[1])
@@ -106,27 +113,27 @@ def test_what_is_undone_leaves_no_trace(
     hosts.truncate(count)
     assert state(hosts) == state(untouched)
     for urls in then:
-        assert hosts.numbers_of(urls).tolist() == untouched.numbers_of(urls).tolist()
+        assert added(hosts, urls) == added(untouched, urls)
     assert state(hosts) == state(untouched)
 
 
 def test_users_and_ports_do_not_make_a_host() -> None:
     hosts = HostTable()
     urls = ["http://a.example/", "http://u:p@a.example:81/", "http://[::1]/", "https://u@[::1]:8443/x@y", "http://b/"]
-    assert hosts.numbers_of(urls).tolist() == [0, 0, 1, 1, 2]
+    assert added(hosts, urls) == [0, 0, 1, 1, 2]
     assert hosts.names == ["a.example", "[::1]", "b"]
 
 
 def test_made_up_users_and_ports_fill_no_memory() -> None:
     hosts = HostTable()
     for at in range(100, 190):
-        assert hosts.numbers_of([f"http://user{at}@a.example/", f"http://a.example:{at}/"]).tolist() == [0, 0]
+        assert added(hosts, [f"http://user{at}@a.example/", f"http://a.example:{at}/"]) == [0, 0]
     assert hosts.names == list(hosts._number) == ["a.example"]
 
 
 def test_the_domains_of_many_hosts_are_kept_as_the_column_grows() -> None:
     hosts = HostTable()
-    hosts.numbers_of([f"http://www{i % 2}.d{i // 2}.example/" for i in range(5_000)])
+    added(hosts, [f"http://www{i % 2}.d{i // 2}.example/" for i in range(5_000)])
     assert hosts.domains.tolist() == [i // 2 for i in range(5_000)]
     hosts.truncate(4_001)
     assert hosts.domains.tolist() == [i // 2 for i in range(4_001)]
@@ -158,7 +165,7 @@ def test_canonical_urls_of_many_are_those_of_each(known: list[str], texts: list[
     table = HostTable()
     for authority in known:
         with suppress(BadUrl):
-            table.numbers_of([canonical_url(f"https://{authority}/")])
+            added(table, [canonical_url(f"https://{authority}/")])
             table.resolve([canonical_url(f"https://{authority}/")])  # From now on the authority is remembered.
     for text, found in zip(texts, table.canonical_urls(texts, bytes_max), strict=True):
         expected = None

@@ -38,7 +38,7 @@ def test_a_large_table_is_filled_by_several_appends() -> None:
     growing = []
     for first in range(174_000, 180_000, 1_000):
         index.append(fingerprints[first : first + 1_000])
-        growing.append(index.is_growing)
+        growing.append(index._old is not None)
         assert (index.find(fingerprints[: first + 1_000]) == np.arange(first + 1_000)).all()
     assert growing == [True] * 6
 
@@ -49,7 +49,7 @@ def test_growth_comes_to_its_end() -> None:
     index.append(fingerprints[157_000:174_000])
     for first in range(174_000, 200_000, 1_000):
         index.append(fingerprints[first : first + 1_000])
-    assert not index.is_growing
+    assert index._old is None
     assert (index.find(fingerprints) == np.arange(200_000)).all()
 
 
