@@ -36,9 +36,9 @@ from scipy.stats import kendalltau
 from workloads import LOADERS, Graph, IntArray, NotHere, load
 
 from opic.ingest import ShardWriter
-from opic.model.cash import MILLION, Books, CrawlRules
+from opic.model.cash import MILLION, Books, BooksAudit, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import BooksAudit, Ledger
+from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer
 from opic.store import Shard

@@ -2,12 +2,15 @@
 
 import gzip
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from typing import Any
 
+from hypothesis import strategies as st
 from repository import ROOT
 
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.page_notes import DEPTH_MAX
 
 NOW_US = 1_790_000_000_000_000
 PARTITION = "log/0"
@@ -18,9 +21,18 @@ def record(offset: int, url: str, links: Iterable[str] = (), **more: object) -> 
     return Record(offset, NOW_US + offset, encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)))  # type: ignore[arg-type]
 
 
-def seeds(offset: int, *urls: str) -> Record:
+def seeds(offset: int, *urls: str, depth: int | None = None, meta: Mapping[str, str] | None = None) -> Record:
     """A record that makes pages known."""
-    return Record(offset, NOW_US + offset, encode_seeds(list(urls)), kind="seeds")
+    return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta), kind="seeds")
+
+
+# Depth and metadata of an event or of seeds; most have none, as most events of a crawl that has depths.
+METAS = st.sampled_from([{}, {"job": "news"}, {"job": "blogs", "\u00e9": "\u00fc" * 9}])
+notes = st.one_of(
+    st.just(dict[str, Any]()),
+    st.just(dict[str, Any]()),
+    st.fixed_dictionaries({}, optional={"depth": st.sampled_from([0, 0, 1, 2, 5, DEPTH_MAX]), "meta": METAS}),
+)
 
 
 @cache

@@ -64,6 +64,8 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
     for name in ("v", "inflow", "state", "host"):
         columns = [getattr(replica.columns, name)[: replica.pages] for replica in (one, other)]
         assert columns[0].tolist() == columns[1].tolist(), name
+    depths = [replica.depths.part(0, replica.pages) for replica in (one, other)]
+    assert depths[0].tolist() == depths[1].tolist()
     prints = one.index.fingerprints[: one.pages]
     assert prints.tolist() == other.index.fingerprints[: other.pages].tolist()
     assert one.index.find(prints).tolist() == other.index.find(prints).tolist() == list(range(one.pages))

@@ -25,8 +25,8 @@ JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a cra
 LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
 CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
-FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u")  # One bit each.
-V, F, S, M, U = 1, 2, 4, 8, 64
+FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u", "d")  # One bit each.
+V, F, S, M, U, D = 1, 2, 4, 8, 64, 128
 NEW: Final = (1 << len(FIELDS)) - 1
 CLEAN: Final = 0
 
@@ -139,7 +139,7 @@ class Checkpointer:
     def _changed(self, effect: Effect) -> list[tuple[int, NDArray[Any]]]:
         found: list[tuple[int, NDArray[Any]]] = [
             (V, effect.links), (V | M, effect.read_page), (V, effect.moved_page), (S, effect.state_page),
-            (M, effect.gone_page), (F, effect.inflow_page),
+            (M, effect.gone_page), (F, effect.inflow_page), (D, effect.depth_page),
         ]  # fmt: skip
         if self.replica.rules.inflow:
             found.append((F, effect.links[unpack_bits(effect.across, len(effect.links))]))

@@ -12,7 +12,7 @@ host's events in order and in the partition of its shard.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Final
 
@@ -78,6 +78,8 @@ class Publisher:
         tags: Sequence[str] = (),
         crawler: str | None = None,
         excluded: bool = False,
+        depth: int | None = None,
+        meta: Mapping[str, str] | None = None,
     ) -> None:
         """Send one crawl event, batched with others; see the table in the public contract.
 
@@ -90,13 +92,16 @@ class Publisher:
             tags: topical labels.
             crawler: name of the crawler.
             excluded: whether robots.txt forbids the fetch.
+            depth: links from a seed to the page.
+            meta: strings to keep with the page.
 
         Raises:
             BadEvent: the event is invalid; nothing was sent.
             KafkaUnavailable: an event sent before was not delivered.
         """
         at = time.time() if fetched_at is None else fetched_at
-        self.send(CrawlEvent(url, list(links), at, status, redirect, excluded, list(tags), crawler))
+        notes = None if meta is None else dict(meta)
+        self.send(CrawlEvent(url, list(links), at, status, redirect, excluded, list(tags), crawler, depth, notes))
 
     def send(self, event: CrawlEvent) -> None:
         """Send one crawl event given as an object; see `publish`."""

@@ -247,11 +247,12 @@ class ShardWriter:
             outboxes += (str(to), str(number), digest, entry)
         calls = [part for name, time_us in batch.calls.items() for part in (time_us, name)]
         forget = batch.books.time_us - FORGET_US
+        metas = [part for pair in effect.pages_by_meta() for part in pair]
         blob = msgpack.packb(
-            [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget], use_bin_type=False
+            [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas], use_bin_type=False
         )
         fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-        fixed += [keys.sent, keys.seen, *names]
+        fixed += [keys.sent, keys.seen, keys.page_meta, *names]
         step = [
             "FCALL", "opic_4_step", len(fixed), *fixed, expected.lsn, expected.digest, effect.lsn, effect.digest,
             record, self.retry_seconds, blob,

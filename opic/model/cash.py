@@ -4,7 +4,7 @@ All arithmetic is on integers, except the last step, the error bound. Cash is si
 negative, and so may the cash of a gone page (it returns its grants, but its children keep what it paid).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -440,6 +440,30 @@ class Books:
             raise StoreFull(
                 f"clock and cash of all pages together, {scores}, reached 2^63: start a new store and replay the log"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class BooksAudit:
+    """The books recounted from the pages: `minted = pages + virtual + in_flight`, or something is wrong."""
+
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: int
+    mismatches: tuple[str, ...]  # Totals that differ from their recount, in words.
+
+    @property
+    def conserved(self) -> bool:
+        """True when no grain is missing or too many, and every total agrees with its column."""
+        return self.minted == self.pages + self.virtual + self.in_flight and not self.mismatches
+
+
+def count_by(slots: Iterable[int]) -> tuple[int, ...]:
+    """Count by class, as the books do: without class 0."""
+    counts = [0] * CLASSES_MAX
+    for slot in slots:
+        counts[slot] += 1
+    return (0, *counts[1:])
 
 
 def by_weight(grains: int, extra: int) -> int:

@@ -5,18 +5,19 @@ valid event, only invalid links and links over the limit are dropped, and counte
 invalid, since it may be a mistyped `links`. Only on a topic, where newer producers may be, is it ignored and counted.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import WeightClass, decode_classes
+from opic.model.page_notes import DEPTH_MAX, nearness_of, pack_meta
 from opic.model.transfer import Transfer, is_own
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
 
@@ -95,6 +96,8 @@ class CheckedEvent:
     grant: int = 0
     links_left_out: int = 0
     unknown: Sequence[str] = ()
+    nearness: int = 0  # Of the page or the seeds, if a depth is given; see `opic.model.page_notes`.
+    meta: bytes | None = None  # Of the page or the seeds, packed; None if not given.
 
     @property
     def concerns_classes(self) -> bool:
@@ -113,7 +116,17 @@ class CrawlEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     excluded: bool = False
     tags: list[str] = msgspec.field(default_factory=list)
     crawler: str | None = None
+    depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
+    meta: dict[str, str] | None = None
     v: int = SCHEMA_VERSION
+
+
+class SeedList(msgspec.Struct, omit_defaults=True):
+    """The value of a record of seeds that has more than their URLs; one that has not is a list of the URLs."""
+
+    urls: list[str]
+    depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
+    meta: dict[str, str] | None = None
 
 
 class _AnyEvent(CrawlEvent, forbid_unknown_fields=False):
@@ -130,7 +143,7 @@ class _UnknownField(BadEvent):
     """A field of an event is none that this version knows."""
 
 
-EVENT_FIELDS: Final = (*CrawlEvent.__struct_fields__, "depth", "meta")
+EVENT_FIELDS: Final = CrawlEvent.__struct_fields__
 _Decoders = tuple[Callable[[bytes], Any], Callable[[bytes], Any]]  # Of JSON and of MessagePack.
 
 
@@ -140,10 +153,27 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
-decode_seeds = msgspec.msgpack.Decoder(list[str]).decode
+_seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
 encode_crawl_event = msgspec.msgpack.Encoder().encode
-encode_seeds = msgspec.msgpack.Encoder().encode
+_encode = msgspec.msgpack.Encoder().encode
 encode_ids = msgspec.msgpack.Encoder().encode
+
+
+def encode_seeds(urls: Sequence[str], depth: int | None = None, meta: Mapping[str, str] | None = None) -> bytes:
+    """Encode a record of seeds: URLs, and optionally the depth and the metadata that each of them gets."""
+    if depth is None and meta is None:
+        return _encode(urls)
+    return _encode(SeedList(list(urls), depth, None if meta is None else dict(meta)))
+
+
+def decode_seeds(value: bytes) -> SeedList:
+    """Decode a record of seeds.
+
+    Raises:
+        msgspec.DecodeError: not decodable, or a field is of the wrong type.
+    """
+    seeds = _seeds_from_msgpack(value)
+    return SeedList(seeds) if isinstance(seeds, list) else seeds
 
 
 def decode_crawl_event(value: bytes) -> CrawlEvent:
@@ -252,6 +282,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         url = canonical_url(event.url, limits.url_bytes_max)
     except BadUrl as error:
         raise BadEvent(f"url {error}") from None
+    meta = _meta(event.meta)
     at_us = time_us(event.fetched_at, now_us)
     outcome = _outcome(event)
     links: Sequence[str] = ()
@@ -260,7 +291,10 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         links = event.links if event.status <= 299 else [event.redirect] if event.redirect else ()
         if len(links) > limits.links_max:
             links, left_out = first_links(url, links, limits)
-    return CheckedEvent(outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out)
+    nearness = nearness_of(event.depth)
+    return CheckedEvent(
+        outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta
+    )
 
 
 def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:
@@ -286,6 +320,13 @@ def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[l
     return first, max(0, len(targets) - 1 - limits.links_max)
 
 
+def _meta(given: Mapping[str, str] | None) -> bytes | None:
+    try:
+        return None if given is None else pack_meta(given)
+    except BadInput as error:
+        raise BadEvent(str(error)) from None
+
+
 def decode_record(partition: str, record: Record, limits: EventLimits) -> CheckedEvent:
     """Decode and check a record; one that can't be taken becomes a dead letter, never an exception.
 
@@ -302,8 +343,7 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         if record.kind not in RECORD_KINDS:
             raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
         if record.kind == "seeds":
-            urls = [canonical_url(url, limits.url_bytes_max) for url in decode_seeds(record.value)]
-            return CheckedEvent(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=record.time_us)
+            return _check_seeds(decode_seeds(record.value), record.time_us, limits)
         if record.kind == "classes":
             return CheckedEvent(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)
         if record.kind == "classify":
@@ -318,3 +358,9 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         return replace(checked, unknown=unknown) if unknown else checked
     except (BadInput, msgspec.DecodeError, UnicodeDecodeError) as error:
         return CheckedEvent(Outcome.DEAD, reason=str(error))
+
+
+def _check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
+    urls = [canonical_url(url, limits.url_bytes_max) for url in given.urls]
+    nearness, meta = nearness_of(given.depth), _meta(given.meta)
+    return CheckedEvent(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness, meta=meta)

@@ -11,6 +11,9 @@ every page is granted that share. A page that goes away returns its grants. Afte
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls
 after it spent its grants, its cash is negative, and its next read takes back what it overpaid.
 
+A page's depth is the least that was seen: an event may give its page's depth, and its links are one deeper than the
+depth given, or than the depth known for the page if none is given. The last metadata given for a page is kept.
+
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
 record of the other shard's log. The shards' accounts with the virtual page add up to its cash. Shard 0 decides grants.
 
@@ -26,19 +29,21 @@ from hashlib import blake2b
 from opic.errors import BadInput, BadUrl
 from opic.model.cash import (
     CLASS_BITS,
-    CLASSES_MAX,
     DAY_US,
     ROUND_BITS,
     Anchor,
     Books,
+    BooksAudit,
     CrawlRules,
     Flag,
+    count_by,
     gone_until_us,
     roll,
     split,
 )
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.page_notes import one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
 from opic.model.transfer import Deposit, Transfer, far_number
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
@@ -69,6 +74,8 @@ class LedgerPage:
     gone_until_us: int = 0
     measures: deque[PageMeasure] = field(default_factory=deque)
     anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
+    nearness: int = 0  # The least depth seen, as `opic.model.page_notes` says; 0 if none is known.
+    meta: bytes = b""  # The last metadata given, packed.
 
     def has(self, flag: Flag) -> bool:
         """Tell whether a bit of the state byte is set."""
@@ -78,30 +85,6 @@ class LedgerPage:
     def slot(self) -> int:
         """The page's class."""
         return self.state & CLASS_BITS
-
-
-@dataclass(frozen=True, slots=True)
-class BooksAudit:
-    """The books recounted from the pages: `minted = pages + virtual + in_flight`, or something is wrong."""
-
-    minted: int
-    pages: int
-    virtual: int
-    in_flight: int
-    mismatches: tuple[str, ...]  # Totals that differ from their recount, in words.
-
-    @property
-    def conserved(self) -> bool:
-        """True when no grain is missing or too many, and every total agrees with its column."""
-        return self.minted == self.pages + self.virtual + self.in_flight and not self.mismatches
-
-
-def count_by(slots: Iterable[int]) -> tuple[int, ...]:
-    """Count by class, as the books do: without class 0."""
-    counts = [0] * CLASSES_MAX
-    for slot in slots:
-        counts[slot] += 1
-    return (0, *counts[1:])
 
 
 def links_digest(ids: Iterable[int]) -> int:
@@ -200,6 +183,7 @@ class Ledger:
                 page = self._know(url)
                 self._come_back(page)
                 page.state &= ~Flag.EXCLUDED
+                self._note(page, event)
         elif event.outcome is Outcome.CLASSES:
             self._define(event)
         elif event.outcome is Outcome.CLASSIFY:
@@ -216,6 +200,7 @@ class Ledger:
                 self.grants[to] += event.grant
         else:
             page = self._know(event.url)
+            self._note(page, event)
             if event.tags and self.classes:
                 self._classify(page, event.tags)
             if event.outcome is Outcome.READ:
@@ -267,10 +252,18 @@ class Ledger:
             page.measures.popleft()
         page.anchors = roll(page.anchors, books.clock, page.spent, self.rules)
         domain = registered_domain(host_of(page.url))
+        nearness = one_deeper(event.nearness or page.nearness)
         for child in children:
+            child.nearness = max(child.nearness, nearness)
             self._deposit(child, share.share, share.share * self._counts_as_inflow(domain, child.url))
         for url in far:
-            self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us)
+            self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us, nearness)
+
+    def _note(self, page: LedgerPage, event: CheckedEvent) -> None:
+        """Keep what the event says of the page: the least depth, the last metadata."""
+        page.nearness = max(page.nearness, event.nearness)
+        if event.meta is not None:
+            page.meta = event.meta
 
     def _counts_as_inflow(self, domain: str, url: str) -> bool:
         return self.rules.inflow and registered_domain(host_of(url)) != domain
@@ -298,16 +291,19 @@ class Ledger:
                 self._come_back(child)
         return list(children.values()), list(far)
 
-    def _send(self, url: str, grains: int, inflow: int, at_us: int) -> None:
+    def _send(self, url: str, grains: int, inflow: int, at_us: int, nearness: int) -> None:
         self.books.net += grains
-        self.outbox[shard_of(host_of(url), self.shards)].setdefault(url, Deposit()).add(grains, inflow, at_us)
+        deposit = self.outbox[shard_of(host_of(url), self.shards)].setdefault(url, Deposit())
+        deposit.add(grains, inflow, at_us, nearness)
 
     def _receive(self, transfer: Transfer) -> None:
         """Process a transfer from another shard: first its grants, then its deposits, which make pages known."""
         self.books.grant_all(transfer.grant)
-        columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist())
-        for url, grains, inflow, at_us in zip(transfer.urls, *columns, strict=True):
+        nearness = transfer.nearness.tolist() or [0] * len(transfer.urls)
+        columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist(), nearness)
+        for url, grains, inflow, at_us, near in zip(transfer.urls, *columns, strict=True):
             page = self._know(url)
+            page.nearness = max(page.nearness, near)
             if page.has(Flag.GONE) and at_us >= page.gone_until_us:
                 self._come_back(page)
             self.books.net -= grains

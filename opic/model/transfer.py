@@ -31,12 +31,14 @@ class Deposit:
     grains: int = 0
     inflow: int = 0  # How much of it came by links from another registered domain.
     at_us: int = 0  # When the page that links to it was fetched; the latest, if several do.
+    nearness: int = 0  # One link deeper than the page that links to it; the nearest, if several do.
 
-    def add(self, grains: int, inflow: int, at_us: int) -> None:
+    def add(self, grains: int, inflow: int, at_us: int, nearness: int = 0) -> None:
         """Add the deposit of another link."""
         self.grains += grains
         self.inflow += inflow
         self.at_us = max(self.at_us, at_us)
+        self.nearness = max(self.nearness, nearness)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +51,20 @@ class Transfer:
     grains: Int64s = field(default_factory=lambda: NO_NUMBERS)
     inflow: Int64s = field(default_factory=lambda: NO_NUMBERS)
     at_us: Int64s = field(default_factory=lambda: NO_NUMBERS)
+    nearness: Int64s = field(default_factory=lambda: NO_NUMBERS)  # Also empty if no depth is known.
 
     @classmethod
     def of(cls, time_us: int, grant: int, deposits: Mapping[str, Deposit]) -> "Transfer":
         """Create a transfer from deposits by URL."""
-        rows = np.array([(d.grains, d.inflow, d.at_us) for d in deposits.values()], np.int64).reshape(-1, 3)
+        rows = np.array([(d.grains, d.inflow, d.at_us, d.nearness) for d in deposits.values()], np.int64).reshape(-1, 4)
         return cls(time_us, grant, tuple(deposits), *rows.T)
 
     def pack(self) -> bytes:
         """Serialise the transfer for an outbox: about 15 bytes per deposit."""
-        numbers = [column.astype("<i8").tobytes() for column in (self.grains, self.inflow, self.at_us)]
+        columns = [self.grains, self.inflow, self.at_us]
+        if self.nearness.any():
+            columns.append(self.nearness)
+        numbers = [column.astype("<i8").tobytes() for column in columns]
         packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers])
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from opic.errors import SettingsError, StoreDamaged, StoreError
-from opic.model.cash import CrawlRules
-from opic.model.ledger import BooksAudit
+from opic.model.cash import BooksAudit, CrawlRules
 from opic.model.transfer import Transfer, source_of
 from opic.ops.backup_files import LOG_SHARD, file_name, read_values
 from opic.replica.audit import audit_replica
@@ -136,7 +135,7 @@ def _load(directory: Path, replica: Replica) -> int:
         fields = {key.decode(): value for key, value in image.items()} if isinstance(image, dict) else {}
         if name == "names":
             loading.take_names(fields)
-        elif name != "seen" and fields:
+        elif name not in ("seen", "pagemeta") and fields:
             loading.take_block(name, fields)
             lacking.discard(name)
     for block in sorted(lacking):

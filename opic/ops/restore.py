@@ -135,6 +135,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
     for name, value in read_values(directory / file_name(number, "blocks")):
         if name == "seen":
             yield from _zadd(keys.seen, list(zip(value[::2], value[1::2], strict=True)))
+        elif name == "pagemeta":
+            yield ["HSET", keys.page_meta, *value]
         elif value:
             yield ["HSET", keys.names_block if name == "names" else keys.block(name), *_flat(value)]
     effect = Effect(0, bytes(8), Books.genesis(rules, number), 0, 0)
@@ -142,6 +144,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         effect = Effect.unpack(record)
         yield ["XADD", keys.journal, f"{effect.lsn}-0", "r", record]
         yield from _zadd(keys.seen, [(name, time_us) for name, time_us in effect.calls.items()])
+        for page, meta in effect.metas.items():
+            yield ["HSET", keys.page_meta, page, meta] if meta else ["HDEL", keys.page_meta, page]
     own = Effect(
         lsn=effect.lsn + 1,
         previous=effect.digest,

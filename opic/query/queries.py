@@ -13,9 +13,8 @@ import numpy as np
 
 from opic.errors import BadInput, SettingsError
 from opic.model import windows
-from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, Flag, grants_due_of
+from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of
 from opic.model.classes import OTHERS
-from opic.model.ledger import BooksAudit
 from opic.model.series import Window
 from opic.query.host_index import Floats
 from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile

@@ -21,6 +21,7 @@ from opic.model.classes import NO_ROOM, NO_WEIGHTS
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record, page_of
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
+from opic.replica.depth_changes import DepthChanges, depth_changes
 from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.replica import pack_bits
@@ -81,6 +82,7 @@ class Batch:
         """Take as many inputs from `start` on as fit into one journal record; an oversized input gets its own batch."""
         self.context, self.replica, self.rules = context, context.replica, context.rules
         self.events: list[CheckedEvent] = []
+        self.gives_depth = False
         end, links, size = start, 0, 0
         while end < len(inputs):
             event = inputs[end].decoded(context.limits)
@@ -88,6 +90,8 @@ class Batch:
             links += len(event.links) + len(event.seeds) + 1
             if event.transfer is not None:
                 links += len(event.transfer.urls)
+                self.gives_depth |= bool(event.transfer.nearness.any())
+            self.gives_depth |= event.nearness > 0
             full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
             if end > start and (full or event.concerns_classes):
                 break
@@ -139,7 +143,9 @@ class Batch:
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
         self.far_sent: list[Int64s] = []
+        self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
+        self.depths = self._depths()
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -159,6 +165,13 @@ class Batch:
             return True
         self.calls[record.call] = record.time_us
         return False
+
+    def _depths(self) -> DepthChanges | None:
+        """Compute the changed depths; None where no event gives a depth and no page of an event has one."""
+        depths = self.replica.depths
+        if self.gives_depth or (depths.used and depths.of(np.maximum(self.named.own, 0)).any()):
+            return depth_changes(depths, self.named, self.events)
+        return None
 
     def _hold(self, event_of: Int64s) -> None:
         """Make an object of each page that may change by more than deposits; count open pages among the others."""
@@ -247,6 +260,8 @@ class Batch:
             new -= 1
         if event.tags and self.classes:
             self._classify(page, event.url, event.tags)
+        if event.meta is not None:
+            self.metas[page.id] = event.meta
         if outcome is READ:
             self._read(page, event, place, new)
         elif outcome is Outcome.GONE:
@@ -270,6 +285,8 @@ class Batch:
                 if (seed := self.held.get(number)) is not None:
                     self._come_back(seed)
                     seed.state &= ~EXCLUDED
+                if event.meta is not None:
+                    self.metas[number] = event.meta
         elif outcome is Outcome.CLASSES:
             self._define(one, event)
         elif outcome is Outcome.CLASSIFY:
@@ -360,14 +377,16 @@ class Batch:
                 elif child.state & GONE:
                     books.v_gone += share
         if len(far):
-            self._send(page, far, share, at_us)
+            self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths else 0)
 
-    def _send(self, page: _Page, far: Int64s, grains: int, at_us: int) -> None:
+    def _send(self, page: _Page, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
         table = self.context.far
         self.books.net += grains * len(far)
         table.grains[far] += grains
         table.at_us[far] = np.maximum(table.at_us[far], at_us)
+        if nearness:
+            table.nearness[far] = np.maximum(table.nearness[far], nearness)
         if self.rules.inflow:
             name = self._host_name(page.id)
             table.inflow[far] += grains * (table.domain[far] != table.domains.of_host(name))
@@ -542,7 +561,11 @@ class Batch:
             },
             taken=self.taken,
             calls=self.calls,
+            metas=self.metas,
         )
+        if self.depths is not None:
+            self.effect.depth_page = self.depths.pages.astype(np.uint32)
+            self.effect.nearness = self.depths.nearness.astype(np.uint16)
 
     def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
         """Return the links of reads only, and a flag for each: it comes from another registered domain."""

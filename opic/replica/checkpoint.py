@@ -5,6 +5,7 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
     l                       lsn: the block contains all effects up to this record, and none after it
     v f                     int64 of each page: cash less credit, in-flow
     s p o                   state (uint8), fingerprint (uint64), host number (uint32) of each page
+    d                       nearness (uint16) of each page, see `opic.model.page_notes`; absent where all is unknown
     m                       histories of the pages that have one, see `Histories.pack`; zstd
     u0 .. u15               URLs of 255 pages each, one per line; zstd
 
@@ -31,7 +32,8 @@ URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
-LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m")
+DEPTH_FIELD: Final = "<u2"
+LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d")
 Image = Mapping[str, bytes]
 
 
@@ -64,7 +66,7 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
     Args:
         replica: must not change during the call.
         block: the number of the block.
-        fields: names from COLUMN_FIELDS, "m" for the histories, "u" for the URLs.
+        fields: names from COLUMN_FIELDS, "m" for the histories, "d" for the depths, "u" for the URLs.
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
@@ -83,6 +85,9 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
             image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
         elif name == "p":
             image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
+        elif name == "d":
+            if (nearness := replica.depths.part(first, end)).any():
+                image["d"] = nearness.astype(DEPTH_FIELD).tobytes()
         elif name == "u":
             image |= _pack_urls(replica, first, end)
         else:
@@ -152,6 +157,8 @@ class Loading:
         wanted = (
             dict(COLUMN_FIELDS) if self.replica.rules.inflow else {k: v for k, v in COLUMN_FIELDS.items() if k != "f"}
         )
+        if "d" in image:
+            wanted["d"] = DEPTH_FIELD
         for name, dtype in wanted.items():
             if len(image.get(name, b"")) != pages * np.dtype(dtype).itemsize or first + pages > self.pages:
                 raise StoreDamaged(
@@ -164,6 +171,8 @@ class Loading:
             if name in wanted:
                 column[first:end] = np.frombuffer(image[name], COLUMN_FIELDS[name])
         self._fingerprints[first:end] = np.frombuffer(image["p"], "<u8")
+        if "d" in image:
+            self.replica.depths.put(np.arange(first, end), np.frombuffer(image["d"], DEPTH_FIELD), None)
         try:
             packed = zstandard.ZstdDecompressor().decompress(image["m"], max_output_size=HISTORIES_BYTES_MAX)
             offsets, rows = self.replica.histories.unpack(packed)

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
-from opic.model.cash import Books, payout_due
-from opic.model.ledger import BooksAudit, LedgerPage
+from opic.model.cash import Books, BooksAudit, payout_due
+from opic.model.ledger import LedgerPage
 from opic.model.transfer import Transfer, source_of
 from opic.replica.audit import audit_replica
 from opic.replica.effect import NO_DIGEST, Effect, Head
@@ -75,6 +75,7 @@ class Rows:
     state: NDArray[np.uint8]
     reads: Int64s  # How often each page was read in total.
     measures: Measures
+    nearness: Int64s  # See `opic.model.page_notes`; 0 where the depth is unknown.
 
 
 class Crawl:
@@ -326,15 +327,16 @@ class Crawl:
                 columns.append((
                     replica.cash(ids), replica.spent(ids), replica.columns.inflow[ids].copy(), replica.state[ids],
                     replica.histories.rows.reads[rows].astype(np.int64), replica.histories.measures(rows),
+                    replica.depths.of(ids),
                 ))  # fmt: skip
         if len(columns) == 1:
             return Rows(as_of, books, heads, *columns[0])
         back = np.argsort(np.array([at for number in sorted(order) for at in order[number]], np.int64))
-        none = (_NOTHING, _NOTHING, _NOTHING, np.empty(0, np.uint8), _NOTHING)
-        joined = [np.concatenate([empty, *(part[i] for part in columns)])[back] for i, empty in enumerate(none)]
-        cash, spent, inflow, state, reads = joined
+        none = {0: _NOTHING, 1: _NOTHING, 2: _NOTHING, 3: np.empty(0, np.uint8), 4: _NOTHING, 6: _NOTHING}
+        joined = [np.concatenate([empty, *(part[i] for part in columns)])[back] for i, empty in none.items()]
+        cash, spent, inflow, state, reads, nearness = joined
         measures = _joined_measures([part[5] for part in columns], back)
-        return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures)
+        return Rows(as_of, books, heads, cash, spent, inflow, state, reads, measures, nearness)
 
     def urls_of(self, places: Iterable[Place]) -> dict[Place, str]:
         """Return URLs by place. Call it inside `steadily`, so that the places are valid for the current load.
@@ -363,6 +365,11 @@ class Crawl:
         urls = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [urls[i] for i in ids]
 
+    def metas_of(self, shard: int, ids: Sequence[int]) -> list[bytes]:
+        """Return the packed metadata of pages of a shard, b"" where there is none, as it is in the store now."""
+        (found,) = self.ask([["HMGET", self.shards[shard].keys.page_meta, *ids]])
+        return [meta or b"" for meta in found]
+
     def page(self, url: str) -> LedgerPage | None:
         """Return a page in the ledger's form, or None if it is unknown."""
 
@@ -390,10 +397,11 @@ class Crawl:
                 yield from found
 
     def _pages(self, number: int, ids: range) -> list[LedgerPage]:
-        urls, found = self.urls_in(number, ids), []
+        urls, metas, found = self.urls_in(number, ids), self.metas_of(number, ids), []
         with self.replicas[number].reading() as replica:
             columns, histories = replica.columns, replica.histories
-            for page_id, url in zip(ids, urls, strict=True):
+            nearness = replica.depths.of(np.array(ids)).tolist()
+            for page_id, url, near, meta in zip(ids, urls, nearness, metas, strict=True):
                 row = int(columns.row[page_id])
                 page = LedgerPage(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
                 page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
@@ -402,6 +410,7 @@ class Crawl:
                 page.gone_until_us = int(histories.rows.gone_until_us[row])
                 page.measures.extend(histories.measures_of(row))
                 page.anchors = histories.anchors_of(row)
+                page.nearness, page.meta = near, meta
                 found.append(page)
         return found
 

@@ -7,6 +7,8 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
     sections      arrays, in the order of SECTIONS
     tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
 
+Version 2 adds depths and metadata to the rarely used fields.
+
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
 """
@@ -29,10 +31,12 @@ from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
 Uint32s = NDArray[np.uint32]
+Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS_READ: Final = (1, VERSION)
 DIGEST_BYTES: Final = 8
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
@@ -114,6 +118,9 @@ class Effect:
     sent: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
     taken: Mapping[int, bytes] = field(default_factory=dict)  # By sending shard: digest of the last entry taken.
     calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
+    depth_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose depth changed,
+    nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
+    metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
     packed_urls: bytes = b""  # zstd of the URLs, one per line.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
@@ -128,6 +135,13 @@ class Effect:
     def clock_before(self) -> int:
         """The clock before the first read."""
         return self.books.clock - int(np.maximum(self.read_cash, 0).sum())
+
+    def pages_by_meta(self) -> list[tuple[bytes, list[int]]]:
+        """Return each new metadata with its pages: thousands of seeds may share one."""
+        pages: dict[bytes, list[int]] = {}
+        for page, meta in self.metas.items():
+            pages.setdefault(meta, []).append(page)
+        return list(pages.items())
 
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
@@ -146,6 +160,10 @@ class Effect:
             rare["t"] = list(self.taken.items())
         if self.calls:
             rare["k"] = list(self.calls.items())
+        if len(self.depth_page):
+            rare["d"] = [self.depth_page.astype("<u4").tobytes(), self.nearness.astype("<u2").tobytes()]
+        if self.metas:
+            rare["m"] = self.pages_by_meta()
         if self.restored:
             rare["r"] = self.restored
         packed_rare: bytes = msgpack.packb(rare)
@@ -169,10 +187,10 @@ class Effect:
         """
         try:
             magic, version, totals, lsn, previous, first, pages, hosts, *counts = HEADER.unpack_from(record)
-            if magic != MAGIC or version != VERSION or totals != TOTALS:
+            if magic != MAGIC or version not in VERSIONS_READ or totals != TOTALS:
                 raise StoreDamaged(
-                    f"a record of the journal has format {magic!r} version {version}, but this program reads version "
-                    f"{VERSION}: use the program that wrote it"
+                    f"a record of the journal has format {magic!r} version {version}, but this program reads versions "
+                    f"{VERSIONS_READ[0]} to {VERSION}: use the program that wrote it"
                 )
             at = HEADER.size
             numbers = _TOTALS.unpack_from(record, at)
@@ -185,11 +203,14 @@ class Effect:
             if len(record) != at + url_bytes + rare_bytes:
                 raise ValueError("its length differs from its header")
             rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
+            depth_page, nearness = rare.get("d", (b"", b""))
             return cls(
                 lsn, previous, _books(numbers), pages, hosts, first, **arrays,
                 host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
                 offsets=rare["o"], sent=pairs_of(rare.get("s", ())),
-                taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())), restored=rare.get("r", b""),
+                taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())),
+                depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
+                metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
                 packed_urls=record[at : at + url_bytes],
                 digest=digest_of(record), size=len(record),
             )  # fmt: skip

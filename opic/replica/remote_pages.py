@@ -17,7 +17,7 @@ from opic.replica.index import FingerprintIndex
 from opic.urls.canonical import host_of, registered_domain, shard_of
 
 FAR: Final = 1 << 39  # Numbers start here: above all ids of a shard, below the bits of the event's position.
-FAR_MAX: Final = 1 << 20  # About 250 bytes each.
+FAR_MAX: Final = 1 << 20  # About 260 bytes each.
 MISSING: Final = -1
 Int64s = NDArray[np.int64]
 AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their domains.
@@ -63,7 +63,7 @@ class RemotePages:
         self._urls: list[str] = []
         self._shard, self.domain = np.zeros(0, np.int32), np.zeros(0, np.int32)
         self.digest = np.zeros(0, np.int64)
-        self.grains, self.inflow, self.at_us = (np.zeros(0, np.int64) for _ in range(3))
+        self.grains, self.inflow, self.at_us, self.nearness = (np.zeros(0, np.int64) for _ in range(4))
 
     def __len__(self) -> int:
         """Return how many pages have a number."""
@@ -105,7 +105,7 @@ class RemotePages:
 
     def _grow(self) -> None:
         size = max(1024, 2 * len(self._shard))
-        for name in ("_shard", "domain", "digest", "grains", "inflow", "at_us"):
+        for name in ("_shard", "domain", "digest", "grains", "inflow", "at_us", "nearness"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
@@ -113,7 +113,7 @@ class RemotePages:
 
     def drop(self) -> None:
         """Reset all sums to zero."""
-        for column in (self.grains, self.inflow, self.at_us):
+        for column in (self.grains, self.inflow, self.at_us, self.nearness):
             column[:] = 0
 
     def take(self, numbers: Int64s, time_us: int) -> dict[int, Transfer]:
@@ -128,8 +128,8 @@ class RemotePages:
         transfers = {}
         for pages in np.split(order, edges) if len(order) else ():
             urls: Sequence[str] = [self._urls[at] for at in pages.tolist()]
-            columns = (self.grains[pages], self.inflow[pages], self.at_us[pages])
+            columns = (self.grains[pages], self.inflow[pages], self.at_us[pages], self.nearness[pages])
             transfers[int(self._shard[pages[0]])] = Transfer(time_us, 0, urls, *columns)
-        for column in (self.grains, self.inflow, self.at_us):
+        for column in (self.grains, self.inflow, self.at_us, self.nearness):
             column[order] = 0
         return transfers

@@ -5,7 +5,8 @@ follows the journal (`opic.replica.follow`); only `apply` changes it. A worker a
 decided, and calls `undo` if the store refuses it.
 
 Columns are indexed by page id. A page takes 26 bytes, 8 more for its fingerprint, and about 9 for the index from
-fingerprint to id; a page that was read takes 44 more for its history and 28 for each measure that is kept.
+fingerprint to id; 2 more for its depth in a crawl that has any; a page that was read takes 44 more for its history and
+28 for each measure that is kept.
 """
 
 import threading
@@ -27,6 +28,7 @@ from opic.replica.effect import Effect, Head
 from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
+from opic.replica.page_depths import PageDepths
 from opic.replica.url_tail import UrlTail
 
 Int64s = NDArray[np.int64]
@@ -93,7 +95,7 @@ class Replica:
         self.head = Head()
         self.books = Books.genesis(self.rules, self.shard)
         self.pages = 0
-        self.columns = PageColumns()
+        self.columns, self.depths = PageColumns(), PageDepths()
         self.index = FingerprintIndex()
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
@@ -140,6 +142,9 @@ class Replica:
         if undo is not None:
             undo.keep(self.columns, "state", pages)
         self.columns.state[pages] = state
+        if len(effect.depth_page):
+            pages, nearness = due(effect.depth_page, effect.nearness)
+            self.depths.put(pages, nearness, undo)
 
     def take_totals(self, effect: Effect) -> None:
         """Apply an effect to everything that is not per page."""

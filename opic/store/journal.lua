@@ -10,6 +10,7 @@
 --                         its log is not trimmed, while a backup finishes
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
+--   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   metrics               hash: metrics of the workers
@@ -94,16 +95,17 @@ local function append(keys, args)
 end
 
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen, outboxes ..
+--   KEYS head journal books offsets dead leases waits fails sent seen pagemeta, outboxes ..
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
 --           for each outbox: shard, number, previous digest, entry, ..;
---           calls: time of the record, name, ..;   time before which calls are forgotten}
+--           calls: time of the record, name, ..;   time before which calls are forgotten;
+--           metadata, list of its pages, ..; '' for none}
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
-local FIXED = 10
+local FIXED = 11
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
@@ -114,7 +116,7 @@ local function own(advances)
 end
 
 local function check_step(keys, args, blob)
-  local advances, totals, fetches, letters, outboxes, calls, forget = unpack(blob)
+  local advances, totals, fetches, letters, outboxes, calls, forget, metas = unpack(blob)
   for i = 1, #advances, 3 do
     local next_offset = redis.call('HGET', keys[4], advances[i]) or '0'
     if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
@@ -141,6 +143,12 @@ local function check_step(keys, args, blob)
   end
   for i = 1, #calls, 2 do
     if type(calls[i]) ~= 'number' or type(calls[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad call') end
+  end
+  for i = 1, #metas, 2 do
+    if type(metas[i]) ~= 'string' or type(metas[i + 1]) ~= 'table' then return redis.error_reply('OPICARGS bad metadata') end
+    for _, page in ipairs(metas[i + 1]) do
+      if not whole(page, 0, BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
+    end
   end
   if not tonumber(args[6]) or #letters % 4 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
     return redis.error_reply('OPICARGS bad record, retry, letters or time')
@@ -183,6 +191,16 @@ local function end_leases(leases, waits, fails, fetches, retry)
   end
 end
 
+-- Keep the metadata of pages {metadata, pages, ..}; '' deletes it.
+local function keep_metas(key, metas)
+  for i = 1, #metas, 2 do
+    for _, page in ipairs(metas[i + 1]) do
+      local id = string.format('%.0f', page)
+      if metas[i] == '' then redis.call('HDEL', key, id) else redis.call('HSET', key, id, metas[i]) end
+    end
+  end
+end
+
 local function step(keys, args)
   local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
   local other = moved(head, args[1], args[2])
@@ -190,7 +208,7 @@ local function step(keys, args)
   local blob = cmsgpack.unpack(args[7])
   local refusal = check_step(keys, args, blob)
   if refusal then return refusal end
-  local advances, totals, fetches, letters, outboxes, calls, forget = unpack(blob)
+  local advances, totals, fetches, letters, outboxes, calls, forget, metas = unpack(blob)
 
   redis.call('XADD', journal, args[3] .. '-0', 'r', args[5])
   redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
@@ -205,6 +223,7 @@ local function step(keys, args)
     redis.call('HINCRBY', sent, outboxes[i], 1)
     redis.call('XADD', keys[FIXED + (i + 3) / 4], '1-' .. outboxes[i + 1], 'p', outboxes[i + 2], 'v', outboxes[i + 3])
   end
+  keep_metas(keys[11], metas)
   for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}

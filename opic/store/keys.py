@@ -42,6 +42,7 @@ class Keys:
         self.curve = self.prefix + "curve"
         self.sent = self.prefix + "sent"
         self.seen = self.prefix + "seen"
+        self.page_meta = self.prefix + "pagemeta"
         self.resume = self.prefix + "resume"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"

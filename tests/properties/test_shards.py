@@ -12,14 +12,14 @@ import pytest
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, record, seeds
+from logs import NOW_US, PARTITION, notes, record, seeds
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
-from opic.model.events import Record, encode_seeds
+from opic.model.events import Record, decode_seeds, encode_seeds
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
 from opic.replica import Crawl
@@ -46,19 +46,19 @@ def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call"]))
-        url, at = draw(urls), draw(times)
+        url, at, noted = draw(urls), draw(times), draw(notes)
         if kind == "read":
             links = draw(st.lists(st.one_of(urls, urls, urls, others), max_size=10))
-            made.append(record(offset, url, links, fetched_at=at))
+            made.append(record(offset, url, links, fetched_at=at, **noted))
         elif kind == "call":
             number = draw(st.integers(0, 3))
             made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
         elif kind == "seeds":
-            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4))))
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4)), **noted))
         elif kind == "dead":
             made.append(Record(offset, NOW_US + offset, b"\xff"))
         else:
-            made.append(record(offset, url, status={"gone": 404, "failed": 500}[kind], fetched_at=at))
+            made.append(record(offset, url, status={"gone": 404, "failed": 500}[kind], fetched_at=at, **noted))
     return made
 
 
@@ -84,7 +84,8 @@ def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], l
         for one in taken.get((shard.keys.crawl, shard.number), []):
             entry = one.record
             if one.event is not None and one.event.seeds:  # Those of this shard.
-                entry = replace(entry, value=encode_seeds(list(one.event.seeds)))
+                given = decode_seeds(entry.value)
+                entry = replace(entry, value=encode_seeds(list(one.event.seeds), given.depth, given.meta))
             ledger.apply(one.partition, [entry])
             if one.record.kind == "transfer":
                 note(arrived, shard.number, Transfer.unpack(one.record.value))
@@ -99,6 +100,8 @@ def note(into: Counter[tuple[int, str, str]], to: int, transfer: Transfer) -> No
     for url, grains, inflow in zip(transfer.urls, transfer.grains.tolist(), transfer.inflow.tolist(), strict=True):
         into[to, "grains", url] += grains
         into[to, "inflow", url] += inflow
+    for url, nearness in zip(transfer.urls, transfer.nearness.tolist(), strict=False):  # None, or one for each.
+        into[to, "nearness", url] = max(into[to, "nearness", url], nearness)
 
 
 def drain(*writers: Writer) -> None:

@@ -8,7 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, pep_history, record, seeds
+from logs import NOW_US, PARTITION, notes, pep_history, record, seeds
 from sameness import BATCH_LINKS, assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
@@ -36,17 +36,18 @@ def logs(draw: st.DrawFn) -> list[Record]:
     late_us = 0
     for offset in range(draw(st.integers(1, 40))):
         kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead"]))
-        url, at = draw(st.one_of(urls, urls, urls, others)), draw(times)
+        url, at, noted = draw(st.one_of(urls, urls, urls, others)), draw(times), draw(notes)
         if kind == "read":
-            made.append(record(offset, url, draw(links), fetched_at=at))
+            made.append(record(offset, url, draw(links), fetched_at=at, **noted))
         elif kind == "moved":
-            made.append(record(offset, url, status=301, redirect=draw(urls), fetched_at=at))
+            made.append(record(offset, url, status=301, redirect=draw(urls), fetched_at=at, **noted))
         elif kind == "seeds":
-            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3))))
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3)), **noted))
         elif kind == "dead":
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:
-            made.append(record(offset, url, status={"gone": 404, "failed": 500, "excluded": 403}[kind], fetched_at=at))
+            status = {"gone": 404, "failed": 500, "excluded": 403}[kind]
+            made.append(record(offset, url, status=status, fetched_at=at, **noted))
         late_us += draw(seconds) * MILLION
         made[-1] = replace(made[-1], time_us=made[-1].time_us + late_us)
     return made

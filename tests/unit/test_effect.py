@@ -2,6 +2,7 @@
 
 from contextlib import suppress
 from dataclasses import fields, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ INT64 = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.sampled_from([-(1 <
 NUMBERS = {
     "<u8": st.integers(0, (1 << 64) - 1),
     "<u4": st.integers(0, (1 << 32) - 1),
+    "<u2": st.integers(0, (1 << 16) - 1),
     "<i8": INT64,
     "u1": st.integers(0, 255),
 }
@@ -35,6 +37,7 @@ def effects(draw: st.DrawFn) -> Effect:
     )
     arrays = {name: np.array(draw(st.lists(NUMBERS[dtype], max_size=5)), dtype) for name, dtype in SECTIONS}
     counts = st.integers(0, 1 << 40)
+    nearer = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
     return Effect(
         draw(st.integers(1, (1 << 63) - 1)),
         draw(digests),
@@ -51,6 +54,9 @@ def effects(draw: st.DrawFn) -> Effect:
         sent=draw(st.dictionaries(st.integers(0, 255), st.tuples(counts, digests), max_size=3)),
         taken=draw(st.dictionaries(st.integers(0, 255), digests, max_size=3)),
         calls=draw(st.dictionaries(st.binary(min_size=16, max_size=16), INT64, max_size=3)),
+        depth_page=np.array([page for page, _ in nearer], "<u4"),
+        nearness=np.array([nearness for _, nearness in nearer], "<u2"),
+        metas=draw(st.dictionaries(counts, st.sampled_from([b"", b"one", b"other"]), max_size=4)),
         restored=draw(st.binary(max_size=8)),
     )
 
@@ -112,19 +118,24 @@ def test_bytes_that_are_no_record_are_refused(some: bytes) -> None:
 def test_version_that_this_program_does_not_know_is_refused_with_what_to_do(version: int) -> None:
     record = Effect(1, NO_DIGEST, Books.genesis(CrawlRules()), 0, 0).pack()
     other = record[:4] + version.to_bytes(2, "little") + record[6:]
-    said = f"version {version}, but this program reads version {VERSION}: use the program"
+    said = f"version {version}, but this program reads versions 1 to {VERSION}: use the program"
     with pytest.raises(StoreDamaged, match=said):
         Effect.unpack(other)
 
 
-def kept() -> Effect:
-    """What is in the record in tests/data: other numbers in each section, the least and the largest among them."""
+def kept(version: int) -> Effect:
+    """What is in the records in tests/data: other numbers in each section, the least and the largest among them."""
     arrays = {}
     for number, (name, dtype) in enumerate(SECTIONS):
         limits = np.iinfo(dtype)
         arrays[name] = np.array([limits.min, number, 100 + number, limits.max][: 1 + number % 4], dtype)
     scalars = {name: (1 << 62) - number for number, name in enumerate(SCALARS)}
     by_class = {name: tuple(range(10 * at, 10 * at + CLASSES_MAX)) for at, name in enumerate(BY_CLASS)}
+    notes: dict[str, Any] = {
+        "depth_page": np.array([0, 7, 4_294_967_295], "<u4"),
+        "nearness": np.array([65_535, 1, 65_530], "<u2"),
+        "metas": {7: b"\x81\xa1a\xa1b", 4_294_967_295: b"\x81\xa1a\xa1b", 9: b""},
+    }
     return Effect(
         lsn=123_456_789_012,
         previous=bytes(range(8)),
@@ -142,6 +153,7 @@ def kept() -> Effect:
         taken={3: b"ABCDEFGH"},
         calls={bytes(range(16)): NOW_US},
         restored=b"token",
+        **(notes if version >= 2 else {}),
     )
 
 
@@ -149,12 +161,13 @@ def kept() -> Effect:
 def test_record_that_was_written_long_ago_is_read(version: int) -> None:
     """Each version has a record in tests/data: one that is in a journal somewhere has to be read, and have its digest.
 
-    Whoever makes another version adds a record of it, by `kept().pack().hex()`, and keeps a reader of those before.
+    Whoever makes another version adds a record of it, by `kept(version).pack().hex()`, and keeps a reader of those
+    before.
     """
     lines = (ROOT / f"tests/data/journal/record-{version}.hex").read_text().split()
     *parts, digest = lines
     found = Effect.unpack(bytes.fromhex("".join(parts)))
-    assert_read(found, kept())
+    assert_read(found, kept(version))
     assert found.digest.hex() == digest
 
 

@@ -155,11 +155,11 @@ class KafkaLog:
 
     def _by_shard(self, lists: Iterable[bytes]) -> Iterator[bytes]:
         """Split lists of seeds by shard: a record's key, the host of its first URL, then fits all of its URLs."""
-        for urls in map(decode_seeds, lists):
+        for seeds in map(decode_seeds, lists):
             found: dict[int, list[str]] = defaultdict(list)
-            for url in urls:
+            for url in seeds.urls:
                 found[shard_of(host_of(url), len(self._crawl))].append(url)
-            yield from (encode_seeds(part) for part in found.values())
+            yield from (encode_seeds(part, seeds.depth, seeds.meta) for part in found.values())
 
     def begun(self, call: KeyedCall) -> Begun | None:
         """Return what is known of a call; see `EventLog.begun`. All of its values must be sent."""
@@ -212,7 +212,7 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
     if kind not in ("event", "seeds"):
         return None
     try:
-        url = decode_seeds(value)[0] if kind == "seeds" else _url_of(value).url
+        url = decode_seeds(value).urls[0] if kind == "seeds" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
         return None  # It will become a dead letter, in whatever partition.
