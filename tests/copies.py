@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,21 @@ from logs import NOW_US, PARTITION, pep_history
 
 from opic.errors import DeliveryPaused
 from opic.ingest import ShardWriter, Writer
-from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
 from opic.model.ledger import Ledger, LedgerPage
 from opic.ops.backup import ShardCopy, backup
 from opic.replica import Crawl
 
-LOG = pep_history()[:2_000]
+
+def _noted(record: Record) -> Record:
+    """The same with metadata now and then, which the next of the page may take away, and a few depths."""
+    event, at = decode_crawl_event(record.value), record.offset
+    event.depth = at % 7 if at % 5 == 0 else None
+    event.meta = {"at": str(at)} if at % 3 == 0 else {} if at % 4 == 0 else None
+    return replace(record, value=encode_crawl_event(event))
+
+
+LOG = tuple(map(_noted, pep_history()[:2_000]))
 HALF = 1_000
 SHARDS = 16
 WAIT_SECONDS_MAX = 60.0

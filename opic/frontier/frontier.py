@@ -48,6 +48,7 @@ class Frontier:
         domain: str | None = None,
         mode: str = "any",
         crawl_delays: Mapping[str, float] | None = None,
+        max_depth: int | None = None,
     ) -> dict[str, object]:
         """Lease the pages with the most cash to a crawler.
 
@@ -61,18 +62,25 @@ class Frontier:
             mode: "discover": only pages never read since they became known or came back; "refresh": only other pages.
             crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
                 longer than the configured host delay.
+            max_depth: only pages whose depth is known and at most this.
 
         Returns:
             "pages": most cash first, each with "url", "cash" (grains; negative if the page is overdrawn), "importance",
-            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds). "retry_after": 0, or, if there
-            are no pages, the seconds until the first one may be free: at most a minute, and at most 5 s while leases
-            are active, because their fetches move cash.
+            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "depth" and "meta", if known.
+            "retry_after": 0, or, if there are no pages, the seconds until the first one may be free: at most a minute,
+            and at most 5 s while leases are active, because their fetches move cash.
 
         Raises:
             BadInput: a parameter is invalid.
         """
         request = self.wish(
-            n, lease_seconds=lease_seconds, busy_hosts=busy_hosts, domain=domain, mode=mode, crawl_delays=crawl_delays
+            n,
+            lease_seconds=lease_seconds,
+            busy_hosts=busy_hosts,
+            domain=domain,
+            mode=mode,
+            crawl_delays=crawl_delays,
+            max_depth=max_depth,
         )
         return self.next_many([request])[0]
 

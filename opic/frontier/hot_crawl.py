@@ -211,12 +211,21 @@ class HotCrawl:
     # Choices.
 
     def pick(
-        self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None = None
+        self,
+        mode: str,
+        domain: str | None,
+        count: int,
+        busy: Collection[str],
+        ration: Ration | None = None,
+        *,
+        nearness: int = 0,
     ) -> Picked:
         """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`."""
-        return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration))
+        return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration, nearness))
 
-    def _pick(self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None) -> Picked:
+    def _pick(  # noqa: PLR0917 - the terms of one request
+        self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None, nearness: int
+    ) -> Picked:
         wider = count
         for _ in range(PICKS_MAX):
             with self.locked():
@@ -224,7 +233,11 @@ class HotCrawl:
                 if current:
                     now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
                     within, numbers = self._within(domain), self._numbers(busy)
-                    picked = pick(self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit)
+                    restart = (lambda: None) if ration is None else partial(ration.take, ())
+                    picked = pick(
+                        self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
+                        restart=restart,
+                    )  # fmt: skip
             if not current:
                 self.prepare()
                 continue
@@ -256,13 +269,17 @@ class HotCrawl:
         shards = len(self.crawl)
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 
-    def first_free(self, mode: str, domain: str | None, busy: Collection[str], seconds_max: float) -> float | None:
+    def first_free(
+        self, mode: str, domain: str | None, busy: Collection[str], seconds_max: float, nearness: int = 0
+    ) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
             within, numbers = self._within(domain), self._numbers(busy)
-            return first_free(self.orders, mode=mode, busy=numbers, within=within, seconds_max=seconds_max)
+            return first_free(
+                self.orders, mode=mode, busy=numbers, within=within, nearness=nearness, seconds_max=seconds_max
+            )
 
     def number(self, host: str) -> tuple[int, int] | None:
         """Return the shard of a host and its number there; None if it has no pages."""

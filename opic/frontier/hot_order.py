@@ -61,6 +61,12 @@ class OrderColumns(Protocol):
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,)."""
 
+    def nearness(self, ids: Int64s) -> Int64s:
+        """Return the nearness of pages, 0 where their depth is unknown; see `opic.model.page_notes`."""
+
+    def within_depth(self, least: int) -> Int64s:
+        """Return the ids of the pages whose nearness is at least `least`, ascending."""
+
     def shut(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
 

@@ -62,6 +62,14 @@ class ShardColumns:
         """Return a mask of the pages that rules keep from being offered, None if there are none."""
         return None if self._shut is None else self._shut(ids)
 
+    def nearness(self, ids: Int64s) -> Int64s:
+        """Return the nearness of pages, 0 where their depth is unknown."""
+        return self._replica.depths.of(ids)
+
+    def within_depth(self, least: int) -> Int64s:
+        """Return the ids of the pages whose nearness is at least `least`, ascending."""
+        return self._replica.depths.within(least, len(self))
+
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,)."""
         return np.array(self._replica.books.credits(), np.int64)

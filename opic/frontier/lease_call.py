@@ -57,11 +57,12 @@ class LeaseAnswer:
     running: int  # Number of active leases, including these.
     granted: list[Granted]
     refused: list[RefusedPage]
+    metas: dict[int, bytes]  # The packed metadata of those granted that have some, by place.
 
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
         """Parse the answer of the call."""
-        now_us, (lsn, digest, freed, leases), running, granted, refused = answer
+        now_us, (lsn, digest, freed, leases), running, granted, refused, metas = answer
         return cls(
             now_us,
             head_of((lsn or None, digest or None)),
@@ -76,6 +77,7 @@ class LeaseAnswer:
                 RefusedPage(refused[i] - 1, refused[i + 1] != PAGE_HELD, refused[i + 2], refused[i + 1] == HOST_FULL)
                 for i in range(0, len(refused), 3)
             ],
+            {metas[i] - 1: metas[i + 1] for i in range(0, len(metas), 2)},
         )
 
 
@@ -101,7 +103,7 @@ def lease_command(
         sweep: end expired leases first.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
-    names += [keys.flights, keys.flight_ends, keys.head]
+    names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta]
     quota_terms = [term for quota in quotas for term in quota]
     blob = [
         head and ([b"%d" % head.lsn, head.digest] if head.lsn else [b"", b""]),

@@ -34,6 +34,8 @@ class Leased:
     importance: float
     read_before: bool
     until_us: int  # By the clock of its shard's server.
+    nearness: int  # See `opic.model.page_notes`, as for `meta`.
+    meta: bytes
     loads: int  # Load count of its shard's replica; after a reload the id may belong to another page.
 
 

@@ -67,11 +67,17 @@ class PageSource(Protocol):
 class RunSource:
     """The run of one side of a hot order."""
 
-    def __init__(self, shard: int, order: HotOrder, side: Side, *, inside: Bools | None, deepen: bool) -> None:
-        """Start at the head of the run: only hosts in `inside`; the columns are scanned only if `deepen`."""
+    def __init__(
+        self, shard: int, order: HotOrder, side: Side, *, inside: Bools | None, nearness: int, deepen: bool
+    ) -> None:
+        """Start at the head of the run: only hosts in `inside`, only pages of this nearness or above.
+
+        The columns are scanned only if `deepen`. With `nearness`, no more pages of a host are brought into the run: few
+        of them may qualify.
+        """
         self.shard, self._order, self._side, self._inside, self._deepen = shard, order, side, inside, deepen
         self.ids, self.neg, self.done, self.short = side.ids[:0], side.neg[:0], False, False
-        self._at = 0
+        self._nearness, self._at = nearness, 0
         self._aside: list[tuple[Any, int, int]] = []
 
     def fill(self, size: int) -> None:
@@ -83,6 +89,9 @@ class RunSource:
             ids, neg = side.ids[self._at : end], side.neg[self._at : end]
             self._at = end
             self._look(ids, neg)
+        elif host is not None and self._nearness:
+            self._aside.append((*side.cut_of(host), host))
+            self.done = self.short = True
         elif host is not None:
             self._at = order.refill(side, host, self._at)
         elif side.whole:
@@ -129,6 +138,8 @@ class RunSource:
             keep &= ~passed
         if self._inside is not None:
             keep &= self._inside[hosts]
+        if self._nearness:
+            keep &= order.columns.nearness(ids) >= self._nearness
         self.ids, self.neg = ids[keep], neg[keep]
 
     def close(self) -> None:
@@ -195,6 +206,8 @@ def pick(
     busy: Sequence[Int64s] | None = None,
     within: Within | None = None,
     fit: Fit | None = None,
+    nearness: int = 0,
+    restart: Callable[[], object] = lambda: None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
@@ -207,13 +220,15 @@ def pick(
         within: only pages of these hosts.
         fit: takes shards and hosts of pages, in order; returns a mask of the pages that may be taken. Calls are
             cumulative: each continues from the one before.
+        nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
+        restart: called before the pages are chosen anew; `fit` then starts from the beginning.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
-    listed = within is None
+    listed = within is None and not nearness
     while True:
-        sources = _sources(orders, SIDES[mode], within, listed=listed)
+        sources = _sources(orders, SIDES[mode], within, nearness, listed=listed)
         try:
             picked = _merge(orders, sources, count, fit)
         finally:
@@ -224,6 +239,7 @@ def pick(
         if listed or len(picked) > count or not any(source.short for source in sources):
             break
         listed = True
+        restart()
         for shard, order in enumerate(orders):  # Clear the marks of the first attempt.
             order.begin(busy[shard] if busy is not None else None)
     following = picked.counts[count].item() if len(picked) > count else 0
@@ -236,6 +252,7 @@ def first_free(
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
     within: Within | None = None,
+    nearness: int = 0,
     seconds_max: float = 60.0,
 ) -> float | None:
     """Return the seconds until the first requested page is free, exact up to `seconds_max`; None if there is none.
@@ -248,32 +265,34 @@ def first_free(
         order.begin(busy[shard] if busy is not None else None)
         count, best, upto = FIRST_DUE, np.inf, -np.inf
         if within is not None:
-            best, upto = _soonest(order, within.pages(shard, order), mode), np.inf
+            best, upto = _soonest(order, within.pages(shard, order), mode, nearness), np.inf
         while best > upto and (best == np.inf or upto < order.now + seconds_max):
             held, pages_upto = order.page_timers.first(count)
             hosts, hosts_upto = order.host_timers.first(count)
             runs = [order.sides[side].ids for side in SIDES[mode]]
             ids = np.concatenate((held, order.parked(np.unique(hosts)), *runs))
-            best, upto = _soonest(order, ids, mode), min(pages_upto, hosts_upto)
+            best, upto = _soonest(order, ids, mode, nearness), min(pages_upto, hosts_upto)
             count *= 8
         if best < np.inf:
             waits.append(max(best - order.now, 0.0))
     return min(waits, default=None)
 
 
-def _soonest(order: HotOrder, ids: Int64s, mode: str) -> float:
+def _soonest(order: HotOrder, ids: Int64s, mode: str, nearness: int) -> float:
     """Return when the first of these pages that match the mode becomes free; infinity if none matches."""
     keys, read = order.keys(ids)
     hosts = order.columns.host[ids]
     wanted = (keys > 0) & (order.mark[hosts] != order.tick)
     if mode != "any":
         wanted &= read == (mode == "refresh")
+    if nearness:
+        wanted &= order.columns.nearness(ids) >= nearness
     ids, hosts = ids[wanted], hosts[wanted]
     return float(np.maximum(order.free_at(ids), order.host_free[hosts]).min(initial=np.inf))
 
 
 def _sources(
-    orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, *, listed: bool
+    orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, nearness: int, *, listed: bool
 ) -> list[PageSource]:
     sources: list[PageSource] = []
     for shard, order in enumerate(orders):
@@ -283,10 +302,18 @@ def _sources(
                 continue
             ids = within.pages(shard, order)
             if listed or len(ids) <= DOMAIN_PAGES:
-                sources.append(ListSource(shard, order, ids, sides))
+                near = ids[order.columns.nearness(ids) >= nearness] if nearness else ids
+                sources.append(ListSource(shard, order, near, sides))
                 continue
             inside = within.mask(shard, order)
-        sources += [RunSource(shard, order, order.sides[side], inside=inside, deepen=within is None) for side in sides]
+        elif nearness and listed:
+            sources.append(ListSource(shard, order, order.columns.within_depth(nearness), sides))
+            continue
+        deepen = within is None and not nearness
+        sources += [
+            RunSource(shard, order, order.sides[side], inside=inside, nearness=nearness, deepen=deepen)
+            for side in sides
+        ]
     return sources
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opic.errors import BadInput
+from opic.model.page_notes import DEPTH_MAX, nearness_of
 from opic.urls.canonical import canonical_host, shown
 
 MODES: Final = ("any", "discover", "refresh")
@@ -44,6 +45,7 @@ class PagesRequest:
     mode: str = "any"
     domain: str | None = None
     busy: frozenset[str] = frozenset()  # Hosts to skip.
+    nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
     crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, in seconds, from its robots.txt.
     gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # Whether its crawler has disconnected.
 
@@ -57,6 +59,7 @@ class PagesRequest:
         domain: str | None = None,
         busy_hosts: Sequence[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
+        max_depth: int | None = None,
     ) -> "PagesRequest":
         """Validate a request.
 
@@ -69,10 +72,13 @@ class PagesRequest:
             raise BadInput(f"lease_seconds={seconds} must be over 0 and at most {LEASE_SECONDS_MAX:,.0f}, a day")
         if mode not in MODES:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
+        if max_depth is not None and max_depth < 0:
+            raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
         delays = {}
         for host, delay in (crawl_delays or {}).items():
             if not 0 <= delay < float("inf"):
                 raise BadInput(f"crawl_delays: {delay} of {shown(host)} must be a finite number of seconds, 0 or more")
             delays[canonical_host(host)] = min(float(delay), CRAWL_DELAY_SECONDS_MAX)
         within = None if domain is None else canonical_host(domain)
-        return cls(n, seconds, mode, within, frozenset(map(canonical_host, busy_hosts)), delays)
+        near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
+        return cls(n, seconds, mode, within, frozenset(map(canonical_host, busy_hosts)), near, delays)

@@ -23,6 +23,7 @@ from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.requests import FrontierTerms, PagesRequest
 from opic.model.cash import MILLION, Flag
+from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
@@ -52,6 +53,7 @@ class _Part:
     mode: str
     domain: str | None
     busy: frozenset[str]
+    nearness: int
     granted: list[Leased] = field(default_factory=list)
     cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
     over: bool = False  # Whether there are no more pages for it.
@@ -84,7 +86,7 @@ class Scheduler:
         with self.lock:
             try:
                 self.hot.look()
-                picked = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy)
+                picked = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy, nearness=wish.nearness)
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated.
                 raise
@@ -131,7 +133,7 @@ class Scheduler:
             for part in parts:
                 missing[part.wish] += part.n - len(part.granted)
             rest = [
-                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domain, wish.busy)
+                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domain, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -143,7 +145,7 @@ class Scheduler:
             granted[part.wish] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             rest = [
-                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domain, wish.busy)
+                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domain, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if not granted[at]
             ]
@@ -164,7 +166,11 @@ class Scheduler:
             discover = min(int(self._discoveries), wish.n)
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": wish.n - discover}
-        return [_Part(at, wish.n, n, wish.seconds, mode, wish.domain, wish.busy) for mode, n in modes.items() if n]
+        return [
+            _Part(at, wish.n, n, wish.seconds, mode, wish.domain, wish.busy, wish.nearness)
+            for mode, n in modes.items()
+            if n
+        ]
 
     def _report(self, delays: Mapping[str, float]) -> None:
         """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store."""
@@ -222,18 +228,18 @@ class Scheduler:
 
     def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
-        groups: dict[tuple[str, str | None, frozenset[str]], list[_Part]] = {}
+        groups: dict[tuple[str, str | None, frozenset[str], int], list[_Part]] = {}
         for part in parts:
-            groups.setdefault((part.mode, part.domain, part.busy), []).append(part)
+            groups.setdefault((part.mode, part.domain, part.busy, part.nearness), []).append(part)
         by_shard: dict[int, list[Chunk]] = {}
         leases, live = self.hot.running(), self.hot.live()
         ration = self.admission.ration(idle=idle) if self.admission else None
-        for (mode, domain, busy), group in groups.items():
+        for (mode, domain, busy, nearness), group in groups.items():
             total = sum(part.missing for part in group)
             spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
             # A request for one domain is not limited by that domain's share of the crawl.
             limits = ration if domain is None else None
-            picked = self.hot.pick(mode, domain, total + spare, busy, limits)
+            picked = self.hot.pick(mode, domain, total + spare, busy, limits, nearness=nearness)
             counts, at, least = picked.counts.tolist(), 0, 0.0
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
@@ -327,14 +333,15 @@ class Scheduler:
             parts = [part for part, _, _ in chunk.quotas()]
             for page in answer.granted:
                 place = chunk.shard, chunk.pages[page.place]
-                taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place]))
-        self._given += [lease_of(place, until_us) for _, place, until_us, _ in taken]
+                meta = answer.metas.get(page.place, b"")
+                taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place], meta))
+        self._given += [lease_of(place, until_us) for _, place, until_us, _, _ in taken]
         if not taken:
             return
-        places = [place for _, place, _, _ in taken]
+        places = [place for _, place, _, _, _ in taken]
         rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
         total = self.hot.total(rows.books)
-        for nth, (part, place, until_us, _) in enumerate(taken):
+        for nth, (part, place, until_us, _, meta) in enumerate(taken):
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
             part.granted.append(
                 Leased(
@@ -345,11 +352,13 @@ class Scheduler:
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
+                    nearness=int(rows.nearness[nth]),
+                    meta=meta,
                     loads=self.hot.shards[place[0]].loads,
                 )
             )
         if self.admission is not None:
-            self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host in taken])
+            self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.
@@ -377,6 +386,7 @@ class Scheduler:
                     "fetched_before": page.read_before,
                     "lease": lease_of(page.place, page.until_us),
                     "lease_until": page.until_us / MILLION,
+                    **_notes(page),
                 }
                 for page in sorted(leased, key=lambda page: (-page.counts, page.place))
             ],
@@ -385,7 +395,7 @@ class Scheduler:
 
     def _retry_after(self, wish: PagesRequest) -> float:
         """Return the number of seconds until the first of the requested pages may be free."""
-        first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX)
+        first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX, wish.nearness)
         if first is None:
             return RETRY_SECONDS_DEFAULT
         if self._rationed:
@@ -408,3 +418,9 @@ def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:
     if not chunks or len(chunks[-1].pages) >= PAGES_A_CALL:
         chunks.append(Chunk(shard))
     return chunks[-1]
+
+
+def _notes(page: Leased) -> dict[str, object]:
+    """Return the depth and the metadata of a page, as far as there are any."""
+    notes: dict[str, object] = {"depth": depth_of(page.nearness)} if page.nearness else {}
+    return {**notes, "meta": unpack_meta(page.meta)} if page.meta else notes

@@ -5,6 +5,7 @@ from typing import Any
 from opic.model import windows
 from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.model.classes import OTHERS
+from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.queries import Query
 from opic.replica.crawl import Place
 from opic.urls.canonical import canonical_url
@@ -38,7 +39,8 @@ def explain(
           importance is value divided by total. Under the static policy the total is all history and cash. Under a
           window policy it is the sum of all pages' rates over a window of "window_grains"; until the policy is "warm",
           the rates are over each page's whole life. None for a gone page;
-        - "class" and its "weight"; "state": unread, read or gone; and whether the page is "excluded".
+        - "class" and its "weight"; "state": unread, read or gone; its "depth", None if unknown, and its "meta"; and
+          whether the page is "excluded".
 
     Raises:
         BadUrl: the URL is invalid.
@@ -85,6 +87,8 @@ def _explained(
         "class": names.get(slot, OTHERS),
         "weight": 1 + own.extra[slot] / MILLION,
         "state": "gone" if gone else "read" if state & Flag.OPEN else "unread",
+        "depth": depth_of(int(rows.nearness[0])),
+        "meta": unpack_meta(query.crawl.metas_of(place[0], [place[1]])[0]),
         "excluded": bool(state & Flag.EXCLUDED),
     }
     if gone:

@@ -72,15 +72,16 @@ end
 
 -- opic_4_lease: lease pages, in the given order, each to one crawler. The caller chose them from a replica; this
 -- function only checks leases, waits and hosts.
---   KEYS leases waits fails hosts freed polite crawldelays flights flightends head
+--   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta
 --   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob
 --   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
 --     ids, hosts}
 -- If the state is not as expected, the caller chose by an old state: nothing is leased, and it must choose again.
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
---   refused {place, what, until, ..}}; what: 1 the page is leased or backing off, 2 its host's delay has not passed,
---   3 its host has reached its limit of pages in flight, until the first of their leases ends.
+--   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
+--   leased or backing off, 2 its host's delay has not passed, 3 its host has reached its limit of pages in flight, until
+--   the first of their leases ends.
 local function take_moved(there, frees, count, head, held)
   return (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
     or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))
@@ -117,6 +118,19 @@ local function take_write(keys, out, plan)
     redis.call('HSET', keys[8], host, cmsgpack.pack(pages))
     redis.call('ZADD', keys[9], string.format('%.0f', last), host)
   end
+end
+
+-- The metadata of pages that were granted {place, end, delay, ..}: {place, metadata, ..}.
+local function take_metas(key, granted, ids)
+  local metas = {}
+  if redis.call('EXISTS', key) == 0 then return metas end
+  for _, pages in ipairs(granted) do
+    for at = 1, #pages, 3 do
+      local meta = redis.call('HGET', key, string.format('%.0f', ids[pages[at]]))
+      if meta then metas[#metas + 1], metas[#metas + 2] = pages[at], meta end
+    end
+  end
+  return metas
 end
 
 local function take(keys, args)
@@ -165,7 +179,7 @@ local function take(keys, args)
   end
   take_write(keys, out, plan)
   local stamp = {there[1] or '', there[2] or '', frees, redis.call('ZCARD', keys[1])}
-  return {now, stamp, running + #out / 2, granted, refused}
+  return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
 end
 
 -- opic_4_held: read a range of a sorted set.  KEYS set   ARGV least ('-inf' or '(' score), first, count

@@ -46,6 +46,7 @@ PICK = call(
     st.sets(HOST, max_size=2),
     st.none() | st.sets(HOST),
     st.none() | st.integers(0, 2),
+    st.sampled_from([0, 0, 1, 2]),
 )
 CALLS = st.lists(
     st.one_of(
@@ -58,6 +59,7 @@ CALLS = st.lists(
         call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS),
         call("release", SHARD, st.sets(PAGE, max_size=6)),
         call("shut", SHARD, st.sets(PAGE, max_size=6)),
+        call("near", SHARD, st.sets(PAGE, max_size=12), st.integers(1, 2)),
         call("clear", SHARD),
         call("rest", SHARD, st.sets(HOST, max_size=3), ENDS),
         call("single", SHARD, HOST, st.booleans()),
@@ -78,6 +80,7 @@ class Columns:
     hosts: int = HOSTS
     credit: Any = field(default_factory=lambda: np.zeros(8, np.int64))
     barred: set[int] = field(default_factory=set)
+    near: dict[int, int] = field(default_factory=dict)
 
     def shut(self, ids: Any) -> Any:
         return np.isin(ids, list(self.barred)) if self.barred else None
@@ -87,6 +90,12 @@ class Columns:
 
     def credits(self) -> Any:
         return self.credit.copy()
+
+    def nearness(self, ids: Any) -> Any:
+        return np.array([self.near.get(page, 0) for page in ids.tolist()], np.int64)
+
+    def within_depth(self, least: int) -> Any:
+        return np.flatnonzero(self.nearness(np.arange(len(self))) >= least)
 
 
 class Twin:
@@ -110,7 +119,7 @@ class Twin:
         return (float(abs(cash)) if read else max(cash * self.discovery, 1.0)), read
 
     def pick(
-        self, count: int, now: float, mode: str, busy: set[int], within: set[int] | None, room: int | None
+        self, count: int, now: float, mode: str, busy: set[int], within: set[int] | None, room: int | None, near: int
     ) -> list[tuple[int, int]]:
         pages = []
         for shard, columns in enumerate(self.columns):
@@ -118,6 +127,7 @@ class Twin:
                 (key, read), host = self.key(shard, page), int(columns.host[page])
                 fit = mode == "any" or read == (mode == "refresh")
                 held = self.free[shard].get(page, 0) > now or self.host_free[shard].get(host, 0) > now
+                fit &= columns.near.get(page, 0) >= near
                 if key and fit and not held and host not in busy and (within is None or host in within):
                     pages.append((-key, shard, page, host))
         found: list[tuple[int, int]] = []
@@ -131,12 +141,13 @@ class Twin:
             found.append((shard, page))
         return found[: count + 1]
 
-    def first_free(self, now: float, mode: str, busy: set[int], within: set[int] | None) -> float | None:
+    def first_free(self, now: float, mode: str, busy: set[int], within: set[int] | None, near: int) -> float | None:
         times = []
         for shard, columns in enumerate(self.columns):
             for page in range(len(columns)):
                 (key, read), host = self.key(shard, page), int(columns.host[page])
                 fit = mode == "any" or read == (mode == "refresh")
+                fit &= columns.near.get(page, 0) >= near
                 if key and fit and host not in busy and (within is None or host in within):
                     time = max(self.free[shard].get(page, 0), self.host_free[shard].get(host, 0))
                     times.append(max(time - now, 0))
@@ -153,6 +164,9 @@ class Room:
             fits.append(self.had[key] < self.room)
             self.had[key] += 1
         return np.array(fits, np.bool_)
+
+    def restart(self) -> None:
+        self.had.clear()
 
 
 class Both:
@@ -196,6 +210,9 @@ class Both:
         self.columns[shard].barred ^= set(self.known(shard, pages).tolist())
         self.orders[shard].changed(self.known(shard, pages))
 
+    def near(self, shard: int, pages: set[int], nearness: int) -> None:
+        self.columns[shard].near.update(dict.fromkeys(self.known(shard, pages).tolist(), nearness))
+
     def clear(self, shard: int) -> None:
         self.orders[shard].clear()
         self.twin.free[shard].clear()
@@ -217,7 +234,7 @@ class Both:
         self.now += seconds
 
     def pick(
-        self, count: int, mode: str, busy: set[int], within: set[int] | None, room: int | None
+        self, count: int, mode: str, busy: set[int], within: set[int] | None, room: int | None, near: int = 0
     ) -> list[tuple[int, int]]:
         wanted = None
         if within is not None:
@@ -225,16 +242,18 @@ class Both:
             wanted = self.within.setdefault(frozenset(within), Within([hosts] * SHARDS))
             room = None
         numbers = [np.array(sorted(busy), np.int64)] * SHARDS
-        fit = None if room is None else Room(room).fit
-        found = pick(self.orders, count, [self.now] * SHARDS, mode=mode, busy=numbers, within=wanted, fit=fit)
-        expected = self.twin.pick(count, self.now, mode, busy, within, room)
+        terms: dict[str, Any] = {"mode": mode, "busy": numbers, "within": wanted, "nearness": near}
+        limit = Room(room or 0)
+        fit = None if room is None else limit.fit
+        found = pick(self.orders, count, [self.now] * SHARDS, **terms, fit=fit, restart=limit.restart)
+        expected = self.twin.pick(count, self.now, mode, busy, within, room, near)
         places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
         assert places == expected[:count]
         assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
         assert found.following == (self.twin.key(*expected[count])[0] if len(expected) > count else 0)
         if not places and room is None:
-            first = first_free(self.orders, mode=mode, busy=numbers, within=wanted, seconds_max=1e9)
-            assert first == self.twin.first_free(self.now, mode, busy, within)
+            first = first_free(self.orders, **terms, seconds_max=1e9)
+            assert first == self.twin.first_free(self.now, mode, busy, within, near)
         assert found.hosts.tolist() == [self.columns[shard].host[page] for shard, page in places]
         return places
 

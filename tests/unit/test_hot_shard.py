@@ -72,7 +72,7 @@ def picked(shard: HotShard, now: float = 1_000.0) -> list[int]:
 
 
 def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer:
-    return LeaseAnswer(1_000_000_000, Head(1, b""), LeaseStamp(0, leases), leases, list(granted), list(refused))
+    return LeaseAnswer(1_000_000_000, Head(1, b""), LeaseStamp(0, leases), leases, list(granted), list(refused), {})
 
 
 def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
