@@ -102,7 +102,7 @@ class Calls:
         if "trust" in asked.model_fields_set:
             raise BadInput("trust is reserved for coverage, which is not built yet: leave it out")
         self._check_count("urls", asked.urls)
-        return self._service.backend.seed(asked.urls)
+        return self._service.backend.seed(asked.urls, asked.depth, asked.meta)
 
     async def put_classes(self, request: Request) -> Response:
         """Replace the classes of pages and their weights.
@@ -169,6 +169,7 @@ class Calls:
             domain=asked.domain,
             mode=asked.mode,
             crawl_delays=asked.crawl_delays,
+            max_depth=asked.max_depth,
         )
         now, gone = time.time(), threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)

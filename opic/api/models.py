@@ -13,6 +13,7 @@ from pydantic_core import PydanticCustomError
 from opic.errors import BadInput
 from opic.model.classes import WEIGHT_MAX
 from opic.model.events import CrawlEvent
+from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX
 from opic.model.series import NUMBER, Window
 
 CRAWLER_CHARS_MAX: Final = 200
@@ -36,6 +37,8 @@ POLICY = (
     "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "
     "under OPIC_VIRTUAL=continuous."
 )
+DEPTH = "Number of links from a seed to the page: the smallest one seen."
+META = f"Strings kept with the page: names and values together at most {META_BYTES_MAX:,} bytes."
 
 _WINDOW_SCHEMA = WithJsonSchema(
     {
@@ -86,6 +89,10 @@ class Seeds(_Body):
     urls: list[str] = Field(
         description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]
     )
+    depth: int = Field(0, ge=0, le=DEPTH_MAX, description="Depth of these pages; the smallest depth seen is kept.")
+    meta: dict[str, str] | None = Field(
+        None, description=f"Metadata of these pages, replacing what they had. {META}", examples=[{"job": "news"}]
+    )
     trust: Any = Field(None, description="Reserved: refused until coverage is built.")
 
 
@@ -114,6 +121,9 @@ class NextPages(_Body):
         examples=["example.org"],
     )
     mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
+    max_depth: int | None = Field(
+        None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
+    )
     busy_hosts: list[str] = Field([], description="Hosts to skip, at most OPIC_MAX_URLS.")
     crawl_delays: dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)]] = Field(
         {},
@@ -233,6 +243,8 @@ class NextPage(_Answer):
     fetched_before: bool
     lease: str = Field(description="Lease to pass to /v1/release. A crawl event for the page also ends it.")
     lease_until: float = Field(description="Expiry time of the lease, in Unix seconds.")
+    depth: int | None = Field(None, description=f"{DEPTH} Absent if unknown.")
+    meta: dict[str, str] | None = Field(None, description="The last metadata given for the page; absent if none.")
 
 
 class Next(_Answer):
@@ -433,6 +445,9 @@ _EVENT_FIELDS: Final = {
     "excluded": "True if robots.txt forbids fetching the page.",
     "tags": "Topical labels assigned by the crawler.",
     "crawler": "Name of the crawler.",
+    "depth": "Number of links from a seed to the page, as counted by the crawler. The smallest one seen is kept; the "
+    "links are one deeper.",
+    "meta": f"{META} The last one given is kept, and returned by /v1/next.",
     "v": "Schema version.",
 }
 
@@ -470,6 +485,8 @@ _NEXT: dict[str, Any] = {
     "fetched_before": False,
     "lease": "0-1-1764000300000000",
     "lease_until": 1_764_000_300.0,
+    "depth": 1,
+    "meta": {"job": "news"},
 }
 _SHOWN: dict[str, Any] = {k: _NEXT[k] for k in ("url", "cash", "importance", "fetched_before")}
 _TOP: dict[str, Any] = {k: _PAGE[k] for k in ("url", "importance", "rank", "cash", "policy", "window")}

@@ -122,6 +122,8 @@ class Explained(PageImportance):
         description="Whether the page is `next`, and if not, `why_not`; `state`, `lease_until`, `waits_until`, "
         "`host_free_at`, `host_delay_seconds`, `host_in_flight`, `failures`, and its `place` in the greedy order."
     )
+    depth: int | None = Field(description="Number of links from a seed to the page; null if unknown.")
+    meta: dict[str, str] = Field(description="The last metadata given for the page.")
     excluded: bool = Field(description="True if the page was forbidden when it was last fetched; it is not offered.")
     as_of: float = Field(description=AS_OF)
 
@@ -173,6 +175,8 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "class": "other",
             "weight": 1.0,
             "state": "read",
+            "depth": 1,
+            "meta": {"job": "news"},
             "excluded": False,
             "frontier": {
                 "state": "owed",

@@ -323,6 +323,9 @@ def next_pages(
     mode: Annotated[
         Mode, typer.Option(help="Any page, only pages never read (discover), or only pages read before (refresh).")
     ] = Mode.ANY,
+    max_depth: Annotated[
+        int | None, typer.Option(min=0, help="Only pages whose depth, in links from a seed, is known and at most this.")
+    ] = None,
     chosen: Chosen,
     as_json: AsJson = False,
 ) -> None:
@@ -342,6 +345,7 @@ def next_pages(
             busy_hosts=busy_host or (),
             domain=domain,
             mode=mode.value,
+            max_depth=max_depth,
         )
     print_list(("cash", "importance", "lease", "url"), {"as_of": as_of, **answer}, "pages", as_json)
     if not answer["pages"] and not as_json:

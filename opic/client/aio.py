@@ -77,7 +77,7 @@ class AsyncClient:
             links: absolute URLs of its out-links.
             once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
             raise_rejected: as in `events`.
-            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags.
+            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags, depth, meta.
 
         Raises:
             EventsRejected: the event is invalid.
@@ -115,9 +115,17 @@ class AsyncClient:
             raise EventsRejected(answer)
         return answer
 
-    async def seed(self, urls: Iterable[str]) -> answers.Seeded:
-        """Add seed pages. After a retry, pages added by the first attempt count as known."""
-        return await self._do(calls.seeds(urls))
+    async def seed(
+        self, urls: Iterable[str], *, depth: int = 0, meta: Mapping[str, str] | None = None
+    ) -> answers.Seeded:
+        """Add seed pages. After a retry, pages added by the first attempt count as known.
+
+        Args:
+            urls: URLs of the pages.
+            depth: depth of the pages; the smallest depth seen is kept.
+            meta: strings to keep with each page, replacing those it had; `next` returns them.
+        """
+        return await self._do(calls.seeds(urls, depth, meta))
 
     async def next(
         self,
@@ -126,6 +134,7 @@ class AsyncClient:
         lease_seconds: float | None = None,
         domain: str | None = None,
         mode: answers.Mode | None = None,
+        max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
     ) -> answers.NextPages:
@@ -139,6 +148,7 @@ class AsyncClient:
             lease_seconds: duration of the leases; OPIC_LEASE_SECONDS if None.
             domain: only pages of this host or registered domain, including subdomains.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
+            max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
                 applies those that are longer than its own delay; 0 removes one.
@@ -150,6 +160,7 @@ class AsyncClient:
                 lease_seconds=lease_seconds,
                 domain=domain,
                 mode=mode,
+                max_depth=max_depth,
                 busy_hosts=busy_hosts,
                 crawl_delays=crawl_delays,
             )

@@ -24,6 +24,8 @@ class Event(Struct, kw_only=True, omit_defaults=True):
     excluded: bool = False
     tags: list[str] = []
     crawler: str | None = None
+    depth: int | None = None
+    meta: dict[str, str] | None = None
 
 
 class Rejected(Struct, frozen=True):
@@ -56,6 +58,8 @@ class Page(Struct, frozen=True):
     fetched_before: bool
     lease: str
     lease_until: float
+    depth: int | None = None
+    meta: dict[str, str] = {}
 
 
 class NextPages(Struct, frozen=True):

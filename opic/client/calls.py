@@ -221,9 +221,9 @@ def encoded(events: Events, form: Form) -> bytes:
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
 
-def seeds(urls: Iterable[str]) -> Call[answers.Seeded]:
+def seeds(urls: Iterable[str], depth: int = 0, meta: Mapping[str, str] | None = None) -> Call[answers.Seeded]:
     """Add seed pages."""
-    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls)})
+    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, "meta": meta})
 
 
 def next_pages(
@@ -235,11 +235,12 @@ def next_pages(
     mode: answers.Mode | None,
     busy_hosts: Iterable[str],
     crawl_delays: Mapping[str, float] | None,
+    max_depth: int | None = None,
 ) -> Call[answers.NextPages]:
     """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
     hosts = {"busy_hosts": texts(busy_hosts) or None, "crawl_delays": crawl_delays or None}
-    return _posted("/v1/next", answers.NextPages, {**body, **hosts})
+    return _posted("/v1/next", answers.NextPages, {**body, **hosts, "max_depth": max_depth})
 
 
 def frontier(n: int | None, domain: str | None, mode: answers.Mode | None) -> Call[answers.Frontier]:

@@ -73,7 +73,7 @@ class Client:
             links: absolute URLs of its out-links.
             once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
             raise_rejected: as in `events`.
-            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags.
+            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags, depth, meta.
 
         Raises:
             EventsRejected: the event is invalid.
@@ -111,9 +111,15 @@ class Client:
             raise EventsRejected(answer)
         return answer
 
-    def seed(self, urls: Iterable[str]) -> answers.Seeded:
-        """Add seed pages. After a retry, pages added by the first attempt count as known."""
-        return self._do(calls.seeds(urls))
+    def seed(self, urls: Iterable[str], *, depth: int = 0, meta: Mapping[str, str] | None = None) -> answers.Seeded:
+        """Add seed pages. After a retry, pages added by the first attempt count as known.
+
+        Args:
+            urls: URLs of the pages.
+            depth: depth of the pages; the smallest depth seen is kept.
+            meta: strings to keep with each page, replacing those it had; `next` returns them.
+        """
+        return self._do(calls.seeds(urls, depth, meta))
 
     def next(
         self,
@@ -122,6 +128,7 @@ class Client:
         lease_seconds: float | None = None,
         domain: str | None = None,
         mode: answers.Mode | None = None,
+        max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
     ) -> answers.NextPages:
@@ -135,6 +142,7 @@ class Client:
             lease_seconds: duration of the leases; OPIC_LEASE_SECONDS if None.
             domain: only pages of this host or registered domain, including subdomains.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
+            max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
                 applies those that are longer than its own delay; 0 removes one.
@@ -146,6 +154,7 @@ class Client:
                 lease_seconds=lease_seconds,
                 domain=domain,
                 mode=mode,
+                max_depth=max_depth,
                 busy_hosts=busy_hosts,
                 crawl_delays=crawl_delays,
             )

@@ -23,6 +23,7 @@ from opic.ingest.worker import LogSource, work
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
 from opic.model.events import CLASSIFIED_MAX, EventLimits, encode_ids, encode_seeds
+from opic.model.page_notes import pack_meta
 from opic.query.convergence import Convergence
 from opic.query.explain import explain
 from opic.query.queries import Query
@@ -207,20 +208,26 @@ class Backend:
         if waiting + more > self.settings.max_lag:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
-    def seed(self, urls: Sequence[str]) -> dict[str, int]:
+    def seed(self, urls: Sequence[str], depth: int | None = 0, meta: Mapping[str, str] | None = None) -> dict[str, int]:
         """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
+
+        Args:
+            urls: the pages.
+            depth: of each of them, the least seen is kept; None for none.
+            meta: of each of them, in place of what it had; None leaves that as it is.
 
         Returns:
             "known": how many of the distinct URLs were known already; "new": how many were not.
 
         Raises:
-            BadUrl: one of them can't be taken; none is.
+            BadInput: one of them or the metadata can't be taken; nothing is.
         """
+        pack_meta(meta or {})
         distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
         if not distinct:
             return {"known": 0, "new": 0}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
-        self.await_effect(self.accept([encode_seeds(distinct)], "seeds"))
+        self.await_effect(self.accept([encode_seeds(distinct, depth, meta)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
     def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> ClassChange:

@@ -1,0 +1,212 @@
+"""What a crawler says of pages, their depth and metadata, is kept with them and comes back with the next pages."""
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import msgpack
+import pytest
+from frontiers import Crawl, pages_of
+from servers import Server
+from serving import serving
+
+from opic.client import Client
+from opic.model.events import encode_seeds
+from opic.replica import Crawl as Shards
+from opic.replica.effect import Effect
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
+
+SEED, NEAR, FAR, ALONE = (f"http://{name}.org/" for name in ("seed", "near", "far", "alone"))
+WAIT_SECONDS = 10.0
+
+
+def offered(crawl: Crawl, **terms: Any) -> dict[str, tuple[Any, Any]]:
+    """All pages that come, with their notes; a batch of a small store ends at half of its best page's cash."""
+    found: dict[str, tuple[Any, Any]] = {}
+    while pages := crawl.next(**terms):
+        found |= {page["url"]: (page.get("depth"), page.get("meta")) for page in pages}
+    return found
+
+
+def test_pages_come_with_the_depth_and_the_metadata_that_were_given(servers: Server) -> None:
+    crawl = Crawl(servers)
+    crawl._apply(encode_seeds([SEED], 0, {"job": "news"}), "seeds")
+    crawl.event(SEED, [NEAR])
+    crawl.event(NEAR, [FAR], depth=3, meta={"etag": "\u00fc"})
+    crawl.event(ALONE, meta={"etag": "a", "n": "1"})
+    crawl.event(ALONE, meta={"last": "wins"})
+    crawl.event("http://hub.org/", [SEED, NEAR, FAR, ALONE])  # A page that was read has no cash until it is linked to.
+    assert offered(crawl) == {
+        SEED: (0, {"job": "news"}),
+        NEAR: (1, {"etag": "\u00fc"}),
+        FAR: (4, None),  # NEAR was seen at 1, but its event says 3.
+        ALONE: (None, {"last": "wins"}),
+    }
+
+
+def test_depth_of_links_is_one_more_than_the_event_says_or_than_is_known(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.event(NEAR, [FAR], depth=3)
+    pages = {page.url: page.nearness for page in crawl.pages.pages()}
+    assert pages == {NEAR: 65_532, FAR: 65_531}
+    crawl.event(SEED, [NEAR], depth=0)
+    assert crawl.pages.page(NEAR).nearness == 65_534  # type: ignore[union-attr]
+    assert crawl.pages.page(FAR).nearness == 65_531  # type: ignore[union-attr]
+    crawl.event(NEAR, [FAR])
+    assert crawl.pages.page(FAR).nearness == 65_533  # type: ignore[union-attr]
+
+
+def test_empty_metadata_takes_away_what_a_page_had(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl._apply(encode_seeds([SEED, NEAR], None, {"job": "news"}), "seeds")
+    crawl.event(SEED, [NEAR], meta={})
+    crawl.event("http://hub.org/", [SEED])
+    assert offered(crawl) == {SEED: (None, None), NEAR: (None, {"job": "news"})}
+
+
+def test_only_pages_up_to_the_depth_asked_for_come(servers: Server) -> None:
+    crawl = Crawl(servers)
+    crawl.seed([ALONE, "http://www.alone.org/"])
+    for depth, url in enumerate([SEED, NEAR, FAR, "http://far.org/2"]):
+        crawl.event(f"http://hub{depth}.org/", [url], depth=depth)
+    assert set(offered(crawl, max_depth=0)) == set()  # The hubs were read, and have no cash.
+    assert set(offered(crawl, max_depth=2)) == {SEED, NEAR}
+    assert set(offered(crawl, max_depth=2)) == set()
+    assert set(offered(crawl, max_depth=3, domain="near.org")) == set()
+    assert set(offered(crawl, max_depth=3, domain="far.org")) == {FAR}
+    assert set(offered(crawl, max_depth=70_000)) == {"http://far.org/2"}
+    assert set(offered(crawl)) == {ALONE, "http://www.alone.org/"}  # Their depth is not known.
+
+
+@pytest.mark.slow
+def test_few_pages_up_to_a_depth_are_found_below_many_others_without_a_look_at_all(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(200, 150)
+    for at in range(0, len(urls), 3_000):
+        crawl.seed(urls[at : at + 3_000])
+    deep = [f"http://deep{at}.org/" for at in range(5)]
+    crawl._apply(encode_seeds(deep, 2), "seeds")
+    for at, url in enumerate(deep):
+        crawl.event(url, [f"http://child{at}.org/"])  # A page that was read has no cash left.
+        crawl.event(f"http://parent{at}.org/", [url])
+    assert crawl.urls(10, max_depth=2) == deep
+    (order,) = crawl.frontier._hand.hot.orders
+    assert order.scans <= 1  # Of the first choice, if any.
+    before = order.looked
+    assert crawl.next(10, max_depth=2) == []
+    assert order.looked - before < len(urls) // 4
+
+
+def test_crawl_without_depths_and_metadata_keeps_nothing_of_them(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed([SEED])
+    crawl.event(SEED, [NEAR, FAR])
+    crawl.store.checkpoint()
+    shard = crawl.store.shard
+    assert not crawl.store.replica.depths.used
+    assert not shard.client.exists(shard.keys.page_meta)
+    assert not shard.client.hexists(shard.keys.block(0), "d")
+    for _, fields in shard.client.xrange(shard.keys.journal):
+        effect = Effect.unpack(fields[b"r"])
+        assert (len(effect.depth_page), effect.metas) == (0, {})
+
+
+def test_depths_outlive_a_worker_that_wrote_no_checkpoint_and_one_that_did(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.event(SEED, [NEAR], depth=0)
+    for _ in range(2):
+        cold = {page.url: page.nearness for page in Shards.open(valkey.client()).pages()}
+        assert cold == {SEED: 65_535, NEAR: 65_534}
+        crawl.store.checkpoint()
+    shard = crawl.store.shard
+    assert shard.client.xlen(shard.keys.journal) == 1
+    crawl.event(NEAR, [FAR])
+    cold = {page.url: page.nearness for page in Shards.open(valkey.client()).pages()}
+    assert cold == {SEED: 65_535, NEAR: 65_534, FAR: 65_533}
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"depth": -1}, "Expected `int` >= 0 - at `$.depth`"),
+        ({"depth": 65_535}, "Expected `int` <= 65534 - at `$.depth`"),
+        ({"depth": "2"}, "got `str` - at `$.depth`"),
+        ({"meta": {"a": 1}}, "Expected `str`, got `int`"),
+        ({"meta": ["a"]}, "got `array` - at `$.meta`"),
+        (
+            {"meta": {"a": "\u00fc" * 512}},
+            "meta has 1,025 bytes, names and values together; a page keeps at most 1,024",
+        ),
+    ],
+)
+def test_event_whose_notes_can_not_be_kept_is_a_dead_letter(valkey: Server, value: dict[str, Any], why: str) -> None:
+    crawl = Crawl(valkey)
+    crawl._apply(msgpack.packb({"url": SEED, **value}), "event")
+    ((_, letter),) = crawl.store.shard.client.xrange(crawl.store.shard.keys.dead)
+    assert why in letter[b"opic-error"].decode()
+    assert not crawl.next()
+
+
+def test_metadata_of_the_size_allowed_is_kept(valkey: Server) -> None:
+    crawl, meta = Crawl(valkey), {"a": "\u00fc" * 511, "b": ""}
+    crawl._apply(encode_seeds([SEED], None, meta), "seeds")
+    assert offered(crawl) == {SEED: (None, meta)}
+
+
+# Over HTTP.
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    settings = Settings.load(data=tmp_path_factory.mktemp("notes"), host_delay_seconds=0.0)
+    with EmbeddedService(settings) as service, serving(service) as at:
+        yield at
+
+
+def settled(client: Client) -> None:
+    deadline = time.monotonic() + WAIT_SECONDS
+    while client.stats().lag:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:
+    with Client(url) as client:
+        client.seed(["http://one.example/"], meta={"job": "news"})
+        client.event("http://one.example/", ["http://two.example/"], depth=0)
+        event = {"url": "http://two.example/", "links": ["http://three.example/"], "meta": {"etag": "x"}, "depth": 5}
+        client.events([event], form="lines")
+        client.events([{"url": "http://four.example/", "links": ["http://one.example/", "http://two.example/"]}])
+        settled(client)
+        found = {page.url: (page.depth, page.meta) for page in client.next(10, max_depth=2).pages}
+        assert found == {"http://one.example/": (0, {"job": "news"}), "http://two.example/": (1, {"etag": "x"})}
+        found = {page.url: (page.depth, page.meta) for page in client.next(10).pages}
+        assert found == {"http://three.example/": (6, {})}
+        explained = client.explain("http://two.example/")
+        assert (explained["depth"], explained["meta"]) == (1, {"etag": "x"})
+        assert client.explain("http://four.example/")["depth"] is None
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "why"),
+    [
+        ("events", {"url": SEED, "depth": -1}, ">= 0"),
+        ("events", {"url": SEED, "meta": {"a": "x" * 1_024}}, "a page keeps at most 1,024"),
+        ("events", {"url": SEED, "meta": {"a": None}}, "Expected `str`"),
+        ("seeds", {"urls": [SEED], "depth": -1}, "depth"),
+        ("seeds", {"urls": [SEED], "depth": 1.5}, "depth"),
+        ("seeds", {"urls": [SEED], "meta": {"a": "x" * 1_024}}, "a page keeps at most 1,024"),
+        ("seeds", {"urls": [SEED], "meta": {"a": 1}}, "meta"),
+        ("next", {"max_depth": -1}, "max_depth"),
+        ("next", {"max_depth": "2"}, "max_depth"),
+    ],
+)
+def test_notes_that_can_not_be_kept_are_refused(url: str, path: str, body: dict[str, Any], why: str) -> None:
+    answer = httpx.post(f"{url}/v1/{path}", json=body)
+    assert (answer.status_code, why in answer.text) == (422, True), answer.text
+    if path == "events":
+        packed = httpx.post(
+            f"{url}/v1/events", content=msgpack.packb(body), headers={"content-type": "application/msgpack"}
+        )
+        assert (packed.status_code, why in packed.text) == (422, True), packed.text
