@@ -150,7 +150,7 @@ class Query:
                 snapshot, view = self.snapshots.view(ask.policy, ask.span)
                 then, ranked = min(then, snapshot.as_of), None
                 if own:
-                    self._by_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
+                    self.use_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
             answers.append(ImportanceAnswer([own.get(url) for url in ask.urls], then, ranked))
         return answers
 
@@ -163,12 +163,11 @@ class Query:
         """
         looked_up, rows, ranking = self.snapshots.beside(lambda: self.crawl.look(urls))
         places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
-        as_of, rank_as_of = rows.as_of, None if ranking.heads == rows.heads else ranking.as_of
-        if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
-            as_of, rank_as_of = min(as_of, ranking.as_of), None
-        return self._entries(places, rows, ranking), places, as_of, rank_as_of
+        as_of, rank_as_of = times_of(rows, ranking)
+        return self.entries(places, rows, ranking), places, as_of, rank_as_of
 
-    def _entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking) -> dict[str, dict[str, object]]:
+    def entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking) -> dict[str, dict[str, object]]:
+        """Return the static entries of known pages by URL. `places` and `rows` are in the same order."""
         rules = self.crawl.rules
         books = Books.merged(rows.books, rules)
         total = books.static_total(rules.minted, ranking.overdrawn)
@@ -210,7 +209,7 @@ class Query:
         """Return the name of each class by its slot, from the replicas."""
         return {slot: page_class.name for slot, page_class in self.crawl.replicas[0].classes.placed}
 
-    def _by_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
+    def use_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
         """Replace static estimates by those of a window policy, which have no error bound."""
         shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
         for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
@@ -234,12 +233,7 @@ class Query:
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None
-        columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
-        measures = [
-            {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
-            for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
-        ]
-        return {"url": canonical, "measures": measures}
+        return {"url": canonical, "measures": measures_of(rows)}
 
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
@@ -433,6 +427,24 @@ class Query:
             return policy, None
         windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
+
+
+def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:
+    """Return a time (Unix seconds) that no value of pages is older than, and the time of their ranks if it is older."""
+    if ranking.heads == rows.heads:
+        return rows.as_of, None
+    if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
+        return min(rows.as_of, ranking.as_of), None
+    return rows.as_of, ranking.as_of
+
+
+def measures_of(rows: Rows) -> list[dict[str, object]]:
+    """Return the measures of a single page, oldest first."""
+    columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
+    return [
+        {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
+        for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 def check_count(n: int, of: str) -> None:
