@@ -60,7 +60,7 @@ SETTINGS: Final = (
 )
 # Keys that are not copied: short-lived state of endpoints and workers, none of it about cash.
 FLEETING: Final = (
-    "leases", "waits", "fails", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
+    "leases", "waits", "fails", "refusals", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
 )  # fmt: skip
 log = logging.getLogger("opic.ops")
 

@@ -276,8 +276,8 @@ def test_refused_call_leaves_its_key_free(post: SimpleNamespace) -> None:
 
 
 def test_repeat_is_judged_as_the_call_was_though_settings_changed(post: SimpleNamespace) -> None:
-    body = [{"url": "http://a.example/", "links": ["http://b.example/"] * n} for n in range(5)]
-    post.restart(max_links=2)
+    body = [{"url": "http://a.example/".ljust(100 + n, "x")} for n in range(5)]
+    post.restart(max_url_bytes=len(body[2]["url"]))
     first = post.send(body)
     assert first.json()["accepted"] == 3
     post.restart()
