@@ -20,7 +20,7 @@ from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, Stor
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
 from opic.model.cash import DAY_US
-from opic.model.events import EventLimits
+from opic.model.events import EventLimits, page_of
 from opic.replica.batch import Batch, Input
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
@@ -65,7 +65,7 @@ class Step:
             round_trips,
             sum(event.links_left_out for event in events),
             [name for event in events for name in event.unknown],
-            batch.refused(),
+            _refused(batch),
         )
 
 
@@ -418,3 +418,12 @@ class ShardWriter:
             if offset < known:
                 raise TailLost(self.shard.number, name, offset, known)
         return offsets
+
+
+def _refused(batch: Batch) -> list[tuple[str, str]]:
+    """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
+    found = []
+    for reason, value in zip(batch.letters[::4], batch.letters[3::4], strict=True):
+        if isinstance(value, bytes) and (page := page_of(value)) is not None:
+            found.append((page, str(reason)))
+    return found

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from opic.errors import BadInput, OutOfOrder
 from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
 from opic.model.classes import NO_ROOM, NO_WEIGHTS
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record, page_of
+from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.depth_changes import DepthChanges, depth_changes
@@ -110,14 +110,6 @@ class Batch:
     def call_names(self) -> list[bytes]:
         """Return the names of the batch's calls with an Idempotency-Key."""
         return [item.record.call for item in self.inputs if item.record.call]
-
-    def refused(self) -> list[tuple[str, str]]:
-        """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
-        found = []
-        for reason, value in zip(self.letters[::4], self.letters[3::4], strict=True):
-            if isinstance(value, bytes) and (page := page_of(value)) is not None:
-                found.append((page, str(reason)))
-        return found
 
     # Preparation: the pages that the batch names.
 
