@@ -21,7 +21,7 @@ from opic.model.classes import NO_ROOM, NO_WEIGHTS
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
-from opic.replica.depth_changes import DepthChanges, depth_changes
+from opic.replica.depth_changes import depth_changes
 from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.replica import pack_bits
@@ -137,7 +137,7 @@ class Batch:
         self.far_sent: list[Int64s] = []
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
-        self.depths = self._depths()
+        self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -157,13 +157,6 @@ class Batch:
             return True
         self.calls[record.call] = record.time_us
         return False
-
-    def _depths(self) -> DepthChanges | None:
-        """Compute the changed depths; None where no event gives a depth and no page of an event has one."""
-        depths = self.replica.depths
-        if self.gives_depth or (depths.used and depths.of(np.maximum(self.named.own, 0)).any()):
-            return depth_changes(depths, self.named, self.events)
-        return None
 
     def _hold(self, event_of: Int64s) -> None:
         """Make an object of each page that may change by more than deposits; count open pages among the others."""
@@ -369,7 +362,7 @@ class Batch:
                 elif child.state & GONE:
                     books.v_gone += share
         if len(far):
-            self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths else 0)
+            self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
 
     def _send(self, page: _Page, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
@@ -554,10 +547,9 @@ class Batch:
             taken=self.taken,
             calls=self.calls,
             metas=self.metas,
+            depth_page=self.depths.pages,
+            nearness=self.depths.nearness,
         )
-        if self.depths is not None:
-            self.effect.depth_page = self.depths.pages.astype(np.uint32)
-            self.effect.nearness = self.depths.nearness.astype(np.uint16)
 
     def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
         """Return the links of reads only, and a flag for each: it comes from another registered domain."""

@@ -1,7 +1,7 @@
 """How a batch of events changes the depths of pages; skipped for a batch without depths."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,19 +12,32 @@ from opic.replica.page_depths import PageDepths
 from opic.replica.page_lookup import PageLookup, distinct
 
 Int64s = NDArray[np.int64]
+Uint32s = NDArray[np.uint32]
+Uint16s = NDArray[np.uint16]
 
 
 @dataclass(frozen=True, slots=True)
 class DepthChanges:
     """The effect of a batch on depths."""
 
-    pages: Int64s  # Pages whose depth becomes known or falls, ascending,
-    nearness: Int64s  # and their nearness afterwards.
-    of_links: list[int]  # Per event: the nearness that its links get at least; 0 if none.
+    pages: Uint32s = field(default_factory=lambda: np.empty(0, np.uint32))  # Whose depth is new or less, ascending,
+    nearness: Uint16s = field(default_factory=lambda: np.empty(0, np.uint16))  # and their nearness afterwards.
+    of_links: Sequence[int] = ()  # Per event: the nearness that its links get at least, 0 if none; may be empty.
 
 
-def depth_changes(depths: PageDepths, named: PageLookup, events: Sequence[CheckedEvent]) -> DepthChanges:
-    """Compute the depths after a batch, event by event; `opic.model.ledger` does the same page by page."""
+def depth_changes(
+    depths: PageDepths, named: PageLookup, events: Sequence[CheckedEvent], *, given: bool
+) -> DepthChanges:
+    """Compute the depths after a batch, event by event; `opic.model.ledger` does the same page by page.
+
+    Args:
+        depths: the depths before the batch.
+        named: the pages, seeds and links of the events.
+        events: the events.
+        given: whether any of them gives a depth. If not, and no page of an event has one, nothing changes.
+    """
+    if not given and not (depths.used and depths.of(np.maximum(named.own, 0)).any()):
+        return DepthChanges()
     own = np.array(named.own, np.int64)
     seeds = [np.array(pages, np.int64) for pages in named.seeds.values()]
     ids = distinct(np.concatenate((named.links, own[own >= 0], *seeds)))
@@ -49,4 +62,4 @@ def depth_changes(depths: PageDepths, named: PageLookup, events: Sequence[Checke
         elif event.nearness and place in named.seeds:
             bring_near(np.searchsorted(ids, named.seeds[place]), event.nearness)
     changed = np.flatnonzero(now > before)
-    return DepthChanges(ids[changed], now[changed], of_links)
+    return DepthChanges(ids[changed].astype(np.uint32), now[changed].astype(np.uint16), of_links)
