@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Final
 
 LIKENESS_MIN: Final = 0.65  # Of 1: `outlinks` is as close as 0.77 to `links`, and `timestamp` 0.62 to `meta`.
+PREFIX_CHARS_MIN: Final = 3
 NAMES_LISTED_MAX: Final = 20
 
 
@@ -15,11 +16,14 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 
     >>> nearest_name("outLinks", ["url", "links"]), nearest_name("colour", ["url", "links"])
     ('links', None)
+    >>> nearest_name("lease", ["url", "lease_seconds"])
+    'lease_seconds'
     """
     from difflib import get_close_matches  # Only a mistake needs it.
 
-    by_lower_case = {one.lower(): one for one in known}
-    found = get_close_matches(name[:100].lower(), by_lower_case, 1, LIKENESS_MIN)
+    by_lower_case, name = {one.lower(): one for one in known}, name[:100].lower()
+    found = get_close_matches(name, by_lower_case, 1, LIKENESS_MIN)
+    found += [one for one in by_lower_case if len(name) >= PREFIX_CHARS_MIN and one.startswith(f"{name}_")]
     return by_lower_case[found[0]] if found else None
 
 

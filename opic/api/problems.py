@@ -4,10 +4,11 @@ A client branches on `status`, or on `type` if it needs to know more. `title` is
 `detail` is for people: it names the thing, the value, the limit and the way out.
 """
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ErrorDetails
@@ -26,6 +27,7 @@ from opic.errors import (
     OpicError,
     Refused,
     StoreUnavailable,
+    instead_of,
 )
 from opic.urls.canonical import shown
 
@@ -166,12 +168,20 @@ def internal() -> Problem:
     return Problem("internal", "the service failed; its log says why under this request's id")
 
 
-def from_validation(errors: Sequence[ErrorDetails | Mapping[str, Any]]) -> Problem:
-    """Convert pydantic's errors to a problem: `detail` for people, `errors` for programs."""
+def from_validation(
+    errors: Sequence[ErrorDetails | Mapping[str, Any]], model: type[BaseModel] | None = None
+) -> Problem:
+    """Convert pydantic's errors to a problem: `detail` for people, `errors` for programs.
+
+    Args:
+        errors: pydantic's errors.
+        model: the model of the body or of the query; with it, the message on an unknown field names the nearest one.
+    """
     if errors and errors[0]["type"] == "json_invalid":
         return Problem("not-json", f"the body is not JSON: {errors[0]['ctx']['error']}")
     found = [
-        {"type": e["type"], "loc": [_place(part) for part in e["loc"]], "msg": _message(e)} for e in errors[:ERRORS_MAX]
+        {"type": e["type"], "loc": [_place(part) for part in e["loc"]], "msg": _message(e, model)}
+        for e in errors[:ERRORS_MAX]
     ]
     said = [f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in found[:ERRORS_IN_DETAIL]]
     if len(errors) > ERRORS_IN_DETAIL:
@@ -183,11 +193,23 @@ def _place(part: int | str) -> int | str:
     return part if isinstance(part, int) else shown(part)[1:-1]
 
 
-def _message(error: ErrorDetails | Mapping[str, Any]) -> str:
+def _message(error: ErrorDetails | Mapping[str, Any], model: type[BaseModel] | None) -> str:
     if error["type"] == "extra_forbidden":
-        return "no such field, check its spelling"
+        *way, name = (part for part in error["loc"] if part != "query")
+        fields = [] if model is None else _fields_of(model, way)
+        return f"no such field, {instead_of(str(name), fields)}" if fields else "no such field, check its spelling"
     message = str(error["msg"])
     return message[:1].lower() + message[1:]
+
+
+def _fields_of(kind: Any, way: Sequence[int | str]) -> list[str]:
+    """Return the names of the fields of a model, or of the model inside it at the end of a way."""
+    for part in way:
+        if inspect.isclass(kind) and issubclass(kind, BaseModel):
+            kind = kind.model_fields[str(part)].annotation
+        else:
+            kind = get_args(kind)[-1]  # Of a list, or of a dict from text.
+    return list(kind.model_fields) if inspect.isclass(kind) and issubclass(kind, BaseModel) else []
 
 
 def described(*statuses: int) -> dict[int | str, dict[str, Any]]:

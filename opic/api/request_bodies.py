@@ -154,4 +154,4 @@ def read_asked(body: bytes, model: type[Asked]) -> Asked:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        raise from_validation(error.errors(include_url=False, include_input=False)) from None
+        raise from_validation(error.errors(include_url=False, include_input=False), model) from None

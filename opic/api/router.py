@@ -80,4 +80,4 @@ def _checked(model: type[BaseModel], request: Request) -> BaseModel:
         return model.model_validate(dict(request.query_params))
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
-        raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors]) from None
+        raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors], model) from None

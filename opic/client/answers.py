@@ -36,10 +36,14 @@ class Rejected(Struct, frozen=True):
 
 
 class Accepted(Struct, frozen=True):
-    """The number of accepted events, which are durable, and the rejected ones."""
+    """The number of accepted events, which are durable, and the rejected ones.
+
+    `links_left_out` counts the links of accepted events beyond the service's limit of links, which take no effect.
+    """
 
     accepted: int
     rejected: list[Rejected]
+    links_left_out: int = 0
 
 
 class Seeded(Struct, frozen=True):
