@@ -24,6 +24,7 @@ SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
 NO_SETTINGS: Final = ("config", "child", "bench_data", "chaos_seed", "doom")
+OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
 SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
 
 
@@ -118,7 +119,7 @@ class Settings(BaseSettings):
         except ValidationError as error:
             elsewhere = {*given, *(name[len(PREFIX) :].lower() for name, value in _variables() if value)}
             file = None if path is None else (path, values.keys() - elsewhere)
-            raise SettingsError("; ".join(_invalid(e, file) for e in error.errors())) from None
+            raise SettingsError("; ".join(_invalid(e, given, file) for e in error.errors())) from None
         settings._check()
         return settings
 
@@ -239,10 +240,13 @@ def _with_file(values: Mapping[str, Any]) -> type[Settings]:
     return _WithFile
 
 
-def _invalid(error: Any, file: tuple[Path, Collection[str]] | None) -> str:
-    """Say what is wrong with a value, and where it was given."""
-    name = ".".join(map(str, error["loc"])).lower()
+def _invalid(error: Any, given: Collection[str], file: tuple[Path, Collection[str]] | None) -> str:
+    """Say what is wrong with a value, and where it was given: on the command line, in the file or the environment."""
+    setting, name = str(error["loc"][0]).lower(), ".".join(map(str, error["loc"])).lower()
     value = "…" if any(secret in name for secret in SECRETS) else repr(error.get("input"))
-    from_file = file is not None and str(error["loc"][0]).lower() in file[1]
-    where = f"{file[0]}: {name} = {value}" if file is not None and from_file else f"{PREFIX}{name.upper()}={value}"
+    where = f"{PREFIX}{name.upper()}={value}"
+    if setting in given and setting in OPTIONS:
+        where = f"--{OPTIONS[setting]} {value}"
+    elif file is not None and setting in file[1]:
+        where = f"{file[0]}: {name} = {value}"
     return f"{where}: {error['msg'].lower()}"

@@ -50,8 +50,8 @@ def bind(host: str, port: int, *, token_set: bool = False, allow_open: bool = Fa
     family, _, _, _, address = found[0]
     if not (token_set or allow_open or _is_loopback(str(address[0]))):
         raise SettingsError(
-            f"--host {where} accepts other machines, and OPIC_API_TOKEN is not set: set it, "
-            "or use 127.0.0.1, or allow an open endpoint by name"
+            f"--host {where} accepts other machines, and OPIC_API_TOKEN is not set: set it, use --host 127.0.0.1, or "
+            "give --allow-open to let anyone in"
         )
     # Name the protocol: asyncio disables Nagle's algorithm only if it is named; otherwise answers are delayed by 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -26,7 +26,9 @@ RUN = "opic_run_id"  # Attribute of a connection: the run id of its server; empt
 
 
 def without_secret(url: str) -> str:
-    """Return a store's URL without user and password, for logs."""
+    """Return a store's URL without user and password, for logs; it may also be none."""
+    if "://" not in url:
+        return url.rpartition("@")[2]
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
@@ -96,9 +98,10 @@ def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECO
         with store_errors():
             return connect_cluster(url, retries=retries, on_connect=_mark, **options)
     if scheme not in ("redis", "rediss", "unix"):
+        what = "that is the URL of a service; a store is a Redis server: " if scheme in ("http", "https") else ""
         raise SettingsError(
-            f"OPIC_STORE={without_secret(url)}: use redis://, rediss://, redis+cluster://, rediss+cluster://, unix:// "
-            "or embedded:DIR"
+            f"OPIC_STORE={without_secret(url)}: {what}use redis://HOST:PORT, rediss://, redis+cluster://, "
+            "rediss+cluster://, unix:// or embedded:DIR"
         )
     backoff = ExponentialBackoff(cap=0.5, base=0.02) if retries else NoBackoff()
     retry = _Patience(backoff, retries)
@@ -136,6 +139,13 @@ def _ours(error: Exception) -> StoreError:
         return StoreUnavailable(f"a slot of the cluster is moving or down: {text}")
     if is_missing(error):
         return StoreUnavailable(f"the store lost the function library: {text}")
+    if isinstance(error, redis.exceptions.InvalidResponse):
+        # The first byte of the answer: H of HTTP/1.1, or < of a page of an older server.
+        http = text.startswith(('Protocol error, got "H"', 'Protocol error, got "<"'))
+        speaks = "this answers HTTP" if http else text
+        return StoreError(
+            f"what answers is no Redis server ({speaks}): OPIC_STORE wants the URL of one, such as redis://HOST:6379"
+        )
     if not isinstance(error, redis.ResponseError):
         return StoreUnavailable(f"the store does not answer: {text}")
     if "OPICFULL" in text:

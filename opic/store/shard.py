@@ -9,7 +9,7 @@ from typing import Any
 import msgpack
 
 from opic.errors import StoreError, StoreMismatch, StoreUnavailable
-from opic.model.cash import CONTINUOUS, Books, CrawlRules
+from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
@@ -20,8 +20,8 @@ log = logging.getLogger("opic.store")
 SECRET_BYTES = 16
 # Each rule that a store keeps, and the name of its setting.
 SETTING_OF = {
-    "q": "OPIC_DAMPING (as 1 - damping, in parts of a million)",
-    "regrant_ppm": "OPIC_REGRANT (in parts of a million)",
+    "q": "OPIC_DAMPING",
+    "regrant_ppm": "OPIC_REGRANT",
     "measures_max": "OPIC_HISTORY_MEASURES",
     "inflow": "OPIC_INFLOW",
     "grant": "the grant",
@@ -152,8 +152,8 @@ class Shard:
             text = _text(value)
             if meta[name] != text:
                 raise StoreMismatch(
-                    f"{SETTING_OF[name]} is {text}, but this store was made with {meta[name]}, which is fixed: "
-                    "leave the setting out, or start a new store"
+                    f"{SETTING_OF[name]} is {_as_given(name, text)}, but this store was made with "
+                    f"{_as_given(name, meta[name])}, which is fixed: leave the setting out, or start a new store"
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
         shard.restored = meta.get("restored", "")
@@ -205,6 +205,19 @@ class Shard:
         """Return the offset of the first record of the partition that has not taken effect."""
         with store_errors():
             return int(self.client.hget(self.keys.offsets, partition) or 0)
+
+
+def _as_given(name: str, text: str) -> str:
+    """Return a stored rule in the form in which its setting is given.
+
+    >>> _as_given("q", "150000"), _as_given("inflow", "0"), _as_given("shards", "16")
+    ('0.85', 'off', '16')
+    """
+    if name == "inflow":
+        return "on" if int(text) else "off"
+    if name in ("q", "regrant_ppm"):
+        return f"{(MILLION - int(text) if name == 'q' else int(text)) / MILLION:g}"
+    return text
 
 
 def _rules(meta: Mapping[str, str]) -> CrawlRules:

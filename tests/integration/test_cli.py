@@ -306,8 +306,20 @@ def test_store_made_with_other_settings_is_refused(store: Path, tmp_path: Path) 
         refusal("stats", "--data", store, "--config", toml),
     ):
         assert "OPIC_DAMPING" in said
-        assert "this store was made with 150000" in said
+        assert "OPIC_DAMPING is 0.5, but this store was made with 0.85" in said
     assert opic("stats", "--data", store, OPIC_DAMPING="0.85").returncode == 0
+
+
+def test_url_that_is_no_store_is_named_for_what_it_is(service: tuple[Path, Running]) -> None:
+    url = service[1].url
+    assert "that is the URL of a service; a store is a Redis server" in refusal("stats", "--store", url)
+    for scheme in ("redis", "redis+cluster"):
+        said = refusal("stats", "--store", url.replace("http", scheme))
+        assert "this answers HTTP" in said
+        assert "OPIC_STORE wants the URL of one, such as redis://HOST:6379" in said
+    said = refusal("stats", "--store", "me:secret@127.0.0.1:6379")
+    assert "OPIC_STORE=127.0.0.1:6379: use redis://HOST:PORT" in said
+    assert "secret" not in said
 
 
 def test_service_and_worker_say_which_store_they_miss() -> None:
@@ -317,7 +329,9 @@ def test_service_and_worker_say_which_store_they_miss() -> None:
 
 
 def test_service_listens_on_loopback_only_unless_told_otherwise(tmp_path: Path) -> None:
-    assert "OPIC_API_TOKEN" in refusal("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path / "data")
+    said = refusal("serve", "--host", "0.0.0.0", "--port", 0, "--data", tmp_path / "data")
+    assert "OPIC_API_TOKEN is not set" in said
+    assert "--allow-open" in said
     assert not (tmp_path / "data").exists()
 
 

@@ -75,6 +75,12 @@ def test_invalid_value_is_shown_where_it_was_given(monkeypatch: pytest.MonkeyPat
     assert str(refused.value).startswith("OPIC_DAMPING='3': input should be less than 1")
 
 
+def test_invalid_value_of_an_option_is_shown_as_the_option(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPIC_PORT", "80")
+    with pytest.raises(SettingsError, match=r"^--port 99999: input should be less than"):
+        Settings.load(port=99_999)
+
+
 def test_secret_of_a_file_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "opic.toml").write_text("api_token = 90210\n")
     with pytest.raises(SettingsError) as refused:
