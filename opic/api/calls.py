@@ -307,11 +307,10 @@ class Calls:
         return await _in_thread(lambda: self._explain(asked))
 
     def _explain(self, asked: models.OnePage) -> Mapping[str, object]:
-        as_of = self._as_of(asked.policy)
         found = self._service.backend.explain(asked.url, asked.policy, asked.window)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
-        return {**found, "as_of": as_of}
+        return found
 
     async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""

@@ -61,8 +61,7 @@ def explain(
     Exit status 1 if the page was never seen.
     """
     with asking(chosen.settings()) as backend:
-        as_of = backend.query.as_of(policy)
-        answer = {"as_of": as_of, **seen(backend, url, backend.explain(url, policy, window))}
+        answer = seen(backend, url, backend.explain(url, policy, window))
     print_answer(answer if as_json else _flat(answer), as_json)
 
 

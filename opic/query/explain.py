@@ -1,13 +1,12 @@
 """Explain a page's score: the parts of its cash, its history, and the policy's formula with its numbers."""
 
-from typing import Any
-
 from opic.model import windows
 from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
-from opic.query.queries import Query
-from opic.replica.crawl import Place
+from opic.query.queries import Query, measures_of, times_of
+from opic.query.snapshots import Ranking, Snapshot, View
+from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import canonical_url
 
 
@@ -16,8 +15,8 @@ def explain(
 ) -> dict[str, object] | None:
     """Explain why a page has its score.
 
-    The page's own values are current. Its rank and the values of a window policy are as of a snapshot; the
-    numbers in the formula are then those of the snapshot.
+    The page's own values are current. Its rank and the values of a window policy are as of a snapshot; the numbers in
+    the formula are then those of the snapshot.
 
     Args:
         query: the query object of the crawl.
@@ -28,6 +27,7 @@ def explain(
     Returns:
         None for a page never seen. Otherwise:
 
+        - "as_of", a time (Unix seconds) that no value is older than;
         - the page's entry in `Query.importance`, and "known_pages", the number of pages that are ranked;
         - "cash_parts", in grains, whose sum is "cash": "deposits" (v), the cash received by links minus the cash spent
           by reads, and "credit", its grants so far. Under grants also "from_links" = deposits + history, all cash ever
@@ -53,59 +53,58 @@ def explain(
 def _explained(
     query: Query, canonical: str, policy: str | None, window: float | str | None
 ) -> dict[str, object] | None:
-    (entry,) = query.importance([canonical], policy, window)
-    (place,), rows = query.crawl.look([canonical])
-    if entry is None or place is None:
+    policy, span = query.policy_of(policy, window)
+    (place,), rows, ranking = query.snapshots.beside(lambda: query.crawl.look([canonical]))
+    if place is None:
         return None
-    rules = query.crawl.rules
-    own, books = rows.books[place[0]], Books.merged(rows.books, rules)
+    entry = query.entries({canonical: place}, rows, ranking)[canonical]
+    estimate: dict[str, object] | None = _static(query, rows, ranking)
+    times = [time for time in times_of(rows, ranking) if time is not None]
+    if span is not None:
+        snapshot, view = query.snapshots.view(policy, span)
+        entry |= {"policy": policy, "window": span.shown()}
+        query.use_window({place: entry}, snapshot, view)
+        estimate = _of_window(query, policy, snapshot, view, place)
+        times.append(snapshot.as_of)
+    gone = "gone" in entry
+    parts = _parts(query, rows, place, gone=gone)
+    return {"as_of": min(times), **entry, **parts, "estimate": None if gone else estimate}
+
+
+def _parts(query: Query, rows: Rows, place: Place, *, gone: bool) -> dict[str, object]:
+    """Return what is explained in the same way under every policy: cash, history, class and state."""
+    rules, own = query.crawl.rules, rows.books[place[0]]
     state, cash, spent = int(rows.state[0]), int(rows.cash[0]), int(rows.spent[0])
-    slot, gone = state & CLASS_BITS, bool(state & Flag.GONE)
-    columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
+    slot = state & CLASS_BITS
     credit = 0 if gone else own.credit_of(slot)
     parts = {"deposits": cash - credit, "credit": credit}
     if not rules.continuous:
         parts["from_links"] = cash - credit + spent
-    names = query.class_names() if slot else {}
-    clocks, fetched_at = rows.measures.clock.tolist(), rows.measures.at_us.tolist()
-    found: dict[str, object] = {
-        **entry,
-        "cash": cash,
-        "reads": int(rows.reads[0]),  # The value in `entry` may be a moment older.
-        "last_read_clock": clocks[-1] if clocks else None,
-        "last_fetched_at": fetched_at[-1] / MILLION if fetched_at else None,
-        "known_pages": books.live,
+    return {
+        "known_pages": Books.merged(rows.books, rules).live,
         "cash_parts": parts,
         "history": {
             "total": spent,
             "reads": int(rows.reads[0]),
-            "measures": [
-                {"clock": clock, "cash": spent_then, "fetched_at": at_us / MILLION}
-                for clock, spent_then, at_us in zip(*(column.tolist() for column in columns), strict=True)
-            ],
+            "measures": measures_of(rows),
         },
-        "class": names.get(slot, OTHERS),
+        "class": query.class_names().get(slot, OTHERS) if slot else OTHERS,
         "weight": 1 + own.extra[slot] / MILLION,
         "state": "gone" if gone else "read" if state & Flag.OPEN else "unread",
         "depth": depth_of(int(rows.nearness[0])),
         "meta": unpack_meta(query.crawl.metas_of(place[0], [place[1]])[0]),
         "excluded": bool(state & Flag.EXCLUDED),
     }
-    if gone:
-        return {**found, "estimate": None}
-    if entry["policy"] == "static":
-        overdrawn = query.snapshots.fresh().overdrawn if books.cuts else 0
-        of = books.static_total(query.crawl.rules.minted, overdrawn)
-        value = max(spent + cash, 0)
-        estimate = {"rule": "static", "formula": "H + C", "numbers": {"H": spent, "C": cash}, "value": value, "of": of}
-        return {**found, "importance": min(value / of, 1.0), "estimate": estimate}
-    return {**found, "estimate": _of_window(query, entry, place)}
 
 
-def _of_window(query: Query, entry: dict[str, Any], place: Place) -> dict[str, object] | None:
-    policy, span = query.policy_of(entry["policy"], entry["window"])
-    assert span is not None
-    snapshot, view = query.snapshots.view(policy, span)
+def _static(query: Query, rows: Rows, ranking: Ranking) -> dict[str, object]:
+    rules, spent, cash = query.crawl.rules, int(rows.spent[0]), int(rows.cash[0])
+    of = Books.merged(rows.books, rules).static_total(rules.minted, ranking.overdrawn)
+    numbers = {"H": spent, "C": cash}
+    return {"rule": "static", "formula": "H + C", "numbers": numbers, "value": max(spent + cash, 0), "of": of}
+
+
+def _of_window(query: Query, policy: str, snapshot: Snapshot, view: View, place: Place) -> dict[str, object] | None:
     at = int(snapshot.starts[place[0]]) + place[1]
     if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
         return None  # The page is newer than the snapshot; for now its estimate is the static one.

@@ -147,7 +147,7 @@ QUESTIONS: dict[str, Callable[[Endpoint], object]] = {
     "top of a domain": lambda asked: asked.query.top(3, "one.org"),
     "history": lambda asked: asked.query.history(KNOWN),
     "hosts": lambda asked: asked.query.hosts(3),
-    "explain": lambda asked: explain(asked.query, KNOWN),
+    "explain": lambda asked: {**explain(asked.query, KNOWN), "as_of": 0},
     "inflow": lambda asked: {**inflow(asked.query, "one.org"), "as_of": 0},
     "census": lambda asked: census.count(_backend(asked)).pages,
     "pages held back": lambda asked: asked.admission.counts(asked.snapshots.fresh()),
