@@ -163,6 +163,7 @@ class Running:
         """Nothing but the server runs yet."""
         self.world, self.server, self.backend = world, server, backend
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}
+        self._environment["OPIC_REVISIT_SECONDS"] = "0"  # The pages of the world were read a moment ago.
         self._environment |= {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
         self._environment |= {"OPIC_STORE": server.url, "PYTHONPATH": str(ROOT)}
         self._partition = next(iter(backend.log.ends()))

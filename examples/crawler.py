@@ -3,8 +3,8 @@
     python examples/crawler.py https://a.example/ --pages 100
 
 It stays on the host of the URL, keeps to robots.txt, says who it is, follows no redirect by itself (their targets are
-links, and get their own turn), and leaves the pace to the service. Without a service it ends at once; one that goes
-away later is waited for.
+links, and get their own turn), and leaves the pace to the service. It fetches each page once, and ends when the service
+says that no page is left. Without a service it ends at once; one that goes away later is waited for.
 """
 
 import argparse
@@ -23,7 +23,8 @@ AGENT = "opic-example/1"
 BATCH = 10
 BODY_BYTES_MAX = 2 << 20
 LINKS_MAX = 10_000  # OPIC_MAX_LINKS.
-IDLE_SECONDS_MAX = 5.0
+SLEEP_SECONDS_MAX = 1.0
+IDLE_SECONDS_MAX = 600.0  # Pages of a crawler that was killed come back sooner; those that keep failing do not.
 
 
 class Links(HTMLParser):
@@ -98,7 +99,7 @@ def links_of(url: str, html: str) -> list[str]:
 
 
 def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 10.0) -> int:
-    """Crawl a site until so many pages were fetched, or nothing was left to fetch for some seconds.
+    """Fetch each page of a site once, until so many were fetched or none is left.
 
     Returns:
         How many pages were fetched.
@@ -109,9 +110,11 @@ def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 1
     with httpx.Client(headers={"user-agent": AGENT}, timeout=timeout_seconds) as web:
         robots = Robots(web)
         while fetched < pages_max and time.monotonic() - idle_since < IDLE_SECONDS_MAX:
-            found = service.next(min(BATCH, pages_max - fetched), domain=site)
+            found = service.next(min(BATCH, pages_max - fetched), domain=site, mode="discover")
+            if found.exhausted:
+                break
             if not found.pages:
-                time.sleep(min(found.retry_after, 1.0))
+                time.sleep(min(found.retry_after, SLEEP_SECONDS_MAX))
                 continue
             events = [fetch(web, robots, page.url) for page in found.pages]
             for rejected in service.events(events, raise_rejected=False).rejected:

@@ -78,6 +78,7 @@ class Settings(BaseSettings):
     )
     host_delay_seconds: Annotated[float, Field(ge=0, le=86_400)] = 1.0
     host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages per host; 0 means no limit.
+    revisit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = 3_600.0  # 0 means no wait.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 

@@ -257,7 +257,7 @@ def test_client_page_names_every_method(kind: type) -> None:
     ("call", "complaint"),
     [
         ("client.next(10, domain='a.example')", None),
-        ("client.next(10, domains=['a.example'])", "got an unexpected keyword argument 'domains'"),
+        ("client.next(10, sites=['a.example'])", "got an unexpected keyword argument 'sites'"),
         ("client.brew()", "there is no client.brew"),
         ("Event(links=[])", "missing a required argument: 'url'"),
     ],

@@ -21,6 +21,7 @@ from opic.api.problems import Json, Problem
 from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
+from opic.frontier.page_counts import KINDS
 from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
@@ -33,7 +34,12 @@ TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
-NOTHING_HANDED: Final[Mapping[str, Any]] = {"pages": [], "retry_after": 0}
+NOTHING_HANDED: Final[Mapping[str, Any]] = {
+    "pages": [],
+    "retry_after": 0,
+    "exhausted": False,
+    "waiting": dict.fromkeys(KINDS, 0),
+}
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
 
@@ -155,7 +161,7 @@ class Calls:
         """Hand out the pages to fetch next, each under a lease, the best first.
 
         There may be fewer pages than requested, because of host delays. If there are none, `retry_after` says when to
-        ask again.
+        ask again, or `exhausted` that waiting alone will bring none; `waiting` counts the pages that are held back.
         """
         media_type(request)
         asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.NextPages)
@@ -167,6 +173,7 @@ class Calls:
             lease_seconds=asked.lease_seconds,
             busy_hosts=asked.busy_hosts,
             domain=asked.domain,
+            domains=asked.domains,
             mode=asked.mode,
             crawl_delays=asked.crawl_delays,
             max_depth=asked.max_depth,
@@ -190,7 +197,7 @@ class Calls:
         return [found.get(id(wish), NOTHING_HANDED) for wish in wishes]
 
     async def put_politeness(self, request: Request) -> Response:
-        """Replace the delays and caps of individual hosts; all other hosts use the default settings.
+        """Replace the delays, caps and revisit times of individual hosts; all other hosts use the default settings.
 
         They apply at once, at all endpoints, to pages handed out from then on. A delay set here overrides the
         crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
@@ -202,11 +209,13 @@ class Calls:
         self._service.backend.check_room()
         hosts = {canonical_host(name): host for name, host in asked.hosts.items()}
         frontier = self._service.backend.frontier
-        frontier.set_manners({name: Manners(host.delay_seconds, host.in_flight) for name, host in hosts.items()})
+        frontier.set_manners({
+            name: Manners(host.delay_seconds, host.in_flight, host.revisit_seconds) for name, host in hosts.items()
+        })  # fmt: skip
         return self._manners()
 
     async def get_politeness(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the default host delay and cap, and those set for individual hosts."""
+        """Return the default host delay, cap and revisit time, and those set for individual hosts."""
         return await _in_thread(self._manners)
 
     def _manners(self) -> Mapping[str, object]:
@@ -215,6 +224,7 @@ class Calls:
         return {
             "host_delay_seconds": settings.host_delay_seconds,
             "host_in_flight": settings.host_in_flight or None,
+            "revisit_seconds": settings.revisit_seconds,
             "hosts": dict(sorted(hosts.items())),
             "as_of": now,
         }

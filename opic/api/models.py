@@ -11,10 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchem
 from pydantic_core import PydanticCustomError
 
 from opic.errors import BadInput
+from opic.frontier.requests import DOMAINS_MAX
 from opic.model.classes import WEIGHT_MAX
 from opic.model.events import CrawlEvent
 from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX
 from opic.model.series import NUMBER, Window
+from opic.urls.rules import REVISIT_SECONDS_MAX
 
 CRAWLER_CHARS_MAX: Final = 200
 DOMAIN_CHARS_MAX: Final = 255
@@ -120,6 +122,12 @@ class NextPages(_Body):
         description=DOMAIN,
         examples=["example.org"],
     )
+    domains: list[Annotated[str, Field(min_length=1, max_length=DOMAIN_CHARS_MAX)]] = Field(
+        [],
+        max_length=DOMAINS_MAX,
+        description="Several such hosts or registered domains, beside `domain`.",
+        examples=[["example.org", "b.example"]],
+    )
     mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
     max_depth: int | None = Field(
         None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
@@ -148,6 +156,13 @@ class PageClass(_Body):
     urls: list[str] = Field([], description="URL prefixes.")
     contains: list[str] = Field([], description="Literal substrings of the URL.")
     tags: list[str] = Field([], description="Tags of the page's most recent crawl event with tags.")
+    revisit_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=REVISIT_SECONDS_MAX,
+        allow_inf_nan=False,
+        description="Minimum time from a read of one of its pages to the next suggestion of the page.",
+    )
 
 
 class Classes(_Body):
@@ -247,11 +262,23 @@ class NextPage(_Answer):
     meta: dict[str, str] | None = Field(None, description="The last metadata given for the page; absent if none.")
 
 
+class HeldBack(_Answer):
+    """How many of the requested pages are held back, by what holds them."""
+
+    leased: int = Field(description="Leased to crawlers; of any mode, since their events may bring new pages.")
+    host_delay: int = Field(description="Of hosts that are delayed, have too many pages in flight, or are called busy.")
+    revisit: int = Field(description="Read less than OPIC_REVISIT_SECONDS ago.")
+    retry: int = Field(description="In the back-off after a failed fetch or an expired lease.")
+    denied: int = Field(description="Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")
+
+
 class Next(_Answer):
     """Pages to fetch, best first."""
 
     pages: list[NextPage]
     retry_after: float = Field(description="Seconds to wait before asking again; 0 means no wait.")
+    exhausted: bool = Field(description="True if there are no pages, and waiting alone will bring none.")
+    waiting: HeldBack
     as_of: float = Field(description=AS_OF)
 
 
@@ -518,7 +545,15 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Seeded": [{"known": 1, "new": 2}],
     "ClassesFound": [{**_CLASSES, "as_of": _NOW}],
     "Reclassified": [{**_CLASSES, "reclassified": 6, "settled": True, "as_of": _NOW}],
-    "Next": [{"pages": [_NEXT], "retry_after": 0, "as_of": _NOW}],
+    "Next": [
+        {
+            "pages": [_NEXT],
+            "retry_after": 0,
+            "exhausted": False,
+            "waiting": {"leased": 1, "host_delay": 2, "revisit": 40, "retry": 0, "denied": 3},
+            "as_of": _NOW,
+        }
+    ],
     "FrontierShown": [{"pages": [{**_SHOWN, "host": "b.example"}], "as_of": _NOW}],
     "Released": [{"released": 1}],
     "OneImportance": [{**_PAGE, "as_of": _NOW}],

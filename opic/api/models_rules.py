@@ -4,7 +4,7 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from opic.urls.rules import NOTE_CHARS_MAX, PATTERN_BYTES_MAX, RULES_MAX
+from opic.urls.rules import NOTE_CHARS_MAX, PATTERN_BYTES_MAX, REVISIT_SECONDS_MAX, RULES_MAX
 from opic.urls.traps import NUMBER_MAX, WINDOW, Traps
 
 HOST_CHARS_MAX: Final = 255
@@ -39,6 +39,13 @@ class Rule(_RulesBody):
     )
     query: bool | None = Field(None, description="True matches only URLs with a query, false only URLs without.")
     note: str = Field("", max_length=NOTE_CHARS_MAX, description="A one-line comment.")
+    revisit_seconds: float | None = Field(
+        None,
+        ge=0,
+        le=REVISIT_SECONDS_MAX,
+        allow_inf_nan=False,
+        description="Minimum time from a page's read to its next suggestion; only with `allow`.",
+    )
 
 
 def _number(what: str, default: int) -> Any:

@@ -319,7 +319,10 @@ def next_pages(
         typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
     ] = None,
     busy_host: Annotated[list[str] | None, typer.Option(help="A host to skip; may be repeated.")] = None,
-    domain: Domain = None,
+    domain: Annotated[
+        list[str] | None,
+        typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated."),
+    ] = None,
     mode: Annotated[
         Mode, typer.Option(help="Any page, only pages never read (discover), or only pages read before (refresh).")
     ] = Mode.ANY,
@@ -343,13 +346,15 @@ def next_pages(
             crawler,
             lease_seconds=lease_seconds,
             busy_hosts=busy_host or (),
-            domain=domain,
+            domains=domain or (),
             mode=mode.value,
             max_depth=max_depth,
         )
     print_list(("cash", "importance", "lease", "url"), {"as_of": as_of, **answer}, "pages", as_json)
     if not answer["pages"] and not as_json:
-        print(f"nothing to crawl now: ask again in {answer['retry_after']:g} s", file=sys.stderr)
+        held = ", ".join(f"{count:,} {kind}" for kind, count in answer["waiting"].items() if count)
+        then = "waiting will bring nothing" if answer["exhausted"] else f"ask again in {answer['retry_after']:g} s"
+        print(f"nothing to crawl now: {then}{f' (held back: {held})' if held else ''}", file=sys.stderr)
 
 
 @app.command()

@@ -133,6 +133,7 @@ class AsyncClient:
         *,
         lease_seconds: float | None = None,
         domain: str | None = None,
+        domains: Iterable[str] = (),
         mode: answers.Mode | None = None,
         max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
@@ -147,6 +148,7 @@ class AsyncClient:
             n: maximum number of pages.
             lease_seconds: duration of the leases; OPIC_LEASE_SECONDS if None.
             domain: only pages of this host or registered domain, including subdomains.
+            domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
@@ -159,6 +161,7 @@ class AsyncClient:
                 self._crawler,
                 lease_seconds=lease_seconds,
                 domain=domain,
+                domains=domains,
                 mode=mode,
                 max_depth=max_depth,
                 busy_hosts=busy_hosts,

@@ -66,11 +66,26 @@ class Page(Struct, frozen=True):
     meta: dict[str, str] = {}
 
 
+class HeldBack(Struct, frozen=True):
+    """How many of the requested pages are held back, by what holds them."""
+
+    leased: int = 0
+    host_delay: int = 0
+    revisit: int = 0
+    retry: int = 0
+    denied: int = 0
+
+
 class NextPages(Struct, frozen=True):
-    """Pages to fetch, best first; `retry_after` is the number of seconds to wait before asking again."""
+    """Pages to fetch, best first; `retry_after` is the number of seconds to wait before asking again.
+
+    `exhausted`: there are no pages, and waiting alone will bring none.
+    """
 
     pages: list[Page]
     retry_after: float
+    exhausted: bool
+    waiting: HeldBack
     as_of: float
 
 

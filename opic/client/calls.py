@@ -232,6 +232,7 @@ def next_pages(
     *,
     lease_seconds: float | None,
     domain: str | None,
+    domains: Iterable[str],
     mode: answers.Mode | None,
     busy_hosts: Iterable[str],
     crawl_delays: Mapping[str, float] | None,
@@ -239,7 +240,11 @@ def next_pages(
 ) -> Call[answers.NextPages]:
     """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
-    hosts = {"busy_hosts": texts(busy_hosts) or None, "crawl_delays": crawl_delays or None}
+    hosts = {
+        "domains": texts(domains) or None,
+        "busy_hosts": texts(busy_hosts) or None,
+        "crawl_delays": crawl_delays or None,
+    }
     return _posted("/v1/next", answers.NextPages, {**body, **hosts, "max_depth": max_depth})
 
 

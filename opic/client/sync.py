@@ -127,6 +127,7 @@ class Client:
         *,
         lease_seconds: float | None = None,
         domain: str | None = None,
+        domains: Iterable[str] = (),
         mode: answers.Mode | None = None,
         max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
@@ -141,6 +142,7 @@ class Client:
             n: maximum number of pages.
             lease_seconds: duration of the leases; OPIC_LEASE_SECONDS if None.
             domain: only pages of this host or registered domain, including subdomains.
+            domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
@@ -153,6 +155,7 @@ class Client:
                 self._crawler,
                 lease_seconds=lease_seconds,
                 domain=domain,
+                domains=domains,
                 mode=mode,
                 max_depth=max_depth,
                 busy_hosts=busy_hosts,

@@ -9,7 +9,7 @@ depends on its share of the crawl and is recomputed as the crawl goes on.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -19,13 +19,13 @@ import msgpack
 import numpy as np
 
 from opic.errors import BadInput, StoreMismatch, instead_of
+from opic.frontier.host_sums import sums_by_domain, sums_by_host
 from opic.model.cash import Flag
 from opic.query.host_index import Bools, Floats, HostNames, Int32s
 from opic.query.snapshots import PAGES_EXACT, Bytes, Int64s, Snapshot
 from opic.replica import Crawl
 from opic.replica.checkpoint import URLS_A_FIELD
 from opic.replica.crawl import Outdated, Place
-from opic.replica.replica import Replica
 from opic.store.connection import store_errors
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
 from opic.urls.rules import RuleBook, check_rules
@@ -39,7 +39,6 @@ WEIGH_SECONDS_MIN: Final = 0.1  # and its minimum in seconds.
 SPARED_SECONDS: Final = 1.0  # Interval between two pages of an outgrown site when no other page is available.
 NO_LIMIT: Final = 1 << 40
 URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judging this many takes about a millisecond.
-PAGES_AT_ONCE: Final = 1 << 16  # Weighing this many takes about a millisecond.
 UNJUDGED: Final = 255
 NONE: Final = np.empty(0, np.int64)
 FIELDS: Final = ("rules", "traps")
@@ -89,6 +88,11 @@ class _Verdicts:
         self._replica = crawl.replicas[shard]
         self._shapes = Shapes(policy.traps, year)
         self._of_page = np.full(0, UNJUDGED, np.uint8)
+        # The number of the rule that sets a page's revisit time, plus 1; empty if no rule sets one.
+        self._rule_of_page = np.zeros(0, np.uint16)
+        seconds = [rule.revisit_seconds for rule in policy.book.rules]
+        self._revisit = np.array([np.nan, *(np.nan if s is None else s for s in seconds)], np.float64)
+        self._revisiting = any(s is not None for s in seconds)
         self.pages = 0  # Number of pages judged in order so far.
 
     def of(self, ids: Int64s) -> Bytes:
@@ -103,6 +107,21 @@ class _Verdicts:
         """Return a mask of the pages that must not be offered; pages not judged yet are not among them."""
         return is_shut(self.of(ids))
 
+    def revisit_seconds(self, ids: Int64s) -> Floats | None:
+        """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
+        column = self._rule_of_page
+        if not len(column):
+            return None
+        found: Floats = self._revisit[np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], 0)]
+        return found
+
+    def _concerned(self, ids: Int64s) -> Int64s:
+        """Return those of the pages that rules affect: not to be offered, or with their own revisit time."""
+        affected = is_shut(self.of(ids))
+        if (seconds := self.revisit_seconds(ids)) is not None:
+            affected |= ~np.isnan(seconds)
+        return ids[affected]
+
     def all(self, pages: int) -> Bytes:
         """Return the verdicts on the first `pages` pages."""
         verdicts, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
@@ -110,7 +129,7 @@ class _Verdicts:
         return verdicts
 
     def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
-        """Judge the next pages, at most URLS_AT_ONCE; return those that must not be offered."""
+        """Judge the next pages, at most URLS_AT_ONCE; return those that are shut or whose revisit time a rule sets."""
         pages = len(self._replica)
         if self.pages >= pages:
             return NONE
@@ -118,41 +137,51 @@ class _Verdicts:
         urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
         said = self._shapes.judge_all(urls) if self._policy.traps.on else bytearray(len(urls))
         self.pages = last
-        return self._note(ids, self._by_rules(urls, ids, said, rules_of))
-
-    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> None:
-        """Judge the pages among `ids` that have no verdict yet."""
-        ids = ids[self.of(ids) == UNJUDGED]
-        if not len(ids):
-            return
-        url_of = self._crawl.urls_of([(self._shard, page) for page in ids.tolist()])
-        urls = [url_of[self._shard, page] for page in ids.tolist()]
-        shapes, on = self._shapes, self._policy.traps.on
-        said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
         self._note(ids, self._by_rules(urls, ids, said, rules_of))
+        return self._concerned(ids)
+
+    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+        """Judge the pages among `ids` that have no verdict yet; return what `go_on` does, of all `ids`."""
+        if len(new := ids[self.of(ids) == UNJUDGED]):
+            url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
+            urls = [url_of[self._shard, page] for page in new.tolist()]
+            shapes, on = self._shapes, self._policy.traps.on
+            said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
+            self._note(new, self._by_rules(urls, new, said, rules_of))
+        return self._concerned(ids)
 
     def _by_rules(
         self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
     ) -> Bytes:
-        book = self._policy.book
+        book, numbers = self._policy.book, np.zeros(len(ids), np.uint16)
         if book.rules:
             hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
             for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
                 if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
                     allowed = book.rules[number].effect == "allow"
                     said[at] = Verdict.ALLOWED if allowed else Verdict.DENIED
+                    if book.rules[number].revisit_seconds is not None:
+                        numbers[at] = number + 1
+            if self._revisiting:
+                self._rule_of_page = _grown(self._rule_of_page, int(ids.max()) + 1, len(self._replica), 0)
+                self._rule_of_page[ids] = numbers
         return np.frombuffer(said, np.uint8)
 
-    def _note(self, ids: Int64s, verdicts: Bytes) -> Int64s:
-        pages = int(ids.max()) + 1
-        if pages > len(self._of_page):
-            # A new array replaces the old one, which other threads may still read; they hear of the change later.
-            grown = np.full(max(pages, len(self._replica), len(self._of_page) * 5 // 4), UNJUDGED, np.uint8)
-            grown[: len(self._of_page)] = self._of_page
-            self._of_page = grown
+    def _note(self, ids: Int64s, verdicts: Bytes) -> None:
+        self._of_page = _grown(self._of_page, int(ids.max()) + 1, len(self._replica), UNJUDGED)
         self._of_page[ids] = verdicts
-        shut: Int64s = ids[is_shut(verdicts)]
-        return shut
+
+
+def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
+    """Return a column with room for so many pages.
+
+    A new array replaces the old one, which other threads may still read; they hear of the change later.
+    """
+    if pages <= len(column):
+        return column
+    grown = np.full(max(pages, known, len(column) * 5 // 4), fill, column.dtype)
+    grown[: len(column)] = column
+    return grown
 
 
 def is_shut(verdicts: Bytes) -> Bools:
@@ -287,23 +316,27 @@ class Admission:
         """Return a mask of the pages already judged as not to be offered; None if there are none. Sends no command."""
         return self._verdicts[shard].shut(ids) if self._judging else None
 
+    def revisit_seconds(self, shard: int, ids: Int64s) -> Floats | None:
+        """Return the revisit times that rules set for pages, as far as judged; NaN where none does, None if none."""
+        return self._verdicts[shard].revisit_seconds(ids) if self._judging else None
+
     def judge(self, shard: int, ids: Int64s) -> Int64s:
-        """Judge the pages that have no verdict yet; return those of all `ids` that must not be offered."""
+        """Judge pages without a verdict; return those of all `ids` that are shut or whose revisit time a rule sets."""
         with self._lock:
-            if not self._judging:
-                return NONE
-            self._verdicts[shard].judge(ids, self._rules_of)
-            return ids[self._verdicts[shard].shut(ids)]
+            return self._verdicts[shard].judge(ids, self._rules_of) if self._judging else NONE
 
     def judge_next(self, shard: int) -> Int64s:
-        """Judge the next new pages, in about a millisecond; return those that must not be offered."""
+        """Judge the next new pages, in about a millisecond; return those that rules affect, as `judge` does."""
         with self._lock:
             return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
 
     def is_shut(self, place: Place) -> bool:
         """Return whether a page must not be offered."""
         self.look()
-        return len(self.judge(place[0], np.array([place[1]]))) > 0
+        ids = np.array([place[1]])
+        self.judge(place[0], ids)
+        shut = self.shut(place[0], ids)
+        return shut is not None and bool(shut[0])
 
     def verdicts(self, snapshot: Snapshot) -> Bytes:
         """Return the verdicts on a snapshot's pages, (n,) by position. Reads the URLs of all pages not judged yet."""
@@ -421,7 +454,7 @@ class Admission:
         """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
         hosts, most = list[int](), traps.host_pages
         for shard, replica in enumerate(self._crawl.replicas if most else ()):
-            pages = _sums(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
+            pages = sums_by_host(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
             hosts += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
         return hosts
 
@@ -433,7 +466,7 @@ class Admission:
             return []
         by_domain, suspected = [], set[str]()
         for replica in replicas:
-            counts = _by_domain(replica, _sums(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
+            counts = sums_by_domain(replica, sums_by_host(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
             with replica.lock:
                 domains = replica.hosts.domains
                 # A site's hosts are in several shards. If the site exceeds the limit, it exceeds 1/n of the limit in
@@ -447,7 +480,7 @@ class Admission:
         if not sums:
             return []
         came = [
-            _by_domain(replica, _sums(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
+            sums_by_domain(replica, sums_by_host(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
             for replica in replicas
         ]
         for site, count in sorted(sums.items()):
@@ -552,27 +585,3 @@ def _unpacked(stored: bytes | None) -> Policy:
         raise StoreMismatch(
             f"this version can't read the rules in the store: {error}; set them again with `opic rules set`"
         ) from None
-
-
-def _sums(replica: Replica, look: Callable[[tuple[Any, Any]], tuple[Any, Any]]) -> Floats:
-    """Sum a value over the pages of each host of a shard, in batches, releasing the replica's lock between batches.
-
-    Args:
-        replica: the replica of the shard.
-        look: takes states and in-flows of pages; returns which pages count, and their weights (None: 1 each).
-    """
-    sums = np.zeros(len(replica.hosts))
-    for first in range(0, len(replica), PAGES_AT_ONCE):
-        part = slice(first, min(first + PAGES_AT_ONCE, len(replica)))
-        with replica.lock:
-            counts, weights = look((replica.state[part], replica.columns.inflow[part]))
-            hosts = replica.host[part][counts]
-            sums += np.bincount(hosts, weights, minlength=len(sums))[: len(sums)]
-    return sums
-
-
-def _by_domain(replica: Replica, sums: Floats) -> Floats:
-    """Sum per-host values by registered domain number."""
-    with replica.lock:
-        domains = replica.hosts.domains[: len(sums)]
-    return np.bincount(domains, sums[: len(domains)]).astype(np.float64)  # A reloaded replica may have fewer hosts.

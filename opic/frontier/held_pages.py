@@ -21,6 +21,7 @@ class Manners(NamedTuple):
 
     delay_seconds: float | None = None
     in_flight: int | None = None
+    revisit_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,9 @@ class Held:
 
     stamp: LeaseStamp  # Read before the rest.
     now: float
-    pages: tuple[Int64s, Float64s]  # Ids, and when each may be offered again; a page may appear twice.
+    leases: tuple[Int64s, Float64s]  # Ids of leased pages, and when each lease ends.
+    expired_until: Float64s  # When each of these pages may be offered again if its lease is over.
+    waits: tuple[Int64s, Float64s]  # Ids of pages in back-off, and when each may be offered again.
     hosts: tuple[list[str], Float64s]
     running: int  # Number of active leases.
     manners: dict[str, Manners]  # Only hosts for which an operator set any.
@@ -71,12 +74,13 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
     for nth, t in enumerate(now):
         freed, leases, _, rules = first[4 * nth : 4 * nth + 4]
         (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
-        ids = np.concatenate((ids_of(leased), ids_of(waiting)))
         held_of_shards.append(
             Held(
                 LeaseStamp(int(freed or 0), leases),
                 t,
-                (ids, np.concatenate((np.maximum(ends / MILLION + retry_seconds, t + least_seconds), until))),
+                (ids_of(leased), ends / MILLION),
+                np.maximum(ends / MILLION + retry_seconds, t + least_seconds),
+                (ids_of(waiting), until),
                 (names.decode().split("\n") if names else [], free),
                 int(np.count_nonzero(ends > t * MILLION)),
                 {host.decode(): manners_of(rule) for host, rule in rules.items()},
@@ -133,8 +137,10 @@ def read_manners(crawl: Crawl) -> dict[str, Manners]:
 def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
     """Replace all host settings, atomically in each shard."""
     rules: dict[int, list[str]] = {shard.number: [] for shard in crawl.shards}
-    for host, (delay, cap) in manners.items():
+    for host, (delay, cap, revisit) in manners.items():
         rule = f"{'-' if delay is None else repr(float(delay))} {'-' if cap is None else cap}"
+        if revisit is not None:
+            rule += f" {float(revisit)!r}"
         rules[crawl.shard_of(f"http://{host}/").number] += (host, rule)
     commands = []
     for number, pairs in rules.items():
@@ -145,5 +151,7 @@ def write_manners(crawl: Crawl, manners: Mapping[str, Manners]) -> None:
 
 def manners_of(rule: bytes) -> Manners:
     """Parse a host's settings from their form in the store."""
-    delay, cap = rule.decode().split(" ")
-    return Manners(None if delay == "-" else float(delay), None if cap == "-" else int(cap))
+    delay, cap, *revisit = rule.decode().split(" ")
+    return Manners(
+        None if delay == "-" else float(delay), None if cap == "-" else int(cap), float(revisit[0]) if revisit else None
+    )

@@ -14,20 +14,22 @@ from typing import Final
 import numpy as np
 
 from opic.errors import StoreUnavailable
+from opic.frontier import page_counts
 from opic.frontier.admission import Admission, Ration
 from opic.frontier.held_pages import read_held, read_released, read_stamps
-from opic.frontier.hot_order import HotOrder, Int64s
+from opic.frontier.hot_order import HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.picking import Fit, Picked, Within, first_free, pick
+from opic.frontier.picking import SIDES, Fit, Picked, Within, first_free, near_of, pick
 from opic.frontier.requests import FrontierTerms
 from opic.model.cash import Books, Flag
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
 from opic.replica.effect import Effect
+from opic.replica.hosts import HostTable
 from opic.urls.canonical import registered_domain, shard_of
 
 HELD_EXACT: Final = 5_000  # Up to PAGES_EXACT pages and this many leases, waits and delays, each choice is exact.
-DOMAINS_MAX: Final = 64  # Number of domains whose hosts and pages are cached.
+DOMAINS_CACHED_MAX: Final = 64  # Number of sets of domains whose hosts and pages are cached.
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica or a refusal by rules (then twice as wide).
 JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one.
 LEASE_SECONDS_MIN: Final = 0.05  # How long an expired lease still holds its page, until it is swept.
@@ -36,7 +38,7 @@ OVERDRAWN_SECONDS: Final = 1.0
 
 @dataclass(slots=True)
 class _Domain:
-    """The hosts of a domain, among those that were scanned so far."""
+    """The hosts of one or several domains, among those that were scanned so far."""
 
     within: Within
     seen: list[int] = field(default_factory=list)  # Number of hosts scanned, by shard.
@@ -52,7 +54,7 @@ class HotCrawl:
         self.stale: set[int] = set()  # Shards whose held pages and hosts must all be read again.
         self._rules: object = None
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
-        self._domains: dict[str, _Domain] = {}
+        self._domains: dict[tuple[str, ...], _Domain] = {}
         self._overdrawn = (float("-inf"), 0)
         for shard, replica in enumerate(crawl.replicas):
             replica.listeners.append(partial(self._applied, shard))
@@ -121,8 +123,10 @@ class HotCrawl:
             with replica.lock:
                 hot = self._shards[shard]
                 if hot is None or hot.loads != replica.loads:
-                    shut = partial(self._admission.shut, shard) if self._admission is not None else None
-                    hot = HotShard(replica, self.terms.politeness, self.terms.discovery, shut)
+                    by_rules = self._admission
+                    shut = partial(by_rules.shut, shard) if by_rules is not None else None
+                    revisit = partial(by_rules.revisit_seconds, shard) if by_rules is not None else None
+                    hot = HotShard(replica, self.terms.politeness, self.terms.discovery, shut, revisit)
                     self._shards[shard] = hot
                     self._domains.clear()
                 hot.begin_call()
@@ -154,13 +158,15 @@ class HotCrawl:
             self._judged_next = time.monotonic() + JUDGE_REST * (time.thread_time() - began)
 
     def _shut(self, shard: int, ids: Int64s) -> None:
-        """Update the order of a shard after the verdicts on pages changed."""
+        """Update the order of a shard after the verdicts on distinct pages changed."""
         if not len(ids):
             return
         with self.crawl.replicas[shard].lock:
             hot = self._shards[shard]
             if hot is not None and hot.loads == hot.replica.loads:
-                hot.order.changed(ids[ids < len(hot.replica)])
+                ids = ids[ids < len(hot.replica)]
+                hot.order.changed(ids)
+                hot.note_terms(ids)
 
     def _ask_waits(self) -> None:
         """Read the back-off of pages whose fetch failed; the journal does not record how often it failed."""
@@ -213,7 +219,7 @@ class HotCrawl:
     def pick(
         self,
         mode: str,
-        domain: str | None,
+        domains: tuple[str, ...],
         count: int,
         busy: Collection[str],
         ration: Ration | None = None,
@@ -221,10 +227,16 @@ class HotCrawl:
         nearness: int = 0,
     ) -> Picked:
         """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`."""
-        return self.crawl.steadily(lambda: self._pick(mode, domain, count, busy, ration, nearness))
+        return self.crawl.steadily(lambda: self._pick(mode, domains, count, busy, ration, nearness))
 
     def _pick(  # noqa: PLR0917 - the terms of one request
-        self, mode: str, domain: str | None, count: int, busy: Collection[str], ration: Ration | None, nearness: int
+        self,
+        mode: str,
+        domains: tuple[str, ...],
+        count: int,
+        busy: Collection[str],
+        ration: Ration | None,
+        nearness: int,
     ) -> Picked:
         wider = count
         for _ in range(PICKS_MAX):
@@ -232,7 +244,7 @@ class HotCrawl:
                 current = all(map(self._is_current, range(len(self.crawl))))
                 if current:
                     now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
-                    within, numbers = self._within(domain), self._numbers(busy)
+                    within, numbers = self._within(domains), self._numbers(busy)
                     restart = (lambda: None) if ration is None else partial(ration.take, ())
                     picked = pick(
                         self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
@@ -241,7 +253,7 @@ class HotCrawl:
             if not current:
                 self.prepare()
                 continue
-            if self._judged_shut(picked):
+            if self._judged_unfit(picked):
                 if ration is not None:
                     ration.take(())
                 wider *= 2
@@ -252,16 +264,22 @@ class HotCrawl:
             )
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
-    def _judged_shut(self, picked: Picked) -> bool:
-        """Judge pages that were chosen; return whether any of them must not be offered."""
+    def _judged_unfit(self, picked: Picked) -> bool:
+        """Judge pages that were chosen; return whether any of them must not be offered, or not yet."""
         if self._admission is None:
             return False
-        any_shut = False
+        any_unfit = False
         for shard in np.unique(picked.shards).tolist():
-            shut = self._admission.judge(shard, picked.ids[picked.shards == shard])
-            self._shut(shard, shut)
-            any_shut |= len(shut) > 0
-        return any_shut
+            judged = self._admission.judge(shard, picked.ids[picked.shards == shard])
+            self._shut(shard, judged)
+            if len(judged):
+                hot = self.shards[shard]
+                with hot.replica.lock:
+                    unfit = is_held(hot.order.where[judged])
+                    if (shut := self._admission.shut(shard, judged)) is not None:
+                        unfit |= shut
+                any_unfit |= bool(unfit.any())
+        return any_unfit
 
     def _fit_of(self, ration: Ration | None) -> Fit | None:
         if ration is None:
@@ -270,16 +288,61 @@ class HotCrawl:
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 
     def first_free(
-        self, mode: str, domain: str | None, busy: Collection[str], seconds_max: float, nearness: int = 0
+        self, mode: str, domains: tuple[str, ...], busy: Collection[str], seconds_max: float, nearness: int = 0
     ) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            within, numbers = self._within(domain), self._numbers(busy)
+            within, numbers = self._within(domains), self._numbers(busy)
             return first_free(
                 self.orders, mode=mode, busy=numbers, within=within, nearness=nearness, seconds_max=seconds_max
             )
+
+    def waiting(self, mode: str, domains: tuple[str, ...], nearness: int = 0, *, empty: bool) -> dict[str, int] | None:
+        """Count the requested pages by what holds them back; None if it can't be told now.
+
+        Costs a lookup of each delayed host; with domains, also 2 ns for each of their pages. If the request got pages,
+        its depth is not considered: that would be a pass over all pages.
+
+        Args:
+            mode: of the request. Leased pages of all modes count, since their events may bring new pages.
+            domains: of the request.
+            nearness: of the request.
+            empty: the request got no page, so all free pages are held back by their hosts.
+        """
+        totals, delayed = np.zeros(page_counts.CODES, np.int64), np.zeros(2, np.int64)
+        with self.locked():
+            if not all(map(self._is_current, range(len(self.crawl)))):
+                return None
+            within = self._within(domains)
+            for shard, hot in enumerate(self.shards):
+                order = hot.order
+                order.advance(hot.now())
+                counts = order.counts
+                ids = None if within is None else within.pages(shard, order)
+                if nearness and empty:
+                    ids = near_of(order, ids, nearness)
+                totals += counts.totals if ids is None else counts.of(ids)
+                hosts = order.resting()
+                if within is not None:
+                    hosts = hosts[within.mask(shard, order)[hosts]]
+                delayed += counts.free_of(hosts)
+        kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])
+        free, leased = kinds[page_counts.FREE], int(kinds[page_counts.LEASED].sum())
+        unknown = self.running() - sum(hot.leased() for hot in self.shards)  # Leases of other endpoints, not heard of.
+        if unknown > 0 and not domains and not nearness:
+            free, leased = np.maximum(free - unknown, 0), leased + unknown
+        elif unknown > 0 and empty and not kinds[page_counts.FREE : page_counts.DENIED].any():
+            self.stale |= set(range(len(self.crawl)))
+            return None
+        return {
+            "leased": leased,
+            "host_delay": int((free if empty else delayed)[sides].sum()),
+            "revisit": int(kinds[page_counts.REVISIT, sides].sum()),
+            "retry": int(kinds[page_counts.RETRY, sides].sum()),
+            "denied": int(kinds[page_counts.DENIED, sides].sum()),
+        }
 
     def number(self, host: str) -> tuple[int, int] | None:
         """Return the shard of a host and its number there; None if it has no pages."""
@@ -296,31 +359,24 @@ class HotCrawl:
                 by_shard[place[0]].append(place[1])
         return [np.array(numbers, np.int64) for numbers in by_shard]
 
-    def _within(self, domain: str | None) -> Within | None:
-        """Return the hosts of a domain, including new ones."""
-        if domain is None:
+    def _within(self, domains: tuple[str, ...]) -> Within | None:
+        """Return the hosts of domains, including new ones; None for all hosts."""
+        if not domains:
             return None
-        known = self._domains.pop(domain, None)
+        known = self._domains.pop(domains, None)
         if known is None:
             nothing = [np.empty(0, np.int64) for _ in self.crawl.replicas]
             known = _Domain(Within(nothing), [0] * len(self.crawl))
-            if len(self._domains) >= DOMAINS_MAX:
+            if len(self._domains) >= DOMAINS_CACHED_MAX:
                 del self._domains[next(iter(self._domains))]
-        self._domains[domain] = known  # Re-inserted last, so that the first entry is the least recently used.
-        suffix = "." + domain
+        self._domains[domains] = known  # Re-inserted last, so that the first entry is the least recently used.
         for shard, replica in enumerate(self.crawl.replicas):
-            names, seen = replica.hosts.names, known.seen[shard]
-            if len(names) > seen:
-                # All its subdomains have the same registered domain, unless the domain is a public suffix.
-                site, among = replica.hosts.domain(registered_domain(domain)), list(range(seen, len(names)))
-                if registered_domain(f"x.{domain}") == registered_domain(domain):
-                    among = (
-                        seen + np.flatnonzero(replica.hosts.domains[seen:] == (-1 if site is None else site))
-                    ).tolist()
-                fresh = [i for i in among if names[i] == domain or names[i].endswith(suffix)]
+            count, seen = len(replica.hosts.names), known.seen[shard]
+            if count > seen:
+                fresh = sorted({host for domain in domains for host in _hosts_of(replica.hosts, domain, seen)})
                 if fresh:
                     known.within.hosts[shard] = np.concatenate((known.within.hosts[shard], np.array(fresh, np.int64)))
-                known.seen[shard] = len(names)
+                known.seen[shard] = count
         return known.within
 
     # Totals of the crawl.
@@ -344,3 +400,13 @@ class HotCrawl:
                     owed -= int(np.minimum(replica.spent() + replica.cash(), 0)[live].sum())
             self._overdrawn = time.monotonic(), owed
         return merged.static_total(self.crawl.rules.minted, self._overdrawn[1] if merged.cuts else 0)
+
+
+def _hosts_of(table: HostTable, domain: str, seen: int) -> list[int]:
+    """Return the numbers of the hosts from `seen` on that are a domain or below it."""
+    # All its subdomains have the same registered domain, unless the domain is a public suffix.
+    site, among = table.domain(registered_domain(domain)), list(range(seen, len(table.names)))
+    if registered_domain(f"x.{domain}") == registered_domain(domain):
+        among = (seen + np.flatnonzero(table.domains[seen:] == (-1 if site is None else site))).tolist()
+    suffix = "." + domain
+    return [i for i in among if table.names[i] == domain or table.names[i].endswith(suffix)]

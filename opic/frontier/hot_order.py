@@ -2,9 +2,10 @@
 
 Only the pages at or above a threshold are kept sorted; this sorted list, of some 4,000 to 16,000 pages, is the run.
 Pages at or above the threshold are hot; a change of any other page costs one comparison with the threshold. When the
-run is used up, one scan of the columns finds a lower threshold. A held page leaves the run until a timer brings it
-back; so do the pages of a host during its delay. A host with very many hot pages has its own threshold, which keeps
-only a few of them in the run. The choice is always the one that a sort of all pages would give; ties are broken by id.
+run is used up, one scan of the columns finds a lower threshold. A held page (leased, in back-off, or read a short time
+ago) leaves the run until a timer brings it back; so do the pages of a host during its delay. A host with very many hot
+pages has its own threshold, which keeps only a few of them in the run. The choice is always the one that a sort of all
+pages would give; ties are broken by id.
 """
 
 import heapq
@@ -15,7 +16,10 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
+from opic.frontier.hot_side import Side
+from opic.frontier.page_counts import PageCounts
 from opic.frontier.timers import SparseTimes, Timers
 from opic.model.cash import CLASS_BITS, Flag
 
@@ -33,7 +37,12 @@ HOST_PAGES: Final = 16  # Pages a host keeps in the run once more than twice as 
 HOST_SHARE: Final = 64  # Such a host without a delay is refilled with 1/HOST_SHARE of its pages at a time.
 OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
 ID_MAX: Final = np.iinfo(np.int64).max
-COLD, IN_RUN, IN_FRESH, HELD, WITH_HOST = 0, 1, 3, 5, 6  # Where a page is; IN_RUN and IN_FRESH plus 1 for a read page.
+CLASSIFIED_PAGES: Final = 1 << 20  # Pages counted at once when all are counted.
+FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
+# Where a page is, beside IN_RUN and IN_FRESH of `opic.frontier.hot_side`. From LEASED to REVISIT it is held.
+COLD, LEASED, RETRY, REVISIT, WITH_HOST = 0, 5, 6, 7, 8
+_KIND_OF_HELD: Final = np.zeros(WITH_HOST + 1, np.uint8)
+_KIND_OF_HELD[[LEASED, RETRY, REVISIT]] = page_counts.LEASED, page_counts.RETRY, page_counts.REVISIT
 
 
 class OrderColumns(Protocol):
@@ -70,6 +79,15 @@ class OrderColumns(Protocol):
     def shut(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
 
+    def due(self, ids: Int64s) -> Floats | None:
+        """Return when pages may be offered again after their last read; None if reads hold no page back."""
+
+
+def is_held(where: NDArray[np.uint8]) -> Bools:
+    """Return a mask of the held pages, given where they are."""
+    held: Bools = (where >= LEASED) & (where <= REVISIT)
+    return held
+
 
 def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s) -> tuple[Keys, Bools]:
     """Return the keys of pages in the greedy order, 0 for pages that may not be offered, and a mask of the read ones.
@@ -92,90 +110,6 @@ def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64
     return np.where(fit, keys, 0), read
 
 
-class Side:
-    """The hot pages of one kind: pages never read, or pages that were read."""
-
-    def __init__(self, number: int, dtype: type) -> None:
-        """Start with an empty run and an infinite threshold; `number` is 0 for pages never read, 1 for read ones."""
-        self.number, self.in_run, self.in_fresh = number, IN_RUN + number, IN_FRESH + number
-        self.ids: Int64s = np.empty(0, np.int64)
-        self.neg: Keys = np.empty(0, dtype)  # Negated keys of the run, ascending; ties by id.
-        self.fresh: list[Int64s] = []  # Hot pages that are not in the run yet.
-        self.dirty = False  # Pages left the run, but their entries are still in it.
-        self.nothing = np.iinfo(np.int64).max if dtype is np.int64 else np.inf
-        # Thresholds: a page at or above its threshold is hot. Entry 0 is the default; some hosts have their own.
-        self.cut_key: Keys = np.array([self.nothing], dtype)
-        self.cut_id = np.array([-1])
-        self.slot: NDArray[np.int32] | None = None  # Index of each host's threshold.
-        self.slot_of: dict[int, int] = {}
-        self._spare: list[int] = []
-        self.open: list[tuple[Any, int, int]] = []  # Heap of the own thresholds of free hosts: (-key, id, host).
-
-    @property
-    def whole(self) -> bool:
-        """Whether all pages with a key above 0 are above the default threshold."""
-        return bool(self.cut_key[0] == 0)
-
-    def passes(self, keys: Keys, ids: Int64s, hosts: NDArray[np.integer]) -> Bools:
-        """Return a mask of the hot pages."""
-        if self.slot is None:
-            cut, cut_id = self.cut_key[0], self.cut_id[0]
-            hot: Bools = (keys > cut) | ((keys == cut) & (ids <= cut_id))
-            return hot
-        slots = self.slot[hosts]
-        cuts = self.cut_key[slots]
-        hot = (keys > cuts) | ((keys == cuts) & (ids <= self.cut_id[slots]))
-        return hot
-
-    def place(self, neg: Any, page: int) -> int:
-        """Return how many entries of the run are at or before a place in the order."""
-        low, high = (int(np.searchsorted(self.neg, neg, side=side)) for side in ("left", "right"))
-        return low + int(np.searchsorted(self.ids[low:high], page, side="right"))
-
-    def insert(self, ids: Int64s, keys: Keys) -> None:
-        """Insert pages into the run; none of them may be in it."""
-        order = np.lexsort((ids, -keys))
-        ids, neg = ids[order], -keys[order]
-        if not len(self.ids):
-            self.ids, self.neg = ids, neg
-            return
-        low, high = np.searchsorted(self.neg, neg, side="left"), np.searchsorted(self.neg, neg, side="right")
-        while (wide := low < high).any():  # Binary search by id among equal keys.
-            middle = (low + high) // 2
-            before = self.ids[np.minimum(middle, len(self.ids) - 1)] < ids
-            low, high = np.where(wide & before, middle + 1, low), np.where(wide & ~before, middle, high)
-        self.ids, self.neg = np.insert(self.ids, low, ids), np.insert(self.neg, low, neg)
-
-    def set_cut(self, host: int, key: Any, page: int, hosts: int) -> None:
-        """Set a host's own threshold."""
-        if self.slot is None or len(self.slot) < hosts:
-            grown = np.zeros(hosts + hosts // 2, np.int32)
-            if self.slot is not None:
-                grown[: len(self.slot)] = self.slot
-            self.slot = grown
-        at = self.slot_of.get(host)
-        if at is None:
-            at = self._spare.pop() if self._spare else len(self.slot_of) + 1
-            self.slot_of[host] = self.slot[host] = at
-            if at >= len(self.cut_key):
-                self.cut_key = np.concatenate((self.cut_key, np.zeros_like(self.cut_key)))
-                self.cut_id = np.concatenate((self.cut_id, np.zeros_like(self.cut_id)))
-        self.cut_key[at], self.cut_id[at] = key, page
-
-    def forget_low_cuts(self) -> None:
-        """Drop the own thresholds of hosts that are at or below the default one."""
-        usual = -self.cut_key[0], int(self.cut_id[0])
-        for host in [host for host in self.slot_of if self.cut_of(host) >= usual]:
-            assert self.slot is not None
-            self.slot[host] = 0
-            self._spare.append(self.slot_of.pop(host))
-
-    def cut_of(self, host: int) -> tuple[Any, int]:
-        """Return the place of a host's threshold in the order: its negated key, and an id."""
-        at = self.slot_of.get(host, 0)
-        return -self.cut_key[at], int(self.cut_id[at])
-
-
 class HotOrder:
     """The pages of a shard, ordered by key. Not thread-safe.
 
@@ -183,29 +117,39 @@ class HotOrder:
     choice. Times are seconds by any clock that never goes back.
     """
 
-    def __init__(self, columns: OrderColumns, discovery: float = 1.0, *, single: bool = False) -> None:
-        """Create the order.
+    def __init__(
+        self, columns: OrderColumns, discovery: float = 1.0, *, single: bool = False, retry_seconds: float = 0.0
+    ) -> None:
+        """Create the order. It holds no page; call `note_reads` for pages that were read.
 
         Args:
             columns: the columns of the shard.
             discovery: factor on the cash of pages never read.
             single: default for hosts: whether a host gives only one page at a time; `set_single` changes it.
+            retry_seconds: back-off of a page whose lease ends without an event.
         """
         self.columns, self.discovery, self.now = columns, discovery, -np.inf
         dtype: type = np.int64 if discovery == 1 else np.float64
         self.sides = Side(0, dtype), Side(1, dtype)
         self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
-        self._free = SparseTimes()  # The time at which each held page becomes free.
+        self._free = SparseTimes()  # When the lease, the back-off or the revisit wait of each held page ends.
+        self._retry_seconds = retry_seconds
         self.host_free: Floats = np.zeros(0)
         self.single: Bools = np.zeros(0, np.bool_)
         self.mark: NDArray[np.int32] = np.zeros(0, np.int32)  # For each host, the `tick` of the last choice to skip it.
         self.tick, self.looked, self.scans = 0, 0, 0
         self.pages = HostPages()
         self.page_timers, self.host_timers = Timers(), Timers()
+        self.revisit_timers = Timers()  # For each page in revisit wait at least one entry, not later than its end.
+        self.counts = PageCounts()
+        self._fickle: list[Int64s] = []  # Pages that a change of credit alone may give another count.
+        self._fickle_count = 0
         self._single, self._with_host = single, dict[int, list[Int64s]]()
         self._passed: list[NDArray[np.integer]] = []
         self._credits = columns.credits().copy()
+        self._counted_credits = self._credits
         self.grow()
+        self._classify_all()
         self._classes = np.zeros(8, np.bool_)
         self._classes[np.unique(columns.state[: len(columns)] & CLASS_BITS)] = True
 
@@ -225,6 +169,7 @@ class HotOrder:
             self.mark = np.concatenate((self.mark, np.zeros(more, np.int32)))
             self.host_free = np.concatenate((self.host_free, np.zeros(more)))
             self.single = np.concatenate((self.single, np.full(more, self._single)))
+        self.counts.grow(len(self.where), len(self.mark))
         for side in self.sides:
             if side.slot is not None and len(side.slot) < len(self.mark):
                 side.slot = np.concatenate((side.slot, np.zeros(len(self.mark) - len(side.slot), np.int32)))
@@ -232,11 +177,14 @@ class HotOrder:
     # Updates.
 
     def changed(self, ids: Int64s) -> None:
-        """Update the order for pages that are new or whose cash or state changed. Costs about 50 ns per page."""
+        """Update the order for distinct pages that are new or whose cash or state changed, about 100 ns per page."""
         self.grow()
         self._classes[self.columns.state[ids] & CLASS_BITS] = True
-        parked = self.where[ids] >= HELD
-        self._enter(ids[~parked] if parked.any() else ids)
+        parked = self.where[ids] >= LEASED
+        if parked.any():
+            self._classify(ids[parked])
+            ids = ids[~parked]
+        self._enter(ids)
         for side in self.sides:
             if sum(map(len, side.fresh)) > FRESH_PAGES_MAX:  # The last choice was a while ago.
                 self._settle(side)
@@ -254,6 +202,50 @@ class HotOrder:
                 after[hot] = side.in_fresh
                 side.fresh.append(ids[hot[before[hot] != side.in_fresh]])
         self.where[ids] = after
+        self._classify(ids)
+
+    # Counts.
+
+    def _classify(self, ids: Int64s) -> None:
+        """Count distinct pages anew, by what holds them back."""
+        state, where = self.columns.state[ids], self.where[ids]
+        cash = self.columns.v[ids] + self._counted_credits[state & CLASS_BITS]
+        read, live = (state & Flag.OPEN) != 0, (state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
+        denied = (state & Flag.EXCLUDED) != 0
+        if (shut := self.columns.shut(ids)) is not None:
+            denied |= shut
+        held = _KIND_OF_HELD[where]
+        kinds = np.where(held > 0, held, np.where(np.where(read, cash != 0, cash > 0), page_counts.FREE, 0))
+        kinds[denied] = page_counts.DENIED
+        kinds[~live] = page_counts.NEITHER
+        kinds[where == LEASED] = page_counts.LEASED  # Its event may bring new pages, whatever the page is now.
+        self.counts.put(ids, (2 * kinds + read).astype(np.uint8), self.columns.host[ids])
+        fickle = ids[live & (cash <= 0)]
+        if len(fickle):
+            self._fickle.append(fickle)
+            self._fickle_count += len(fickle)
+            if self._fickle_count > 2 * FICKLE_MAX:
+                self._fickle = [np.unique(np.concatenate(self._fickle))]
+                self._fickle_count = max(len(self._fickle[0]) - FICKLE_MAX, 0)
+
+    def _classify_all(self) -> None:
+        for first in range(0, len(self.columns), CLASSIFIED_PAGES):
+            self._classify(np.arange(first, min(first + CLASSIFIED_PAGES, len(self.columns))))
+
+    def _count_credits(self) -> None:
+        """Apply changed credits to the counts: a rise may give cash to pages without any, a fall concerns all."""
+        credits = self.columns.credits()
+        if (credits == self._counted_credits).all():
+            return
+        fell = bool((credits < self._counted_credits)[self._classes].any())
+        self._counted_credits = credits.copy()
+        fickle, self._fickle, self._fickle_count = self._fickle, [], 0
+        if fell:
+            self._classify_all()
+        elif fickle:
+            self._classify(np.unique(np.concatenate(fickle)))
+
+    # Credits.
 
     def _take_credits(self) -> None:
         """Apply changed credits. A key changes by at most as much as its credit; the thresholds rise by that much."""
@@ -277,35 +269,68 @@ class HotOrder:
             ]
             heapq.heapify(side.open)
 
-    def hold(self, ids: Int64s, until: Floats) -> None:
-        """Hold pages until the given times; if infinite, until they are released."""
+    def hold(self, ids: Int64s, until: Floats, kind: int = LEASED) -> None:
+        """Hold distinct pages until the given times; if infinite, until they are released.
+
+        Args:
+            ids: the pages.
+            until: when the lease, back-off or revisit wait ends. After a lease the back-off of `retry_seconds` follows.
+            kind: LEASED, RETRY or REVISIT.
+        """
         self.grow()
-        self._free.set(ids, until, self.held)
         before = self.where[ids]
+        # The entry of a page that waits already is moved when it is due.
+        new = (before != REVISIT) | (until < self._free.get(ids)) if kind == REVISIT else np.True_
+        self._free.set(ids, until, self.held)
         for side in self.sides:
             side.dirty |= bool((before == side.in_run).any())
-        self.where[ids] = HELD
-        self.page_timers.add(ids, until)
+        self.where[ids] = kind
+        if kind == REVISIT:
+            self.revisit_timers.add(ids[new], until[new])
+        else:
+            self.page_timers.add(ids, until)
+        self._classify(ids)
 
     def release(self, ids: Int64s) -> None:
-        """Free pages; pages that are not held are ignored."""
+        """End the leases and back-offs of pages; other pages are ignored."""
         self.grow()
-        held = np.unique(ids[self.where[ids] == HELD])
-        self.where[held] = COLD
-        self._enter(held)
+        where = self.where[ids]
+        self._free_pages(np.unique(ids[(where == LEASED) | (where == RETRY)]))
+
+    def note_reads(self, ids: Int64s, now: float = -np.inf) -> None:
+        """Hold distinct pages until their revisit time, or free them; call it when that time may have changed."""
+        self.grow()
+        now, where, due = max(now, self.now), self.where[ids], self.columns.due(ids)
+        later = np.zeros(len(ids), np.bool_) if due is None else (due > now) & (where != LEASED) & (where != RETRY)
+        self._free_pages(ids[~later & (where == REVISIT)], now)
+        if due is not None and later.any():
+            self.hold(ids[later], due[later], REVISIT)
+
+    def _free_pages(self, ids: Int64s, now: float = -np.inf) -> None:
+        """End what holds distinct pages, except for the wait after a read, which may begin now."""
+        self.where[ids] = COLD
+        due = self.columns.due(ids) if len(ids) else None
+        if due is not None and (later := due > max(now, self.now)).any():
+            self.hold(ids[later], due[later], REVISIT)
+            ids = ids[~later]
+        self._enter(ids)
 
     def held(self) -> Int64s:
-        """Return the held pages, ascending. Costs about 100 us for a million pages."""
-        return np.flatnonzero(self.where == HELD)
+        """Return the held pages, ascending. Costs about 200 us for a million pages."""
+        return np.flatnonzero(is_held(self.where))
 
     def free_at(self, ids: Int64s) -> Floats:
         """Return the times at which pages become free, 0 for those not held. Host delays are not included."""
-        return np.where(self.where[ids] == HELD, self._free.get(ids), 0.0)
+        where = self.where[ids]
+        until = np.where(is_held(where), self._free.get(ids), 0.0)
+        until[where == LEASED] += self._retry_seconds
+        due = self.columns.due(ids)
+        return until if due is None else np.where(is_held(where), np.maximum(until, due), until)
 
     def clear(self) -> None:
-        """Free all pages and hosts, and reset `single` of all hosts to the default."""
+        """Free all leased pages, those in back-off and all hosts; reset `single` of all hosts to the default."""
         self.page_timers, self.host_timers = Timers(), Timers()
-        self.release(self.held())
+        self.release(np.arange(len(self.columns)))
         hosts = np.flatnonzero(self.host_free)
         self.host_free[:], self.single[:] = 0.0, self._single
         self._rested(hosts)
@@ -317,6 +342,11 @@ class HotOrder:
         self.host_timers.add(hosts, until)
         self._rested(hosts[until <= self.now])
 
+    def resting(self) -> Int64s:
+        """Return the hosts that are not free, ascending. The cost follows their number."""
+        hosts = np.unique(self.host_timers.numbers())
+        return hosts[self.host_free[hosts] > self.now]
+
     def set_single(self, hosts: Int64s, *, single: bool) -> None:
         """Set whether hosts give only one page at a time, or any number."""
         self.grow()
@@ -326,17 +356,33 @@ class HotOrder:
         """Advance the clock, and free the pages and hosts that are due."""
         self.grow()
         self._take_credits()
+        self._count_credits()
         self.now = max(self.now, now)
         hosts = self.host_timers.due(self.now)
         if len(hosts):
             self._rested(np.unique(hosts[self.host_free[hosts] <= self.now]))
-        ids = self.page_timers.due(self.now)
-        if len(ids):
-            ids = np.unique(ids[(self.where[ids] == HELD) & (self._free.get(ids) <= self.now)])
-            self.where[ids] = COLD
-            self._enter(ids)
+        self._end_holds()
         for side in self.sides:
             self._settle(side)
+
+    def _end_holds(self) -> None:
+        """End the leases, back-offs and revisit waits that are over; the back-off begins where a lease ended."""
+        ids = self.page_timers.due(self.now)
+        if len(ids):
+            where = self.where[ids]
+            over = ((where == LEASED) | (where == RETRY)) & (self._free.get(ids) <= self.now)
+            ids = np.unique(ids[over])
+            until = self._free.get(ids) + self._retry_seconds
+            again = (self.where[ids] == LEASED) & (until > self.now)
+            self.hold(ids[again], until[again], RETRY)
+            self._free_pages(ids[~again])
+        ids = self.revisit_timers.due(self.now)
+        if len(ids):
+            ids = np.unique(ids[self.where[ids] == REVISIT])
+            until = self._free.get(ids)
+            later = until > self.now  # It was read again meanwhile.
+            self.revisit_timers.add(ids[later], until[later])
+            self._free_pages(ids[~later])
 
     def _rested(self, hosts: Int64s) -> None:
         back: list[Int64s] = []

@@ -12,10 +12,12 @@ from typing import Final
 
 import numpy as np
 
+from opic.frontier import page_counts
 from opic.frontier.held_pages import Held
-from opic.frontier.hot_order import HELD, Bools, HotOrder, Int64s
+from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
 from opic.frontier.requests import PolitenessSettings
+from opic.frontier.revisit import RevisitTerms
 from opic.frontier.timers import Floats
 from opic.model.cash import MILLION
 from opic.replica.effect import Effect
@@ -25,14 +27,20 @@ HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requeste
 # Maximum number of failed pages whose back-off is read from the store. The others wait as after a first failure, and
 # are refused then if their back-off is longer.
 UNSURE_MAX: Final = 1_000
+TERMS_PAGES: Final = 1 << 20  # Pages whose revisit time is computed at once.
 
 
 class ShardColumns:
     """The columns of a replica, as a hot order reads them."""
 
-    def __init__(self, replica: Replica, shut: Callable[[Int64s], Bools | None] | None = None) -> None:
+    def __init__(
+        self,
+        replica: Replica,
+        shut: Callable[[Int64s], Bools | None] | None = None,
+        revisit: RevisitTerms | None = None,
+    ) -> None:
         """Wrap a replica; `shut` returns a mask of the pages that rules keep from being offered."""
-        self._replica, self._shut = replica, shut
+        self._replica, self._shut, self._revisit = replica, shut, revisit
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -62,6 +70,10 @@ class ShardColumns:
         """Return a mask of the pages that rules keep from being offered, None if there are none."""
         return None if self._shut is None else self._shut(ids)
 
+    def due(self, ids: Int64s) -> Floats | None:
+        """Return when pages may be offered again after their last read, 0 if never read; None if at any time."""
+        return None if self._revisit is None else self._revisit.due(ids)
+
     def nearness(self, ids: Int64s) -> Int64s:
         """Return the nearness of pages, 0 where their depth is unknown."""
         return self._replica.depths.of(ids)
@@ -84,10 +96,26 @@ class HotShard:
         politeness: PolitenessSettings,
         discovery: float = 1.0,
         shut: Callable[[Int64s], Bools | None] | None = None,
+        revisit_of_rules: Callable[[Int64s], Floats | None] | None = None,
     ) -> None:
-        """Order the pages of a replica, with none held. `shut` returns a mask of the pages that rules refuse."""
+        """Order the pages of a replica, with none held.
+
+        Args:
+            replica: the replica.
+            politeness: the delays.
+            discovery: factor on the cash of pages never read.
+            shut: returns a mask of the pages that rules refuse.
+            revisit_of_rules: returns the revisit time that rules set for pages; see `RevisitTerms`.
+        """
         self.replica, self.politeness, self.loads = replica, politeness, replica.loads
-        self.order = HotOrder(ShardColumns(replica, shut), discovery, single=politeness.host_delay_seconds > 0)
+        self.revisit = RevisitTerms(replica, politeness.revisit_seconds, revisit_of_rules)
+        self.order = HotOrder(
+            ShardColumns(replica, shut, self.revisit),
+            discovery,
+            single=politeness.host_delay_seconds > 0,
+            retry_seconds=politeness.retry_seconds,
+        )
+        self._loaded = False
         self.stamp = LeaseStamp(-1, -1)
         self.complete = False  # Whether all that is held in the store is held here, as of `stamp`.
         self.running = 0
@@ -110,18 +138,37 @@ class HotShard:
     def applied(self, effect: Effect, changed: Int64s) -> None:
         """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
         self.order.changed(changed)
+        if effect.classes is not None:
+            self.note_terms()
+        read = [effect.read_page, effect.state_page] if self.revisit.classes().any() else [effect.read_page]
+        self.order.note_reads(np.unique(np.concatenate(read)).astype(np.int64), self.now())
         failed = effect.failed == 1
         fetched = np.concatenate((effect.read_page, effect.fetched_page[~failed])).astype(np.int64)
         waiting = effect.fetched_page[failed].astype(np.int64)
         self._free(fetched)
         until = effect.books.time_us / MILLION + self.politeness.retry_seconds
         if len(waiting):
-            self.order.hold(waiting, np.full(len(waiting), until))
+            waiting = np.unique(waiting)
+            self.order.hold(waiting, np.full(len(waiting), until), RETRY)
             self._open_hosts(waiting)
             self.unsure += waiting[: max(UNSURE_MAX - len(self.unsure), 0)].tolist()
         if self._calls:
             self._fetched.update((page, (effect.lsn, 0.0)) for page in fetched.tolist())
             self._fetched.update((page, (effect.lsn, until)) for page in waiting.tolist())
+
+    def note_terms(self, ids: Int64s | None = None) -> None:
+        """Apply changed revisit times to pages that were read: to all if None. All cost about 100 ns each."""
+        if ids is not None:
+            self.order.note_reads(ids, self.now())
+            return
+        ids = self.revisit.read_pages()
+        for first in range(0, len(ids), TERMS_PAGES):
+            self.order.note_reads(ids[first : first + TERMS_PAGES], self.now())
+
+    def too_early(self, ids: Int64s) -> Bools:
+        """Return a mask of the pages whose last read is too recent."""
+        due = self.revisit.due(ids)
+        return np.zeros(len(ids), np.bool_) if due is None else due > self.now()
 
     def _free(self, ids: Int64s) -> None:
         self.order.release(ids)
@@ -145,7 +192,7 @@ class HotShard:
         for page, (record, free_at) in self._fetched.items():
             if record > lsn:
                 if free_at:
-                    self.order.hold(np.array([page]), np.array([free_at]))
+                    self.order.hold(np.array([page]), np.array([free_at]), RETRY)
                 else:
                     self._free(np.array([page]))
         if not self._calls:
@@ -156,21 +203,29 @@ class HotShard:
         self.order.clear()
         self._full.clear()
         self.hear_time(held.now)
-        ids, until = held.pages
-        order = np.argsort(until, kind="stable")  # A page may appear twice; sorted, the later time is written last.
-        known = ids[order] < len(self.replica)
-        self.order.hold(ids[order][known], until[order][known])
+        over = held.leases[1] <= held.now  # Not swept yet; they count as failed fetches already.
+        expired = held.leases[0][over], held.expired_until[over]
+        for ids, until, kind in (
+            (*held.waits, RETRY), (*expired, RETRY), (held.leases[0][~over], held.leases[1][~over], LEASED)
+        ):  # fmt: skip
+            known = ids < len(self.replica)
+            self.order.hold(ids[known], until[known], kind)
         names, free = held.hosts
         self._rest({
             number: end
             for name, end in zip(names, free.tolist(), strict=True)
             if (number := self.replica.hosts.number(name)) is not None
         })  # fmt: skip
-        for name, (delay, _) in held.manners.items():
+        for name, manners in held.manners.items():
+            delay = manners.delay_seconds
             if delay is not None and (number := self.replica.hosts.number(name)) is not None:
                 self.order.set_single(np.array([number]), single=delay > 0)
                 if not delay:
                     self._rest({number: 0.0})
+        seconds = {name: found.revisit_seconds for name, found in held.manners.items()}
+        if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
+            self.note_terms()
+        self._loaded = True
         self.stamp, self.running, self.complete = held.stamp, held.running, True
         self.unsure.clear()
 
@@ -180,7 +235,7 @@ class HotShard:
             if end is None:
                 self._free(np.array([page]))
             else:
-                self.order.hold(np.array([page]), np.array([end]))
+                self.order.hold(np.array([page]), np.array([end]), RETRY)
 
     def hear_freed(self, ids: Sequence[int], freed: int) -> None:
         """Free the pages whose leases any endpoint released, which brings us up to the counter value `freed`."""
@@ -210,10 +265,10 @@ class HotShard:
         """
         now, soon = answer.now_us / MILLION, answer.now_us / MILLION + HELD_SECONDS_MIN
         self.hear_time(now)
-        page_until = np.zeros(len(ids))
+        page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
         rests: dict[int, float] = dict.fromkeys(np.unique(hosts[self.order.single[hosts]]).tolist(), 0.0)
         for page in answer.granted:
-            page_until[page.place] = np.inf if keep else page.until_us / MILLION + self.politeness.retry_seconds
+            page_until[page.place], leased[page.place] = np.inf if keep else page.until_us / MILLION, True
             if page.delay_seconds:
                 rests[int(hosts[page.place])] = now + page.delay_seconds
         for refused in answer.refused:
@@ -223,10 +278,13 @@ class HotShard:
                 if refused.full:
                     self._full.setdefault(host, rests.get(host, 0.0))
                 rests[host] = max(rests.get(host, 0.0), until)
+            elif refused.leased:
+                page_until[refused.place], leased[refused.place] = until - self.politeness.retry_seconds, True
             else:
                 page_until[refused.place] = until
-        held = page_until > 0
-        self.order.hold(ids[held], page_until[held])
+        held = leased | (page_until > 0)
+        self.order.hold(ids[leased], page_until[leased])
+        self.order.hold(ids[held & ~leased], page_until[held & ~leased], RETRY)
         self.order.release(ids[~held])
         self._rest(rests)
         same = answer.stamp._replace(leases=(answer.stamp.leases or 0) - len(answer.granted)) == self.stamp
@@ -243,7 +301,12 @@ class HotShard:
         if until:
             self.order.rest(np.array(list(until), np.int64), np.array(list(until.values())))
 
+    def leased(self) -> int:
+        """Return the number of leased pages known here."""
+        return int(self.order.counts.totals[2 * page_counts.LEASED :][:2].sum())
+
     def held_count(self) -> int:
-        """Return the number of held pages and hosts. Costs about 100 us for a million pages."""
-        order = self.order
-        return int(np.count_nonzero(order.where == HELD)) + int(np.count_nonzero(order.host_free > order.now))
+        """Return the number of pages held by leases and back-offs, and of held hosts."""
+        order, kinds = self.order, self.order.counts.totals.reshape(-1, 2).sum(axis=1)
+        pages = int(kinds[page_counts.LEASED] + kinds[page_counts.RETRY])
+        return pages + int(np.count_nonzero(order.host_free > order.now))

@@ -11,7 +11,7 @@ from opic.replica.effect import Head
 from opic.replica.follow import head_of
 from opic.store import Keys
 
-PAGE_HELD, HOST_HELD, HOST_FULL = 1, 2, 3  # Reasons for refusing a page; the same as in leases.lua.
+PAGE_LEASED, HOST_HELD, HOST_FULL, PAGE_WAITS = 1, 2, 3, 4  # Reasons to refuse a page; the same as in leases.lua.
 LEASE: Final = "opic_4_lease"
 
 
@@ -45,6 +45,7 @@ class RefusedPage(NamedTuple):
     host_held: bool  # The whole host is held, not only this page.
     until_us: int
     full: bool = False  # The host is at its cap of pages in flight; it is free earlier if one of these leases ends.
+    leased: bool = False  # The page is leased; `until_us` includes the back-off after the lease.
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,8 @@ class LeaseAnswer:
                 for i in range(0, len(flat), 3)
             ],
             [
-                RefusedPage(refused[i] - 1, refused[i + 1] != PAGE_HELD, refused[i + 2], refused[i + 1] == HOST_FULL)
-                for i in range(0, len(refused), 3)
+                RefusedPage(place - 1, why in {HOST_HELD, HOST_FULL}, until, why == HOST_FULL, why == PAGE_LEASED)
+                for place, why, until in zip(refused[::3], refused[1::3], refused[2::3], strict=True)
             ],
             {metas[i] - 1: metas[i + 1] for i in range(0, len(metas), 2)},
         )

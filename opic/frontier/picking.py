@@ -8,7 +8,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.frontier.hot_order import HELD, HotOrder, Int64s, Keys, Side, first
+from opic.frontier import page_counts
+from opic.frontier.hot_order import HotOrder, Int64s, Keys, first, is_held
+from opic.frontier.hot_side import Side
 
 Bools = NDArray[np.bool_]
 STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
@@ -170,7 +172,7 @@ class ListSource:
         ids, keys = first(self._ids, self._keys, 8 * size)
         self._sorted, self.done = ids, len(ids) == len(self._ids)
         hosts = order.columns.host[ids]
-        free = (order.where[ids] != HELD) & (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+        free = ~is_held(order.where[ids]) & (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
         ids, keys = ids[free], keys[free]
         by_key = np.lexsort((ids, -keys))
         self.ids, self.neg = ids[by_key], -keys[by_key]
@@ -257,6 +259,8 @@ def first_free(
 ) -> float | None:
     """Return the seconds until the first requested page is free, exact up to `seconds_max`; None if there is none.
 
+    If no page is free before that, the answer is at least `seconds_max`, whether there are such pages or not.
+
     Call it after `pick` found no page with the same arguments. The cost grows with the pages that are due soon, or with
     the pages of the domain, not with all held pages.
     """
@@ -266,16 +270,26 @@ def first_free(
         count, best, upto = FIRST_DUE, np.inf, -np.inf
         if within is not None:
             best, upto = _soonest(order, within.pages(shard, order), mode, nearness), np.inf
-        while best > upto and (best == np.inf or upto < order.now + seconds_max):
-            held, pages_upto = order.page_timers.first(count)
+        timers = [order.page_timers]
+        if any(order.counts.totals[2 * page_counts.REVISIT + side] for side in SIDES[mode]):
+            timers.append(order.revisit_timers)
+        while best > upto and upto < order.now + seconds_max:
+            held, times = zip(*(some.first(count) for some in timers), strict=True)
             hosts, hosts_upto = order.host_timers.first(count)
             runs = [order.sides[side].ids for side in SIDES[mode]]
-            ids = np.concatenate((held, order.parked(np.unique(hosts)), *runs))
-            best, upto = _soonest(order, ids, mode, nearness), min(pages_upto, hosts_upto)
+            ids = np.concatenate((*held, order.parked(np.unique(hosts)), *runs))
+            best, upto = _soonest(order, ids, mode, nearness), min(*times, hosts_upto)
             count *= 8
-        if best < np.inf:
-            waits.append(max(best - order.now, 0.0))
+        if min(best, upto) < np.inf:  # If nothing was found up to the limit, there may be pages beyond.
+            waits.append(max(min(best, upto) - order.now, 0.0))
     return min(waits, default=None)
+
+
+def near_of(order: HotOrder, ids: Int64s | None, nearness: int) -> Int64s:
+    """Return those pages whose nearness is at least `nearness`; of all pages if `ids` is None."""
+    if ids is None:
+        return order.columns.within_depth(nearness)
+    return ids[order.columns.nearness(ids) >= nearness]
 
 
 def _soonest(order: HotOrder, ids: Int64s, mode: str, nearness: int) -> float:

@@ -10,6 +10,7 @@ from opic.urls.canonical import canonical_host, shown
 
 MODES: Final = ("any", "discover", "refresh")
 LEASE_SECONDS_MAX: Final = 86_400.0
+DOMAINS_MAX: Final = 100  # Of one request.
 CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # A longer crawl-delay is cut to this; Heritrix uses the same limit.
 
 
@@ -21,6 +22,7 @@ class PolitenessSettings:
     retry_seconds: float = 60.0  # Initial back-off after a failed fetch or an expired lease; it doubles up to a day.
     lease_seconds: float = 300.0  # Default duration of a lease.
     host_in_flight: int = 0  # Maximum number of pages of one host leased at once; 0 means no limit.
+    revisit_seconds: float = 0.0  # Minimum time from a page's read to its next suggestion; the service's is an hour.
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +45,7 @@ class PagesRequest:
     n: int
     seconds: float
     mode: str = "any"
-    domain: str | None = None
+    domains: tuple[str, ...] = ()  # Hosts or domains to stay within, sorted; all pages if empty.
     busy: frozenset[str] = frozenset()  # Hosts to skip.
     nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
     crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, in seconds, from its robots.txt.
@@ -57,6 +59,7 @@ class PagesRequest:
         *,
         mode: str = "any",
         domain: str | None = None,
+        domains: Sequence[str] = (),
         busy_hosts: Sequence[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
         max_depth: int | None = None,
@@ -79,6 +82,8 @@ class PagesRequest:
             if not 0 <= delay < float("inf"):
                 raise BadInput(f"crawl_delays: {delay} of {shown(host)} must be a finite number of seconds, 0 or more")
             delays[canonical_host(host)] = min(float(delay), CRAWL_DELAY_SECONDS_MAX)
-        within = None if domain is None else canonical_host(domain)
+        if len(domains) > DOMAINS_MAX:
+            raise BadInput(f"domains: {len(domains):,} is over the limit of {DOMAINS_MAX}: send several requests")
+        within = {canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))}
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
-        return cls(n, seconds, mode, within, frozenset(map(canonical_host, busy_hosts)), near, delays)
+        return cls(n, seconds, mode, tuple(sorted(within)), frozenset(map(canonical_host, busy_hosts)), near, delays)

@@ -9,8 +9,8 @@ exact. On a large store the order is that of a moment ago, when the replicas cau
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
+from opic.frontier.page_counts import KINDS
 from opic.frontier.requests import FrontierTerms, PagesRequest
 from opic.model.cash import MILLION, Flag
 from opic.model.page_notes import depth_of, unpack_meta
@@ -51,7 +52,7 @@ class _Part:
     n: int
     seconds: float
     mode: str
-    domain: str | None
+    domains: tuple[str, ...]
     busy: frozenset[str]
     nearness: int
     granted: list[Leased] = field(default_factory=list)
@@ -66,8 +67,15 @@ class _Part:
 class Scheduler:
     """Chooses and leases pages for `opic.frontier.Frontier`. Thread-safe; calls are answered one at a time."""
 
-    def __init__(self, crawl: Crawl, terms: FrontierTerms, admission: Admission | None) -> None:
+    def __init__(
+        self,
+        crawl: Crawl,
+        terms: FrontierTerms,
+        admission: Admission | None,
+        pending: Callable[[], bool] = lambda: False,
+    ) -> None:
         """See `opic.frontier.Frontier`."""
+        self._pending = pending
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
@@ -86,7 +94,7 @@ class Scheduler:
         with self.lock:
             try:
                 self.hot.look()
-                picked = self.hot.pick(wish.mode, wish.domain, wish.n, wish.busy, nearness=wish.nearness)
+                picked = self.hot.pick(wish.mode, wish.domains, wish.n, wish.busy, nearness=wish.nearness)
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated.
                 raise
@@ -133,7 +141,7 @@ class Scheduler:
             for part in parts:
                 missing[part.wish] += part.n - len(part.granted)
             rest = [
-                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domain, wish.busy, wish.nearness)
+                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domains, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -145,7 +153,7 @@ class Scheduler:
             granted[part.wish] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             rest = [
-                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domain, wish.busy, wish.nearness)
+                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domains, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if not granted[at]
             ]
@@ -154,10 +162,16 @@ class Scheduler:
                 granted[part.wish] += part.granted
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
-        return [
-            self._answer(leased) if leased else {"pages": [], "retry_after": self._retry_after(wish)}
-            for wish, leased in zip(wishes, granted, strict=True)
-        ]
+        found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
+        answers = []
+        for wish, leased in zip(wishes, granted, strict=True):
+            scope = wish.mode, wish.domains, wish.nearness, not leased
+            if scope not in found:
+                found[scope] = self._waiting(*scope)
+            answers.append({**self._answer(leased), **found[scope]})
+            if not leased:
+                answers[-1]["retry_after"] = self._retry_after(wish)
+        return answers
 
     def _parts(self, at: int, wish: PagesRequest) -> list[_Part]:
         modes = {wish.mode: wish.n}
@@ -167,7 +181,7 @@ class Scheduler:
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": wish.n - discover}
         return [
-            _Part(at, wish.n, n, wish.seconds, mode, wish.domain, wish.busy, wish.nearness)
+            _Part(at, wish.n, n, wish.seconds, mode, wish.domains, wish.busy, wish.nearness)
             for mode, n in modes.items()
             if n
         ]
@@ -224,22 +238,22 @@ class Scheduler:
             ids, until = np.array([page.place[1] for page in mine]), np.array([page.until_us for page in mine])
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
-                    hot.settle(ids, until / MILLION + self.terms.politeness.retry_seconds)
+                    hot.settle(ids, until / MILLION)
 
     def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
-        groups: dict[tuple[str, str | None, frozenset[str], int], list[_Part]] = {}
+        groups: dict[tuple[str, tuple[str, ...], frozenset[str], int], list[_Part]] = {}
         for part in parts:
-            groups.setdefault((part.mode, part.domain, part.busy, part.nearness), []).append(part)
+            groups.setdefault((part.mode, part.domains, part.busy, part.nearness), []).append(part)
         by_shard: dict[int, list[Chunk]] = {}
         leases, live = self.hot.running(), self.hot.live()
         ration = self.admission.ration(idle=idle) if self.admission else None
-        for (mode, domain, busy, nearness), group in groups.items():
+        for (mode, domains, busy, nearness), group in groups.items():
             total = sum(part.missing for part in group)
             spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
-            # A request for one domain is not limited by that domain's share of the crawl.
-            limits = ration if domain is None else None
-            picked = self.hot.pick(mode, domain, total + spare, busy, limits, nearness=nearness)
+            # A request for domains is not limited by their share of the crawl.
+            limits = None if domains else ration
+            picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness)
             counts, at, least = picked.counts.tolist(), 0, 0.0
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
@@ -317,10 +331,38 @@ class Scheduler:
                 moved = True
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
-        self._grant(chunks, answers)
+        self._grant(chunks, self._without_early(chunks, answers))
         for shard in freed:
             self.hot.hear_freed(shard)
         return moved or bool(freed)
+
+    def _without_early(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> list[LeaseAnswer]:
+        """Give back the leases of pages that turn out to have been read while we chose; return the other answers.
+
+        The store decides about leases and waits, but does not know when a page was read. An event may end the lease of
+        another endpoint between our choice and our call; the journal up to the head that the call saw tells.
+        """
+        behind = any(
+            answer.granted and answer.head.lsn > self.crawl.replicas[chunk.shard].head.lsn
+            for chunk, answer in zip(chunks, answers, strict=True)
+        )
+        if behind:
+            self.crawl.follow()
+        kept, early_leases = [], list[str]()
+        for chunk, answer in zip(chunks, answers, strict=True):
+            hot = self.hot.shards[chunk.shard]
+            with hot.replica.lock:
+                if hot.loads != hot.replica.loads:
+                    raise Outdated
+                early = hot.too_early(chunk.ids)[[page.place for page in answer.granted]].tolist()
+            pages = list(zip(answer.granted, early, strict=True))
+            early_leases += [
+                lease_of((chunk.shard, chunk.pages[page.place]), page.until_us) for page, soon in pages if soon
+            ]
+            kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
+        for shard, freed, ids in given_back(self.crawl, early_leases):
+            self.hot.give_back(shard, freed, ids)
+        return kept
 
     def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
         """Add the leased pages to the parts they were leased for.
@@ -393,9 +435,25 @@ class Scheduler:
             "retry_after": 0,
         }
 
+    def _waiting(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> dict[str, object]:
+        """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some."""
+        heads = self.crawl.heads()
+        waiting = self.hot.waiting(mode, domains, nearness, empty=empty)
+        if waiting is None:
+            return {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
+        over = empty and not any(count for kind, count in waiting.items() if kind != "denied")
+        return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
+
+    def _is_at_rest(self, heads: Sequence[Head]) -> bool:
+        """Return whether nothing that was accepted has yet to take effect, and the replicas show all of it."""
+        if self._pending() or self.crawl.undelivered():
+            return False
+        self.crawl.follow()
+        return self.crawl.heads() == list(heads)
+
     def _retry_after(self, wish: PagesRequest) -> float:
         """Return the number of seconds until the first of the requested pages may be free."""
-        first = self.hot.first_free(wish.mode, wish.domain, wish.busy, RETRY_SECONDS_MAX, wish.nearness)
+        first = self.hot.first_free(wish.mode, wish.domains, wish.busy, RETRY_SECONDS_MAX, wish.nearness)
         if first is None:
             return RETRY_SECONDS_DEFAULT
         if self._rationed:

@@ -10,6 +10,7 @@ from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
 from opic.frontier.hot_order import keys_of
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.requests import PolitenessSettings
+from opic.frontier.revisit import RevisitByRule, RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
@@ -31,9 +32,13 @@ class PageStanding:
     cap: int
     in_flight: int  # Number of leased pages of its host.
     refused: str | None  # Why its last event was refused, if its lease or back-off is of that time.
+    revisit_at: float | None  # When it may be offered again after its last read.
+    revisit_seconds: float  # The revisit time in effect for it.
 
     @classmethod
-    def read(cls, crawl: Crawl, place: Place, host: str, politeness: PolitenessSettings) -> "PageStanding":
+    def read(
+        cls, crawl: Crawl, place: Place, host: str, politeness: PolitenessSettings, by_rule: RevisitByRule | None = None
+    ) -> "PageStanding":
         """Read the state of a page from the store. Reads all active leases of the shard."""
         keys, page = crawl.shards[place[0]].keys, str(place[1])
         time_us, lease, waits, failed, host_free, polite, asked_for, refusal = crawl.ask(
@@ -66,7 +71,11 @@ class PageStanding:
         free = None if host_free is None or not delay or float(host_free) <= now else float(host_free)
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
         replica, ids = crawl.replicas[place[0]], ids_of(leased)
+        terms, page_id = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([place[1]])
+        if manners.revisit_seconds is not None:
+            terms.set_hosts({host: manners.revisit_seconds})
         with replica.lock:
+            due, seconds = terms.due(page_id), terms.seconds(page_id)
             of_host = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
         return cls(
             now,
@@ -78,6 +87,8 @@ class PageStanding:
             politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
             int(np.count_nonzero(of_host)),
             refused,
+            None if due is None or due[0] <= now else float(due[0]),
+            0.0 if seconds is None else float(seconds[0]),
         )
 
 
@@ -121,6 +132,12 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
         times = "once" if standing.failures == 1 else f"{standing.failures} times"
         why = refused or f"its fetch failed, or its lease expired without an event, {times}; "
         reasons.append(f"{why}it waits for another {standing.waits_until - now:.1f} s")
+    if standing.revisit_at is not None:
+        ago = now - (standing.revisit_at - standing.revisit_seconds)
+        reasons.append(
+            f"it was read {ago:.1f} s ago; it is offered again {standing.revisit_seconds:g} s after a read, "
+            f"in {standing.revisit_at - now:.1f} s"
+        )
     if standing.host_free_at is not None:
         reasons.append(f"its host {host} is delayed for another {standing.host_free_at - now:.1f} s")
     if standing.cap and standing.in_flight >= standing.cap:

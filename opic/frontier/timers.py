@@ -33,6 +33,11 @@ class Timers:
         """Return the number of entries that `due` has not returned yet."""
         return self._recent_count + sum(len(times) for times, _ in self._runs)
 
+    def numbers(self) -> Int64s:
+        """Return the numbers of all entries, in no particular order."""
+        parts = [numbers for _, numbers in (*self._runs, *self._recent)]
+        return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
     def add(self, numbers: Int64s, until: Floats) -> None:
         """Add numbers that are due at the given times. Entries with an infinite time are dropped."""
         finite = until < np.inf

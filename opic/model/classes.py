@@ -22,6 +22,7 @@ import msgpack
 from opic.errors import BadInput, BadUrl, Refused, instead_of
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
+from opic.urls.rules import check_revisit
 
 WEIGHT_MAX: Final = 1_000
 PATTERNS_MAX: Final = 10_000  # Hosts, prefixes and tags of a class; each is one look-up, however many there are.
@@ -29,7 +30,7 @@ PARTS_MAX: Final = 1_000  # Parts of URLs of a class: each is looked for in each
 PATTERN_CHARS_MAX: Final = 2_048
 OTHERS: Final = "other"  # Class 0, in answers.
 KINDS: Final = ("hosts", "urls", "contains", "tags")
-FIELDS: Final = ("name", "weight", *KINDS)
+FIELDS: Final = ("name", "weight", *KINDS, "revisit_seconds")
 # What `opic classes --json` and the API print beside the definitions; a file may be what they printed.
 PRINTED: Final = ("other", "reclassified", "settled", "as_of")
 PRINTED_OF_CLASS: Final = ("known_pages", "read_pages", "grant_share")
@@ -50,11 +51,13 @@ class WeightClass:
     urls: tuple[str, ...] = ()
     contains: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
+    revisit_seconds: float | None = None  # Least time from a page's read to its next suggestion.
 
     def shown(self) -> dict[str, Any]:
         """Return it in the form in which it is given, for people."""
         kinds = {kind: list(getattr(self, kind)) for kind in KINDS}
-        return {"name": self.name, "weight": self.weight / MILLION, **{k: v for k, v in kinds.items() if v}}
+        found = {"name": self.name, "weight": self.weight / MILLION, **{k: v for k, v in kinds.items() if v}}
+        return found if self.revisit_seconds is None else {**found, "revisit_seconds": self.revisit_seconds}
 
 
 def check_classes(given: object) -> tuple[WeightClass, ...]:
@@ -92,7 +95,10 @@ def _check_class(given: object) -> WeightClass:
     found = {kind: _patterns(name, kind, given.get(kind, ())) for kind in KINDS}
     if not any(found.values()):
         raise BadInput(f"class {name}: nothing belongs to it, give it one of {', '.join(KINDS)}")
-    return WeightClass(name, check_weight(name, given.get("weight")), **found)
+    revisit = given.get("revisit_seconds")
+    if revisit is not None:
+        revisit = check_revisit(f"class {name}", revisit)
+    return WeightClass(name, check_weight(name, given.get("weight")), **found, revisit_seconds=revisit)
 
 
 def check_weight(name: str, weight: object) -> int:
@@ -283,4 +289,5 @@ def decode_classes(value: bytes) -> tuple[WeightClass, ...]:
 
 
 def _unpacked(one: Mapping[str, Any]) -> WeightClass:
-    return WeightClass(one["name"], one["weight"], **{kind: tuple(one[kind]) for kind in KINDS})
+    kinds = {kind: tuple(one[kind]) for kind in KINDS}
+    return WeightClass(one["name"], one["weight"], **kinds, revisit_seconds=one.get("revisit_seconds"))

@@ -200,6 +200,17 @@ class Histories:
             some, slots = some[more], self.slots.older[slots[more]]
         return Measures(starts, self.slots.clock[of], self.slots.cash[of], self.slots.at_us[of])
 
+    def last_read_us(self, rows: Uint32s) -> Int64s:
+        """Return the latest time among the kept measures of pages, given their rows; 0 for row 0 and without reads."""
+        slots = self.rows.newest[rows]
+        latest: Int64s = self.slots.at_us[slots]
+        for _ in range(self.rules.measures_max - 1):
+            slots = self.slots.older[slots]
+            if not slots.any():
+                break
+            latest = np.maximum(latest, self.slots.at_us[slots])
+        return latest
+
     def measures_of(self, row: int) -> list[PageMeasure]:
         """Return the measures of one page, oldest first."""
         found = self.measures(np.array([row], np.uint32))

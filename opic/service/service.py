@@ -91,7 +91,11 @@ class Backend:
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(
-            settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight
+            settings.host_delay_seconds,
+            settings.retry_seconds,
+            settings.lease_seconds,
+            settings.host_in_flight,
+            settings.revisit_seconds,
         )
         self.frontier = Frontier(
             self.crawl,
@@ -99,6 +103,7 @@ class Backend:
             settings.discovery_weight,
             share=settings.discovery_share,
             admission=self.admission,
+            pending=self._is_pending,
         )
 
     @cached_property
@@ -331,6 +336,14 @@ class Backend:
         lag = sum(max(0, end - self.crawl.resume(partition)) for partition, end in self.log.ends().items())
         self._rough_lag = (time.monotonic(), lag)
         return lag
+
+    def _is_pending(self) -> bool:
+        """Return whether accepted records have yet to take effect; also while the log can't be asked."""
+        try:
+            return self.lag() > 0
+        except StoreUnavailable as error:
+            log.warning("can't tell whether all accepted events have taken effect: %s", error)
+            return True
 
     def undone(self) -> tuple[int, int]:
         """Return the number of accepted records not applied yet, and of entries not delivered between shards."""

@@ -3,7 +3,7 @@
 --
 --   leases      sorted set: page -> end of its lease        waits  sorted set: page -> when it may be offered again
 --   fails       hash: page -> consecutive failed fetches    hosts  sorted set: host -> when its next page may be leased
---   polite      hash: host -> "delay cap", set by an operator; '-' means the default setting
+--   polite      hash: host -> "delay cap" or "delay cap revisit", set by an operator; '-' means the default setting
 --   crawldelays hash: host -> delay in seconds from its robots.txt
 --   flights     hash: host with a cap -> its leased pages, with the ends of their leases
 --   flightends  sorted set: host in flights -> the last of those ends
@@ -61,7 +61,7 @@ end
 local function manners_of(keys, host, delay, cap, some_polite, some_delays)
   local set_delay, set_cap
   if some_polite then
-    set_delay, set_cap = string.match(redis.call('HGET', keys[6], host) or '', '^(%S+) (%S+)$')
+    set_delay, set_cap = string.match(redis.call('HGET', keys[6], host) or '', '^(%S+) (%S+)')
     set_delay, set_cap = tonumber(set_delay), tonumber(set_cap)
   end
   if not set_delay and some_delays then
@@ -80,20 +80,20 @@ end
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
---   leased or backing off, 2 its host's delay has not passed, 3 its host has reached its limit of pages in flight, until
---   the first of their leases ends.
+--   leased, 2 its host's delay has not passed, 3 its host has reached its limit of pages in flight, until the first of
+--   their leases ends, 4 the page is backing off.
 local function take_moved(there, frees, count, head, held)
   return (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
     or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))
 end
 
--- Why a page can't be leased: nil if it can; else 1, 2 or 3, and the time in microseconds when it can. The third result
+-- Why a page can't be leased: nil if it can; else 1 to 4, and the time in microseconds when it can. The third result
 -- is the host's pages in flight.
 local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
   local lease_end = plan.pages[id] and now or redis.call('ZSCORE', keys[1], id)
   if lease_end then return 1, tonumber(lease_end) + retry * 1000000 end
   local wait = tonumber(redis.call('ZSCORE', keys[2], id))
-  if wait and wait * 1000000 > now then return 1, wait * 1000000 end
+  if wait and wait * 1000000 > now then return 4, wait * 1000000 end
   local free = plan.next_of[host] or (host_delay > 0 and tonumber(redis.call('ZSCORE', keys[4], host))) or 0
   if host_delay > 0 and free * 1000000 > now then return 2, free * 1000000 end
   local flying = host_cap > 0 and (plan.flying[host] or in_flight(keys, host, now))
@@ -227,7 +227,7 @@ end
 local function polite(keys, args)
   if #args % 2 ~= 0 then return redis.error_reply('OPICARGS a rule for each host') end
   for i = 2, #args, 2 do
-    if not string.match(args[i], '^%S+ %S+$') then return redis.error_reply('OPICARGS bad rule') end
+    if not string.match(args[i], '^%S+ %S+$') and not string.match(args[i], '^%S+ %S+ %S+$') then return redis.error_reply('OPICARGS bad rule') end
   end
   local before = redis.call('HGETALL', keys[1])
   for i = 1, #before, 2 do redis.call('HDEL', keys[1], before[i]) end

@@ -19,7 +19,8 @@ RULES_MAX: Final = 1_000
 PATTERN_BYTES_MAX: Final = 512
 NOTE_CHARS_MAX: Final = 200
 EFFECTS: Final = ("allow", "deny")
-FIELDS: Final = ("effect", "host", "domain", "path", "query", "note")
+REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
+FIELDS: Final = ("effect", "host", "domain", "path", "query", "note", "revisit_seconds")
 
 
 def pieces_of(pattern: str) -> tuple[tuple[str, ...], bool]:
@@ -75,6 +76,7 @@ class UrlRule:
     path: str = "/"  # Path and query begin so; "*" is any characters, "$" at the end is the end.
     query: bool | None = None  # With a query, without one, or either.
     note: str = ""  # For people.
+    revisit_seconds: float | None = None  # Least time from a page's read to its next suggestion; of allow rules only.
 
     def shown(self) -> dict[str, Any]:
         """Return it in the form in which it is given."""
@@ -173,7 +175,25 @@ def _check_rule(name: str, given: object) -> UrlRule:
         raise BadInput(f"{name}: query {shown(str(query))} is neither true (with one) nor false (without)")
     if not isinstance(note, str) or len(note) > NOTE_CHARS_MAX or not note.isprintable():
         raise BadInput(f"{name}: note is a line of up to {NOTE_CHARS_MAX} characters")
-    return UrlRule(effect, host, domain, _path(name, given.get("path", "/")), query, note)
+    revisit = given.get("revisit_seconds")
+    if revisit is not None:
+        if effect == "deny":
+            raise BadInput(f"{name}: revisit_seconds is for allow rules: what a deny rule matches is never offered")
+        revisit = check_revisit(name, revisit)
+    return UrlRule(effect, host, domain, _path(name, given.get("path", "/")), query, note, revisit)
+
+
+def check_revisit(name: str, seconds: object) -> float:
+    """Return a revisit time in seconds.
+
+    Raises:
+        BadInput: not a number from 0 to REVISIT_SECONDS_MAX.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds <= REVISIT_SECONDS_MAX:
+        raise BadInput(
+            f"{name}: revisit_seconds {shown(str(seconds))} is not a number from 0 to {REVISIT_SECONDS_MAX:,}, a year"
+        )
+    return float(seconds)
 
 
 def _host(name: str, kind: str, given: object) -> str | None:

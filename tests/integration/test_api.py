@@ -460,13 +460,13 @@ def test_how_hosts_are_spared_is_set_and_shown(api: Api) -> None:
     before = api.client.get("/v1/politeness").raise_for_status().json()
     assert (before["host_delay_seconds"], before["host_in_flight"], before["hosts"]) == (0.0, None, {})
     hosts = {
-        "B\u00fccher.spare.example": {"delay_seconds": 30},
+        "B\u00fccher.spare.example": {"delay_seconds": 30, "revisit_seconds": 60},
         "one.spare.example": {"delay_seconds": 0, "in_flight": 2},
     }
     shown = api.client.put("/v1/politeness", json={"hosts": hosts}).raise_for_status().json()
     assert shown["hosts"] == {
-        "one.spare.example": {"delay_seconds": 0, "in_flight": 2},
-        "xn--bcher-kva.spare.example": {"delay_seconds": 30, "in_flight": None},
+        "one.spare.example": {"delay_seconds": 0, "in_flight": 2, "revisit_seconds": None},
+        "xn--bcher-kva.spare.example": {"delay_seconds": 30, "in_flight": None, "revisit_seconds": 60},
     }
     urls = [f"http://one.spare.example/{i}" for i in range(4)]
     api.client.post("/v1/seeds", json={"urls": urls}).raise_for_status()

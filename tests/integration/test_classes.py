@@ -39,7 +39,7 @@ def asking(service: EmbeddedService) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[tuple[EmbeddedService, httpx.Client]]:
-    settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0.0, regrant=0.0)
+    settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0.0, regrant=0.0, revisit_seconds=0.0)
     with EmbeddedService(settings) as service, asking(service) as client:
         yield service, client
 

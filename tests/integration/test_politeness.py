@@ -161,6 +161,9 @@ class Shut:
     def shut(self, shard: int, ids: Any) -> Any:
         return np.array([self._said.get((shard, page), False) for page in ids.tolist()], np.bool_)
 
+    def revisit_seconds(self, shard: int, ids: Any) -> None:
+        return None
+
     def judge(self, shard: int, ids: Any) -> Any:
         self._crawl.follow()
         urls = self._crawl.urls_of([(shard, page) for page in ids.tolist()])

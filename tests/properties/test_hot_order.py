@@ -11,8 +11,8 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.frontier import host_pages, hot_order, picking, timers
-from opic.frontier.hot_order import HotOrder
+from opic.frontier import host_pages, hot_order, page_counts, picking, timers
+from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.picking import Within, first_free, pick
 from opic.model.cash import Flag
 
@@ -32,6 +32,7 @@ CASH = st.one_of(st.integers(-3, 12), st.integers(0, 2), st.integers(-(1 << 40),
 PAGE, HOST, SHARD = st.integers(0, 39), st.integers(0, HOSTS - 1), st.integers(0, SHARDS - 1)
 ENDS = st.sampled_from([0.0, 1.0, 2.0, 3.0, np.inf])
 MODES = st.sampled_from(["any", "any", "discover", "refresh"])
+RETRY_SECONDS = 1.0
 CHANGE = st.tuples(PAGE, CASH, st.sampled_from(STATES))
 
 
@@ -56,7 +57,9 @@ CALLS = st.lists(
         call("new", SHARD, st.lists(st.tuples(HOST, CASH, st.sampled_from(STATES)), max_size=20)),
         call("new", SHARD, st.integers(1, 30).map(lambda n: [(1, 5, Flag.KNOWN)] * n)),
         call("change", SHARD, st.lists(CHANGE, max_size=8)),
-        call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS),
+        call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS, st.sampled_from([LEASED, LEASED, RETRY])),
+        call("read", SHARD, st.sets(PAGE, max_size=6), st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0])),
+        call("read", SHARD, st.sets(PAGE, max_size=20), st.sampled_from([0.5, 1.5])),
         call("release", SHARD, st.sets(PAGE, max_size=6)),
         call("shut", SHARD, st.sets(PAGE, max_size=6)),
         call("near", SHARD, st.sets(PAGE, max_size=12), st.integers(1, 2)),
@@ -81,6 +84,10 @@ class Columns:
     credit: Any = field(default_factory=lambda: np.zeros(8, np.int64))
     barred: set[int] = field(default_factory=set)
     near: dict[int, int] = field(default_factory=dict)
+    due_at: dict[int, float] = field(default_factory=dict)
+
+    def due(self, ids: Any) -> Any:
+        return np.array([self.due_at.get(page, 0.0) for page in ids.tolist()]) if self.due_at else None
 
     def shut(self, ids: Any) -> Any:
         return np.isin(ids, list(self.barred)) if self.barred else None
@@ -103,7 +110,7 @@ class Twin:
 
     def __init__(self, columns: list[Columns], discovery: float, delay: bool) -> None:
         self.columns, self.discovery = columns, discovery
-        self.free: list[dict[int, float]] = [{} for _ in columns]
+        self.holds: list[dict[int, tuple[float, int]]] = [{} for _ in columns]  # End of the lease or back-off.
         self.host_free: list[dict[int, float]] = [{} for _ in columns]
         self.single = [dict.fromkeys(range(HOSTS), delay) for _ in columns]
 
@@ -118,6 +125,26 @@ class Twin:
             return abs(cash), read
         return (float(abs(cash)) if read else max(cash * self.discovery, 1.0)), read
 
+    def free_at(self, shard: int, page: int) -> float:
+        end, kind = self.holds[shard].get(page, (0.0, RETRY))
+        return max(end + RETRY_SECONDS * (kind == LEASED), self.columns[shard].due_at.get(page, 0.0))
+
+    def code(self, shard: int, page: int, now: float) -> tuple[int, int]:
+        """What holds a page back, and whether it was read."""
+        columns, (end, kind) = self.columns[shard], self.holds[shard].get(page, (0.0, RETRY))
+        (key, read), state = self.key(shard, page), int(columns.state[page])
+        if end > now and kind == LEASED:
+            return page_counts.LEASED, read
+        if state & (Flag.KNOWN | Flag.GONE) != Flag.KNOWN:
+            return page_counts.NEITHER, read
+        if state & Flag.EXCLUDED or page in columns.barred:
+            return page_counts.DENIED, read
+        if end + RETRY_SECONDS * (kind == LEASED) > now:
+            return page_counts.RETRY, read
+        if columns.due_at.get(page, 0.0) > now:
+            return page_counts.REVISIT, read
+        return (page_counts.FREE if key else page_counts.NEITHER), read
+
     def pick(
         self, count: int, now: float, mode: str, busy: set[int], within: set[int] | None, room: int | None, near: int
     ) -> list[tuple[int, int]]:
@@ -126,7 +153,7 @@ class Twin:
             for page in range(len(columns)):
                 (key, read), host = self.key(shard, page), int(columns.host[page])
                 fit = mode == "any" or read == (mode == "refresh")
-                held = self.free[shard].get(page, 0) > now or self.host_free[shard].get(host, 0) > now
+                held = self.free_at(shard, page) > now or self.host_free[shard].get(host, 0) > now
                 fit &= columns.near.get(page, 0) >= near
                 if key and fit and not held and host not in busy and (within is None or host in within):
                     pages.append((-key, shard, page, host))
@@ -149,7 +176,7 @@ class Twin:
                 fit = mode == "any" or read == (mode == "refresh")
                 fit &= columns.near.get(page, 0) >= near
                 if key and fit and host not in busy and (within is None or host in within):
-                    time = max(self.free[shard].get(page, 0), self.host_free[shard].get(host, 0))
+                    time = max(self.free_at(shard, page), self.host_free[shard].get(host, 0))
                     times.append(max(time - now, 0))
         return min((time for time in times if time < np.inf), default=None)
 
@@ -174,7 +201,9 @@ class Both:
 
     def __init__(self, discovery: float, delay: bool) -> None:
         self.columns = [Columns() for _ in range(SHARDS)]
-        self.orders = [HotOrder(columns, discovery, single=delay) for columns in self.columns]
+        self.orders = [
+            HotOrder(columns, discovery, single=delay, retry_seconds=RETRY_SECONDS) for columns in self.columns
+        ]
         self.twin = Twin(self.columns, discovery, delay)
         self.now, self.delay = 0.0, delay
         self.within: dict[frozenset[int], Within] = {}
@@ -194,17 +223,23 @@ class Both:
         for page, v, state in changes:
             if page in ids:
                 self.columns[shard].v[page], self.columns[shard].state[page] = v, state
-        self.orders[shard].changed(ids)
+        self.orders[shard].changed(np.unique(ids))
 
-    def hold(self, shard: int, pages: Any, end: float) -> None:
+    def hold(self, shard: int, pages: Any, end: float, kind: int = LEASED) -> None:
         ids = self.known(shard, pages)
-        self.orders[shard].hold(ids, np.full(len(ids), self.now + end))
-        self.twin.free[shard].update(dict.fromkeys(ids.tolist(), self.now + end))
+        self.orders[shard].hold(ids, np.full(len(ids), self.now + end), kind)
+        self.twin.holds[shard].update(dict.fromkeys(ids.tolist(), (self.now + end, kind)))
 
     def release(self, shard: int, pages: set[int]) -> None:
         ids = self.known(shard, pages)
         self.orders[shard].release(ids)
-        self.twin.free[shard].update(dict.fromkeys(ids.tolist(), 0.0))
+        for page in ids.tolist():
+            self.twin.holds[shard].pop(page, None)
+
+    def read(self, shard: int, pages: set[int], wait: float) -> None:
+        ids = self.known(shard, pages)
+        self.columns[shard].due_at.update(dict.fromkeys(ids.tolist(), self.now + wait))
+        self.orders[shard].note_reads(ids, self.now)
 
     def shut(self, shard: int, pages: set[int]) -> None:
         self.columns[shard].barred ^= set(self.known(shard, pages).tolist())
@@ -215,7 +250,7 @@ class Both:
 
     def clear(self, shard: int) -> None:
         self.orders[shard].clear()
-        self.twin.free[shard].clear()
+        self.twin.holds[shard].clear()
         self.twin.host_free[shard].clear()
         self.twin.single[shard] = dict.fromkeys(range(HOSTS), self.delay)
 
@@ -254,8 +289,24 @@ class Both:
         if not places and room is None:
             first = first_free(self.orders, **terms, seconds_max=1e9)
             assert first == self.twin.first_free(self.now, mode, busy, within, near)
+        self.compare_counts()
         assert found.hosts.tolist() == [self.columns[shard].host[page] for shard, page in places]
         return places
+
+    def compare_counts(self) -> None:
+        for shard, order in enumerate(self.orders):
+            codes = [self.twin.code(shard, page, self.now) for page in range(len(self.columns[shard]))]
+            assert [divmod(int(code), 2) for code in order.counts.code[: len(codes)]] == codes
+            totals = Counter(2 * kind + read for kind, read in codes)
+            assert {code: int(n) for code, n in enumerate(order.counts.totals) if n and code} == {
+                code: n for code, n in totals.items() if code
+            }
+            hosts = {h for h, until in self.twin.host_free[shard].items() if self.now < until < np.inf}
+            assert [host for host in order.resting().tolist() if order.host_free[host] < np.inf] == sorted(hosts)
+            for host in range(HOSTS):
+                at = [code for page, code in enumerate(codes) if self.columns[shard].host[page] == host]
+                free = [at.count((page_counts.FREE, read)) for read in (0, 1)]
+                assert order.counts.free_of(np.array([host])).tolist() == free
 
     def take(self, count: int, mode: str, lease: float, delay: float) -> None:
         for shard, page in self.pick(count, mode, set(), None, None):

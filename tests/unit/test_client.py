@@ -81,7 +81,9 @@ def test_one_text_in_the_place_of_many_is_refused(ask: object) -> None:
 
 def test_a_number_that_is_none_is_never_sent() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        calls.next_pages(1, "", lease_seconds=float("nan"), domain=None, mode=None, busy_hosts=(), crawl_delays=None)
+        calls.next_pages(
+            1, "", lease_seconds=float("nan"), domain=None, domains=(), mode=None, busy_hosts=(), crawl_delays=None
+        )
 
 
 def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:

@@ -75,6 +75,12 @@ def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer
     return LeaseAnswer(1_000_000_000, Head(1, b""), LeaseStamp(0, leases), leases, list(granted), list(refused), {})
 
 
+def counted(shard: HotShard) -> dict[str, int]:
+    kinds = shard.order.counts.totals.reshape(-1, 2).sum(axis=1).tolist()
+    names = ("neither", "free", "leased", "retry", "revisit", "denied")
+    return {name: count for name, count in zip(names, kinds, strict=True) if count and name != "neither"}
+
+
 def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
     pages = np.array(ids, np.int64)
     hosts = shard.replica.host[pages].astype(np.int64)
@@ -86,10 +92,22 @@ def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
 def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
     shard = hot_shard()
     ask(shard, [0, 1, 2], answer([Granted(0, 0, 1_300_000_000, 0.0)], [RefusedPage(1, False, 1_100_000_000)], 1))
+    assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [2, 3, 4, 5]
     assert picked(shard, 1_100.0) == [1, 2, 3, 4, 5]
+    assert counted(shard) == {"free": 5, "leased": 1}
     assert picked(shard, 1_359.9) == [1, 2, 3, 4, 5]  # A lease that nobody ends is a failed fetch.
+    assert counted(shard) == {"free": 5, "retry": 1}
     assert picked(shard, 1_360.0) == [0, 1, 2, 3, 4, 5]
+
+
+def test_page_that_another_endpoint_leased_counts_as_leased() -> None:
+    shard = hot_shard()
+    ask(shard, [0], answer([], [RefusedPage(0, False, 1_160_000_000, leased=True)], 1))
+    assert counted(shard) == {"free": 5, "leased": 1}
+    assert picked(shard, 1_100.0) == [1, 2, 3, 4, 5]
+    assert counted(shard) == {"free": 5, "retry": 1}
+    assert picked(shard, 1_160.0) == [0, 1, 2, 3, 4, 5]
 
 
 def test_host_rests_after_its_page_was_leased_or_as_long_as_the_refusal_says() -> None:
@@ -156,13 +174,15 @@ def test_pages_given_back_are_free() -> None:
     assert (picked(shard), shard.stamp.freed) == ([0, 1, 3, 4, 5], 5)
 
 
-def test_what_is_read_whole_is_held_by_the_later_of_two_times() -> None:
+def test_what_is_read_whole_replaces_what_was_held() -> None:
     shard = hot_shard(delay=1.0)
-    pages = np.array([0, 0, 1, 77]), np.array([1_300.0, 1_200.0, 1_100.0, 1_100.0])
+    leases = np.array([0, 1, 77]), np.array([1_240.0, 999.0, 1_100.0])
+    expired, waits = np.array([1_300.0, 1_100.0, 1_160.0]), (np.array([0, 77]), np.array([1_200.0, 1_200.0]))
     hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
     shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
-    shard.load(Held(LeaseStamp(3, 2), 1_000.0, pages, hosts, 2, {"c.org": Manners(0.0)}))
+    shard.load(Held(LeaseStamp(3, 2), 1_000.0, leases, expired, waits, hosts, 2, {"c.org": Manners(0.0)}))
     assert (shard.stamp, shard.running, shard.complete) == (LeaseStamp(3, 2), 2, True)
+    assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [4, 5]
     assert picked(shard, 1_050.0) == [2, 4, 5]
     assert picked(shard, 1_299.0) == [1, 2, 4, 5]

@@ -1,0 +1,53 @@
+"""Counts of a shard's pages by what holds them back, kept up to date as pages change."""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Int64s = NDArray[np.int64]
+Codes = NDArray[np.uint8]
+
+# A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
+NEITHER, FREE, LEASED, RETRY, REVISIT, DENIED = range(6)
+KINDS: Final = ("leased", "host_delay", "revisit", "retry", "denied")
+CODES: Final = 12
+
+
+class PageCounts:
+    """The code of each page, the number of pages with each code, and the number of free pages of each host."""
+
+    def __init__(self) -> None:
+        """Start with no pages."""
+        self.code: Codes = np.zeros(0, np.uint8)
+        self.totals: Int64s = np.zeros(CODES, np.int64)
+        self._free: NDArray[np.int32] = np.zeros((0, 2), np.int32)
+
+    def grow(self, pages: int, hosts: int) -> None:
+        """Make room for so many pages and hosts."""
+        if pages > len(self.code):
+            self.code = np.concatenate((self.code, np.zeros(pages - len(self.code), np.uint8)))
+        if hosts > len(self._free):
+            self._free = np.concatenate((self._free, np.zeros((hosts - len(self._free), 2), np.int32)))
+
+    def put(self, ids: Int64s, codes: Codes, hosts: NDArray[np.integer]) -> None:
+        """Set the codes of distinct pages; `hosts` are their hosts."""
+        before = self.code[ids]
+        moved = np.flatnonzero(before != codes)
+        if not len(moved):
+            return
+        before, after, hosts = before[moved], codes[moved], hosts[moved]
+        self.code[ids[moved]] = after
+        self.totals += np.bincount(after, minlength=CODES) - np.bincount(before, minlength=CODES)
+        for codes_then, step in ((before, -1), (after, 1)):
+            free = np.flatnonzero(codes_then >> 1 == FREE)
+            np.add.at(self._free, (hosts[free], codes_then[free] & 1), step)
+
+    def of(self, ids: Int64s) -> Int64s:
+        """Return the number of these pages with each code. Costs about 2 ns per page."""
+        return np.bincount(self.code[ids], minlength=CODES)
+
+    def free_of(self, hosts: Int64s) -> Int64s:
+        """Return the number of free pages of distinct hosts: (2,), never read and read."""
+        free: Int64s = self._free[hosts].sum(axis=0, dtype=np.int64)
+        return free

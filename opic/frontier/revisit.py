@@ -1,0 +1,96 @@
+"""When pages may be offered again after their last read: OPIC_REVISIT_SECONDS, or what a rule, host or class asks for.
+
+The last read of a page is in its history: the latest time of its kept measures, as the events' `fetched_at` tell it. So
+a page that a replayed crawl fetched long ago is due at once.
+"""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.model.cash import CLASS_BITS, CLASSES_MAX, MILLION
+from opic.model.classes import WeightClasses
+from opic.replica.replica import Replica
+
+Int64s = NDArray[np.int64]
+Floats = NDArray[np.float64]
+RevisitByRule = Callable[[Int64s], Floats | None]
+
+
+class RevisitTerms:
+    """The least time from a page's read to its next suggestion, for the pages of a replica.
+
+    The most specific term applies: that of the rule that decides about the page's URL, of its host, of its class, and
+    last the setting. The caller must hold the replica's lock.
+    """
+
+    def __init__(self, replica: Replica, seconds: float, by_rule: RevisitByRule | None = None) -> None:
+        """Start with the setting and the classes.
+
+        Args:
+            replica: the replica.
+            seconds: the setting.
+            by_rule: takes ids; returns the seconds that rules ask for, NaN where none does, or None if no rule does.
+        """
+        self._replica, self._seconds, self._by_rule = replica, seconds, by_rule
+        self._classes: WeightClasses | None = None
+        self._of_class: Floats = np.full(CLASSES_MAX, seconds)
+        self._host_names: dict[str, float] = {}
+        self._hosts: tuple[Int64s, Floats] = np.empty(0, np.int64), np.empty(0)  # Numbers, ascending, and seconds.
+        self._seen = 0  # Number of hosts looked through for names.
+
+    def set_hosts(self, seconds: Mapping[str, float]) -> bool:
+        """Set what operators asked for by host; return whether that changed."""
+        if seconds == self._host_names:
+            return False
+        self._host_names = dict(seconds)
+        self._hosts, self._seen = (np.empty(0, np.int64), np.empty(0)), 0
+        return True
+
+    def _of_hosts(self) -> tuple[Int64s, Floats]:
+        """Return the numbers of the hosts with their own term, ascending, and the terms."""
+        table = self._replica.hosts
+        if self._host_names and len(table) > self._seen:
+            self._seen = len(table)
+            found = [(table.number(name), seconds) for name, seconds in self._host_names.items()]
+            pairs = sorted((number, seconds) for number, seconds in found if number is not None)
+            self._hosts = np.array([n for n, _ in pairs], np.int64), np.array([s for _, s in pairs], np.float64)
+        return self._hosts
+
+    def classes(self) -> Floats:
+        """Return the seconds by class, (8,)."""
+        if self._replica.classes is not self._classes:
+            self._classes = self._replica.classes
+            self._of_class = np.full(CLASSES_MAX, self._seconds)
+            for slot, one in self._classes.placed:
+                if one.revisit_seconds is not None:
+                    self._of_class[slot] = one.revisit_seconds
+        return self._of_class
+
+    def seconds(self, ids: Int64s) -> Floats | None:
+        """Return the seconds that apply to pages; None if they are 0 for all pages."""
+        of_class, (hosts, of_host) = self.classes(), self._of_hosts()
+        of_rule = None if self._by_rule is None else self._by_rule(ids)
+        if of_rule is None and not of_class.any() and not of_host.any():
+            return None
+        found: Floats = of_class[self._replica.state[ids] & CLASS_BITS]
+        if len(hosts):
+            mine = self._replica.host[ids]
+            at = np.minimum(np.searchsorted(hosts, mine), len(hosts) - 1)
+            found = np.where(hosts[at] == mine, of_host[at], found)
+        return found if of_rule is None else np.where(np.isnan(of_rule), found, of_rule)
+
+    def due(self, ids: Int64s) -> Floats | None:
+        """Return when pages may be offered again, in Unix seconds, 0 for pages never read; None if at any time."""
+        seconds = self.seconds(ids)
+        if seconds is None:
+            return None
+        rows = self._replica.columns.row[ids]
+        read_us = self._replica.histories.last_read_us(rows)
+        due: Floats = np.where(read_us > 0, read_us / MILLION + seconds, 0.0)
+        return due
+
+    def read_pages(self) -> Int64s:
+        """Return the pages with a history, ascending."""
+        return np.flatnonzero(self._replica.columns.row[: len(self._replica)])
