@@ -25,33 +25,33 @@ from opic.model.series import ENTRIES_MAX, Entry
 Int64s = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
-TOTAL_LIMIT: Final = 1 << 62  # Of the crawl's clock: what is counted on it must fit an int64.
+TOTAL_LIMIT: Final = 1 << 62  # Limit of the crawl's clock, so that values computed from it fit an int64.
 
 
 class Clocks:
-    """The clocks of a crawl's shards, of one state.
+    """The clocks of a crawl's shards, as of one state.
 
     >>> halves = [Books(time_us=40, clock=60, live=1), Books(time_us=40, clock=30, live=1)]
     >>> series = [[Entry(0, 0, 0), Entry(20, 0, 60)], [Entry(0, 0, 0)]]
-    >>> clocks = Clocks(series, halves, Rules())
+    >>> clocks = Clocks(series, halves, CrawlRules())
     >>> clocks.translate(0, np.array([0, 30, 60])), clocks.translate(1, np.array([0, 15, 30]))
     (array([ 0, 38, 75]), array([ 0, 75, 90]))
     """
 
     def __init__(self, series: Sequence[ArrayLike], parts: Sequence[Books], rules: CrawlRules) -> None:
-        """Put the clocks of shards onto one axis.
+        """Map the clocks of the shards to one axis.
 
         Args:
-            series: of each shard (m, 3) int64, its entries in order of its log; later ones than its books are passed
-                over.
+            series: for each shard (m, 3) int64, its entries in the order of its log; entries later than its books are
+                ignored.
             parts: the books of each shard.
-            rules: of the crawl.
+            rules: the rules of the crawl.
 
         Raises:
             StoreFull: the sum of the clocks is past 2^62.
         """
-        self.books = Books.merged(parts, rules)  # Where the axis ends.
-        self.series: list[Entry]  # Of the crawl: where its rounds and its clock stood.
+        self.books = Books.merged(parts, rules)  # The end of the axis.
+        self.series: list[Entry]  # The series of the crawl.
         self._knots: list[tuple[Floats, Floats]] = []
         if len(parts) == 1:
             self.series = [Entry(*entry) for entry in np.asarray(series[0]).tolist()]
@@ -59,7 +59,7 @@ class Clocks:
         if self.books.clock >= TOTAL_LIMIT:
             raise StoreFull(f"the clocks of all shards, {self.books.clock}, reached 2^62: use the policy static")
         lines = [_line(entries, books) for entries, books in zip(series, parts, strict=True)]
-        # A shard that kept nothing older than this had moved by then; one whose series starts at 0 had not.
+        # A shard whose first entry has a clock above 0 had moved before it; nothing earlier is known of this shard.
         start = max((times[0] for times, _, clocks in lines if clocks[0]), default=-np.inf)
         times = np.unique(np.concatenate([times for times, _, _ in lines]))
         times = times[times >= start]
@@ -67,7 +67,7 @@ class Clocks:
         own = [np.interp(times, at, clocks) for at, _, clocks in lines]
         crawl = np.sum(own, axis=0)
         self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
-        # Rounds of the past are weighted by the pages of today, as in the books: only how far they moved counts.
+        # Past rounds are weighted by the current numbers of pages, as in the books: only differences of rounds matter.
         live = [1.0 if rules.continuous else part.live / max(self.books.live, 1) for part in parts]
         rounds = sum(w * np.interp(times, at, r) for w, (at, r, _) in zip(live, lines, strict=True))
         self.series = [
@@ -76,13 +76,14 @@ class Clocks:
         ]
 
     def translate(self, shard: int, clocks: Int64s) -> Int64s:
-        """Return where the crawl's clock stood when a shard's stood there; with one shard, the same.
+        """Convert clock values of a shard to the crawl's clock; with one shard, they are the same.
 
-        Never falls where the shard's clock rises. A clock at which the shard stood for long is when it came there.
+        The result is non-decreasing in the shard's clock. A value at which the shard's clock rested is converted as of
+        the time when the clock reached it.
 
         Args:
-            shard: its number.
-            clocks: (m,), from 0 to where its books stand.
+            shard: number of the shard.
+            clocks: (m,), from 0 to the clock of its books.
         """
         if not self._knots:
             return clocks
@@ -97,9 +98,9 @@ class Clocks:
 
 
 def _line(series: ArrayLike, books: Books) -> tuple[Floats, Floats, Floats]:
-    """Return the times, rounds and clocks through which a shard went, until now; one of each time, the last."""
+    """Return the times, rounds and clocks of a shard's series and its books; of entries at one time, only the last."""
     entries = np.asarray(series, np.int64).reshape(-1, 3)
     times, rounds, clocks = np.vstack((entries[entries[:, 2] <= books.clock], [Entry.of(books)])).T.astype(np.float64)
-    times = np.minimum.accumulate(times[::-1])[::-1]  # An entry counts as made no later than any that follow it.
+    times = np.minimum.accumulate(times[::-1])[::-1]  # An entry counts as no later than those after it.
     last = np.append(np.diff(times) > 0, [True])
     return times[last], rounds[last], clocks[last]

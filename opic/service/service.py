@@ -42,16 +42,16 @@ ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoe
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
 POLL_SECONDS = 0.005
-ROUGH_SECONDS = 0.5  # How old a lag may be that only keeps a topic from growing without end.
+ROUGH_SECONDS = 0.5  # With Kafka: maximum age of the lag that is compared with OPIC_MAX_LAG.
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
-HEALTHY_SECONDS = 10.0  # Nothing ended for so long: the next end is a new story, and its first wait is short again.
+HEALTHY_SECONDS = 10.0  # After this long without a failure, the next restart waits RESTART_FIRST_SECONDS again.
 STOP_SECONDS = 30.0
 
 
 class Judged(Protocol):
-    """What became of a call's elements; the good ones, encoded, among it."""
+    """The elements of a call after checking; `values` has the valid ones, encoded."""
 
     values: list[bytes]
 
@@ -60,10 +60,10 @@ J = TypeVar("J", bound=Judged)
 
 
 class ClassChange(NamedTuple):
-    """What a change of classes does to known pages."""
+    """The effect of a change of classes on known pages."""
 
-    pages: int
-    settled: bool  # All of them are in their new classes already.
+    pages: int  # Number of pages classified again.
+    settled: bool  # Whether all of them are in their new classes already.
 
 
 class Backend:
@@ -204,7 +204,7 @@ class Backend:
             DiskFull: the message says what to do.
         """
         if (reason := self.disk_full()) is not None:
-            raise DiskFull(f"{reason}; writing then goes on by itself")
+            raise DiskFull(f"{reason}; writing then resumes automatically")
 
     def _check_lag(self, more: int) -> None:
         at, waiting = self._rough_lag
@@ -393,7 +393,7 @@ class StandingService:
     backend: Backend
 
     def __init__(self, settings: Settings) -> None:
-        """Nothing is opened yet."""
+        """Create the service; entering the context opens it."""
         self.settings = settings
 
     def __enter__(self) -> "StandingService":
@@ -425,12 +425,12 @@ class EmbeddedService:
     backend: Backend
 
     def __init__(self, settings: Settings, *, worker: bool = True, create: bool = True) -> None:
-        """Nothing is started yet.
+        """Create the service; entering the context starts it.
 
         Args:
-            settings: of the service.
-            worker: start the worker process; without it, whoever opened this lets the records take effect.
-            create: make the crawl if it is not there; else that is an error.
+            settings: the settings of the service.
+            worker: whether to start the worker process; without it, the caller applies the records.
+            create: whether to create a missing crawl; if False, a missing crawl is an error.
         """
         self.settings, self._create = settings, create
         self.server = EmbeddedServer(settings.data_dir())

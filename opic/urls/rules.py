@@ -24,7 +24,7 @@ FIELDS: Final = ("effect", "host", "domain", "path", "query", "note", "revisit_s
 
 
 def pieces_of(pattern: str) -> tuple[tuple[str, ...], bool]:
-    """Cut a pattern at its stars; tell whether it ends where the text has to end.
+    """Split a pattern at its stars; also return whether it ends with `$`, which matches the end of the text.
 
     >>> pieces_of("/a**b*c$"), pieces_of("*.pdf")
     ((('/a', 'b', 'c'), True), (('', '.pdf'), False))
@@ -37,14 +37,14 @@ def pieces_of(pattern: str) -> tuple[tuple[str, ...], bool]:
 
 
 def matches(pieces: Sequence[str], whole: bool, text: str) -> bool:
-    """Tell whether a text begins as a pattern says, whose stars stand for any characters; see RFC 9309, section 2.2.3.
+    """Return whether a pattern matches a prefix of a text; its stars match any characters (RFC 9309, section 2.2.3).
 
-    Each piece is taken at its first place behind the one before. No later place could do better: it would leave less
-    of the text to the pieces that follow. So the text is walked through once, whatever the pattern.
+    Each piece is matched at its first occurrence after the previous piece. A later occurrence can't be better, because
+    it leaves less text for the remaining pieces. The text is therefore scanned once, whatever the pattern.
 
     Args:
-        pieces: what stands between the stars.
-        whole: the text ends with the last piece.
+        pieces: the parts of the pattern between its stars.
+        whole: whether the last piece must end the text.
         text: path and query of a URL.
 
     >>> matches(*pieces_of("/a*b$"), "/a-b-b"), matches(*pieces_of("/a*b$"), "/a-b-c")
@@ -68,18 +68,18 @@ def matches(pieces: Sequence[str], whole: bool, text: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class UrlRule:
-    """What a rule asks of a URL: all that is given has to hold. One that asks nothing is for all URLs."""
+    """A rule: it applies to a URL that meets all given conditions; without conditions, to all URLs."""
 
     effect: str  # "allow" or "deny".
-    host: str | None = None  # This host alone.
-    domain: str | None = None  # This host or domain, with all below it.
-    path: str = "/"  # Path and query begin so; "*" is any characters, "$" at the end is the end.
-    query: bool | None = None  # With a query, without one, or either.
-    note: str = ""  # For people.
-    revisit_seconds: float | None = None  # Least time from a page's read to its next suggestion; of allow rules only.
+    host: str | None = None  # This host only.
+    domain: str | None = None  # This host or domain and its subdomains.
+    path: str = "/"  # Prefix of path and query; "*" matches any characters, a final "$" the end.
+    query: bool | None = None  # True: only URLs with a query; False: only URLs without.
+    note: str = ""  # A comment.
+    revisit_seconds: float | None = None  # Minimum time from a read to the next suggestion; for allow rules only.
 
     def shown(self) -> dict[str, Any]:
-        """Return it in the form in which it is given."""
+        """Return the rule in the form accepted by `check_rules`."""
         plain = UrlRule(self.effect)
         return {
             name: value for name, value in asdict(self).items() if value != getattr(plain, name) or name == "effect"
@@ -88,7 +88,7 @@ class UrlRule:
 
 @dataclass(frozen=True)
 class RuleBook:
-    """Rules in their order, found by host: most rules are for one site, and cost nothing elsewhere."""
+    """Rules in order, indexed by host: most rules are for one site, and cost nothing for other URLs."""
 
     rules: tuple[UrlRule, ...] = ()
     _hosts: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
@@ -97,7 +97,7 @@ class RuleBook:
     _pieces: list[tuple[tuple[str, ...], bool]] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Sort the rules by what they are for."""
+        """Index the rules by host and domain."""
         for number, rule in enumerate(self.rules):
             self._pieces.append(pieces_of(rule.path))
             if rule.host is not None:
@@ -109,7 +109,7 @@ class RuleBook:
 
     def of_host(self, host: str) -> tuple[int, ...]:
         """Return the numbers of the rules that may match URLs of a host, in order."""
-        host = host.removesuffix(".")  # The root's own dot: the same site, by another name.
+        host = host.removesuffix(".")  # With or without the DNS root's dot, it is the same site.
         found = [*self._everywhere, *self._hosts.get(host, ())]
         if self._domains:
             name = host
@@ -121,16 +121,16 @@ class RuleBook:
         return tuple(sorted(found))
 
     def allows_all(self, host: str) -> bool:
-        """Tell whether a rule allows a host as a whole, before any denies as much."""
+        """Return whether the first rule for the whole host allows it."""
         whole = (self.rules[number] for number in self.of_host(host))
         return next((rule.effect == "allow" for rule in whole if rule.path == "/" and rule.query is None), False)
 
     def first(self, url: str, among: Sequence[int] | None = None) -> int | None:
-        """Return the number of the rule that decides about a canonical URL, or None.
+        """Return the number of the first rule that matches a canonical URL, or None.
 
         Args:
-            url: canonical.
-            among: the rules of its host, where they are known already.
+            url: a canonical URL.
+            among: the numbers of the rules of its host, if known already.
         """
         numbers = self.of_host(host_of(url)) if among is None else among
         if not numbers:
@@ -151,7 +151,7 @@ def check_rules(given: object) -> tuple[UrlRule, ...]:
         BadInput: something can't be taken; it names the rule, the value and the limit.
 
     >>> check_rules([{"effect": "deny", "domain": "Example.org", "path": "/cal*"}])
-    (Rule(effect='deny', host=None, domain='example.org', path='/cal*', query=None, note=''),)
+    (UrlRule(effect='deny', host=None, domain='example.org', path='/cal*', query=None, note=''),)
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("rules: a list of rules is wanted, each with effect and what it is for")

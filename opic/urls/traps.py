@@ -1,15 +1,18 @@
 """Spider trap detection: keeps a site that generates endless pages from absorbing a crawl, without operator rules.
 
-It uses two criteria. The *shape* of a URL reveals endless variants of the same pages: very long URLs, paths that are
-deep or repeat segments (/a/b/a/b/a/b), many parameters, endless calendars. A page of such a shape is not offered. And a
-site that *grows* gets less of the crawler's time: of the last WINDOW suggestions at most a share may be of one
-large host, the rule of Bar-Yossef, Kanungo, Krauthgamer, "Approximating the influence of web pages by focused
-sampling" (2005), section 4.3, whose walk keeps "the hosts of the last L pages" and leaves a host that exceeds L/2, with
-L = 100; and a smaller share of a site that was read beyond what other sites' links have paid it. As the walk there goes
-on where no other host is known, a crawler that would get nothing else gets pages of these.
+It uses two criteria:
 
-Page counts alone prove nothing: each page that becomes known is granted cash, so a site that makes up pages has as
-much importance a page as any. What it can't make up is cash that comes from other registered domains, the in-flow.
+- The *shape* of a URL reveals endless variants of the same pages: very long URLs, deep paths, repeated path segments
+  (/a/b/a/b/a/b), many parameters, endless calendars. Pages with such URLs are not offered.
+- The *size* of a site limits its part of the suggestions. A large host gets at most a given share of the last WINDOW
+  suggestions: the rule of Bar-Yossef, Kanungo, Krauthgamer, "Approximating the influence of web pages by focused
+  sampling" (2005), section 4.3, whose walk keeps "the hosts of the last L pages" and leaves a host that exceeds L/2,
+  with L = 100. A site that was read more often than the links from other sites paid for gets a smaller share. Like that
+  walk, which stays if it knows no other host, a crawler still gets pages of these sites if there are no others.
+
+Page counts alone prove nothing: every page is granted cash when it becomes known, so each page of a site that makes up
+pages has as much importance as any other. What a site can't make up is its in-flow, the cash that it receives from
+other registered domains.
 """
 
 import re
@@ -25,12 +28,14 @@ from opic.errors import BadInput, instead_of
 from opic.urls.canonical import shown
 from opic.urls.url_batch import UrlBatch
 
-WINDOW: Final = 100  # Suggestions that are remembered, the paper's L.
-PAGES_A_GRANT: Final = 100  # What a grant's worth of cash from other sites earns a site, in pages to read.
-TEMPLATES_MAX: Final = 100_000  # Calendars that are counted at once, some 10 MB; then those with fewest dates go.
+WINDOW: Final = 100  # Number of suggestions remembered, the paper's L.
+PAGES_A_GRANT: Final = 100  # Number of reads that a site earns by receiving one grant's worth of cash from other sites.
+TEMPLATES_MAX: Final = (
+    100_000  # Maximum number of calendars counted, about 10 MB; those with the fewest dates go first.
+)
 NUMBER_MAX: Final = 1_000_000_000
-# A date, for whoever writes URLs: 2031-07, 2031/7/1, 1-7-2031, year=2031, date=20310701. Eight digits alone are more
-# often the number of a page. Every part is of a few characters at most, so a search is one walk.
+# Dates as written in URLs: 2031-07, 2031/7/1, 1-7-2031, year=2031, date=20310701. Eight digits alone are usually the
+# number of a page. No part can match more than a few characters, so a search takes linear time.
 _date = re.compile(
     r"(?<![0-9A-Z%])(?:"
     r"(?P<a>1[0-9]{3}|2[01][0-9]{2})(?P<s>[-/])(?:1[0-2]|0?[1-9])(?:(?P=s)(?:3[01]|[12][0-9]|0?[1-9]))?"
@@ -47,10 +52,10 @@ _part_of_date = re.compile(r"(?<=[?&;])(month|mon|m|day|d|week|w|year|yr|y)=[0-9
 
 
 class Verdict(IntEnum):
-    """What is said of a page; one byte each. From DENIED on it is not offered."""
+    """The verdict on a page, stored in one byte. Pages with DENIED or a later verdict are not offered."""
 
     FREE = 0
-    ALLOWED = 1  # By a rule: its shape does not count.
+    ALLOWED = 1  # Allowed by a rule, whatever its shape.
     DENIED = 2
     LONG = 3
     DEEP = 4
@@ -62,26 +67,26 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Traps:
-    """Thresholds. 0 turns one off; `on` all of them."""
+    """Thresholds of trap detection. 0 disables a threshold; `on=False` disables all."""
 
     on: bool = True
-    url_bytes: int = 1_024  # Longer URLs are held back.
-    segments: int = 20  # Deeper paths are.
-    repeats: int = 4  # As are those where the same segments follow each other so often.
-    parameters: int = 20  # More in a query.
-    years_ahead: int = 2  # Dates further ahead than the end of the year that many years from now.
-    dates: int = 1_000  # Of pages that differ only in a date, those after so many.
-    host_pages: int = 1_000  # A host with more known pages is large:
-    host_share: float = 0.5  # of the last WINDOW suggestions, at most this share is of it.
-    site_reads: int = 10_000  # A site read more often than this, and than others' links pay for, has outgrown them:
-    site_share: float = 0.1  # of the last WINDOW suggestions, at most this share is of it.
+    url_bytes: int = 1_024  # Hold back longer URLs,
+    segments: int = 20  # URLs with more path segments,
+    repeats: int = 4  # URLs in which a sequence of segments repeats this many times,
+    parameters: int = 20  # URLs with more query parameters,
+    years_ahead: int = 2  # and URLs with dates after the end of the year that is this many years ahead.
+    dates: int = 1_000  # Of the pages whose URLs differ only in a date, hold back all after the first this many.
+    host_pages: int = 1_000  # A host with more known pages is large.
+    host_share: float = 0.5  # Maximum share of a large host in the last WINDOW suggestions.
+    site_reads: int = 10_000  # A site is outgrown after more reads than this, and than links from other sites paid for.
+    site_share: float = 0.1  # Maximum share of an outgrown site in the last WINDOW suggestions.
 
     def shown(self) -> dict[str, Any]:
-        """Return it in the form in which it is given."""
+        """Return the thresholds in the form accepted by `check_traps`."""
         return asdict(self)
 
     def effect(self, verdict: Verdict) -> str:
-        """Say why a page of this verdict is held back."""
+        """Return the reason for holding back a page with this verdict."""
         return {
             Verdict.LONG: f"the URL is over {self.url_bytes:,} bytes long",
             Verdict.DEEP: f"the path has over {self.segments:,} segments",
@@ -93,10 +98,10 @@ class Traps:
 
 
 def check_traps(given: object) -> Traps:
-    """Check thresholds as they come from JSON; those that are left out are the default ones.
+    """Check thresholds decoded from JSON; missing ones have their defaults.
 
     Raises:
-        BadInput: something can't be taken; it names the threshold, the value and the limit.
+        BadInput: a threshold is invalid; the message has its name, the value and the limit.
 
     >>> check_traps({"segments": 12}).segments
     12
@@ -117,7 +122,7 @@ def check_traps(given: object) -> Traps:
             if name == "repeats" and value == 1:
                 raise BadInput("traps: repeats 1 would hold back every page: 2 is the least, 0 is off")
         elif isinstance(value, bool) or not isinstance(value, int | float) or not 1 / WINDOW <= value <= 1:
-            # Below that not one suggestion of WINDOW would be.
+            # A smaller share would allow none of WINDOW suggestions.
             raise BadInput(f"traps: {name} {shown(str(value))} is no share from {1 / WINDOW} to 1 (off)")
     return Traps(**given)
 
@@ -126,24 +131,24 @@ class Shapes:
     """Judges URLs by their shape, each once, in the order in which they became known."""
 
     def __init__(self, traps: Traps, year: int) -> None:
-        """Judge by these thresholds, in this year."""
+        """Judge by the given thresholds; `year` is the current year."""
         self.traps = traps
         self._year_max = year + traps.years_ahead if traps.years_ahead else 9_999
-        # Fewer segments than these are neither deep nor can they go round; two slashes more stand before the host.
+        # A path with fewer segments is neither deep nor repeats any. Two more slashes come before the host.
         self._slashes_plain = 2 + min(traps.segments or NUMBER_MAX, traps.repeats - 1 if traps.repeats else NUMBER_MAX)
-        self._dates: dict[int, int] = {}  # By the hash of a URL without its dates.
+        self._dates: dict[int, int] = {}  # Number of dates seen, by the hash of a URL without its dates.
 
     def judge(self, url: str, *, count: bool = True) -> Verdict:
-        """Return what is said of a canonical URL. Costs about a microsecond.
+        """Return the verdict on a canonical URL. Takes about a microsecond.
 
         Args:
-            url: which.
-            count: it has its turn: its dates count from now on.
+            url: a canonical URL.
+            count: whether to count its dates; True when the page is judged for the first time.
         """
         traps = self.traps
         if traps.url_bytes and len(url) > traps.url_bytes:
             return Verdict.LONG
-        # Most URLs are shallow and have no query; nothing of theirs is cut out.
+        # Most URLs are shallow and have no query; avoid slicing them.
         query = url.find("?", 8)
         if url.count("/") > self._slashes_plain:
             path = url[url.index("/", 8) + 1 : query if query >= 0 else None]
@@ -159,7 +164,7 @@ class Shapes:
         return Verdict.FREE
 
     def judge_all(self, urls: Sequence[str]) -> bytearray:
-        """Return what is said of each, looking only at those that may be of a shape: a fraction of the time."""
+        """Return the verdict on each URL. Faster than `judge`, because most URLs are excluded by numpy."""
         traps, texts, found = self.traps, UrlBatch(urls), bytearray(len(urls))
         suspects = texts.slashes() > self._slashes_plain
         if traps.url_bytes:
@@ -176,7 +181,7 @@ class Shapes:
         found = list(_date.finditer(url, url.index("/", 8)))
         if not found:
             return Verdict.FREE
-        # A page about a span of time has two dates; one of them in reach is enough.
+        # A page about a period has two dates; one date within the limit is enough.
         if min(int(next(filter(None, match.group("a", "b", "c", "d")))) for match in found) > self._year_max:
             return Verdict.FAR_DATE
         last = found[-1]
@@ -199,13 +204,13 @@ class Shapes:
 
 
 def goes_round(segments: Sequence[str], times: int) -> bool:
-    """Tell whether some segments follow each other so many times. Costs the square of their number at most.
+    """Return whether a sequence of segments repeats `times` times in a row. Takes at most quadratic time.
 
     >>> goes_round(["a", "b", "a", "b", "a", "b"], 3), goes_round(["a", "b", "a", "c", "a", "b"], 3)
     (True, False)
     """
-    segments = [segment for segment in segments if segment]  # Slashes in a row are seen on honest sites.
-    if len(set(segments)) > len(segments) - times + 1:  # So many of them would be one.
+    segments = [segment for segment in segments if segment]  # Honest sites have consecutive slashes, too.
+    if len(set(segments)) > len(segments) - times + 1:  # With a repetition, fewer segments would be distinct.
         return False
     for period in range(1, len(segments) // times + 1):
         same = 0
@@ -217,16 +222,16 @@ def goes_round(segments: Sequence[str], times: int) -> bool:
 
 
 def outgrown(reads: int, reads_of_others: int, inflow: float, grant: float, traps: Traps) -> bool:
-    """Tell whether a site was read beyond what other sites' links have paid it.
+    """Return whether a site was read more often than the links from other sites paid for.
 
-    It may be read `site_reads` times, and PAGES_A_GRANT times more for each grant's worth of cash that came to it from
-    other registered domains. No site is judged before others were read as often: until then there is nobody to pay,
-    and in a crawl of one site there never is.
+    A site may be read `site_reads` times, plus PAGES_A_GRANT times for each grant's worth of cash that it received from
+    other registered domains. No site is outgrown before other sites were read as often, because until then they could
+    not pay; in a crawl of a single site, this is never the case.
 
     Args:
-        reads: pages of the site that were read.
-        reads_of_others: pages of all other sites that were read.
-        inflow: grains that came to the site from others.
+        reads: number of pages of the site that were read.
+        reads_of_others: number of pages of all other sites that were read.
+        inflow: grains that the site received from other sites.
         grant: grains that a page is granted in a round.
         traps: thresholds.
 
@@ -241,13 +246,13 @@ class SuggestionWindow:
     """The hosts and sites of the last suggestions."""
 
     def __init__(self, length: int = WINDOW) -> None:
-        """Remember so many suggestions."""
+        """Start empty; remember the last `length` suggestions."""
         self.length = length
         self._last: deque[tuple[int, str]] = deque()
         self._counts: Counter[int | str] = Counter()
 
     def note(self, host: int, site: str) -> None:
-        """Remember a suggestion: the number of its host, and its registered domain."""
+        """Add a suggestion, given by the number of its host and its registered domain."""
         self._last.append((host, site))
         self._counts.update((host, site))
         if len(self._last) > self.length:
@@ -257,5 +262,5 @@ class SuggestionWindow:
                     del self._counts[key]
 
     def counts(self) -> Mapping[int | str, int]:
-        """Return how many of the last suggestions were of each host, by number, and of each site."""
+        """Return the number of remembered suggestions of each host (by its number) and of each site."""
         return self._counts

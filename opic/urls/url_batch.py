@@ -17,7 +17,7 @@ class UrlBatch:
     """Canonical URLs, which are ASCII, joined by line feeds."""
 
     def __init__(self, urls: Sequence[str]) -> None:
-        """Put them together."""
+        """Join the URLs."""
         self.urls = urls
         self._text = "\n".join(urls)
         self._bytes = np.frombuffer(self._text.encode("ascii"), np.uint8)
@@ -31,9 +31,9 @@ class UrlBatch:
         return len(self.urls)
 
     def authorities(self) -> list[str]:
-        """Return what stands between the slashes of each: user, host and port.
+        """Return the authority of each URL: user, host and port.
 
-        >>> Texts(["http://a.example/b", "https://b.example:81/"]).authorities()
+        >>> UrlBatch(["http://a.example/b", "https://b.example:81/"]).authorities()
         ['a.example', 'b.example:81']
         """
         second = np.searchsorted(self._slashes, self._starts) + 1
@@ -41,7 +41,10 @@ class UrlBatch:
         return [self._text[a:b] for a, b in zip(firsts.tolist(), lasts.tolist(), strict=True)]
 
     def heads(self) -> tuple[Bools, Int64s, Int64s]:
-        """Of any texts: which begin as http or https URLs with a path; where their authority begins and ends."""
+        """Return which strings begin like http(s) URLs with a path, and where their authorities begin and end.
+
+        The strings need not be URLs.
+        """
         text, starts, ends = self._bytes, self._starts, self._ends
         padded = np.zeros(len(text) + len(HTTPS), np.uint8)
         padded[: len(text)] = text
@@ -58,7 +61,10 @@ class UrlBatch:
         return is_head & (lasts > firsts) & (lasts < ends), firsts, lasts
 
     def plain(self) -> Bools:
-        """Of any texts: which have only characters that a path and a query have as they are, and no dot segments."""
+        """Return which strings have only characters that are never escaped in a path or query, and no dot segments.
+
+        The strings need not be URLs.
+        """
         text = self._bytes
         after = np.zeros((2, len(text)), np.uint8)
         after[0, :-1], after[1, :-2] = text[1:], text[2:]
@@ -69,16 +75,16 @@ class UrlBatch:
         return plain
 
     def lengths(self) -> Int64s:
-        """Return how long each is."""
+        """Return the length of each URL."""
         lengths: Int64s = self._ends - self._starts
         return lengths
 
     def slashes(self) -> Int64s:
-        """Count the slashes of each."""
+        """Count the slashes of each URL."""
         return self._counts(self._slashes)
 
     def ampersands(self) -> Int64s:
-        """Count the ampersands of each."""
+        """Count the ampersands of each URL."""
         return self._counts(np.flatnonzero(self._bytes == ord("&")))
 
     def _counts(self, places: Int64s) -> Int64s:
@@ -86,9 +92,9 @@ class UrlBatch:
         return counts
 
     def may_be_dated(self) -> Bools:
-        """Tell which have a year, 1000 to 2999, where that of a date stands: by -, / or after =. All dated ones do.
+        """Return which URLs have a year, 1000 to 2999, next to - or /, or after =; every URL with a date has one.
 
-        >>> Texts(["http://a/2031-07", "http://a/1-7-2031", "http://a/?y=2031", "http://a/2031"]).may_be_dated()
+        >>> UrlBatch(["http://a/2031-07", "http://a/1-7-2031", "http://a/?y=2031", "http://a/2031"]).may_be_dated()
         array([ True,  True,  True, False])
         """
         # Four digits, with room for two characters before them and two after.
