@@ -15,7 +15,7 @@ REQUEST_FIELDS: Final = ("request_id", "method", "route", "status", "ms")  # Ext
 class JsonLines(logging.Formatter):
     """Formats a record as a JSON object on one line: time (RFC 3339, UTC), level, logger, message, request fields.
 
-    >>> JsonLines().format(logging.LogRecord("opic", logging.INFO, "", 0, "read %d", (3,), None))[-34:]
+    >>> JsonLines().format(logging.LogRecord("opic", logging.INFO, "", 0, "read %d", (3,), None))[-35:]
     '"logger":"opic","message":"read 3"}'
     """
 

@@ -125,9 +125,9 @@ Anchor = tuple[int, int]
 def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: CrawlRules) -> tuple[Anchor, ...]:
     """Return the anchors of a page after a read. Under the continuous payout: the first one, later the last two.
 
-    >>> roll(((70, 5), (90, 6)), 101, 9, Rules(minted=3, virtual="continuous")), roll((), 101, 9, Rules())
+    >>> roll(((70, 5), (90, 6)), 101, 9, CrawlRules(minted=3, virtual="continuous")), roll((), 101, 9, CrawlRules())
     (((70, 5), (90, 6)), ())
-    >>> roll(((70, 5), (90, 6)), 102, 9, Rules(minted=3, virtual="continuous"))
+    >>> roll(((70, 5), (90, 6)), 102, 9, CrawlRules(minted=3, virtual="continuous"))
     ((90, 6), (102, 9))
     """
     if not rules.continuous or (anchors and clock - anchors[-1][0] < ANCHOR_ROUNDS * rules.minted):
@@ -349,7 +349,8 @@ class Books:
         grants as they did on average so far. It ignores what reads return to the pool and includes the first reads of
         pages, which spend most, so it errs on the low side. None before the clock has moved.
 
-        >>> Books(clock=1 << 61, pool=1 << 61, credit=3 << 21, live=1_000, open=500, reads=50_000).sweeps_left(Rules())
+        >>> books = Books(clock=1 << 61, pool=1 << 61, credit=3 << 21, live=1_000, open=500, reads=50_000)
+        >>> books.sweeps_left(CrawlRules())
         100.0
         """
         if not (self.reads and self.open and self.clock > 0):

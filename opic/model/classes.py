@@ -66,8 +66,9 @@ def check_classes(given: object) -> tuple[WeightClass, ...]:
     Raises:
         BadInput: a definition is invalid; the message names the class, the value and the limit.
 
-    >>> check_classes([{"name": "news", "weight": 2, "hosts": ["News.Example"]}])
-    (PageClass(name='news', weight=2000000, hosts=('news.example',), urls=(), contains=(), tags=()),)
+    >>> (news,) = check_classes([{"name": "news", "weight": 2, "hosts": ["News.Example"]}])
+    >>> news.weight, news.hosts
+    (2000000, ('news.example',))
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("classes: a list of classes is wanted, each with name, weight and what belongs to it")

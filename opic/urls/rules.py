@@ -150,8 +150,8 @@ def check_rules(given: object) -> tuple[UrlRule, ...]:
     Raises:
         BadInput: something can't be taken; it names the rule, the value and the limit.
 
-    >>> check_rules([{"effect": "deny", "domain": "Example.org", "path": "/cal*"}])
-    (UrlRule(effect='deny', host=None, domain='example.org', path='/cal*', query=None, note=''),)
+    >>> check_rules([{"effect": "deny", "domain": "Example.org", "path": "/cal*"}])[0].shown()
+    {'effect': 'deny', 'domain': 'example.org', 'path': '/cal*'}
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("rules: a list of rules is wanted, each with effect and what it is for")
