@@ -6,6 +6,7 @@ they are not set; if they are set, they must match the store.
 """
 
 import os
+import re
 import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
@@ -98,6 +99,8 @@ class Settings(BaseSettings):
         1_000_000  # Accepted events not applied yet; above it the endpoint returns 503.
     )
 
+    _file: "tuple[Path, Collection[str]] | None" = None  # The TOML file, and the settings that come from it.
+
     @classmethod
     def load(cls, config: Path | None = None, **given: Any) -> "Settings":
         """Read and check all settings.
@@ -115,13 +118,17 @@ class Settings(BaseSettings):
         _refuse_unknown_variables()
         values = {} if path is None else _read_file(path)
         given = {k: v for k, v in given.items() if v is not None}
+        elsewhere = {*given, *(name[len(PREFIX) :].lower() for name, value in _variables() if value)}
+        file = None if path is None else (path, values.keys() - elsewhere)
         try:
             settings = _with_file(values)(**given)
         except ValidationError as error:
-            elsewhere = {*given, *(name[len(PREFIX) :].lower() for name, value in _variables() if value)}
-            file = None if path is None else (path, values.keys() - elsewhere)
             raise SettingsError("; ".join(_invalid(e, given, file) for e in error.errors())) from None
-        settings._check()
+        settings._file = file
+        try:
+            settings._check()
+        except (SettingsError, NotBuiltYet) as error:
+            raise type(error)(settings.with_file(str(error))) from None
         return settings
 
     @classmethod
@@ -162,6 +169,15 @@ class Settings(BaseSettings):
     def embedded(self) -> bool:
         """Whether the store is the bundled server."""
         return self.store == "embedded" or self.store.startswith("embedded:")
+
+    def with_file(self, message: str) -> str:
+        """Add to a message that names settings which of them come from the TOML file."""
+        if self._file is None:
+            return message
+        path, names = self._file
+        there = [name for name in sorted(names) if re.search(rf"\b{PREFIX}{name.upper()}\b", message)]
+        said = [f"{PREFIX}{name.upper()} comes from {name} in {path}" for name in there]
+        return f"{message} ({', '.join(said)})" if said else message
 
     def rules_given(self) -> dict[str, int | bool | str]:
         """Return the rules that the user set explicitly, in the form in which a store keeps them."""
@@ -209,7 +225,9 @@ def _advice(name: str, known: Iterable[str]) -> str:
 def _read_file(path: Path) -> dict[str, Any]:
     try:
         found = tomllib.loads(path.read_text())
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise SettingsError(f"--config {path}: {error.strerror or error}") from None
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise SettingsError(f"--config {path}: {error}") from None
     values = {name.removeprefix(PREFIX).lower(): value for name, value in found.items()}
     unknown = [name for name in found if name.removeprefix(PREFIX).lower() not in Settings.model_fields]
@@ -250,4 +268,4 @@ def _invalid(error: Any, given: Collection[str], file: tuple[Path, Collection[st
         where = f"--{OPTIONS[setting]} {value}"
     elif file is not None and setting in file[1]:
         where = f"{file[0]}: {name} = {value}"
-    return f"{where}: {error['msg'].lower()}"
+    return f"{where}: {error['msg'][:1].lower()}{error['msg'][1:]}"

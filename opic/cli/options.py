@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 
 import typer
 
-from opic.errors import SettingsError
+from opic.errors import OpicError, SettingsError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
@@ -64,12 +64,26 @@ class Chosen:
         )
 
 
+def _name_file(error: OpicError, chosen: Chosen) -> None:
+    """Add to an error that names a setting the file that it comes from."""
+    try:
+        settings = chosen.settings()
+    except OpicError:  # That is the error, and it names the file.
+        return
+    error.args = (settings.with_file(str(error)), *error.args[1:])
+
+
 def choosing(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become."""
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        command(chosen=Chosen(**{name: given.pop(name) for name in names}), **given)
+        chosen = Chosen(**{name: given.pop(name) for name in names})
+        try:
+            command(chosen=chosen, **given)
+        except OpicError as error:
+            _name_file(error, chosen)
+            raise
 
     names = [field.name for field in fields(Chosen)]
     hints, own = get_type_hints(Chosen, include_extras=True), inspect.signature(command, eval_str=True)

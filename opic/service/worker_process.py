@@ -148,7 +148,8 @@ def main(settings: Settings | None = None) -> int:
     except Stopped:
         return 0
     except OpicError as error:
-        print(f"opic worker: {error}", file=sys.stderr)
+        said = str(error) if settings is None else settings.with_file(str(error))
+        print(f"opic worker: {said}", file=sys.stderr)
         return 2
     return 0
 

@@ -81,6 +81,28 @@ def test_invalid_value_of_an_option_is_shown_as_the_option(monkeypatch: pytest.M
         Settings.load(port=99_999)
 
 
+def test_message_on_settings_names_the_file_that_they_come_from(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    toml = tmp_path / "opic.toml"
+    toml.write_text("damping = 0.99999999\n")
+    with pytest.raises(SettingsError) as refused:
+        Settings.load(toml)
+    assert str(refused.value).endswith(f" (OPIC_DAMPING comes from damping in {toml})")
+    toml.write_text("shards = 4\nmax_n = 7\n")
+    monkeypatch.setenv("OPIC_MAX_N", "8")
+    found = Settings.load(toml)
+    assert found.with_file("OPIC_SHARDS is 4, OPIC_MAX_N 8") == (
+        f"OPIC_SHARDS is 4, OPIC_MAX_N 8 (OPIC_SHARDS comes from shards in {toml})"
+    )
+    assert found.with_file("OPIC_MAX_N 8") == "OPIC_MAX_N 8"
+
+
+def test_pattern_of_a_setting_is_shown_as_it_is() -> None:
+    with pytest.raises(SettingsError, match=r"OPIC_KAFKA_TOPIC='a b': string should match pattern '\^\[A-Za-z0-9"):
+        Settings.load(kafka_topic="a b")
+
+
 def test_secret_of_a_file_is_not_shown(tmp_path: Path) -> None:
     (tmp_path / "opic.toml").write_text("api_token = 90210\n")
     with pytest.raises(SettingsError) as refused:
