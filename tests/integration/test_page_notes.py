@@ -1,18 +1,25 @@
 """What a crawler says of pages, their depth and metadata, is kept with them and comes back with the next pages."""
 
+import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import msgpack
 import pytest
 from frontiers import Crawl, pages_of
+from processes import environment
 from servers import Server
 from serving import serving
 
 from opic.client import Client
-from opic.model.events import encode_seeds
+from opic.ingest.kafka.topic_log import KafkaLog
+from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.replica.effect import Effect
 from opic.service.service import EmbeddedService
@@ -152,6 +159,35 @@ def test_metadata_of_the_size_allowed_is_kept(valkey: Server) -> None:
     crawl, meta = Crawl(valkey), {"a": "\u00fc" * 511, "b": ""}
     crawl._apply(encode_seeds([SEED], None, meta), "seeds")
     assert offered(crawl) == {SEED: (None, meta)}
+
+
+def test_seeds_of_each_shard_keep_their_notes_on_a_topic() -> None:
+    urls = [f"http://{name}.org/" for name in "abcdefgh"]
+    parts = KafkaLog._by_shard(SimpleNamespace(_crawl=range(2)), [encode_seeds(urls, 2, {"job": "news"})])  # type: ignore[arg-type]
+    seeds = [decode_seeds(part) for part in parts]
+    assert sorted(url for part in seeds for url in part.urls) == urls
+    assert len(seeds) == 2
+    assert {(part.depth, str(part.meta)) for part in seeds} == {(2, "{'job': 'news'}")}
+
+
+@pytest.mark.slow
+def test_replay_and_command_line_hand_the_notes_on(tmp_path: Path) -> None:
+    lines = [
+        {"url": SEED, "links": [NEAR], "depth": 0},
+        {"url": NEAR, "links": [FAR, ALONE], "meta": {"etag": "x"}},
+        {"url": "http://hub.org/", "links": [NEAR]},
+    ]
+    file, data = tmp_path / "crawl.jsonl", str(tmp_path / "data")
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+    def opic(*words: str) -> str:
+        command = [sys.executable, "-m", "opic.cli", *words, "--data", data, "--json"]
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment()).stdout
+
+    opic("replay", str(file))
+    (page,) = json.loads(opic("next", "--max-depth", "1"))["pages"]
+    assert (page["url"], page["depth"], page["meta"]) == (NEAR, 1, {"etag": "x"})
+    assert json.loads(opic("explain", FAR))["depth"] == 2
 
 
 # Over HTTP.
