@@ -142,7 +142,8 @@ def test_whoever_is_there_while_a_restore_runs_is_refused(
 def asked(backend: Backend, url: str) -> list[Any]:
     """What an endpoint says of all pages, of one, and of what is next."""
     found: list[Any] = [backend.query.top(50), backend.query.importance([url]), backend.query.history(url)]
-    found += [backend.query.hosts(5), backend.explain(url, None, None), backend.frontier.peek(20), backend.stats()]
+    explained = {**(backend.explain(url, None, None) or {}), "as_of": None}
+    found += [backend.query.hosts(5), explained, backend.frontier.peek(20), backend.stats()]
     found.append([page["url"] for page in backend.frontier.next(3)["pages"]])
     return [*found, census.count(backend).pages]
 

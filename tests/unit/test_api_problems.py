@@ -93,7 +93,7 @@ def test_a_text_of_any_kind_can_be_said() -> None:
         (
             Politeness,
             {"hosts": {"a.example": {"pause": 3}}},
-            "hosts.a.example.pause: no such field, there are delay_seconds, in_flight",
+            "hosts.a.example.pause: no such field, there are delay_seconds, in_flight, revisit_seconds",
         ),
         (Rules, {"rules": [{"effect": "deny", "paht": "/"}]}, "rules.0.paht: no such field, did you mean path?"),
         (Rules, {"traps": {"date": 3}}, "traps.date: no such field, did you mean dates?"),
