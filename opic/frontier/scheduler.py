@@ -331,6 +331,11 @@ class Scheduler:
                 moved = True
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
+        self._given += [
+            lease_of((chunk.shard, chunk.pages[page.place]), page.until_us)
+            for chunk, answer in zip(chunks, answers, strict=True)
+            for page in answer.granted
+        ]
         self._grant(chunks, self._without_early(chunks, answers))
         for shard in freed:
             self.hot.hear_freed(shard)
@@ -377,7 +382,6 @@ class Scheduler:
                 place = chunk.shard, chunk.pages[page.place]
                 meta = answer.metas.get(page.place, b"")
                 taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place], meta))
-        self._given += [lease_of(place, until_us) for _, place, until_us, _, _ in taken]
         if not taken:
             return
         places = [place for _, place, _, _, _ in taken]
