@@ -139,9 +139,9 @@ def processes_of(data: Path) -> list[int]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Running]]:
-    """A running service that has taken three events; nobody rests between two pages of a host."""
+    """A running service that has taken three events; hosts and read pages are offered at once."""
     data = tmp_path_factory.mktemp("cli") / "data"
-    with serving(data, OPIC_HOST_DELAY_SECONDS="0") as running:
+    with serving(data, OPIC_HOST_DELAY_SECONDS="0", OPIC_REVISIT_SECONDS="0") as running:
         running.feed()
         yield data, running
 
@@ -175,7 +175,7 @@ def test_unknown_option_is_wrong_usage() -> None:
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_json_is_what_the_api_answers(name: str, service: tuple[Path, Running]) -> None:
     data, running = service
-    done = opic(*QUESTIONS[name], "--data", data, "--json")
+    done = opic(*QUESTIONS[name], "--data", data, "--json", OPIC_REVISIT_SECONDS="0")
     assert (done.returncode, done.stderr) == (0, "")
     answer, expected = json.loads(done.stdout), httpx.get(running.url + API_OF[name]).json()
     assert answer.keys() == expected.keys()
@@ -190,7 +190,8 @@ def test_next_takes_a_lease_like_a_crawler(service: tuple[Path, Running]) -> Non
     data, running = service
     asked = {"n": 1, "crawler": "a"}
     expected = running.post("/v1/next", asked).json()
-    done = opic("next", "--n", 1, "--crawler", "b", "--lease-seconds", 60, "--data", data, "--json")
+    words = ("next", "--n", 1, "--crawler", "b", "--lease-seconds", 60, "--data", data, "--json")
+    done = opic(*words, OPIC_REVISIT_SECONDS="0")
     answer = json.loads(done.stdout)
     assert answer.keys() == expected.keys()
     (theirs,), (ours,) = expected["pages"], answer["pages"]
@@ -203,7 +204,7 @@ def test_next_takes_a_lease_like_a_crawler(service: tuple[Path, Running]) -> Non
 
 
 def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> None:
-    at_once = {"OPIC_HOST_DELAY_SECONDS": "0", "OPIC_RETRY_SECONDS": "0"}
+    at_once = {"OPIC_HOST_DELAY_SECONDS": "0", "OPIC_RETRY_SECONDS": "0", "OPIC_REVISIT_SECONDS": "0"}
 
     def urls(*words: str) -> list[str]:
         done = opic("next", "--n", "9", "--data", store, "--json", *words, **at_once)
