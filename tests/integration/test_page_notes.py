@@ -179,10 +179,11 @@ def test_replay_and_command_line_hand_the_notes_on(tmp_path: Path) -> None:
     ]
     file, data = tmp_path / "crawl.jsonl", str(tmp_path / "data")
     file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = {**environment(), "OPIC_REVISIT_SECONDS": "0"}
 
     def opic(*words: str) -> str:
         command = [sys.executable, "-m", "opic.cli", *words, "--data", data, "--json"]
-        return subprocess.run(command, check=True, capture_output=True, text=True, env=environment()).stdout
+        return subprocess.run(command, check=True, capture_output=True, text=True, env=settings).stdout
 
     opic("replay", str(file))
     (page,) = json.loads(opic("next", "--max-depth", "1"))["pages"]
@@ -195,7 +196,7 @@ def test_replay_and_command_line_hand_the_notes_on(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    settings = Settings.load(data=tmp_path_factory.mktemp("notes"), host_delay_seconds=0.0)
+    settings = Settings.load(data=tmp_path_factory.mktemp("notes"), host_delay_seconds=0.0, revisit_seconds=0.0)
     with EmbeddedService(settings) as service, serving(service) as at:
         yield at
 
