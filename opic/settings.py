@@ -11,15 +11,17 @@ import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from opic.errors import MissingExtra, NotBuiltYet, SettingsError, nearest_name
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
-from opic.model.events import LINKS_MAX, EventLimits
 from opic.urls.canonical import URL_BYTES_MAX
+
+if TYPE_CHECKING:
+    from opic.model.events import EventLimits
 
 SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
@@ -83,6 +85,7 @@ class Settings(BaseSettings):
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 
+    service: Annotated[str, Field(pattern=r"^https?://")] | None = None  # What commands ask; see docs/guide/cli.md.
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
@@ -90,7 +93,7 @@ class Settings(BaseSettings):
     log_format: Literal["text", "json"] = "text"
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     max_body_bytes: Annotated[int, Field(ge=1_024)] = 16 << 20
-    max_links: Annotated[int, Field(ge=1, le=100_000)] = LINKS_MAX
+    max_links: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # LINKS_MAX of opic/model/events.py, slow to import.
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
     max_n: Annotated[int, Field(ge=1)] = 1_000
     max_urls: Annotated[int, Field(ge=1)] = 10_000
@@ -192,8 +195,10 @@ class Settings(BaseSettings):
         names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
         return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}
 
-    def limits(self) -> EventLimits:
+    def limits(self) -> "EventLimits":
         """Return the limits of one event."""
+        from opic.model.events import EventLimits
+
         return EventLimits(self.max_links, self.max_url_bytes)
 
     def environment(self) -> dict[str, str]:

@@ -39,6 +39,7 @@ from opic.cli.main import app
 README_URL = "http://127.0.0.1:8080"
 SHELL_FENCES = ("sh", "console")
 RUN_VERBS = ("top", "next", "importance", "history", "hosts", "audit", "stats", "replay")
+RUN_VERBS += ("seed", "release", "frontier", "inflow", "politeness", "explain", "classes", "rules")
 TRUSTED = ("git", "cd", "export")  # What a reader does once in a shell of their own.
 
 READY_SECONDS_MAX = 60.0

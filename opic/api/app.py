@@ -1,12 +1,13 @@
 """The ASGI application: routes, error handlers, OpenAPI document, console and API documentation pages."""
 
+import inspect
 import logging
 from collections.abc import Callable
 from functools import partial
 from inspect import getdoc
-from typing import Any, Final
+from typing import Annotated, Any, Final, get_args, get_origin
 
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.openapi.docs import get_swagger_ui_html
 from fastapi.openapi.utils import get_openapi
@@ -80,7 +81,9 @@ def create_app(service: Service) -> FastAPI:
         CompressMiddleware, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
     )
     app.add_middleware(Gate, token=secret, observe=metrics.observe)
-    _add_calls(app, Calls(service, metrics.handed))
+    calls = Calls(service, metrics.handed)
+    app.state.instance = calls.instance
+    _add_calls(app, calls)
     _add_metrics(app, metrics)
     _add_pages(app)
     return app
@@ -129,7 +132,7 @@ def _add_call(  # noqa: PLR0917 - a row of a table
     refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
     app.add_api_route(
         path,
-        call,
+        _as_fastapi_reads_it(call),
         methods=[method],
         status_code=status,
         response_class=Json,
@@ -146,6 +149,24 @@ def _add_call(  # noqa: PLR0917 - a row of a table
         },
     )
     app.state.direct.add(method, path, app.routes[-1], call)
+
+
+def _as_fastapi_reads_it(call: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a call with FastAPI's marker of query parameters in the place of ours."""
+    signature = inspect.signature(call)
+    parameters = [
+        parameter.replace(annotation=Annotated[get_args(parameter.annotation)[0], Query()])
+        if get_origin(parameter.annotation) is Annotated
+        else parameter
+        for parameter in signature.parameters.values()
+    ]
+
+    async def described(*given: Any, **named: Any) -> Any:
+        return await call(*given, **named)
+
+    described.__name__ = call.__name__
+    described.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return described
 
 
 def _add_calls(app: FastAPI, calls: Calls) -> None:

@@ -2,14 +2,15 @@
 
 import threading
 import time
+import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
-from fastapi import Query, Request
 from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api import models, models_console, models_rules
@@ -19,6 +20,7 @@ from opic.api.coalescing import Coalescer, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
 from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
+from opic.api.router import InQuery as Query
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.frontier.page_counts import KINDS
@@ -57,6 +59,7 @@ class Calls:
 
     def __init__(self, service: Service, handed: Callable[[Mapping[str, Any]], object] = lambda _: None) -> None:
         """Answer for `service`; `handed` is called with each answer that hands out pages."""
+        self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
         self._handed = handed
         self._service = service
         self._settings = service.backend.settings
@@ -358,7 +361,7 @@ class Calls:
 
     async def get_healthz(self) -> Response:
         """Report that the process is alive. Does not check the store, so an outage of it restarts no process."""
-        return Json({"status": "ok"})
+        return Json({"status": "ok", "instance": self.instance})
 
     async def get_readyz(self) -> Response:
         """Report whether the service is ready for requests, and if not, why."""

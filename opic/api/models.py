@@ -403,6 +403,7 @@ class Stats(_Answer):
         "OPIC_VIRTUAL=continuous, of the total cash."
     )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
+    undelivered: int = Field(description="Deposits and grants on their way between shards.")
     pool: int = Field(description="Grains that the virtual page can still grant, over all shards.")
     granted_rounds: float | None = Field(
         None,
@@ -452,6 +453,7 @@ class Healthy(_Answer):
     """The process answers."""
 
     status: Literal["ok"]
+    instance: str = Field(description="Names this process of the service; another one after a restart.")
 
 
 class Ready(_Answer):
@@ -577,6 +579,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "clock": 9_437_184,
             "rounds": 1.125,
             "lag": 0,
+            "undelivered": 0,
             "pool": _BOOKS["virtual"],
             "granted_rounds": 1.02,
             "sweeps_left": 91_000.0,

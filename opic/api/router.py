@@ -9,7 +9,6 @@ import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Annotated, Any, get_args, get_origin
 
-from fastapi.params import Query
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
@@ -17,6 +16,11 @@ from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from opic.api.problems import from_validation
+
+
+class InQuery:
+    """Marks a handler's parameter as the model of the query; FastAPI's own marker would import FastAPI."""
+
 
 Call = Callable[..., Awaitable[Response]]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -28,7 +32,7 @@ class Routes(dict[tuple[str, str], tuple[BaseRoute, Handler]]):
 
     def add(self, method: str, path: str, route: BaseRoute, call: Call) -> None:
         """Add a call, if its parameters are of a kind supported here."""
-        if (handler := _handler(call)) is not None:
+        if (handler := handler_of(call)) is not None:
             self[method, path] = route, handler
 
 
@@ -56,7 +60,8 @@ class Direct:
         await response(scope, receive, send)
 
 
-def _handler(call: Call) -> Handler | None:
+def handler_of(call: Call) -> Handler | None:
+    """Return a function that answers a request by a call, or None if its parameters are of a kind not supported."""
     parameters = list(inspect.signature(call).parameters.values())
     if not parameters:
         return lambda _: call()
@@ -65,7 +70,7 @@ def _handler(call: Call) -> Handler | None:
     asked = parameters[0].annotation
     if asked is Request:
         return call
-    if get_origin(asked) is not Annotated or not isinstance(get_args(asked)[1], Query):
+    if get_origin(asked) is not Annotated or not isinstance(get_args(asked)[1], InQuery):
         return None
     model: Any = get_args(asked)[0]
     assert issubclass(model, BaseModel)

@@ -2,7 +2,6 @@
 
 import functools
 import inspect
-import logging
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 import typer
 
 from opic.errors import OpicError, SettingsError
-from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.service.service import Backend
@@ -34,18 +32,28 @@ Crawl = Annotated[str | None, typer.Option(metavar="NAME", help="Name of the cra
 Data = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Short for --store embedded:DIR; default opic-data. [OPIC_DATA]")
 ]
+Service = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Ask the service at this URL, with OPIC_API_TOKEN if set. [OPIC_SERVICE]"),
+]
+Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, including subdomains.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The store that a command works on, from the options that all commands share."""
+    """The store or the service that a command works on, from the options that all commands share."""
 
     store: Store = None
     kafka: Kafka = None
     config: Config = None
     crawl: Crawl = None
     data: Data = None
+
+    @property
+    def names_a_store(self) -> bool:
+        """Whether the command line names a store, rather than the environment or a file."""
+        return self.store is not None or self.data is not None or self.crawl is not None
 
     def settings(self, **own: Any) -> "Settings":
         """Read the settings, a command's own among them; None is not given.
@@ -64,8 +72,17 @@ class Chosen:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class ServiceChosen(Chosen):
+    """The same for a command that makes calls of the HTTP API, which a running service answers."""
+
+    service: Service = None
+
+
 def _name_file(error: OpicError, chosen: Chosen) -> None:
     """Add to an error that names a setting the file that it comes from."""
+    if isinstance(error.__cause__, OpicError):  # The service said so, and has settings of its own.
+        return
     try:
         settings = chosen.settings()
     except OpicError:  # That is the error, and it names the file.
@@ -78,15 +95,16 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
-        chosen = Chosen(**{name: given.pop(name) for name in names})
+        chosen = kind(**{name: given.pop(name) for name in names})
         try:
             command(chosen=chosen, **given)
         except OpicError as error:
             _name_file(error, chosen)
             raise
 
-    names = [field.name for field in fields(Chosen)]
-    hints, own = get_type_hints(Chosen, include_extras=True), inspect.signature(command, eval_str=True)
+    own = inspect.signature(command, eval_str=True)
+    kind: type[Chosen] = own.parameters["chosen"].annotation
+    names, hints = [field.name for field in fields(kind)], get_type_hints(kind, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
         if parameter.name == "chosen":
@@ -103,7 +121,7 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool]":
-    """Open a store, made if it is not there; and say whether letting records take effect is up to us."""
+    """Open a store, made if it is not there; and say whether applying its records is up to us."""
     from opic.service.embedded import EmbeddedServer
     from opic.service.service import Backend, EmbeddedService
 
@@ -117,16 +135,6 @@ def open_to_feed(settings: "Settings", stack: ExitStack) -> "tuple[Backend, bool
         stack.callback(backend.close)
         return backend, False
     return stack.enter_context(EmbeddedService(settings, worker=False)).backend, True
-
-
-@contextmanager
-def asking(settings: "Settings") -> Iterator["Backend"]:
-    """Open the store for a question; an embedded one that does not run is started for as long."""
-    from opic.service.service import open_backend
-
-    log_to_stderr(logging.WARNING)
-    with ending_in_order(), ExitStack() as stack:
-        yield open_backend(settings, stack)
 
 
 @contextmanager

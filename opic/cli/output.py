@@ -1,9 +1,19 @@
-"""What a command prints: JSON for programs, tables on a terminal, tab-separated lines else."""
+"""What a command prints: JSON for programs, aligned columns on a terminal, tab-separated lines otherwise.
+
+No line is wrapped or cut, so that every URL can be copied. Times are local ISO times, except in JSON.
+"""
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from datetime import datetime
+from typing import Any, Final
+
+# Fields of answers that are Unix seconds.
+TIMES: Final = frozenset({
+    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "rank_as_of", "time", "waits_until",
+})  # fmt: skip
+LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 
 
 def print_json(answer: object) -> None:
@@ -31,30 +41,41 @@ def print_fields(answer: Mapping[str, object]) -> None:
     """Print one record as lines: its name, a tab, its value."""
     wide = max(map(len, answer)) if sys.stdout.isatty() else 0
     for name, value in answer.items():
-        print(f"{name:<{wide}}\t{as_text(value)}")
+        print(f"{name:<{wide}}\t{as_text(name, value)}")
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """Print records: a table on a terminal, else a line each with tabs between the values."""
+    """Print records: on a terminal numbered, in columns with a heading, else a line each with tabs between the values.
+
+    A missing value is empty.
+    """
+    texts = [[as_text(name, row.get(name, "")) for name in names] for row in rows]
     if not sys.stdout.isatty():
-        for row in rows:
-            print("\t".join(as_text(row[name]) for name in names))
+        for text in texts:
+            print("\t".join(text))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE)
-    table.add_column("", justify="right")
-    for name in names:
-        table.add_column(name, justify="left" if name in ("url", "lease") else "right", overflow="fold")
-    for number, row in enumerate(rows, 1):
-        table.add_row(str(number), *(as_text(row[name]) for name in names))
-    Console().print(table)
+    lines = [["", *names], *([str(number), *text] for number, text in enumerate(texts, 1))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    left = [name in LEFT for name in ("", *names)]
+    for line in lines:
+        cells = [c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in zip(line, widths, left, strict=True)]
+        print("  ".join(cells).rstrip())
 
 
-def as_text(value: object) -> str:
-    """Return a value as a person reads it."""
-    if isinstance(value, float):
-        return f"{value:.6g}" if abs(value) < 1e6 else f"{value:.3f}"
-    return value if isinstance(value, str) else json.dumps(value)
+def as_text(name: str, value: object) -> str:
+    """Return a value as a person reads it, given the name of its field."""
+    readable = _readable(name, value)
+    if isinstance(readable, float):
+        return f"{readable:.6g}" if abs(readable) < 1e6 else f"{readable:.3f}"
+    return readable if isinstance(readable, str) else json.dumps(readable)
+
+
+def _readable(name: str, value: object) -> object:
+    """Turn the times in a value, however deep, into local ISO times."""
+    if isinstance(value, Mapping):
+        return {inner: _readable(inner, one) for inner, one in value.items()}
+    if isinstance(value, list):
+        return [_readable(name, one) for one in value]
+    if name in TIMES and isinstance(value, int | float) and not isinstance(value, bool):
+        return datetime.fromtimestamp(value).astimezone().isoformat(timespec="seconds")
+    return value

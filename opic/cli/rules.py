@@ -5,7 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from opic.cli.options import AsJson, Chosen, asking, choosing
+from opic.cli.calls import asking
+from opic.cli.options import AsJson, ServiceChosen, choosing
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
@@ -16,12 +17,12 @@ rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show 
 @choosing
 def show(
     *,
-    chosen: Chosen,
+    chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
     """Print the rules in order, and the thresholds for spider traps."""
-    with asking(chosen.settings()) as backend:
-        answer = backend.admission.policy().shown()
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/rules")
     _print(answer, as_json)
 
 
@@ -30,7 +31,7 @@ def show(
 def set_rules(
     file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
     *,
-    chosen: Chosen,
+    chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
     """Set rules, trap thresholds, or both, replacing the present ones; all endpoints follow within a second.
@@ -41,22 +42,25 @@ def set_rules(
     have a note. The first rule that matches a URL decides. A part that FILE does not have stays as it is; `rules = []`
     removes all rules.
     """
+    from opic.frontier.admission import check_policy
+
     given = _read(file)
-    with asking(chosen.settings()) as backend:
-        try:
-            policy = backend.admission.policy_with(given)
-        except BadInput as error:
-            raise BadInput(f"{file}: {error}") from None
-        backend.admission.put(policy)
-        answer = policy.shown()
+    try:
+        check_policy(given)  # The API checks it too; this says better what is wrong.
+    except BadInput as error:
+        raise BadInput(f"{file}: {error}") from None
+    with asking(chosen) as ask:
+        answer = ask("PUT", "/v1/rules", body=given)
     _print(answer, as_json)
 
 
-def _read(file: Path) -> object:
+def _read(file: Path) -> dict[str, Any]:
     from opic.model.classes import read_table
 
     given = read_table(file)
-    return {k: v for k, v in given.items() if k != "version"} if isinstance(given, dict) else given
+    if not isinstance(given, dict):
+        raise BadInput(f"{file}: tables [[rules]] or [traps] are wanted")
+    return {k: v for k, v in given.items() if k != "version"}
 
 
 def _print(answer: dict[str, Any], as_json: bool) -> None:

@@ -1,4 +1,4 @@
-"""Commands for a whole store: counts, backup, restore."""
+"""Commands for a whole store: counts, audit, backup, restore."""
 
 import logging
 import sys
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, asking, choosing, ending_in_order
+from opic.cli.calls import ApiCall, asking, service_address
+from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, ServiceChosen, choosing, ending_in_order
 from opic.cli.output import print_answer, print_fields, print_json
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
-    from opic.service.service import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 0.2
@@ -41,7 +41,7 @@ def stats(
             min=0, metavar="SECONDS", help="With --wait: give up after this long, and exit 1; default: never."
         ),
     ] = None,
-    chosen: Chosen,
+    chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
     """Print counts: known and read pages, the clock, rounds, lag.
@@ -51,44 +51,68 @@ def stats(
     """
     if timeout is not None and not wait:
         raise BadInput("--timeout is for --wait: add it, or leave --timeout out")
-    settings = chosen.settings()
-    from opic.service.embedded import EmbeddedServer
-
-    alone = settings.embedded and EmbeddedServer.running(settings.data_dir()) is None
     problem = None
-    with asking(settings) as backend:
+    with asking(chosen) as ask, _progress(_waiting) as told:
+        answer = ask("GET", "/v1/stats")
         if wait:
-            problem = _await_drained(backend, timeout, alone=alone)
-        answer = {"as_of": backend.query.as_of(), **backend.stats()}
+            answer, problem = _drained(ask, answer, timeout, told, alone=_is_alone(chosen))
     print_answer(answer, as_json)
     if problem is not None:
         print(f"opic: {problem}", file=sys.stderr)
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
-def _await_drained(backend: "Backend", timeout: float | None, *, alone: bool) -> str | None:
-    """Wait until all that was accepted has taken effect in every shard; say what to do if that does not happen.
+def _is_alone(chosen: ServiceChosen) -> bool:
+    """Return whether no service runs on the store, so that waiting is of no use."""
+    from opic.service.embedded import EmbeddedServer
 
-    Args:
-        backend: the open store.
-        timeout: in seconds; None is no limit.
-        alone: no service runs on the store, so that waiting is of no use.
-    """
-    began, first = time.monotonic(), backend.undone()
+    settings = chosen.settings(service=chosen.service)
+    if service_address(chosen, settings) is not None:
+        return False
+    return settings.embedded and EmbeddedServer.running(settings.data_dir()) is None
+
+
+def _drained(
+    ask: ApiCall, answer: dict[str, Any], timeout: float | None, told: Callable[[int, int], None], *, alone: bool
+) -> tuple[dict[str, Any], str | None]:
+    """Wait until all that was accepted has taken effect in every shard; say what to do if that does not happen."""
+    began, first = time.monotonic(), _undone(answer)
     if any(first) and alone:
-        return f"{_waiting(*first)}, and no service runs here: start it with `opic serve --embedded`, then try again"
-    with _progress(_waiting) as told:
-        while any(left := backend.undone()):
-            if timeout is not None and time.monotonic() - began >= timeout:
-                advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
-                return f"{_waiting(*left)} after {timeout:g} s: {advice}"
-            told(*left)
-            time.sleep(POLL_SECONDS)
-    return None
+        advice = "and no service runs here: start it with `opic serve --embedded`, then try again"
+        return answer, f"{_waiting(*first)}, {advice}"
+    while any(left := _undone(answer)):
+        if timeout is not None and time.monotonic() - began >= timeout:
+            advice = "give --timeout more seconds" if left != first else "check that a worker runs, and its log"
+            return answer, f"{_waiting(*left)} after {timeout:g} s: {advice}"
+        told(*left)
+        time.sleep(POLL_SECONDS)
+        answer = ask("GET", "/v1/stats")
+    return answer, None
+
+
+def _undone(stats: dict[str, Any]) -> tuple[int, int]:
+    return stats["lag"], stats["undelivered"]
 
 
 def _waiting(events: int, transfers: int) -> str:
     return f"{events:,} events and {transfers:,} transfers between shards wait"
+
+
+@choosing
+def audit(
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Recount the books.
+
+    minted = pages + virtual + in_flight, in whole grains; exit 1 if they do not balance.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/audit")
+    print_answer(answer, as_json)
+    if not answer["conserved"]:
+        raise typer.Exit(FOUND_A_PROBLEM)
 
 
 def _copied(blocks: int, total: int) -> str:

@@ -299,6 +299,24 @@ class AsyncClient:
             return answers.Ready(False, str(error))
         return answers.Ready(True)
 
+    async def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make a call by its path and return its JSON unchanged.
+
+        Args:
+            method: of HTTP.
+            path: like /v1/top.
+            parameters: of the query.
+            body: sent as JSON.
+        """
+        return await self._do(calls.by_path(method, path, parameters or {}, body))
+
     async def _do(self, call: calls.Call[T]) -> T:
         async def once() -> T:
             try:

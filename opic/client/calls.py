@@ -7,7 +7,7 @@ import json
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, Literal, TypeVar, cast
 
@@ -356,6 +356,16 @@ def dead_letters(n: int | None) -> Call[answers.DeadLetters]:
 def metrics() -> Call[str]:
     """Get the metrics."""
     return Call("GET", "/metrics", str)
+
+
+def by_path(
+    method: str, path: str, parameters: Mapping[str, Any], body: Mapping[str, Any] | None
+) -> Call[dict[str, Any]]:
+    """Make any call. Events are not sent again, since they have no Idempotency-Key here."""
+    again = path != "/v1/events"
+    if body is None:
+        return Call(method, path, dict[str, Any], again, parameters)
+    return replace(_posted(path, dict[str, Any], body, method), again=again, parameters=parameters)
 
 
 def healthz() -> Call[dict[str, Any]]:

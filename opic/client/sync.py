@@ -293,6 +293,24 @@ class Client:
             return answers.Ready(False, str(error))
         return answers.Ready(True)
 
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        parameters: Mapping[str, Any] | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """Make a call by its path and return its JSON unchanged.
+
+        Args:
+            method: of HTTP.
+            path: like /v1/top.
+            parameters: of the query.
+            body: sent as JSON.
+        """
+        return self._do(calls.by_path(method, path, parameters or {}, body))
+
     def _do(self, call: calls.Call[T]) -> T:
         def once() -> T:
             try:

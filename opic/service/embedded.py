@@ -12,12 +12,14 @@ import os
 import subprocess
 import tempfile
 import time
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 
 import redis
 
 from opic.errors import DataDirBusy, SettingsError, StoreError
+from opic.service.service_file import NAME, Address, alive, read_state
 
 log = logging.getLogger("opic.service")
 
@@ -87,13 +89,14 @@ class EmbeddedServer:
         self.url = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._lock: int | None = None
+        self._address: Address | None = None
         self._socket_dir: tempfile.TemporaryDirectory[str] | None = None
 
     @staticmethod
     def running(data: Path) -> str | None:
         """Return the URL of the server that a living service runs on this directory, or None."""
-        state = _read_state(data.absolute())
-        return f"unix://{state['socket']}" if state and _alive(state["service_pid"]) else None
+        state = read_state(data.absolute())
+        return f"unix://{state['socket']}" if state and alive(state["service_pid"]) else None
 
     def start(self) -> None:
         """Lock the directory and start the server; return once it has loaded its files.
@@ -135,20 +138,27 @@ class EmbeddedServer:
         self._await_loaded()
         self._tell_state()
 
+    def announce(self, address: Address | None) -> None:
+        """Tell other processes where the HTTP API answers, or with None that it no longer does."""
+        self._address = address
+        self._tell_state()
+
     def _tell_state(self) -> None:
-        """Write the server's address to service.json, for other processes."""
+        """Write the addresses of the server and of the API to service.json, for other processes."""
         assert self.process is not None
         socket = self._socket_path()
-        state = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
-        scratch = self.data / "service.json.new"
+        state: dict[str, object] = {"service_pid": os.getpid(), "server_pid": self.process.pid, "socket": str(socket)}
+        if self._address is not None:
+            state["api"] = asdict(self._address)
+        scratch = self.data / f"{NAME}.new"
         try:
             scratch.write_text(json.dumps(state))
-            scratch.replace(self.data / "service.json")
+            scratch.replace(self.data / NAME)
         except OSError as error:
             scratch.unlink(missing_ok=True)
-            told = _read_state(self.data)
+            told = read_state(self.data)
             if told is None or int(told["service_pid"]) != os.getpid() or told["socket"] != str(socket):
-                raise StoreError(f"can't write {self.data / 'service.json'} ({error.strerror}): make room") from None
+                raise StoreError(f"can't write {self.data / NAME} ({error.strerror}): make room") from None
             # The server was started again on a full disk: what was told of it before is still good enough.
 
     def stop(self) -> None:
@@ -163,7 +173,7 @@ class EmbeddedServer:
                 log.error("the store did not end within %.0f s; killing it: its file is synced", STOP_SECONDS)
                 self.process.kill()
                 self.process.wait()
-        (self.data / "service.json").unlink(missing_ok=True)
+        (self.data / NAME).unlink(missing_ok=True)
         self._give_back()
 
     def _take(self) -> None:
@@ -182,8 +192,8 @@ class EmbeddedServer:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 return
             except BlockingIOError:
-                state = _read_state(self.data)
-                if state is None or _alive(state["service_pid"]) or time.monotonic() > deadline:
+                state = read_state(self.data)
+                if state is None or alive(state["service_pid"]) or time.monotonic() > deadline:
                     os.close(self._lock)
                     self._lock = None
                     who = f" (process {state['service_pid']})" if state else ""
@@ -232,28 +242,6 @@ class EmbeddedServer:
                         log.info("the store is loading its file, %.0f s so far", waited)
                         said = waited
                 time.sleep(POLL_SECONDS)
-
-
-def _read_state(data: Path) -> dict[str, str] | None:
-    try:
-        state: dict[str, str] = json.loads((data / "service.json").read_text())
-    except (OSError, ValueError):
-        return None
-    return state
-
-
-def _alive(pid: str | int) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    # A killed child that nobody has waited for yet is dead all the same.
-    try:
-        return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
-    except OSError:
-        return True
 
 
 def _shut_down(socket: str) -> None:

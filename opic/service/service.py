@@ -30,6 +30,7 @@ from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer, disk_full
+from opic.service.service_file import Address
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.durability import Durability
@@ -85,6 +86,7 @@ class Backend:
         self.shard = self.crawl.shards[0]  # Beside which the log is.
         self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
         self._rough_lag = (float("-inf"), 0)
+        self.works_here = False  # No worker runs: this process applies the records that it appends.
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
         self.query = Query(self.crawl, self.snapshots, settings.max_url_bytes, settings.policy, settings.window_rounds)
@@ -232,10 +234,10 @@ class Backend:
         if not distinct:
             return {"known": 0, "new": 0}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
-        self.await_effect(self.accept([encode_seeds(distinct, depth, meta)], "seeds"))
+        self._settle(self.accept([encode_seeds(distinct, depth, meta)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
-    def define(self, classes: Sequence[WeightClass], settle: Callable[[Positions], None] | None = None) -> ClassChange:
+    def define(self, classes: Sequence[WeightClass]) -> ClassChange:
         """Replace the classes of pages, through the log like everything that moves cash.
 
         Weights take effect at once. Known pages are classified again by further records, which are also appended here,
@@ -243,14 +245,12 @@ class Backend:
 
         Args:
             classes: all that are to be, in order.
-            settle: lets records below a position take effect, or waits until they have; `await_effect` if None.
 
         Raises:
             BadInput: the payout is continuous.
             NotBuiltYet: the crawl has many shards.
             Refused: there is no place for so many, or no cash for so much weight.
         """
-        settle = settle or self.await_effect
         if len(self.crawl) > 1:
             raise NotBuiltYet(
                 f"classes of pages are not built yet for a crawl of {len(self.crawl)} shards: their weights would have "
@@ -262,7 +262,7 @@ class Backend:
             raise BadInput(NO_WEIGHTS)
         (replica,) = self.crawl.follow()
         last = replica.classes.redefined(classes, replica.books.known_by)
-        settle(self.accept([encode_classes(classes)], "classes"))
+        self._settle(self.accept([encode_classes(classes)], "classes"))
         found = self.crawl.follow()[0].classes
         if [one for _, one in found.placed] != [one for _, one in last.placed]:
             raise Refused(
@@ -275,11 +275,18 @@ class Backend:
         settled = True
         if records:
             end = self.accept(records, "classify")
-            if settle != self.await_effect:
-                settle(end)
+            if self.works_here:
+                self._settle(end)
             else:
                 settled = self._takes_effect(end, SETTLE_SECONDS)
         return ClassChange(known, settled)
+
+    def _settle(self, positions: Positions) -> None:
+        """Let all records below the positions take effect: in this process, or by waiting for the worker."""
+        if self.works_here:
+            self.settle_here(positions)
+        else:
+            self.await_effect(positions)
 
     def settle_here(self, positions: Positions) -> None:
         """Apply the records of the store's log below a position in this process, if no service runs."""
@@ -345,15 +352,11 @@ class Backend:
             log.warning("can't tell whether all accepted events have taken effect: %s", error)
             return True
 
-    def undone(self) -> tuple[int, int]:
-        """Return the number of accepted records not applied yet, and of entries not delivered between shards."""
-        # In this order: a record that takes effect in between has put its entries into outboxes by then.
-        return self.lag(), self.crawl.undelivered()
-
     def stats(self) -> dict[str, object]:
         """Return the counts of the service."""
-        lag = self.lag()  # The older number: where it is 0, the counts hold all that had been accepted.
-        return {**self.query.stats(), "lag": lag}
+        # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
+        lag, undelivered = self.lag(), self.crawl.undelivered()
+        return {**self.query.stats(), "lag": lag, "undelivered": undelivered}
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
@@ -415,6 +418,11 @@ class StandingService:
         """Return why no request should come here now, or None."""
         return self.backend.not_ready()
 
+    @contextmanager
+    def announced(self, url: str, instance: str) -> Iterator[None]:
+        """Do nothing: commands elsewhere are told the address by OPIC_SERVICE."""
+        yield
+
 
 class EmbeddedService:
     """The bundled store and a worker process, started, supervised and stopped together.
@@ -468,6 +476,15 @@ class EmbeddedService:
         if reason is None and self._with_worker and (self._worker is None or self._worker.poll() is not None):
             return "the worker is not running; it is being started"
         return reason or self.backend.not_ready()
+
+    @contextmanager
+    def announced(self, url: str, instance: str) -> Iterator[None]:
+        """Tell commands on this data directory to ask the HTTP API at `url`, for the duration of the block."""
+        self.server.announce(Address(url, instance, self.settings.crawl))
+        try:
+            yield
+        finally:
+            self.server.announce(None)
 
     def _start_worker(self) -> None:
         environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url, "OPIC_CHILD": "1"}

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -19,6 +20,7 @@ from repository import ROOT
 from servers import Server
 
 from opic.cli.main import main
+from opic.cli.serve import STARTING
 
 pytestmark = pytest.mark.slow  # `make check` has the README's commands; this is each command at length.
 
@@ -30,6 +32,11 @@ EVENTS = [
     {"url": "http://a.example/", "links": ["http://a.example/1", "http://b.example/"]},
 ]
 QUESTIONS = {
+    "classes": ("classes",),
+    "rules": ("rules", "show"),
+    "politeness": ("politeness",),
+    "frontier": ("frontier", "--n", "3", "--mode", "discover"),
+    "inflow": ("inflow", "a.example", "--n", "2"),
     "top": ("top", "--n", "3"),
     "importance": ("importance", "http://a.example/"),
     "importance of a window": ("importance", "http://a.example/", "--policy", "variable", "--window", "0.5"),
@@ -43,6 +50,11 @@ QUESTIONS = {
     "stats": ("stats",),
 }
 API_OF = {
+    "classes": "/v1/classes",
+    "rules": "/v1/rules",
+    "politeness": "/v1/politeness",
+    "frontier": "/v1/frontier?n=3&mode=discover",
+    "inflow": "/v1/inflow?domain=a.example&n=2",
     "top": "/v1/top?n=3",
     "importance": "/v1/importance?url=http://a.example/",
     "importance of a window": "/v1/importance?url=http://a.example/&policy=variable&window=0.5",
@@ -82,7 +94,7 @@ def refusal(*words: object, status: int = 2, **env: str) -> str:
         with pytest.raises(SystemExit) as ended:
             main()
     assert (ended.value.code, out.getvalue()) == (status, ""), err.getvalue()
-    lines = err.getvalue().splitlines()
+    lines = [line for line in err.getvalue().splitlines() if line != STARTING]
     assert len(lines) == 1, lines
     return lines[0]
 
@@ -249,13 +261,14 @@ def test_page_never_seen_is_a_problem_found(store: Path) -> None:
 
 def test_history_is_a_measure_a_line(store: Path) -> None:
     lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
-    measures = [[float(word) for word in line.split("\t")] for line in lines]
+    measures = [line.split("\t") for line in lines]
     assert len(measures) == 2
-    assert measures[0][0] < measures[1][0]
+    assert int(measures[0][0]) < int(measures[1][0])
+    assert all(datetime.fromisoformat(at).tzinfo is not None for _, _, at in measures)
 
 
 def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
-    assert "none of static, interpolation" in refusal("top", "--policy", "best", "--data", store)
+    assert "should be 'static', 'interpolation'" in refusal("top", "--policy", "best", "--data", store)
     assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
     assert "nor a duration, such as 30d or 12h" in refusal(
         "top", "--policy", "fixed", "--window", "3w", "--data", store
@@ -365,7 +378,7 @@ def test_store_of_another_format_version_is_refused(tmp_path: Path) -> None:
         socket_path = json.loads((data / "service.json").read_text())["socket"]
         with redis.Redis(unix_socket_path=socket_path) as client:
             client.hset("opic:{default:0}:meta", "format", "0")
-        assert "format version 0, this program reads version 4" in refusal("stats", "--data", data)
+        assert "format version 0, this program reads version 4" in refusal("backup", tmp_path / "copy", "--data", data)
     said = refusal("serve", "--port", 0, "--data", data)
     assert "format version 0, this program reads version 4" in said
     assert not processes_of(data)

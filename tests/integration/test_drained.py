@@ -46,7 +46,7 @@ def entries_kept(backend: Backend) -> int:
 
 
 def assert_drained(backend: Backend, pages: int) -> None:
-    assert backend.undone() == (0, 0)
+    assert (backend.lag(), backend.crawl.undelivered()) == (0, 0)
     assert entries_kept(backend) == 0
     assert sum(books.net for books in backend.crawl.books()) == 0
     assert backend.crawl.totals().live == pages

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from opic.errors import NotBuiltYet, SettingsError
+from opic.model.events import EventLimits
 from opic.ops.doctor import look
 from opic.settings import Settings
 
@@ -20,6 +21,10 @@ def test_setting_of_link_tracking_is_refused_from_a_file(tmp_path: Path) -> None
     (tmp_path / "opic.toml").write_text("bound = 0.05\n")
     with pytest.raises(NotBuiltYet, match=r"OPIC_BOUND=0\.05"):
         Settings.load(tmp_path / "opic.toml")
+
+
+def test_limit_of_links_is_that_of_an_event() -> None:
+    assert Settings().limits() == EventLimits()
 
 
 @pytest.mark.parametrize(("name", "value"), [("OPIC_TRACK", "off"), ("OPIC_BOUND", "0.1")])

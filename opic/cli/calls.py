@@ -1,0 +1,160 @@
+"""Calls of the HTTP API from the command line: answered by the running service, else by this process on the store.
+
+Both ways give the same JSON. A service answers with its own settings, such as the duration of leases; without one, the
+handlers of the API run here, on a store opened with the settings of the command.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed
+from opic.errors import BadInput, OpicError, SettingsError
+from opic.logs import log_to_stderr
+from opic.service.service_file import Address, address_of
+
+if TYPE_CHECKING:
+    from opic.client import Client
+    from opic.settings import Settings
+
+RETRY_SECONDS: Final = 5.0  # A store that is restarted is back by then; a person does not wait much longer.
+PROBE_SECONDS: Final = 5.0
+BAD_VALUES: Final = ("bad-input", "bad-url")
+
+
+class Refusal(OpicError):
+    """The API refused a call; `kind` is the kind of the problem, like unknown-page."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        """Take the kind, and the sentence for people."""
+        super().__init__(detail)
+        self.kind = kind
+
+
+class ApiCall(Protocol):
+    """A function that makes a call of the HTTP API."""
+
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        parameters: Mapping[str, object] | None = None,
+        body: Mapping[str, object] | None = None,
+    ) -> dict[str, Any]:
+        """Return the JSON of the answer; parameters that are None are left out.
+
+        Raises:
+            BadInput: a value can't be taken.
+            Refusal: the answer is another problem.
+        """
+
+
+@contextmanager
+def asking(chosen: ServiceChosen, *, feeds: bool = False) -> Iterator[ApiCall]:
+    """Lend a function that makes calls of the HTTP API, on the running service or on the store.
+
+    Args:
+        chosen: what the command line says.
+        feeds: the calls change the crawl: a store that is not there is made, and records take effect here where no
+            worker runs.
+    """
+    settings = chosen.settings(service=chosen.service)
+    log_to_stderr(logging.WARNING)
+    address = service_address(chosen, settings)
+    with ending_in_order():
+        yield from _of_service(address, settings) if address is not None else _of_store(settings, feeds)
+
+
+def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | None:
+    """Return the address of the service to ask, or None if there is none and the store is to be opened.
+
+    It is that of --service; else of OPIC_SERVICE, unless the command line names a store; else what a running service
+    wrote into the data directory.
+    """
+    if chosen.service is not None and chosen.names_a_store:
+        raise SettingsError("--service answers for its own store: leave --store, --data and --crawl out")
+    if settings.service is not None and not chosen.names_a_store:
+        return Address(settings.service, "", "")
+    if not settings.embedded:
+        return None
+    address = address_of(settings.data_dir())
+    return address if address is not None and address.crawl == settings.crawl and _answers(address) else None
+
+
+def _answers(address: Address) -> bool:
+    """Return whether the service that wrote the address answers there, and not another program on its port."""
+    from opic.client import BadAnswer, CallFailed, Unreachable
+
+    with _client(address, retry_seconds=0, timeout_seconds=PROBE_SECONDS) as client:
+        try:
+            return client.call("GET", "/healthz").get("instance") == address.instance
+        except (Unreachable, BadAnswer, CallFailed):
+            return False
+
+
+def _client(address: Address, **options: Any) -> "Client":
+    import httpx
+
+    from opic.client import Client
+
+    # A proxy from the environment does not reach an address of this machine.
+    transport = httpx.HTTPTransport() if address.instance else None
+    return Client(address.url, transport=transport, **options)
+
+
+def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
+    from opic.client import CallFailed
+
+    token = settings.api_token.get_secret_value() if settings.api_token is not None else None
+    with _client(address, token=token, retry_seconds=RETRY_SECONDS) as client:
+
+        def ask(
+            method: str,
+            path: str,
+            parameters: Mapping[str, object] | None = None,
+            body: Mapping[str, object] | None = None,
+        ) -> dict[str, Any]:
+            try:
+                return client.call(method, path, parameters=_given(parameters), body=body)
+            except CallFailed as error:
+                raise _refusal(error.type.rpartition(":")[2], error.detail or str(error)) from error
+
+        yield ask
+
+
+def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
+    from opic.api.in_process import InProcess
+    from opic.api.problems import Problem
+    from opic.service.service import open_backend
+
+    with ExitStack() as stack:
+        if feeds:
+            backend, works_here = open_to_feed(settings, stack)
+            backend.works_here = works_here
+        else:
+            backend = open_backend(settings, stack)
+        answer = InProcess(backend)
+
+        def ask(
+            method: str,
+            path: str,
+            parameters: Mapping[str, object] | None = None,
+            body: Mapping[str, object] | None = None,
+        ) -> dict[str, Any]:
+            try:
+                return answer(method, path, _given(parameters), body)
+            except Problem as problem:
+                raise _refusal(problem.kind, problem.detail) from problem
+
+        yield ask
+
+
+def _refusal(kind: str, detail: str) -> OpicError:
+    """Return the exception for a problem, the same that a handler in this process raises for a bad value."""
+    detail = detail.removeprefix("query.")  # The place of a parameter, which here is an option.
+    return BadInput(detail) if kind in BAD_VALUES else Refusal(kind, detail)
+
+
+def _given(parameters: Mapping[str, object] | None) -> dict[str, object]:
+    return {name: value for name, value in (parameters or {}).items() if value is not None}

@@ -1,0 +1,66 @@
+"""Commands for classes of pages and their weights."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from opic.cli.calls import asking
+from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.output import print_list
+from opic.errors import BadInput
+
+classes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+
+
+@classes_app.callback()
+@choosing
+def classes(
+    context: typer.Context,
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Show or set classes of pages and their weights.
+
+    A page is granted cash in proportion to the weight of its class: with 2, twice as much as a page in no class.
+    """
+    if context.invoked_subcommand is not None:
+        if chosen != ServiceChosen() or as_json:
+            raise BadInput(f"put options after the command: opic classes {context.invoked_subcommand} …")
+        return
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/classes")
+    _print_classes(answer, as_json)
+
+
+@classes_app.command(name="set")
+@choosing
+def set_classes(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Define the classes of pages, replacing the present ones.
+
+    FILE is TOML with a table [[classes]] for each class: its name, its weight, and lists of what belongs to it: hosts
+    (including subdomains), urls (prefixes), contains (parts of URLs) and tags (of crawl events). JSON of the same
+    shape, as `opic classes --json` prints it, works too. A page belongs to the first class that it matches. To remove
+    all classes, write `classes = []`.
+    """
+    from opic.model.classes import read_classes
+
+    body = {"classes": [one.shown() for one in read_classes(file)]}
+    with asking(chosen, feeds=True) as ask:
+        answer = ask("PUT", "/v1/classes", body=body)
+    how = "were" if answer["settled"] else "are being"
+    print(f"{answer['reclassified']:,} known pages {how} reclassified", file=sys.stderr)
+    _print_classes(answer, as_json)
+
+
+def _print_classes(answer: dict[str, Any], as_json: bool) -> None:
+    rows = [*answer["classes"], {"name": "other", **answer["other"]}]
+    names = ("name", "weight", "known_pages", "read_pages", "grant_share")
+    print_list(names, answer if as_json else {"classes": rows}, "classes", as_json)

@@ -1,0 +1,144 @@
+"""Commands for pages and hosts: their importance, and what is behind it."""
+
+import sys
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+import typer
+
+from opic.cli.calls import asking
+from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
+from opic.cli.output import print_answer, print_list
+
+Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
+Policy = Annotated[
+    str | None, typer.Option(metavar="NAME", help="static, interpolation, fixed, variable or improved. [OPIC_POLICY]")
+]
+Window = Annotated[
+    str | None,
+    typer.Option(
+        metavar="WINDOW", help="Window of the policy: rounds, or a duration like 30d or 12h. [OPIC_WINDOW_ROUNDS]"
+    ),
+]
+
+
+@choosing
+def top(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
+    domain: Domain = None,
+    policy: Policy = None,
+    window: Window = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the most important pages, best first."""
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/top", {"n": n, "domain": domain, "policy": policy, "window": window})
+    print_list(("importance", "url"), answer, "pages", as_json)
+
+
+@choosing
+def hosts(
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts.")] = 100,
+    policy: Policy = None,
+    window: Window = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the most important hosts, best first.
+
+    The importance of a host is the sum of the importance of its pages.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/hosts", {"n": n, "policy": policy, "window": window})
+    print_list(("importance", "pages", "read_pages", "host"), answer, "hosts", as_json)
+
+
+@choosing
+def importance(
+    url: Url,
+    *,
+    policy: Policy = None,
+    window: Window = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the importance of a page.
+
+    Exit status 1 if the page was never seen.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/importance", {"url": url, "policy": policy, "window": window})
+    print_answer(answer, as_json)
+
+
+@choosing
+def history(
+    url: Url,
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last reads of a page, oldest first.
+
+    Exit status 1 if the page was never seen.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/history", {"url": url})
+    print_list(("clock", "cash", "fetched_at"), answer, "measures", as_json)
+
+
+@choosing
+def explain(
+    url: Url,
+    *,
+    policy: Policy = None,
+    window: Window = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print why a page has its score and is next or not.
+
+    Exit status 1 if the page was never seen.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/explain", {"url": url, "policy": policy, "window": window})
+    print_answer(answer if as_json else _flat(answer), as_json)
+
+
+def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
+    """Flatten nested objects: estimate.numbers.H."""
+    found: dict[str, Any] = {}
+    for name, value in answer.items():
+        if isinstance(value, Mapping):
+            found |= _flat(value, f"{above}{name}.")
+        else:
+            found[above + name] = value
+    return found
+
+
+@choosing
+def inflow(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 1_000,
+    after: Annotated[
+        str | None, typer.Option(metavar="URL", help="Continue after this page, as the last answer said.")
+    ] = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print what each page of a registered domain received from pages outside it, as a share of all cash."""
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/inflow", {"domain": domain, "n": n, "after": after})
+    print_list(("inflow", "url"), answer, "pages", as_json)
+    if not as_json:
+        print(
+            f"outside {domain}: importance {answer['outside_mass']:.6g}, of which never read "
+            f"{answer['unread_mass']:.6g}, without links {answer['dangling_mass']:.6g}",
+            file=sys.stderr,
+        )
+        if answer.get("next") is not None:
+            print(f"there are more pages: --after {answer['next']}", file=sys.stderr)

@@ -1,0 +1,170 @@
+"""The command that feeds recorded crawls, or simulates the crawl of a graph."""
+
+import logging
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order, open_to_feed
+from opic.cli.output import print_fields, print_json
+from opic.errors import BadInput
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.ops.replay import Plan, Progress, Summary
+
+PROGRESS_LINE_SECONDS: Final = 5.0
+
+
+class ReplayFormat(StrEnum):
+    """What `replay` may be given."""
+
+    JSONL = "jsonl"
+    MSGPACK = "msgpack"
+    WARC = "warc"
+    WAT = "wat"
+    EDGES = "edges"
+
+
+class Strategy(StrEnum):
+    """In which order `replay` crawls a graph."""
+
+    LOG = "log"
+    RANDOM = "random"
+    GREEDY = "greedy"
+    CYCLE = "cycle"
+
+
+@choosing
+def replay(
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE", exists=True, dir_okay=False, readable=True, show_default=False)
+    ],
+    *,
+    format: Annotated[
+        ReplayFormat | None,
+        typer.Option(help="Default: by the file name, .jsonl or .msgpack; otherwise edges."),
+    ] = None,
+    reads_per_page: Annotated[
+        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
+    ] = None,
+    strategy: Annotated[
+        Strategy | None,
+        typer.Option(
+            help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
+            "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
+            "'greedy' starts from a few seeds and reads what the service suggests next."
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Edges: seed of the random choices.")] = 0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")
+    ] = None,
+    seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
+    chosen: Chosen,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Feed recorded crawls, or simulate the crawl of a graph.
+
+    Crawl events are JSON Lines, or MessagePack maps one after another. A graph is lines FROM TO (or FROM, tab, TO) and
+    # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped. Beside a
+    running service its worker applies the events; otherwise this command does. It ends when all events have taken
+    effect and no cash is in flight between shards.
+    """
+    from opic.ops.replay import replay as run
+
+    plan = _plan(files, format, strategy, reads_per_page, seed, seeds, seed_url)
+    settings = chosen.settings()
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        backend, works_here = open_to_feed(settings, stack)
+        with _progress() as told:
+            summary = run(backend, files, plan, works_here=works_here, on_progress=told)
+        audit = backend.query.audit()
+    _print_summary(summary, audit, as_json)
+    if not audit["conserved"]:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _plan(  # noqa: PLR0917 - options of one command
+    files: Sequence[Path],
+    format: ReplayFormat | None,
+    strategy: Strategy | None,
+    reads_per_page: float | None,
+    seed: int,
+    seeds: int | None,
+    seed_url: Sequence[str] | None,
+) -> "Plan":
+    """Check the options of `replay` against each other."""
+    from opic.ops.replay import READS_PER_PAGE, SEEDS, Plan, format_of
+
+    formats = {format.value} if format else {format_of(path) for path in files}
+    if len(formats) > 1:
+        raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay one format at a time")
+    (kind,) = formats
+    if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url):
+        raise BadInput(f"--strategy, --reads-per-page, --seeds and --seed-url apply to edges only, and this is {kind}")
+    if strategy is not Strategy.GREEDY and (seeds or seed_url):
+        raise BadInput("--seeds and --seed-url apply to --strategy greedy only: the others need no seeds")
+    return Plan(
+        kind,
+        (strategy or Strategy.LOG).value,
+        READS_PER_PAGE if reads_per_page is None else reads_per_page,
+        seed,
+        SEEDS if seeds is None else seeds,
+        tuple(seed_url or ()),
+    )
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[["Progress"], None]]:
+    """Show progress on stderr: a bar on a terminal, else a line now and then."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        last = 0.0
+
+        def say(progress: "Progress") -> None:
+            nonlocal last
+            if progress.seconds - last >= PROGRESS_LINE_SECONDS:
+                last = progress.seconds
+                of = f" of {progress.total:,}" if progress.total else ""
+                rate = progress.events / progress.seconds
+                text = f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
+                print(text, file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bar
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Bar(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: "Progress") -> None:
+            rate = progress.events / max(progress.seconds, 1e-6)
+            text = f"{progress.events:,} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
+            bar.update(task, description=text, completed=progress.events, total=progress.total)
+
+        yield show
+
+
+def _transfers(progress: "Progress") -> str:
+    return f", {progress.undelivered:,} transfers between shards" if progress.undelivered else ""
+
+
+def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:
+    from dataclasses import asdict
+
+    found: dict[str, object] = {k: v for k, v in asdict(summary).items() if v is not None}
+    if as_json:
+        print_json({**found, "audit": audit})
+        return
+    print_fields({**found, "audit": "conserved" if audit["conserved"] else "NOT conserved: see `opic audit`"})

@@ -1,0 +1,100 @@
+"""Commands that run a part of the service, and the one that checks all of them."""
+
+import logging
+import os
+import sys
+from dataclasses import replace
+from typing import Annotated, Final
+
+import typer
+
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order
+from opic.cli.output import print_json
+from opic.errors import SettingsError
+from opic.logs import log_to_stderr
+
+STARTING: Final = "opic serve: starting"
+
+log = logging.getLogger("opic.service")
+
+
+@choosing
+def serve(
+    *,
+    embedded: Annotated[bool, typer.Option("--embedded", help="Run the bundled store, and ignore OPIC_STORE.")] = False,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; default 127.0.0.1. [OPIC_HOST]")] = None,
+    port: Annotated[
+        int | None, typer.Option(help="Port to listen on, 0 for any free one; default 8080. [OPIC_PORT]")
+    ] = None,
+    allow_open: Annotated[
+        bool, typer.Option("--allow-open", help="Allow connections from other machines without OPIC_API_TOKEN.")
+    ] = False,
+    chosen: Chosen,
+) -> None:
+    """Serve the HTTP API.
+
+    With the bundled store it also runs a worker: one process tree is the whole service. With a server of your own, run
+    workers beside it (`opic worker`); events go to Kafka, or without Kafka to the store's log. Stop it with Ctrl-C or
+    SIGTERM.
+    """
+    if os.environ.get("OPIC_LOG_FORMAT") != "json":
+        print(STARTING, file=sys.stderr, flush=True)  # The rest takes seconds, or minutes with a large store.
+    own = {"host": host, "port": port}
+    settings = chosen.settings(**own)
+    if embedded and not settings.embedded:
+        if chosen.store is not None:
+            raise SettingsError("--embedded and --store contradict each other: leave one out")
+        settings = replace(chosen, store="embedded").settings(**own)
+    log_to_stderr(logging.INFO, settings.log_format)
+    from opic.api import ConnectionLimits, bind, create_app
+    from opic.api import serve as serve_app
+    from opic.api.server import url_of
+    from opic.memory import give_back_large_arrays
+    from opic.service.service import EmbeddedService, StandingService
+
+    give_back_large_arrays()
+    opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
+    listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
+    url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
+    log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
+    with listener, ending_in_order(), opened as service:
+        application = create_app(service)
+        with service.announced(url, application.state.instance):
+            print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
+            serve_app(application, sockets=[listener], limits=limits)
+
+
+@choosing
+def worker(
+    *,
+    chosen: Chosen,
+) -> None:
+    """Run one worker, which applies crawl events.
+
+    The same as `python -m consumers.crawl_events`.
+    """
+    from opic.service.worker_process import main as run
+
+    raise typer.Exit(run(chosen.settings()))
+
+
+@choosing
+def doctor(
+    *,
+    chosen: Chosen,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+) -> None:
+    """Check settings, store and Kafka; say what to fix.
+
+    Exit status 1 if a check fails.
+    """
+    from opic.ops.doctor import look
+
+    found = list(look(chosen.settings))
+    if as_json:
+        print_json({"checks": [{"check": f.check, "verdict": f.verdict, "found": f.found} for f in found]})
+    else:
+        for f in found:
+            print(f"{f.verdict:<4}\t{f.check}\t{f.found}")
+    if any(f.verdict == "FAIL" for f in found):
+        raise typer.Exit(FOUND_A_PROBLEM)
