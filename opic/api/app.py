@@ -2,7 +2,7 @@
 
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from inspect import getdoc
 from typing import Annotated, Any, Final, get_args, get_origin
@@ -106,6 +106,9 @@ class _App(FastAPI):
             for path in KEPT:
                 if path in document["paths"]:
                     document["paths"][path]["get"]["responses"]["304"] = {"description": _NOT_MOVED}
+            for parameter in _parameters(document):
+                if parameter["required"] and "examples" in parameter["schema"]:
+                    parameter["example"] = parameter["schema"]["examples"][0]  # What Swagger UI fills in.
             if self.state.secured:
                 parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
                 document["security"] = [{"token": []}]
@@ -113,6 +116,12 @@ class _App(FastAPI):
                     document["paths"][path]["get"]["security"] = []
             self.openapi_schema = document
         return self.openapi_schema
+
+
+def _parameters(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for calls in document["paths"].values():
+        for call in calls.values():
+            yield from call.get("parameters", ())
 
 
 def _add_call(  # noqa: PLR0917 - a row of a table
@@ -139,7 +148,7 @@ def _add_call(  # noqa: PLR0917 - a row of a table
         response_model=None,
         responses={
             status: {"model": answer, "description": getdoc(answer)},
-            **described(*refused, *problems, 500),
+            **described(path, *refused, *problems, 500),
         },
         summary=summary.rstrip("."),
         description=more.strip(),
@@ -161,20 +170,21 @@ def _as_fastapi_reads_it(call: Callable[..., Any]) -> Callable[..., Any]:
         for parameter in signature.parameters.values()
     ]
 
-    async def described(*given: Any, **named: Any) -> Any:
+    async def handler(*given: Any, **named: Any) -> Any:
         return await call(*given, **named)
 
-    described.__name__ = call.__name__
-    described.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return described
+    handler.__name__ = call.__name__
+    handler.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
+    return handler
 
 
 def _add_calls(app: FastAPI, calls: Calls) -> None:
     add = partial(_add_call, app)
     posted = (400, 403, 413, 415, 422, 501, 503)
+    # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
+    add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
-    add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
     put = (400, 403, 409, 413, 415, 422, 503)
     add("PUT", "/v1/classes", calls.put_classes, models.Reclassified, put, body=_json_body(models.Classes))
     add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
@@ -215,7 +225,10 @@ def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
         methods=["GET"],
         response_class=Response,
         response_model=None,
-        responses={200: {"description": "Metrics.", "content": {TEXT: text, OPENMETRICS: text}}, **described(500)},
+        responses={
+            200: {"description": "Metrics.", "content": {TEXT: text, OPENMETRICS: text}},
+            **described("/metrics", 500),
+        },
         name="get_metrics",
         summary="Return metrics for Prometheus",
         description="The text format, or OpenMetrics where `Accept` asks for it.",
@@ -236,7 +249,7 @@ _EVENTS: Final = {
     ]
 }
 _EVENTS_BODY: Final = {
-    JSON: {"schema": _EVENTS},
+    JSON: {"schema": _EVENTS, "example": models.EXAMPLES["CrawlEvent"][0]},
     MSGPACK[0]: {"schema": _EVENTS},
     LINES[0]: {
         "schema": {"type": "string", "pattern": r"\S", "description": "A crawl event a line."},
@@ -245,9 +258,12 @@ _EVENTS_BODY: Final = {
 }
 
 
+_BODIES: Final = models.BODIES | rules.BODIES | manners.BODIES
+
+
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
     schema = model.model_json_schema()
-    return {JSON: {"schema": _in_place(schema, schema.pop("$defs", {}))}}
+    return {JSON: {"schema": _in_place(schema, schema.pop("$defs", {})), "example": _BODIES[model.__name__]}}
 
 
 def _in_place(part: Any, named: dict[str, Any]) -> Any:
@@ -272,7 +288,7 @@ def _add_pages(app: FastAPI) -> None:
             swagger_js_url="/docs/files/swagger-ui-bundle.js",
             swagger_css_url="/docs/files/swagger-ui.css",
             swagger_favicon_url="data:,",
-            swagger_ui_parameters={"validatorUrl": None},
+            swagger_ui_parameters={"validatorUrl": None, "tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
         )
 
     for path in sorted(PAGE_PATHS):

@@ -19,6 +19,8 @@ from opic.api.problems import Problem, internal
 log = logging.getLogger("opic.api")
 
 OPEN_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # For probes and Prometheus, which have no token.
+DOC_PATHS: Final = ("/docs", "/openapi.json")  # Like the console they hold no data: where to enter a token.
+DOC_FILES: Final = "/docs/files/"
 QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
 ID_HEADER: Final = "X-Request-ID"
 LOGGED_CHARS_MAX: Final = 200
@@ -36,7 +38,7 @@ class Gate:
 
         Args:
             app: the application.
-            token: the bearer token required for all paths but OPEN_PATHS and the console; None requires no token.
+            token: the bearer token required for all paths but OPEN_PATHS and pages without data; None requires none.
             observe: called after each request with its scope, the status (0: aborted) and the seconds it took.
         """
         self._app = app
@@ -111,7 +113,8 @@ class Gate:
         """Return the problem if the request is not authorised, or None."""
         if self._token is None:
             return _foreign(scope, headers)
-        if scope["path"] in OPEN_PATHS or scope["path"] in PAGE_PATHS:  # The console page itself contains no data.
+        path = scope["path"]
+        if path in OPEN_PATHS or path in PAGE_PATHS or path in DOC_PATHS or path.startswith(DOC_FILES):
             return None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode("latin-1"), self._token):

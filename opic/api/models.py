@@ -120,7 +120,7 @@ class NextPages(_Body):
         min_length=1,
         max_length=DOMAIN_CHARS_MAX,
         description=DOMAIN,
-        examples=["example.org"],
+        examples=["a.example"],
     )
     domains: list[Annotated[str, Field(min_length=1, max_length=DOMAIN_CHARS_MAX)]] = Field(
         [],
@@ -490,6 +490,16 @@ def event_schemas() -> dict[str, Any]:
         event["properties"][name]["description"] = text
     return schemas
 
+
+# --- Examples of bodies: valid for a new crawl, and about the same pages -------------------------------------------
+
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "Seeds": {"urls": ["https://a.example/", "https://b.example/"]},
+    "NextPages": {"n": 10, "crawler": "crawler-7"},
+    "Leases": {"leases": ["0-1-1764000300000000"]},
+    "ManyPages": {"urls": ["https://a.example/", "https://b.example/"]},
+    "Classes": {"classes": [{"name": "trusted", "weight": 5, "hosts": ["a.example"]}]},
+}
 
 # --- Examples, which are added to the finished document, because FastAPI would drop their null values ----------------
 

@@ -70,3 +70,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
         }
     ],
 }
+
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "Politeness": {"hosts": {"a.example": {"delay_seconds": 10, "in_flight": 1}}},
+}

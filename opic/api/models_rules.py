@@ -107,3 +107,8 @@ class RulesFound(BaseModel):
     rules: list[dict[str, Any]]
     traps: Thresholds
     version: str = Field(description="A hash of the rules and thresholds.")
+
+
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "Rules": {"rules": [{"effect": "deny", "host": "a.example", "path": "/calendar/*?month="}]},
+}

@@ -46,7 +46,7 @@ class DomainInflow(_Parameters):
     """A request for the in-flow of a domain."""
 
     domain: str = Field(
-        min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["example.org"]
+        min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["a.example"]
     )
     after: str | None = Field(None, description="Continue after this page: `next` of the previous answer.")
     n: int = Field(1_000, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")

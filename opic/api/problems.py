@@ -70,6 +70,46 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
 }
 
 
+# Kinds that only some calls answer with, or none that the OpenAPI document describes.
+ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
+    "not-http": (),
+    "not-msgpack": ("/v1/events",),
+    "no-such-path": (),
+    "not-kept": ("/v1/inflow",),
+    "refused": ("/v1/classes", "/v1/rules", "/v1/politeness"),
+    "bad-event": ("/v1/events",),
+    "key-reused": ("/v1/events",),
+    "keys-full": ("/v1/events",),
+    "not-ready": ("/readyz",),
+}
+# An example of `detail` for each kind that the document describes.
+DETAILS: Final[Mapping[str, str]] = {
+    "not-json": "the body is not JSON: expected value at line 1 column 1",
+    "not-msgpack": "the body is empty: send MessagePack",
+    "not-decoded": "the body is not gzip: it is truncated",
+    "no-token": "OPIC_API_TOKEN is set here: send the header Authorization: Bearer …",
+    "foreign-origin": "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that",
+    "unknown-page": "https://a.example/ was never seen",
+    "refused": "the classes were accepted, but do not hold: somebody else defined others at the same time",
+    "not-kept": "OPIC_INFLOW is off for this store: it does not record in-flow",
+    "too-large": "the body is over OPIC_MAX_BODY_BYTES 16,777,216: send it in several calls",
+    "wrong-media-type": "Content-Type 'text/plain' is not taken: send application/json",
+    "bad-input": "n=1,001 is over OPIC_MAX_N 1,000",
+    "bad-url": "url '/about' is not an absolute http(s) URL",
+    "bad-event": "url '/about' is not an absolute http(s) URL",
+    "key-reused": "this Idempotency-Key came with another body before",
+    "internal": "the service failed; its log says why under this request's id",
+    "not-built-yet": "classes of pages are not built yet for a crawl of 16 shards",
+    "not-ready": "the worker is not running; it is being started",
+    "ending": "the service shut down before the request was done: send it again",
+    "kafka-refused": "there is no topic crawl.events: `opic topics create` makes it",
+    "disk-full": "the disk of the store is full (12.0 MiB free, 64.0 MiB wanted): make room on it",
+    "keys-full": "1,000,000 Idempotency-Keys are remembered, OPIC_MAX_KEYS allows no more",
+    "too-many-connections": "the service has as many connections as OPIC_MAX_CONNECTIONS allows: try again",
+    "store-away": "the store does not answer",
+}
+
+
 class ProblemDetails(BaseModel):
     """RFC 9457 problem details: the body of every error response."""
 
@@ -212,17 +252,28 @@ def _fields_of(kind: Any, way: Sequence[int | str]) -> list[str]:
     return list(kind.model_fields) if inspect.isclass(kind) and issubclass(kind, BaseModel) else []
 
 
-def described(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the problems with these statuses for the OpenAPI document."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    return {
-        status: {
-            "description": "; ".join(title for code, title in KINDS.values() if code == status),
-            "content": content,
+def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the problems of a call that have these statuses for the OpenAPI document, each with an example."""
+    found: dict[int | str, dict[str, Any]] = {}
+    for status in statuses:
+        kinds = [kind for kind, (code, _) in KINDS.items() if code == status and path in ONLY_OF.get(kind, (path,))]
+        found[status] = {
+            "description": "; ".join(KINDS[kind][1] for kind in kinds),
+            "content": {
+                MEDIA_TYPE: {
+                    "schema": {"$ref": "#/components/schemas/Problem"},
+                    "examples": {kind: {"summary": KINDS[kind][1], "value": _example(kind)} for kind in kinds},
+                }
+            },
             **({"headers": _RETRY_AFTER} if status == 503 else {}),
         }
-        for status in statuses
-    }
+    return found
+
+
+def _example(kind: str) -> dict[str, object]:
+    status, title = KINDS[kind]
+    problem = {"type": f"urn:opic:problem:{kind}", "title": title, "status": status}
+    return {**problem, "detail": DETAILS[kind], "request_id": "1f0c9a2b7d3e4f60"}
 
 
 _RETRY_AFTER = {"Retry-After": {"description": "Seconds to wait before trying again.", "schema": {"type": "integer"}}}

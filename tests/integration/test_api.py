@@ -30,6 +30,7 @@ import pytest
 from openapi_spec_validator import validate
 from serving import serving
 
+from opic.api.problems import KINDS, MEDIA_TYPE
 from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 
@@ -805,7 +806,7 @@ def test_a_wrong_method_is_told_the_right_ones(api: Api, method: str, path: str,
 
 
 def test_probes_are_answered(api: Api) -> None:
-    assert api.client.get("/healthz").json() == {"status": "ok"}
+    assert api.client.get("/healthz").json()["status"] == "ok"
     assert api.client.get("/readyz").json() == {"status": "ready"}
     head = api.client.head("/healthz")
     assert (head.status_code, head.content) == (200, b"")
@@ -852,7 +853,7 @@ def test_the_pages_need_no_internet(api: Api) -> None:
 )
 def test_without_the_token_nothing_is_answered_but_probes(guarded: Api, given: str) -> None:
     headers = {"authorization": given.encode("latin-1")}
-    paths = [f"/v1/{name}" for name in CALLS] + ["/docs", "/openapi.json", "/docs/files/swagger-ui.css", "/nope"]
+    paths = [f"/v1/{name}" for name in CALLS] + ["/docs/", "/docs/none", "/openapi.json/", "/nope"]
     with httpx.Client(base_url=guarded.url, headers=headers) as client:  # type: ignore[arg-type]
         for path in paths:
             for method in ("GET", "POST"):
@@ -861,6 +862,21 @@ def test_without_the_token_nothing_is_answered_but_probes(guarded: Api, given: s
                 assert answer.headers["www-authenticate"].startswith("Bearer")
         assert client.get("/healthz").status_code == client.get("/readyz").status_code == 200
         assert client.get("/metrics").status_code == 200
+        for path in ("/", "/docs", "/openapi.json", "/docs/files/swagger-ui.css"):  # They hold no data.
+            assert client.get(path).status_code == 200
+
+
+def test_each_error_is_described_with_an_example_of_its_own(api: Api) -> None:
+    document, found = openapi(api.url, None), 0
+    for call in (call for calls in document["paths"].values() for call in calls.values()):
+        for status, answer in call["responses"].items():
+            for kind, example in answer.get("content", {}).get(MEDIA_TYPE, {}).get("examples", {}).items():
+                assert example["value"]["status"] == int(status)
+                assert (int(status), example["value"]["title"]) == KINDS[kind]
+                fits(document, document["components"]["schemas"]["Problem"], example["value"])
+                found += 1
+            assert int(status) < 400 or answer["content"][MEDIA_TYPE]["examples"], f"{status} has no example"
+    assert found > 50
 
 
 def test_with_the_token_all_is_answered(guarded: Api) -> None:

@@ -1,0 +1,96 @@
+"""The pages at /docs in a real browser, with a token set: they load, Authorize works, each example is answered."""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from chromium import running_browser
+from conftest import want_server
+from playwright.sync_api import Browser, Page, expect
+from processes import Service, running
+
+pytestmark = pytest.mark.slow
+
+TOKEN = "s3cret-token-of-the-tests"
+WAIT_MS = 40_000  # Of a loaded machine.
+PLAIN = ("GET /healthz", "GET /readyz", "GET /metrics")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with running_browser(want_server("chromium")) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    """A new crawl, of which nothing is known."""
+    folder = tmp_path_factory.mktemp("docs")
+    with running(folder / "data", folder / "serve.log", api_token=TOKEN, host_delay_seconds=0) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, service: Service) -> Iterator[Page]:
+    context = browser.new_context()
+    opened = context.new_page()
+    opened.set_default_timeout(WAIT_MS)
+    opened.goto(f"{service.url}/docs")
+    opened.wait_for_selector(".opblock")
+    yield opened
+    context.close()
+
+
+def try_out(page: Page, index: int) -> tuple[str, str]:
+    """Run a call as it is prepared, in its place on the page; what it is, and the status of its answer."""
+    block = page.locator(".opblock").nth(index)
+    name = block.locator(".opblock-summary-method").inner_text() + " "
+    name += block.locator(".opblock-summary-path").get_attribute("data-path") or ""
+    if not block.locator(".opblock-body").is_visible():
+        block.locator(".opblock-summary-control").click()
+    block.locator("button.execute").click()
+    status = block.locator(".live-responses-table .response .response-col_status").first
+    expect(status).to_be_visible(timeout=WAIT_MS)
+    return name, status.inner_text().split()[0]
+
+
+def test_page_loads_without_the_token_from_the_service_alone(browser: Browser, service: Service) -> None:
+    context = browser.new_context()
+    opened, asked, complaints = context.new_page(), list[str](), list[str]()
+    opened.on("request", lambda request: asked.append(request.url))
+    opened.on("console", lambda m: complaints.append(m.text) if m.type == "error" else None)
+    opened.on("pageerror", lambda error: complaints.append(str(error)))
+    opened.goto(f"{service.url}/docs")
+    opened.wait_for_selector(".opblock", timeout=WAIT_MS)
+    context.close()
+    assert complaints == []
+    assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(service.url).netloc}
+    assert httpx.get(f"{service.url}/").status_code == 200
+    assert httpx.get(f"{service.url}/v1/stats").status_code == 401
+
+
+def test_call_without_the_token_is_refused_and_with_it_every_example_is_answered(page: Page) -> None:
+    assert try_out(page, 0) == ("POST /v1/seeds", "401")
+    page.locator(".btn.authorize").click()
+    page.locator(".modal-ux input").fill(TOKEN)
+    page.locator(".modal-ux .btn.authorize").click()
+    page.locator(".modal-ux .btn-done").click()
+    page.locator(".opblock").nth(0).locator("button.btn-clear").click()
+    count = page.locator(".opblock").count()
+    answers = dict(try_out(page, index) for index in range(count))
+    assert len(answers) == count > 20
+    assert {name: status for name, status in answers.items() if not status.startswith("2")} == {}
+    assert set(PLAIN) < answers.keys()
+
+
+def test_examples_show_what_came_of_the_ones_before(page: Page, service: Service) -> None:
+    headers = {"Authorization": f"Bearer {TOKEN}"}
+
+    def get(path: str) -> Any:
+        return httpx.get(service.url + path, headers=headers).raise_for_status().json()
+
+    assert "https://a.example/" in [one["url"] for one in get("/v1/top")["pages"]]
+    assert get("/v1/inflow?domain=a.example")["pages"]
+    assert get("/v1/politeness")["hosts"]
