@@ -22,7 +22,6 @@ from opic.client import Client, Event
 AGENT = "opic-example/1"
 BATCH = 10
 BODY_BYTES_MAX = 2 << 20
-LINKS_MAX = 10_000  # OPIC_MAX_LINKS.
 SLEEP_SECONDS_MAX = 1.0
 IDLE_SECONDS_MAX = 600.0  # Pages of a crawler that was killed come back sooner; those that keep failing do not.
 
@@ -38,7 +37,7 @@ class Links(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Note a link; what is no URL is dropped here, what is none for the service is dropped there."""
         href = dict(attrs).get("href")
-        if tag != "a" or href is None or len(self.found) >= LINKS_MAX:
+        if tag != "a" or href is None:
             return
         with suppress(ValueError):
             self.found[urljoin(self.base, href.strip())] = None
