@@ -209,18 +209,21 @@ class HotOrder:
     def _classify(self, ids: Int64s) -> None:
         """Count distinct pages anew, by what holds them back."""
         state, where = self.columns.state[ids], self.where[ids]
-        cash = self.columns.v[ids] + self._counted_credits[state & CLASS_BITS]
-        read, live = (state & Flag.OPEN) != 0, (state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
-        denied = (state & Flag.EXCLUDED) != 0
+        codes = page_counts.CODE_OF_STATE[state]
         if (shut := self.columns.shut(ids)) is not None:
-            denied |= shut
-        held = _KIND_OF_HELD[where]
-        kinds = np.where(held > 0, held, np.where(np.where(read, cash != 0, cash > 0), page_counts.FREE, 0))
-        kinds[denied] = page_counts.DENIED
-        kinds[~live] = page_counts.NEITHER
-        kinds[where == LEASED] = page_counts.LEASED  # Its event may bring new pages, whatever the page is now.
-        self.counts.put(ids, (2 * kinds + read).astype(np.uint8), self.columns.host[ids])
-        fickle = ids[live & (cash <= 0)]
+            shut = shut & (codes >> 1 == page_counts.FREE)
+            codes[shut] = 2 * page_counts.DENIED + (codes[shut] & 1)
+        held = np.flatnonzero(is_held(where))
+        kinds = _KIND_OF_HELD[where[held]]
+        # Of a leased page, whatever it is now: its event may bring new pages.
+        kept = (codes[held] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
+        codes[held[kept]] = 2 * kinds[kept] + (codes[held[kept]] & 1)
+        cash = self.columns.v[ids] + self._counted_credits[state & CLASS_BITS]
+        poor = np.flatnonzero(cash <= 0)
+        free = codes[poor] >> 1 == page_counts.FREE
+        codes[poor[free & ((cash[poor] == 0) | (codes[poor] & 1 == 0))]] &= 1  # Offered only with cash, or if it owes.
+        self.counts.put(ids, codes, self.columns.host[ids])
+        fickle = ids[poor[free]]
         if len(fickle):
             self._fickle.append(fickle)
             self._fickle_count += len(fickle)

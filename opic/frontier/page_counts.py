@@ -5,6 +5,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.model.cash import Flag
+
 Int64s = NDArray[np.int64]
 Codes = NDArray[np.uint8]
 
@@ -12,6 +14,18 @@ Codes = NDArray[np.uint8]
 NEITHER, FREE, LEASED, RETRY, REVISIT, DENIED = range(6)
 KINDS: Final = ("leased", "host_delay", "revisit", "retry", "denied")
 CODES: Final = 12
+MANY: Final = 1 << 14  # Above so many changes, those of each host are summed first.
+
+
+def _code_of(state: int) -> int:
+    kind = FREE if state & (Flag.KNOWN | Flag.GONE) == Flag.KNOWN else NEITHER
+    if kind == FREE and state & Flag.EXCLUDED:
+        kind = DENIED
+    return 2 * kind + bool(state & Flag.OPEN)
+
+
+# The code of a page that has cash and is neither held nor shut, by its state byte.
+CODE_OF_STATE: Final = np.array([_code_of(state) for state in range(256)], np.uint8)
 
 
 class PageCounts:
@@ -39,9 +53,14 @@ class PageCounts:
         before, after, hosts = before[moved], codes[moved], hosts[moved]
         self.code[ids[moved]] = after
         self.totals += np.bincount(after, minlength=CODES) - np.bincount(before, minlength=CODES)
+        flat = self._free.reshape(-1)
         for codes_then, step in ((before, -1), (after, 1)):
             free = np.flatnonzero(codes_then >> 1 == FREE)
-            np.add.at(self._free, (hosts[free], codes_then[free] & 1), step)
+            places = 2 * hosts[free].astype(np.int64) + (codes_then[free] & 1)
+            if len(places) > MANY:
+                flat += (step * np.bincount(places, minlength=len(flat))).astype(np.int32)
+            else:
+                np.add.at(flat, places, step)
 
     def of(self, ids: Int64s) -> Int64s:
         """Return the number of these pages with each code. Costs about 2 ns per page."""
