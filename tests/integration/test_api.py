@@ -486,6 +486,30 @@ def test_nothing_to_fetch_says_when_to_come_back(api: Api) -> None:
     assert answer["retry_after"] > 0
 
 
+def test_empty_answer_says_what_holds_pages_back_and_when_waiting_is_in_vain(api: Api) -> None:
+    names = ["a.wait.example", "b.wait.example"]
+    api.client.post("/v1/seeds", json={"urls": [f"http://{name}/" for name in (*names, "c.wait.example")]})
+
+    def asked(mode: str) -> dict[str, Any]:
+        answer = api.client.post("/v1/next", json={"domains": names, "mode": mode}).raise_for_status().json()
+        return {**answer, "waiting": {kind: count for kind, count in answer["waiting"].items() if count}}
+
+    first = asked("any")
+    assert sorted(page["url"] for page in first["pages"]) == [f"http://{name}/" for name in names]
+    assert (first["exhausted"], first["waiting"]) == (False, {"leased": 2})
+    assert asked("discover") | {"as_of": 0, "retry_after": 0} == {
+        "pages": [], "retry_after": 0, "exhausted": False, "waiting": {"leased": 2}, "as_of": 0
+    }  # fmt: skip
+    api.events("http://a.wait.example/")
+    api.events("http://b.wait.example/", status=403)
+    api.settle()
+    assert asked("any")["waiting"] == {"revisit": 1, "denied": 1}
+    assert not asked("refresh")["exhausted"]
+    over = asked("discover")
+    assert (over["pages"], over["waiting"], over["exhausted"]) == ([], {"denied": 1}, True)
+    problem(api.client.post("/v1/next", json={"domains": ["a.example"] * 101}), 422, "domains")
+
+
 def test_busy_hosts_are_passed_over(api: Api) -> None:
     api.client.post("/v1/seeds", json={"urls": ["http://busy.pass.example/", "http://idle.pass.example/"]})
     api.settle()

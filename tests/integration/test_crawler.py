@@ -1,9 +1,12 @@
 """The example crawler on a site of our own: what it fetches, how fast, and what the service learns of it."""
 
+import subprocess
+import sys
 import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import pairwise
@@ -57,16 +60,22 @@ class Site(BaseHTTPRequestHandler):
         """Stay silent."""
 
 
-@pytest.fixture
-def site() -> Iterator[str]:
+@contextmanager
+def serving_site(kind: type[Site]) -> Iterator[str]:
     Site.seen = []
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Site)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), kind)
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    with serving_site(Site) as url:
+        yield url
 
 
 @pytest.fixture
@@ -101,6 +110,41 @@ def test_a_site_is_crawled_politely_and_ranked(site: str, crawler: ModuleType, t
     times = [at for at, path, _ in Site.seen if path != "/robots.txt"]
     assert min(after - before for before, after in pairwise(times)) > DELAY_SECONDS / 2
     assert times[-1] - times[0] > (len(times) - 1) * DELAY_SECONDS * 0.9
+
+
+class LargerSite(Site):
+    """A tree of pages, each of which takes a moment."""
+
+    PAGES = 40
+
+    def do_GET(self) -> None:
+        self.seen.append((time.monotonic(), self.path, self.headers["user-agent"]))
+        number = 0 if self.path == "/" else int(self.path[1:]) if self.path[1:].isdigit() else None
+        if number is None:
+            self.say(404, b"", "text/plain")
+            return
+        time.sleep(0.02)
+        below = [at for at in (2 * number + 1, 2 * number + 2) if at < self.PAGES]
+        self.say(200, "".join(f'<a href="/{at}">{at}</a>' for at in below).encode(), "text/html")
+
+
+@pytest.mark.slow
+def test_crawlers_share_a_site_and_end_though_one_is_killed(tmp_path: Path) -> None:
+    with serving_site(LargerSite) as site, ExitStack() as stack:
+        settings = Settings.load(data=tmp_path, host_delay_seconds=0, lease_seconds=2, retry_seconds=0.2)
+        service = stack.enter_context(EmbeddedService(settings))
+        url = stack.enter_context(serving(service))
+        client = stack.enter_context(Client(url))
+        command = [sys.executable, str(ROOT / "examples/crawler.py"), f"{site}/", "--service", url]
+        crawlers = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE)) for _ in range(3)]
+        wait_until(lambda: len(Site.seen) > LargerSite.PAGES // 4)
+        crawlers[0].kill()
+        assert [crawler.wait(60) for crawler in crawlers[1:]] == [0, 0]
+        pages = ["/", *(f"/{number}" for number in range(1, LargerSite.PAGES))]
+        assert {client.importance(site + path).reads for path in pages} == {1}
+        last = client.next(1, mode="discover")
+        assert (last.exhausted, last.waiting.leased, last.waiting.retry) == (True, 0, 0)
+        assert client.next(1).waiting.revisit == LargerSite.PAGES
 
 
 def test_without_a_service_it_says_so(crawler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
