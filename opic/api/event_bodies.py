@@ -17,7 +17,14 @@ from opic.api.problems import Problem
 from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.errors import BadEvent, BadFraming
 from opic.ingest import msgpack_values as packed
-from opic.model.events import EventLimits, check_event, decode_crawl_event, encode_crawl_event, page_of
+from opic.model.events import (
+    LINKS_SEEN_MAX,
+    EventLimits,
+    check_event,
+    decode_crawl_event,
+    encode_crawl_event,
+    page_of,
+)
 
 REFUSED_NOTED_MAX: Final = 100  # Pages of a body that `explain` can tell about: a round trip for each is too much.
 REJECTED_MAX: Final = 10_000  # A longer list in the answer is of no use, and larger than the request.
@@ -61,7 +68,9 @@ class Intake:
             if len(self.refused) < REFUSED_NOTED_MAX and (page := page_of(element)) is not None:
                 self.refused[page] = str(error)
             raise
-        # With all its links: who lets it take effect applies the limit, and counts what is left out.
+        # Whoever lets it take effect applies the limit of links again, and counts what is left out in the metrics.
+        if len(event.links) > LINKS_SEEN_MAX:
+            event.links = event.links[:LINKS_SEEN_MAX]  # Not `del`: that copies what it deletes.
         self.values.append(encode_crawl_event(event))
 
 

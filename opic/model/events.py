@@ -23,6 +23,7 @@ from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
 
 SCHEMA_VERSION: Final = 1
 LINKS_MAX: Final = 10_000
+LINKS_SEEN_MAX: Final = 200_000  # Strings in `links` that are looked at, fragments and all; it takes a second at most.
 STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
@@ -300,14 +301,15 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
 def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:
     """Return the first `links_max` distinct links to other pages, as they came, and how many more there are.
 
-    Whoever resolves links counts the bad ones, so these are all returned as well.
+    Whoever resolves links counts the bad ones, so these are returned as well. What comes after LINKS_SEEN_MAX is not
+    looked at, and counts as left out.
 
     >>> first_links("http://a/", ["#top", "http://a/#b", "http://b/", "http://B/#c", "http://d/"], EventLimits(1))
     (['#top', 'http://b/'], 1)
     """
     first: list[str] = []
     targets = {page}
-    for link in links:
+    for link in islice(links, LINKS_SEEN_MAX):
         try:
             target = canonical_url(link, limits.url_bytes_max)
         except BadUrl:
@@ -317,7 +319,7 @@ def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[l
             targets.add(target)
             if len(targets) <= limits.links_max + 1:
                 first.append(link)
-    return first, max(0, len(targets) - 1 - limits.links_max)
+    return first, max(0, len(targets) - 1 - limits.links_max) + max(0, len(links) - LINKS_SEEN_MAX)
 
 
 def _meta(given: Mapping[str, str] | None) -> bytes | None:

@@ -12,6 +12,7 @@ from packed_events import BAD_PACKED, UNENDING_PACKED
 
 from opic.model.cash import DAY_US, MILLION
 from opic.model.events import (
+    LINKS_SEEN_MAX,
     LOG_PARTITION,
     TAGS_MAX,
     TIME_MIN_US,
@@ -301,6 +302,13 @@ def test_fragments_duplicates_and_links_of_a_page_to_itself_do_not_count_for_the
     ledger = ledger_after(*links, "HTTP://EXAMPLE.org/b")
     assert list(ledger.pages) == [URL, URL + "a", URL + "b"]
     assert (ledger.books.links, ledger.books.bad_links) == (2, 4_000)
+
+
+def test_only_the_first_strings_of_an_endless_list_of_links_are_looked_at() -> None:
+    for link in ("", "nonsense", URL + "#a"):
+        event = of_msgpack({"links": [link] * (LINKS_SEEN_MAX + 7) + [URL + "b"]})
+        assert (event.outcome, event.links_left_out) == (Outcome.READ, 8)
+        assert len(event.links) <= LINKS_SEEN_MAX
 
 
 def test_links_of_a_page_that_was_not_read_are_not_counted_as_left_out() -> None:
