@@ -29,6 +29,7 @@ from opic.api.console import PAGE_PATHS, page
 from opic.api.etags import KEPT, Fresh
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.middleware import OPEN_PATHS, Gate
+from opic.api.models_event import event_schemas
 from opic.api.problems import Json, Problem, ProblemDetails, described, from_error, from_validation
 from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.api.router import Direct, OnError, Routes
@@ -100,7 +101,7 @@ class _App(FastAPI):
             )
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
-            schemas |= {"Problem": ProblemDetails.model_json_schema(), **models.event_schemas()}
+            schemas |= {"Problem": ProblemDetails.model_json_schema(), **event_schemas()}
             for name, examples in (models.EXAMPLES | manners.EXAMPLES | sites.EXAMPLES).items():
                 schemas[name]["examples"] = examples
             for path in KEPT:
