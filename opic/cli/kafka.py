@@ -38,10 +38,9 @@ class PublishFormat(StrEnum):
 def _cluster(settings: "Settings") -> "KafkaCluster":
     import logging
 
-    from opic.ingest.kafka import KafkaCluster, quiet_client
+    from opic.ingest.kafka import KafkaCluster
 
     log_to_stderr(logging.WARNING)
-    quiet_client()
     return KafkaCluster(settings)
 
 

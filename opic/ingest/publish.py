@@ -52,11 +52,7 @@ class Publisher:
         elif bootstrap is not None or topic is not None:
             raise SettingsError("with `settings`, give the brokers and the topic in it, not as arguments")
         cluster = KafkaCluster(settings)
-        consumer = cluster.consumer()
-        try:
-            cluster.partitions(consumer)  # Fails at once if the topic does not exist; the producer would wait for it.
-        finally:
-            consumer.close()
+        cluster.check_topics(cluster.topic)  # Fails at once if it does not exist; the producer would wait for it.
         self._topic, self._limits = cluster.topic, settings.limits()
         self._producer = Producer(
             cluster,

@@ -15,6 +15,7 @@ from typing import Protocol
 from opic.errors import DeliveryPaused, DiskFull, StoreUnavailable, instead_of
 from opic.ingest import Step, Writer
 from opic.ingest.event_log import EventLog
+from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
 from opic.model.events import EVENT_FIELDS, Record
 from opic.urls.canonical import shown
@@ -199,9 +200,8 @@ def work(
         watch: receives all events of the loop.
         between: called between batches, for instance to forward dead letters.
     """
-    watch = watch or WorkerWatch()
-    backoff, courier, check_room = Backoff(), _Courier(writer, source, watch), partial(_check_room, full)
-    oddities = _Oddities(writer)
+    watch, backoff, outage, oddities = watch or WorkerWatch(), Backoff(), Outage(log), _Oddities(writer)
+    courier, check_room = _Courier(writer, source, watch), partial(_check_room, full)
 
     def on_step(step: Step) -> None:
         watch.stepped(step)
@@ -231,11 +231,12 @@ def work(
             if tally is not None:
                 tally.tell()
             watch.well(source)
+            outage.ended()
             backoff.reset()
         except StoreUnavailable as error:
-            log.warning("%s; retrying in %.1f s", error, wait := backoff.seconds())
+            outage.began(error)
             watch.away(str(error))
-            source.wait(wait)
+            source.wait(backoff.seconds())
 
 
 def _check_room(full: Callable[[], str | None]) -> None:

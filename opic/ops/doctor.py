@@ -55,10 +55,14 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
     if settings.api_token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
         advice = "set one, or `opic serve` needs --allow-open"
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: {advice}")
+    log_answers = True
     if settings.kafka_bootstrap is not None:
         try:
-            yield from _kafka(settings)
+            for finding in _kafka(settings):
+                log_answers &= finding.verdict != "FAIL"
+                yield finding
         except OpicError as error:
+            log_answers = False
             yield Finding("kafka", "FAIL", str(error))
     url = settings.store
     if settings.embedded:
@@ -69,7 +73,7 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
             return
         url = running
     try:
-        yield from _store(settings, url)
+        yield from _store(settings, url, log_answers)
     except OpicError as error:
         yield Finding("store", "FAIL", str(error))
 
@@ -91,9 +95,11 @@ def _kafka(settings: Settings) -> Iterator[Finding]:
             yield Finding("topic", "FAIL", f"there is no topic {name}: `opic topics create` creates it")
     if (topic := found.get(cluster.topic)) is None:
         return
-    many = f"{topic.name} has {topic.partitions} partitions, {topic.replication} replicas of each"
-    if there > 1 and topic.replication == 1:
-        yield Finding("topic", "warn", f"{many}: accepted events are lost if their broker is lost")
+    replicas = f"{topic.replication} replica{'s' if topic.replication > 1 else ''}"
+    many = f"{topic.name} has {topic.partitions} partitions, {replicas} of each"
+    if topic.replication == 1:
+        how = "give it 3 replicas" if there > 1 else "run 3 brokers, and give it 3 replicas"
+        yield Finding("topic", "warn", f"{many}: accepted events are lost if their broker is lost; {how}")
     else:
         yield Finding("topic", "ok", many)
     if (advice := topics.partition_advice(topic.partitions, settings.shards_made)) is not None:
@@ -134,7 +140,7 @@ def _directory(data: Path) -> Iterator[Finding]:
     yield Finding("disk", verdict, f"{free / (1 << 30):,.1f} GiB free{advice}")
 
 
-def _store(settings: Settings, url: str) -> Iterator[Finding]:
+def _store(settings: Settings, url: str, log_answers: bool) -> Iterator[Finding]:
     client = connect(url, retries=0)
     where = without_secret(url)
     with client, store_errors():
@@ -160,7 +166,7 @@ def _store(settings: Settings, url: str) -> Iterator[Finding]:
         yield from _clocks(servers)
         yield _journal(settings, infos)
         yield from _durability(settings, client, infos)
-        yield from _crawl(settings, url, client)
+        yield from _crawl(settings, url, client, log_answers)
 
 
 def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
@@ -199,7 +205,7 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
         yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
 
 
-def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
+def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iterator[Finding]:
     keys = Keys(settings.crawl, 0)
     with store_errors():
         made = client.hget(keys.meta, "format")
@@ -225,9 +231,11 @@ def _crawl(settings: Settings, url: str, client: Any) -> Iterator[Finding]:
             yield Finding("crawl", "FAIL", str(error))
             return
         stack.callback(backend.close)
-        lag, books = backend.lag(), backend.crawl.totals()
+        books = backend.crawl.totals()
         yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
-        if lag >= LAG_WARN:
+        if not log_answers:
+            yield Finding("lag", "warn", "how many accepted events are waiting is known once Kafka answers")
+        elif (lag := backend.lag()) >= LAG_WARN:
             text = f"{lag:,} accepted events are waiting, OPIC_MAX_LAG is {settings.max_lag:,}: is a worker running?"
             yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
         else:

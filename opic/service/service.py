@@ -401,6 +401,11 @@ class StandingService:
 
     def __enter__(self) -> "StandingService":
         """Connect to the store, and to Kafka if configured."""
+        if self.settings.kafka_bootstrap is not None:
+            from opic.ingest.kafka import KafkaCluster
+
+            cluster = KafkaCluster(self.settings)
+            cluster.check_topics(cluster.topic)  # First: without its topic it makes no crawl in the store.
         self.backend = Backend(self.settings, self.settings.store)
         try:
             self.backend.log.ends()

@@ -17,6 +17,7 @@ from typing import TypeVar
 from opic.errors import OpicError, StoreError, StoreUnavailable
 from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
+from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
 from opic.ingest.worker import Backoff, LogSource, RecordSource, work
 from opic.ingest.worker_health import Health, HealthPort
@@ -42,7 +43,7 @@ class Worker:
 
     def __init__(self, settings: Settings) -> None:
         """Install signal handlers."""
-        self.settings, self.health = settings, Health()
+        self.settings, self.health, self._outage = settings, Health(), Outage(log)
         self._done = threading.Event()
         self._parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -58,6 +59,8 @@ class Worker:
         with ExitStack() as stack:
             if settings.worker_port:
                 stack.enter_context(HealthPort(self.health, settings.host, settings.worker_port))
+            if settings.kafka_bootstrap is not None:
+                self._patiently(self._check_topics)  # First: without its topics it makes no crawl in the store.
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
             crawl = self._patiently(lambda: Crawl.open(
                 connect(self._store_url()), settings.crawl, settings.rules_given(), shards=settings.shards_made,
@@ -88,6 +91,12 @@ class Worker:
             except StoreUnavailable as error:
                 log.info("the metrics of the last steps are lost: %s", error)
 
+    def _check_topics(self) -> None:
+        from opic.ingest.kafka import KafkaCluster
+
+        cluster = KafkaCluster(self.settings)
+        cluster.check_topics(cluster.topic, cluster.dlq)
+
     def _store_url(self) -> str:
         if not self.settings.embedded:
             return self.settings.store
@@ -108,10 +117,9 @@ class Worker:
                 "ready, from offset %d of %s", self._patiently(lambda: crawl.resume(source.partition)), source.partition
             )
             return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
-        from opic.ingest.kafka import KafkaCluster, KafkaSource, quiet_client
+        from opic.ingest.kafka import KafkaCluster, KafkaSource
         from opic.ingest.kafka.dead_letter_topic import Forwarder
 
-        quiet_client()
         cluster = KafkaCluster(settings)
         topic = self._patiently(lambda: KafkaSource(cluster, writer.resume, self.stopped, len(crawl)))
         stack.callback(topic.close)
@@ -128,12 +136,14 @@ class Worker:
         backoff = Backoff()
         while not self.stopped():
             try:
-                return open_it()
+                opened = open_it()
             except StoreUnavailable as error:
-                wait = backoff.seconds()
-                log.warning("%s; retrying in %.1f s", error, wait)
+                self._outage.began(error)
                 self.health.away(str(error))
-                self._done.wait(wait)
+                self._done.wait(backoff.seconds())
+            else:
+                self._outage.ended()
+                return opened
         raise Stopped
 
 

@@ -39,7 +39,7 @@ from chaos.bank import expected_of, inspect, shown
 from chaos.proxy import Proxy
 from opic.errors import StoreError
 from opic.ingest import Writer
-from opic.ingest.kafka.connection import headers_of, quiet_client
+from opic.ingest.kafka.connection import headers_of
 from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
@@ -537,7 +537,6 @@ def a_kafka() -> Iterator[Kafka]:
 
 def run(worlds: Sequence[World], seed: int, seconds: float, kafka: Kafka, directory: Path) -> Report:
     """Break worlds, each for its part of the time; the report has what was wrong."""
-    quiet_client()
     report, began = Report(seed, [world.name for world in worlds]), time.monotonic()
     for world in worlds:
         share = seconds / len(worlds)

@@ -99,10 +99,7 @@ def test_undelivered_events_are_raised(kafka: Kafka, valkey: Server, monkeypatch
         kafka.wake()
 
 
-def test_wrong_address_topic_or_password_is_named(
-    kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("opic.ingest.kafka.connection.BOOTSTRAP_SECONDS", 2.0)
+def test_wrong_address_topic_or_password_is_named(kafka: Kafka, valkey: Server) -> None:
     with pytest.raises(KafkaUnavailable, match=r"Kafka at 127.0.0.1:1 does not answer: .*ECONNREFUSED"):
         Publisher("127.0.0.1:1")
     with pytest.raises(KafkaRefused, match="has no topic no-such: create it with `opic topics create`"):
@@ -188,19 +185,12 @@ def test_doctor_looks_at_kafka(kafka: Kafka, valkey: Server) -> None:
 
     topic = Topic(kafka, partitions=4)
     opened = found(settings_of(kafka, valkey, topic.name, shards=16))
-    assert opened["kafka"][0] == opened["topic"][0] == opened["record time"][0] == "ok"
-    assert "4 partitions" in opened["topic"][1]
+    assert opened["kafka"][0] == opened["record time"][0] == "ok"
+    # One broker can keep one replica only.
+    assert opened["topic"][0] == "warn"
+    assert "4 partitions, 1 replica of each: accepted events are lost if their broker is lost" in opened["topic"][1]
     assert opened["record size"] == ("warn", opened["record size"][1])
     assert "partitions" not in opened
     assert found(settings_of(kafka, valkey, topic.name, shards=6))["partitions"][0] == "warn"
     missing = found(settings_of(kafka, valkey, "no.such"))
     assert missing["topic"] == ("FAIL", "there is no topic no.such.dlq: `opic topics create` creates it")
-
-
-def test_doctor_says_when_kafka_is_away(kafka: Kafka, valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("opic.ingest.kafka.connection.BOOTSTRAP_SECONDS", 1.0)
-    settings = settings_of(kafka, valkey, "any", kafka_bootstrap="127.0.0.1:1")
-    findings = {one.check: one for one in look(lambda: settings)}
-    assert findings["kafka"].verdict == "FAIL"
-    assert "127.0.0.1:1 does not answer" in findings["kafka"].found
-    assert findings["store"].verdict == "ok"

@@ -94,6 +94,10 @@ def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server
         assert {"opic_store_up 1.0", "opic_kafka_up 1.0", "opic_lag_events 0.0"} <= set(told.splitlines())
         taken = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
         assert taken.status_code == 202
+    lines = (tmp_path / "serve.log").read_text().splitlines()
+    assert sum("opic.ingest: Kafka at" in line for line in lines) == 1
+    assert sum("opic.ingest: everything answers again" in line for line in lines) == 1
+    assert not [line for line in lines if " kafka" in line.partition(": ")[0]]
 
 
 def test_endpoint_without_kafka_feeds_a_worker_by_the_store(valkey: Server, tmp_path: Path) -> None:
@@ -120,6 +124,7 @@ def test_endpoint_without_its_topic_says_so(kafka: Kafka, valkey: Server, tmp_pa
         check=False,
     )
     assert done.returncode == 2
+    assert valkey.client().dbsize() == 0  # It created no crawl.
     assert "has no topic no.such.topic: create it with `opic topics create`" in done.stderr
 
 

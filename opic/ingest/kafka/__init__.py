@@ -3,7 +3,7 @@
 from opic.errors import MissingExtra
 
 try:
-    from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of, kafka_errors, quiet_client
+    from opic.ingest.kafka.connection import INDEX, KEY, KIND, KafkaCluster, dlq_of, kafka_errors
     from opic.ingest.kafka.consumer import KafkaSource
     from opic.ingest.kafka.topic_log import KafkaLog
 except ModuleNotFoundError as error:
@@ -11,4 +11,4 @@ except ModuleNotFoundError as error:
         raise
     raise MissingExtra("the Kafka client", "kafka") from None
 
-__all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource", "dlq_of", "kafka_errors", "quiet_client"]
+__all__ = ["INDEX", "KEY", "KIND", "KafkaCluster", "KafkaLog", "KafkaSource", "dlq_of", "kafka_errors"]

@@ -33,7 +33,7 @@ KEY_BYTES: Final = 16
 INDEX_BYTES: Final = 4
 INDEX_DIGITS_MAX: Final = 10
 
-BOOTSTRAP_SECONDS: Final = 10.0
+BOOTSTRAP_SECONDS: Final = 3.0  # A command answers within 5 s when Kafka is away; whoever waits for Kafka retries.
 REQUEST_SECONDS: Final = 10.0
 RECONNECT_SECONDS_MAX: Final = 2.0  # The client's default, 30 s, is much longer than a restart of Kafka.
 RECORD_BYTES_MIN: Final = 1 << 20  # Kafka's own limit.
@@ -123,12 +123,14 @@ def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]
         logger.removeHandler(words)
 
 
-def quiet_client() -> None:
-    """Suppress the client's own log: it writes a dozen lines for each unavailable broker; opic logs one."""
+def _quiet_client() -> None:
+    """Suppress the client's own log: it writes a dozen lines for each unavailable broker; opic logs one.
+
+    A program that has set a level or a handler for the logger `kafka` keeps them; the client itself adds a NullHandler.
+    """
     logger = logging.getLogger("kafka")
-    logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
+    if logger.level == logging.NOTSET and all(isinstance(one, logging.NullHandler) for one in logger.handlers):
+        logger.propagate = False
 
 
 def _said(error: BaseException) -> str:
@@ -151,6 +153,7 @@ class KafkaCluster:
         self.where = settings.kafka_bootstrap
         self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
         self._options = _options(settings)
+        _quiet_client()
 
     @property
     def record_bytes_max(self) -> int:
@@ -190,6 +193,20 @@ class KafkaCluster:
 
     def _connect(self, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
         return _connect(self.where, kind, {**self._options, **options})
+
+    def check_topics(self, *topics: str) -> None:
+        """Check that topics exist.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+            KafkaRefused: Kafka refused access, or a topic does not exist.
+        """
+        consumer = self.consumer()
+        try:
+            for topic in topics:
+                self.partitions(consumer, topic)
+        finally:
+            consumer.close()
 
     def partitions(self, consumer: Client, topic: str | None = None) -> list[TopicPartition]:
         """Return the partitions of a topic, in order.

@@ -140,8 +140,8 @@ class KafkaSource:
             while (left := end - time.monotonic()) > 0 and not self._stopped():
                 try:
                     self._fetch(min(left, SLICE_SECONDS))
-                except KafkaUnavailable as error:
-                    log.warning("%s", error)
+                except KafkaUnavailable:
+                    # The worker meets it again at its next poll, and logs it, if this lasts for longer than the wait.
                     time.sleep(min(left, SLICE_SECONDS))
         finally:
             self._consumer.resume(*(ours & self._consumer.assignment()) - self._new)

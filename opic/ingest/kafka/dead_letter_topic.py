@@ -51,11 +51,7 @@ class Forwarder:
             KafkaRefused: Kafka refused access, or the dead-letter topic does not exist.
         """
         self._crawl, self._topic = crawl, cluster.dlq
-        consumer = cluster.consumer()
-        try:
-            cluster.partitions(consumer, cluster.dlq)
-        finally:
-            consumer.close()
+        cluster.check_topics(cluster.dlq)
         self._producer = Producer(cluster)
         self._looked = float("-inf")
 

@@ -4,21 +4,26 @@ It corresponds to `opic.ingest.event_log.EventLog` for the log in the store. Bot
 store; here, records carry the key's digest, and the step skips those that already took effect.
 """
 
+import logging
 import threading
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from opic.errors import BadInput, BadUrl
+from opic.errors import BadInput, BadUrl, KafkaUnavailable
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
 from opic.ingest.kafka.connection import Client, KafkaCluster, headers_of, kafka_errors, name_of
+from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
+
+log = logging.getLogger("opic.ingest")
 
 ANSWER_SECONDS: Final = 10.0  # The same as the endpoint's timeout for the store.
 CLOSE_SECONDS: Final = 1.0  # For other threads' records in flight on a client that is replaced.
@@ -112,7 +117,7 @@ class KafkaLog:
             KafkaUnavailable: Kafka does not answer.
             KafkaRefused: Kafka refused access, or the topic does not exist.
         """
-        self._cluster, self._crawl, self._calls = cluster, crawl, calls
+        self._cluster, self._crawl, self._calls, self._outage = cluster, crawl, calls, Outage(log)
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
         self._consumer: Client = cluster.consumer()
         try:
@@ -177,24 +182,35 @@ class KafkaLog:
 
     def _produce(self, values: Sequence[bytes], time_us: int, kind: str, key: bytes = b"") -> Positions:
         topic, at_ms = self._cluster.topic, time_us // 1000
-        sent = [
-            self._producer.send(topic, value, key_of(value, kind), headers_of(kind, key, index), timestamp_ms=at_ms)
-            for index, value in enumerate(values)
-        ]
+        with self._logging_outages():
+            sent = [
+                self._producer.send(topic, value, key_of(value, kind), headers_of(kind, key, index), timestamp_ms=at_ms)
+                for index, value in enumerate(values)
+            ]
+            written = self._producer.wait(sent, ANSWER_SECONDS)
         ends: dict[str, int] = {}
-        for found in self._producer.wait(sent, ANSWER_SECONDS):
+        for found in written:
             name = name_of(found.topic_partition)
             ends[name] = max(ends.get(name, 0), found.offset + 1)
         return ends
 
     def ends(self) -> Positions:
         """Return the end of each partition."""
-        with self._lock, kafka_errors(self._cluster.where):
+        with self._logging_outages(), self._lock, kafka_errors(self._cluster.where):
             known = self._consumer.partitions_for_topic(self._cluster.topic) or ()
             if len(known) > len(self._partitions):
                 self._partitions = self._cluster.partitions(self._consumer)
             found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
         return {name_of(partition): end for partition, end in found.items()}
+
+    @contextmanager
+    def _logging_outages(self) -> Iterator[None]:
+        try:
+            yield
+        except KafkaUnavailable as error:
+            self._outage.began(error)
+            raise
+        self._outage.ended()
 
     def close(self) -> None:
         """Close all connections."""
