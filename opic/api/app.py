@@ -204,6 +204,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
     add("GET", "/v1/top", calls.get_top, models.Top, (422, 503))
     add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
+    add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
     add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))
     add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))

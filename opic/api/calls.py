@@ -29,6 +29,7 @@ from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
 from opic.query.inflow import inflow
 from opic.query.queries import Ask, ImportanceAnswer
+from opic.query.search import search
 from opic.service.service import Backend
 from opic.urls.canonical import canonical_host, canonical_url
 
@@ -69,6 +70,8 @@ class Calls:
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
         self._dead_letters = Coalescer(self._newest_letters, "opic-letters")
         self._series = Coalescer(self._series_and_curve, "opic-series")
+        # One thread does one search after the other, so that they leave time for other calls.
+        self._searches = Coalescer(self._search, "opic-search", 1)
         self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
 
     async def post_events(self, request: Request) -> Response:
@@ -324,6 +327,18 @@ class Calls:
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return found
+
+    async def get_search(self, asked: Annotated[models_console.UrlPart, Query()]) -> Response:
+        """Find pages by a part of their URL.
+
+        The search looks at URLs for about a second, and says at how many it looked; `next` continues it.
+        """
+        self._check_n(asked.n)
+        return Json(await self._searches.ask(asked))
+
+    def _search(self, asked: Sequence[models_console.UrlPart]) -> list[Mapping[str, object]]:
+        query = self._service.backend.query
+        return [search(query, one.text, one.n, one.domain, one.after) for one in asked]
 
     async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""

@@ -2,9 +2,10 @@
 
 from pydantic import Field
 
-from opic.api.models import AS_OF, _Answer, _Parameters
+from opic.api.models import AS_OF, DOMAIN_CHARS_MAX, IMPORTANCE, _Answer, _Parameters
 
 LETTERS_MAX = 100
+TEXT_CHARS_MAX = 500
 POINTS_MAX = 1_000
 
 
@@ -18,6 +19,43 @@ class SeriesPoints(_Parameters):
     """A request for the series, with its level of detail."""
 
     n: int = Field(400, ge=2, le=POINTS_MAX, description="Approximate number of entries of the series.")
+
+
+class UrlPart(_Parameters):
+    """A search for pages by a part of their URL."""
+
+    text: str = Field(
+        min_length=1,
+        max_length=TEXT_CHARS_MAX,
+        description="A part of the URL; case does not matter.",
+        examples=["news"],
+    )
+    n: int = Field(20, ge=1, description="How many pages, at most OPIC_MAX_N.")
+    domain: str | None = Field(
+        None,
+        min_length=1,
+        max_length=DOMAIN_CHARS_MAX,
+        description="Only pages of this host or registered domain, with all below it.",
+    )
+    after: str | None = Field(None, description="Go on here: the `next` of the answer before.")
+
+
+class FoundPage(_Answer):
+    """A page that was found."""
+
+    url: str
+    importance: float = Field(description=IMPORTANCE)
+
+
+class Search(_Answer):
+    """The pages found among those looked at, the most important first. A search ends after about a second."""
+
+    pages: list[FoundPage]
+    found: int = Field(description="How many pages were found; `pages` has the best of them.")
+    looked_at: int = Field(description="At how many pages this call looked, in order of first sight.")
+    known_pages: int = Field(description="How many there are to look at.")
+    next: str | None = Field(None, description="The value for `after`, if the time was over before the end.")
+    as_of: float = Field(description=AS_OF)
 
 
 class DeadLetter(_Answer):

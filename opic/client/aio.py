@@ -226,6 +226,12 @@ class AsyncClient:
         """Explain the score of a page, and whether it is handed out next."""
         return await self._do(calls.explain(url, policy, window))
 
+    async def search(
+        self, text: str, n: int | None = None, *, domain: str | None = None, after: str | None = None
+    ) -> answers.Search:
+        """Find the `n` most important pages (20 if None) by a part of their URL. To look on, pass `next` as `after`."""
+        return await self._do(calls.search(text, n, domain, after))
+
     async def inflow(self, domain: str, *, after: str | None = None, n: int | None = None) -> answers.Inflows:
         """Return the in-flow of a domain's pages from outside it. To get more pages, pass `next` as `after`."""
         return await self._do(calls.inflow(domain, after, n))

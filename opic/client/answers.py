@@ -162,6 +162,28 @@ class History(Struct, frozen=True):
     as_of: float
 
 
+class FoundPage(Struct, frozen=True):
+    """A page that a search found."""
+
+    url: str
+    importance: float
+
+
+class Search(Struct, frozen=True):
+    """The pages found by a part of their URL, the most important first.
+
+    A search ends after about a second: it looked at `looked_at` of `known_pages`, and `next`, unless it is None, is the
+    value of `after` to go on with.
+    """
+
+    pages: list[FoundPage]
+    found: int
+    looked_at: int
+    known_pages: int
+    next: str | None = None
+    as_of: float | None = None
+
+
 class Inflow(Struct, frozen=True):
     """A page of a domain, and the share of all cash that it received from other domains."""
 

@@ -296,6 +296,11 @@ def explain(url: str, policy: answers.Policy | None, window: answers.Window | No
     return Call("GET", "/v1/explain", dict[str, Any], parameters=_given(url=url, policy=policy, window=window))
 
 
+def search(text: str, n: int | None, domain: str | None, after: str | None) -> Call[answers.Search]:
+    """Find pages by a part of their URL."""
+    return Call("GET", "/v1/search", answers.Search, parameters=_given(text=text, n=n, domain=domain, after=after))
+
+
 def inflow(domain: str, after: str | None, n: int | None) -> Call[answers.Inflows]:
     """Get the in-flow of a domain's pages."""
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, after=after, n=n))

@@ -54,7 +54,7 @@ CALLS = (
     "audit",
     "stats",
 )
-CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters")
+CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search")
 
 
 @dataclass(frozen=True)

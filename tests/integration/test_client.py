@@ -152,6 +152,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "hosts": ("GET /v1/hosts", lambda client: client.hosts(1, policy="fixed", window="30d")),
     "history": ("GET /v1/history", lambda client: client.history(PAGE)),
     "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
+    "search": ("GET /v1/search", lambda client: client.search("methods", 3)),
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
     "classes": ("GET /v1/classes", lambda client: client.classes()),
     "define_classes": ("PUT /v1/classes", lambda client: client.define_classes([])),

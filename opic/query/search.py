@@ -1,0 +1,90 @@
+"""Search for pages by a part of their URL. URLs are read from the store, so each search is bounded in time."""
+
+import time
+from typing import Final
+
+import numpy as np
+
+from opic.errors import BadInput
+from opic.query.queries import Query, check_count
+from opic.query.snapshots import Int64s, Snapshot
+from opic.urls.canonical import canonical_host
+
+SECONDS_MAX: Final = 1.0  # About 300,000 URLs. A search holds up other questions for as long.
+URLS_A_READ: Final = 8_192
+
+
+def search(
+    query: Query, text: str, n: int = 20, domain: str | None = None, after: str | None = None
+) -> dict[str, object]:
+    """Find pages whose URL contains a text; case does not matter.
+
+    It looks at URLs in order of shard and first sight until SECONDS_MAX has passed, at least at one batch of them.
+    Pages that are gone are left out.
+
+    Args:
+        query: the query object of the crawl.
+        text: the part of a URL.
+        n: maximum number of pages.
+        domain: look only at pages of this host or registered domain, including subdomains.
+        after: go on here: the "next" of the answer before.
+
+    Returns:
+        "pages", the `n` most important of those found, each with "url" and "importance"; "found", how many there are;
+        "looked_at", at how many pages this call looked, and "known_pages", how many there are to look at; "next", the
+        value for `after`, if the time was over before the end; and "as_of".
+
+    Raises:
+        BadInput: the text is empty, or `after` is none of an answer.
+    """
+    check_count(n, "page")
+    wanted = text.strip().lower()
+    if not wanted:
+        raise BadInput("text is empty: give a part of a URL")
+    within = None if domain is None else canonical_host(domain)
+    return query.crawl.steadily(lambda: _search(query, wanted, n, within, after))
+
+
+def _search(query: Query, wanted: str, n: int, within: str | None, after: str | None) -> dict[str, object]:
+    snapshot = query.snapshots.fresh()
+    candidates = _candidates(snapshot, within)
+    first = 0 if after is None else int(np.searchsorted(candidates, _position(snapshot, after)))
+    end, at = time.monotonic() + SECONDS_MAX, first
+    found: dict[int, str] = {}  # By position.
+    while at < len(candidates) and (at == first or time.monotonic() < end):
+        positions = candidates[at : at + URLS_A_READ]
+        places = snapshot.places(positions)
+        urls = query.crawl.urls_of(places)
+        for position, place in zip(positions.tolist(), places, strict=True):
+            if wanted in urls[place].lower():
+                found[position] = urls[place]
+        at += len(positions)
+    best = sorted(found, key=lambda position: (-int(snapshot.scores[position]), position))[:n]
+    answer: dict[str, object] = {
+        "pages": [
+            {"url": found[position], "importance": min(int(snapshot.scores[position]) / snapshot.total, 1.0)}
+            for position in best
+        ],
+        "found": len(found),
+        "looked_at": at - first,
+        "known_pages": len(candidates),
+        "as_of": snapshot.as_of,
+    }
+    if at < len(candidates):
+        ((shard, page),) = snapshot.places(candidates[at : at + 1])
+        answer["next"] = f"{shard}-{page}"
+    return answer
+
+
+def _candidates(snapshot: Snapshot, within: str | None) -> Int64s:
+    live = snapshot.scores >= 0
+    if within is not None:
+        live &= np.isin(snapshot.host, np.array(snapshot.table.below(within), np.int32))
+    return np.flatnonzero(live)
+
+
+def _position(snapshot: Snapshot, after: str) -> int:
+    shard, _, page = after.partition("-")
+    if not (shard.isdecimal() and page.isdecimal() and len(after) < 20 and int(shard) < len(snapshot.starts) - 1):
+        raise BadInput(f"after={after[:40]!r} is none of this service: send the `next` of the answer before")
+    return int(snapshot.positions(np.array([int(shard)]), np.array([int(page)]))[0])
