@@ -219,10 +219,14 @@ def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Ser
     assert "Unspent now" in said
     rank = service.get("/v1/importance", url=BEST).json()["rank"]
     assert page.inner_text("#page-facts div:nth-child(2) dd") == str(rank)
-    why = page.inner_text("#why")
-    assert "H + C" in why
-    assert "in the order by cash" in why
     assert page.evaluate("document.activeElement.id") == "page-title"
+    why = page.inner_text("#why")
+    assert "of all cash went to this page: its reads passed on" in why
+    assert "the virtual page granted" in why
+    assert "in the order by cash; " in why
+    assert "H + C" not in why
+    page.click("#why summary")
+    assert "H + C with H = " in page.inner_text("#why")
 
 
 def test_a_page_of_a_list_is_looked_up_by_a_click(watched: Watched) -> None:
@@ -236,14 +240,87 @@ def test_a_page_of_a_list_is_looked_up_by_a_click(watched: Watched) -> None:
 
 @pytest.mark.parametrize(
     ("asked", "said"),
-    [("http://never.example/", "was never seen"), ("not a url", "not an absolute http(s) URL")],
+    [
+        ("http://never.example/", "was never seen"),
+        ("not a url", "pages: no URL has “not a url” in it."),
+        ("http://a b/", "not an absolute http(s) URL"),
+    ],
 )
 def test_a_search_that_finds_nothing_says_why(watched: Watched, asked: str, said: str) -> None:
     page = watched.loaded()
     watched.look_up(asked)
     watched.text("#page-said", said)
     assert page.is_hidden("#page-found")
+    assert page.is_hidden("#look-on")
+    assert page.locator("#matches-rows tr").count() == 0
     assert page.inner_text("#state-text") == "Live"
+
+
+def test_a_page_is_found_by_a_part_of_its_url(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    watched.look_up("united_st")
+    watched.text("#page-said", "“united_st” in them")
+    found = service.get("/v1/search", text="united_st", n="12").json()
+    assert [one.text_content() for one in page.locator("#matches-rows .look").all()] == [
+        one["url"] for one in found["pages"]
+    ]
+    assert found["pages"][0]["url"] == BEST
+    page.click("#matches-rows tr:first-child .look")
+    expect(page.locator("#page-url bdi")).to_have_text(BEST, timeout=WAIT_MS)
+    assert page.is_hidden("#matches")
+    page.go_back()
+    watched.text("#page-said", "“united_st” in them")
+    expect(page.locator("#matches-rows tr")).to_have_count(len(found["pages"]), timeout=WAIT_MS)
+    assert page.is_hidden("#page-found")
+
+
+def test_a_view_is_shared_by_its_address(browser: Browser, watched: Watched) -> None:
+    page = watched.loaded()
+    with page.expect_response("**/v1/top?*policy=variable*"):
+        page.select_option("#policy", "variable")
+    watched.look_up(HOSTILE)
+    expect(page.locator("#page-url bdi")).to_contain_text("hostile.example", timeout=WAIT_MS)
+    page.wait_for_selector("#history svg")
+    with watching(browser, page.url) as other:
+        expect(other.page.locator("#page-url bdi")).to_have_text(page.inner_text("#page-url bdi"), timeout=WAIT_MS)
+        assert other.page.input_value("#policy") == "variable"
+        other.text("#page-facts", "variable")
+        assert other.page.evaluate("window.hits") == 0
+        assert (other.complaints, other.bad) == ([], [])
+
+
+def test_classes_and_rules_are_shown(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    watched.text("#classes-none", "No classes: every page gets the same grants.")
+    watched.text("#rules-none", "No rules: every URL may be fetched.")
+    httpx.put(
+        f"{service.url}/v1/rules",
+        json={
+            "rules": [{"effect": "deny", "host": "a.example", "path": "/cal*", "query": True, "note": "<b>calendar"}]
+        },
+        timeout=30,
+    ).raise_for_status()
+    try:
+        page.reload()
+        watched.text("#rules-rows li", "Deny the host a.example, paths like /cal*, URLs with a query (<b>calendar)")
+        watched.text("#rules-traps", "held back")
+    finally:
+        httpx.put(f"{service.url}/v1/rules", json={"rules": []}, timeout=30).raise_for_status()
+
+
+def test_in_flow_of_a_domain_is_shown(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    page.fill("#domain", "wikipedia.org")
+    page.press("#domain", "Enter")
+    watched.text("#inflow-said", "Links from other domains brought")
+    pages = service.get("/v1/inflow", domain="wikipedia.org").json()["pages"]
+    best = max(pages, key=lambda one: one["inflow"])
+    assert page.text_content("#inflow-rows tr:first-child .look") == best["url"] == BEST
+    assert page.locator("#inflow-rows tr").count() == min(12, sum(one["inflow"] > 0 for one in pages))
+    page.fill("#domain", "en.wikipedia.org")
+    page.press("#domain", "Enter")
+    watched.text("#inflow-said", "ask for wikipedia.org")
+    assert page.is_hidden("#inflow")
 
 
 def test_hostile_text_is_shown_as_text(watched: Watched, service: Service) -> None:
@@ -350,12 +427,13 @@ def test_it_asks_nothing_while_nobody_looks(watched: Watched) -> None:
     page = watched.loaded()
     page.click("#pause")
     watched.text("#state-text", "Paused")
-    assert page.get_attribute("#pause", "aria-pressed") == "true"
+    assert page.inner_text("#pause") == "Resume"
     page.wait_for_load_state("networkidle")
     asked = len(watched.requests)
     page.wait_for_timeout(3_000)  # Longer than it ever is between two questions.
     assert len(watched.requests) == asked
     page.click("#pause")
+    assert page.inner_text("#pause") == "Pause"
     page.wait_for_event("request")
     page.evaluate("Object.defineProperty(document, 'hidden', { configurable: true, get: () => true })")
     page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
@@ -434,6 +512,12 @@ CONTRAST = """() => {
 }"""
 
 
+# Cells of tables whose text is wider than its place.
+OVERFLOWING = """() => [...document.querySelectorAll("td.n, th.n")]
+  .filter((at) => at.checkVisibility() && !at.closest(".wide") && at.scrollWidth > at.clientWidth)
+  .map((at) => at.textContent)"""
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SCREENS)
 def test_it_fits_the_screen_and_is_readable(
@@ -442,8 +526,16 @@ def test_it_fits_the_screen_and_is_readable(
     with watching(browser, service.url, viewport=size, color_scheme=scheme) as watched:
         page = watched.loaded()
         page.click("summary")
+        watched.look_up("e")
+        page.wait_for_selector("#matches-rows tr")
+        assert page.evaluate(OVERFLOWING) == []
+        assert page.evaluate(CONTRAST) == []
         watched.look_up(HOSTILE)
         page.wait_for_selector("#history svg")
+        page.fill("#domain", "wikipedia.org")
+        page.press("#domain", "Enter")
+        page.wait_for_selector("#inflow-rows tr")
+        assert page.evaluate(OVERFLOWING) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert page.evaluate(CONTRAST) == []
         ground = page.evaluate("getComputedStyle(document.body).backgroundColor")

@@ -21,6 +21,8 @@ FILES: Final = {
     "/console/ask.js": ("ask.js", "text/javascript"),
     "/console/draw.js": ("draw.js", "text/javascript"),
     "/console/show.js": ("show.js", "text/javascript"),
+    "/console/view.js": ("view.js", "text/javascript"),
+    "/console/why.js": ("why.js", "text/javascript"),
     "/console/icon.svg": ("icon.svg", "image/svg+xml"),
 }
 PAGE_PATHS: Final = frozenset(FILES)

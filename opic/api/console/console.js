@@ -2,10 +2,13 @@
 
 import { ask, token, Trouble } from "./ask.js";
 import { bars, lines, spark } from "./draw.js";
-import { byId, dayOf, fill, html, linkOut, momentOf, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole } from "./show.js";
+import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole } from "./show.js";
+import * as view from "./view.js";
+import { reasons } from "./why.js";
 
 const ROWS = 12;
 const LETTERS = 10;
+const INFLOW_PAGES = 1000; // Of a domain, in order of first sight; the best of them are shown.
 const RATE_SECONDS = 10; // The rate is that of so long.
 const SPARK_POINTS = 60;
 const BEAT_MS = 500;
@@ -75,11 +78,15 @@ function showAudit(audit) {
 }
 
 // Rows of pages, or of what has an importance: a name, and numbers behind it.
-function showRows(id, values, cellsOf, none) {
-  fill(byId(`${id}-rows`), values, () => {
+function showRowsOf(body, values, cellsOf) {
+  fill(body, values, () => {
     const cells = cellsOf();
     return [html("tr", {}, ...cells.map(([cell]) => cell)), (value, at) => cells.forEach(([, show]) => show(value, at))];
   });
+}
+
+function showRows(id, values, cellsOf, none) {
+  showRowsOf(byId(`${id}-rows`), values, cellsOf);
   setText(byId(`${id}-none`), values.length ? "" : none);
 }
 
@@ -160,6 +167,30 @@ function showDead({ dead_letters: letters }) {
   setText(byId("dead-none"), letters.length ? "" : "None.");
 }
 
+function showClasses({ classes, other }) {
+  const rows = classes.length ? [...classes, { ...other, name: "all others" }] : [];
+  showRows("classes", rows, () => [
+    cell("", ({ name }) => plain(name)),
+    cell("n", ({ weight }) => String(Number(weight.toPrecision(4)))),
+    cell("n", (one) => `${whole(one.read_pages)} / ${whole(one.known_pages)}`),
+    cell("n", ({ grant_share }) => percent(grant_share))], "No classes: every page gets the same grants.");
+}
+
+function ruleText({ effect, host, domain, path, query, note }) {
+  const where = [host && `the host ${host}`, domain && `${domain} with all below it`, path && path !== "/" && `paths like ${path}`,
+    query === true && "URLs with a query", query === false && "URLs without a query"].filter(Boolean);
+  return `${effect === "deny" ? "Deny" : "Allow"} ${where.map(plain).join(", ") || "everything"}${note ? ` (${plain(note)})` : ""}`;
+}
+
+function showRules({ rules, traps }) {
+  fill(byId("rules-rows"), rules, () => {
+    const item = html("li");
+    return [item, (rule) => setText(item, ruleText(rule))];
+  });
+  setText(byId("rules-none"), rules.length ? "" : "No rules: every URL may be fetched.");
+  setText(byId("rules-traps"), traps.on === false ? "Spider traps are not looked for." : "URLs that look like spider traps are held back.");
+}
+
 const PANELS = [
   { id: "stats", path: "v1/stats", every: 2, show: showStats },
   { id: "top", path: "v1/top", with: { n: ROWS }, every: 5, show: showTop },
@@ -167,9 +198,12 @@ const PANELS = [
   { id: "hosts", path: "v1/hosts", with: { n: ROWS }, every: 10, show: showHosts },
   { id: "curve", path: "v1/series", every: 5, show: showCurve },
   { id: "dead", path: "v1/dead-letters", with: { n: LETTERS }, every: 10, show: showDead },
+  { id: "classes", path: "v1/classes", every: 30, show: showClasses },
+  { id: "rules", path: "v1/rules", every: 30, show: showRules },
   { id: "audit", path: "v1/audit", every: 30, show: showAudit },
 ].map((panel) => ({ ...panel, due: 0, busy: false, came: null, age: 0 }));
 const STATS = PANELS[0];
+const TOP = PANELS[1];
 const AUDIT = PANELS.at(-1);
 
 async function refresh(panel) {
@@ -252,6 +286,7 @@ byId("token-form").addEventListener("submit", (event) => {
     byId("token-form").hidden = !tokenWanted;
     if (!tokenWanted) byId("main").focus();
     beat();
+    showView(view.read(), true);
   });
 });
 
@@ -267,7 +302,8 @@ byId("retry").addEventListener("click", () => {
 
 byId("pause").addEventListener("click", () => {
   paused = !paused;
-  byId("pause").setAttribute("aria-pressed", String(paused));
+  byId("pause").dataset.on = String(paused);
+  setText(byId("pause"), paused ? "Resume" : "Pause");
   tell();
   beat();
 });
@@ -326,18 +362,24 @@ document.addEventListener("visibilitychange", () => {
 
 // --- One page --------------------------------------------------------------------------------------------------------
 
-const found = { came: null, age: 0, turn: 0 };
+const found = { came: null, age: 0, turn: 0, next: null };
 
-async function lookUp(url) {
+function lookUp(url) {
+  view.write({ page: url, find: "" });
+  return showFound(url);
+}
+
+async function showFound(url, { scroll = true } = {}) {
   const turn = ++found.turn;
   byId("url").value = url;
   const said = byId("page-said");
   setText(said, "Looking …");
+  byId("matches").hidden = true;
   try {
     const [page, history, why] = await Promise.all([
-      ask("v1/importance", { url }),
+      ask("v1/importance", { url, ...past() }),
       ask("v1/history", { url }),
-      ask("v1/explain", { url }).catch((error) => {
+      ask("v1/explain", { url, ...past() }).catch((error) => {
         if (error.kind === "missing" || error.kind === "refused") return error;
         throw error;
       }),
@@ -348,6 +390,7 @@ async function lookUp(url) {
     byId("page-found").hidden = false;
     showPage(page, history, why);
     setText(said, "");
+    if (!scroll) return;
     byId("page-title").focus({ preventScroll: true });
     byId("page").scrollIntoView({ block: "start", behavior: matchMedia("(prefers-reduced-motion: reduce)").matches ? "auto" : "smooth" });
   } catch (error) {
@@ -383,39 +426,135 @@ function showPage(page, { measures }, why) {
   if (why instanceof Trouble) {
     byId("why").replaceChildren(html("p", { class: "none" }, why.kind === "missing" ? MISSING : plain(why.message)));
   } else {
-    byId("why").replaceChildren(reasons(why));
+    byId("why").replaceChildren(reasons(why) ?? tree(why));
   }
 }
 
-// What an explanation says, a row each: how the score comes about, then what is between the page and its next fetch.
-function reasons({ estimate, cash, cash_parts: parts, history, known_pages: known, rank, percentile, weight, state, frontier, ...more }) {
-  const rows = [];
-  const row = (name, ...lines) => rows.push(html("div", {}, html("dt", {}, name), html("dd", {}, ...lines.map((line) => (line instanceof Node ? line : html("p", {}, line))))));
-  const amount = (n) => (typeof n === "bigint" || Number.isInteger(n) ? whole(n) : three(n));
-  if (estimate) {
-    const numbers = Object.entries(estimate.numbers ?? {}).map(([name, n]) => `${plain(name)} = ${amount(n)}`).join(", ");
-    row("score", `${amount(estimate.value)} of ${amount(estimate.of)} in all`, `${plain(estimate.formula)}${numbers ? ` with ${numbers}` : ""}`);
-    if (estimate.warm === false) row("window", "Not filled yet: by whole life until then.");
+// --- Pages by a part of their URL ------------------------------------------------------------------------------------
+
+async function find(text, after = null) {
+  const turn = ++found.turn;
+  byId("url").value = text;
+  byId("page-found").hidden = true;
+  found.came = null;
+  setText(byId("page-age"), "");
+  setText(byId("page-said"), "Searching …");
+  byId("look-on").hidden = true;
+  try {
+    const answer = await ask("v1/search", { text, n: ROWS, ...(after ? { after } : {}) });
+    if (turn !== found.turn) return;
+    back();
+    bestMatch = answer.pages[0]?.importance || 1;
+    showRowsOf(byId("matches-rows"), answer.pages, () => [pageOf(), share(() => bestMatch)]);
+    byId("matches").hidden = false;
+    found.next = answer.next ?? null;
+    byId("look-on").hidden = found.next === null;
+    const seen = `Looked at ${whole(answer.looked_at)} of ${whole(answer.known_pages)} pages${after ? " more" : ""}`;
+    const many = answer.found > answer.pages.length ? `; these are the ${whole(answer.pages.length)} most important` : "";
+    const count = answer.found === 1 ? "one URL has" : answer.found ? `${whole(answer.found)} URLs have` : "no URL has";
+    setText(byId("page-said"), `${seen}: ${count} “${plain(text)}” in ${answer.found > 1 ? "them" : "it"}${many}.`);
+  } catch (error) {
+    if (!(error instanceof Trouble)) throw error;
+    if (turn !== found.turn) return;
+    byId("matches").hidden = true;
+    setText(byId("page-said"), plain(error.message));
+    if (error.kind === "away") STATS.due = 0;
+    if (error.kind === "token") wantToken();
   }
-  if (parts) row("cash", `${whole(cash)}: links and reads ${whole(parts.deposits)}, grants ${whole(parts.credit)}`);
-  if (history) row("history", `${whole(history.total)} spent by ${whole(history.reads)} ${Number(history.reads) === 1 ? "read" : "reads"}`);
-  if (rank && known) row("rank", `${whole(rank)} of ${whole(known)} known pages${percentile === undefined ? "" : `, percentile ${Number(percentile.toFixed(2))}`}`);
-  if (weight !== undefined) row("class", `${plain(more.class ?? "other")}, weight ${weight}`);
-  if (frontier) {
-    const { next, place, why_not: hindrances = [], rules = [] } = frontier;
-    const list = [...hindrances.map(plain), ...rules.map((rule) => (rule.rule ? `rule ${plain(rule.rule)}: ${plain(rule.effect)}` : plain(rule)))];
-    const turn = place ? `place ${whole(place)} in the order by cash` : "in no order now";
-    row("next fetch", `${turn}${next ? "; nothing stands against it" : "; held back"}`, ...(list.length ? [html("ul", {}, ...list.map((each) => html("li", {}, each)))] : []));
-  }
-  return rows.length ? html("dl", { class: "tree" }, ...rows) : tree(more);
+  tell();
 }
+
+let bestMatch = 1;
+byId("look-on").addEventListener("click", () => find(byId("url").value.trim(), found.next));
 
 byId("page-form").addEventListener("submit", (event) => {
   event.preventDefault();
-  const url = byId("url").value.trim();
-  if (url) lookUp(url);
+  const text = byId("url").value.trim();
+  if (ofTheWeb(text)) lookUp(text);
+  else if (text) {
+    view.write({ find: text, page: "" });
+    find(text);
+  }
 });
+
+// --- How much of the past counts -------------------------------------------------------------------------------------
+
+function past() {
+  const [policy, window] = [byId("policy").value, byId("window").value.trim()];
+  return { ...(policy ? { policy } : {}), ...(window && policy !== "static" ? { window } : {}) };
+}
+
+function showPast() {
+  byId("window").disabled = byId("policy").value === "static";
+  TOP.with = { n: ROWS, ...past() };
+  TOP.due = 0;
+}
+
+byId("past-form").addEventListener("submit", (event) => event.preventDefault());
+byId("past-form").addEventListener("change", () => {
+  view.write({ policy: byId("policy").value, window: byId("window").value.trim() });
+  showPast();
+  const { page } = view.read();
+  if (page && !byId("page-found").hidden) showFound(page, { scroll: false });
+  beat();
+});
+
+// --- What comes to a domain ------------------------------------------------------------------------------------------
+
+let bestInflow = 1;
+async function showInflow(domain) {
+  byId("domain").value = domain;
+  const said = byId("inflow-said");
+  setText(said, "Looking …");
+  try {
+    const answer = await ask("v1/inflow", { domain, n: INFLOW_PAGES });
+    const linked = answer.pages.filter(({ inflow }) => inflow > 0).sort((a, b) => b.inflow - a.inflow);
+    const pages = linked.slice(0, ROWS).map(({ url, inflow }) => ({ url, importance: inflow }));
+    bestInflow = pages[0]?.importance || 1;
+    byId("inflow").hidden = !pages.length;
+    const sum = answer.pages.reduce((all, { inflow }) => all + inflow, 0);
+    const of = answer.next ? `its first ${whole(answer.pages.length)} pages` : `its ${whole(answer.pages.length)} pages`;
+    showRowsOf(byId("inflow-rows"), pages, () => [pageOf(), share(() => bestInflow)]);
+    setText(said, answer.pages.length
+      ? `Links from other domains brought ${percent(sum)} of all cash to ${of}; ${whole(linked.length)} of them got some. Pages outside the domain have ${percent(answer.outside_mass)} of all importance.`
+      : "No page of this domain is known.");
+  } catch (error) {
+    if (!(error instanceof Trouble)) throw error;
+    byId("inflow").hidden = true;
+    setText(said, plain(error.message));
+    if (error.kind === "away") STATS.due = 0;
+    if (error.kind === "token") wantToken();
+  }
+}
+
+byId("inflow-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const domain = byId("domain").value.trim();
+  view.write({ domain });
+  if (domain) showInflow(domain);
+});
+
+// --- A view that was shared ------------------------------------------------------------------------------------------
+
+function showView({ page, find: text, policy, window, domain }, scroll = false) {
+  if (byId("policy").value !== policy || byId("window").value !== window) {
+    [byId("policy").value, byId("window").value] = [policy, window];
+    showPast();
+  }
+  if (page) showFound(page, { scroll });
+  else if (text) find(text);
+  else {
+    found.turn++;
+    found.came = null;
+    for (const id of ["page-found", "matches"]) byId(id).hidden = true;
+    for (const id of ["page-age", "page-said"]) setText(byId(id), "");
+  }
+  if (domain) showInflow(domain);
+}
+
+view.whenChanged(showView);
 
 byId("forget").hidden = token.get() === null;
 if (!document.hidden) beating = setInterval(beat, BEAT_MS);
 beat();
+showView(view.read(), true);
