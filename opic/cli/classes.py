@@ -46,9 +46,9 @@ def set_classes(
     """Define the classes of pages, replacing the present ones.
 
     FILE is TOML with a table [[classes]] for each class: its name, its weight, and lists of what belongs to it: hosts
-    (including subdomains), urls (prefixes), contains (parts of URLs) and tags (of crawl events). JSON of the same
-    shape, as `opic classes --json` prints it, works too. A page belongs to the first class that it matches. To remove
-    all classes, write `classes = []`.
+    (including subdomains), urls (prefixes), contains (parts of URLs) and tags (of crawl events). It may have
+    revisit_seconds. JSON of the same shape, as `opic classes --json` prints it, works too. A page belongs to the first
+    class that it matches. To remove all classes, write `classes = []`.
     """
     from opic.model.classes import read_classes
 

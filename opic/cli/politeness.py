@@ -10,7 +10,8 @@ from opic.cli.options import AsJson, ServiceChosen, choosing
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
-PRINTED_BESIDE: Final = ("host_delay_seconds", "host_in_flight", "as_of")  # The hosts, in the JSON of the command.
+# Beside the hosts, in the JSON of the command.
+PRINTED_BESIDE: Final = ("host_delay_seconds", "host_in_flight", "revisit_seconds", "as_of")
 
 politeness_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -44,7 +45,8 @@ def set_politeness(
     """Set delays and caps of hosts, replacing the present ones; all other hosts have the default settings.
 
     FILE is TOML with a table [hosts."a.example"] for each host, or JSON of the same shape, as `opic politeness --json`
-    prints it. A host has delay_seconds, in_flight (its pages leased at once; 0 is any number), or both.
+    prints it. A host has one or more of delay_seconds, in_flight (its pages leased at once; 0 is any number) and
+    revisit_seconds (from a page's read to its next suggestion).
     """
     body = _read(file)
     with asking(chosen) as ask:
@@ -68,7 +70,6 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    print_rows(
-        ("delay_seconds", "in_flight", "host"), [{**host, "host": name} for name, host in answer["hosts"].items()]
-    )
+    names = ("delay_seconds", "in_flight", "revisit_seconds", "host")
+    print_rows(names, [{**host, "host": name} for name, host in answer["hosts"].items()])
     print_fields({name: answer[name] for name in PRINTED_BESIDE})

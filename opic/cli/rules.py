@@ -67,6 +67,6 @@ def _print(answer: dict[str, Any], as_json: bool) -> None:
     if as_json:
         print_json(answer)
         return
-    names = ("rule", "effect", "host", "domain", "path", "query", "note")
+    names = ("rule", "effect", "host", "domain", "path", "query", "revisit_seconds", "note")
     print_rows(names, [dict.fromkeys(names, "") | {"rule": at, **rule} for at, rule in enumerate(answer["rules"])])
     print_fields({**answer["traps"], "version": answer["version"]})

@@ -301,11 +301,13 @@ class DeadLetters(Struct, frozen=True):
 class HostManners(Struct, frozen=True):
     """The politeness settings of a host; the default settings apply to those that are None.
 
-    `delay_seconds` is the least time between two of its pages, `in_flight` how many of them may be leased at once.
+    `delay_seconds` is the least time between two of its pages, `in_flight` how many of them may be leased at once,
+    `revisit_seconds` the least time from a page's read to its next suggestion.
     """
 
     delay_seconds: float | None = None
     in_flight: int | None = None
+    revisit_seconds: float | None = None
 
 
 class Politeness(Struct, frozen=True):
@@ -313,6 +315,7 @@ class Politeness(Struct, frozen=True):
 
     host_delay_seconds: float
     host_in_flight: int | None
+    revisit_seconds: float
     hosts: dict[str, HostManners]
     as_of: float
 
@@ -326,6 +329,7 @@ class Rule(Struct, kw_only=True, omit_defaults=True):
     path: str = "/"
     query: bool | None = None
     note: str = ""
+    revisit_seconds: float | None = None
 
 
 class Rules(Struct, frozen=True):
@@ -345,6 +349,7 @@ class PageClass(Struct, kw_only=True, omit_defaults=True):
     urls: list[str] = []
     contains: list[str] = []
     tags: list[str] = []
+    revisit_seconds: float | None = None
 
 
 class ClassCounts(Struct, frozen=True):
@@ -359,6 +364,7 @@ class ClassCounts(Struct, frozen=True):
     urls: list[str] = []
     contains: list[str] = []
     tags: list[str] = []
+    revisit_seconds: float | None = None
 
 
 class Classes(Struct, frozen=True):

@@ -128,13 +128,13 @@ def test_depth_and_metadata_of_seeds_come_back_with_the_page(service: Service) -
 
 
 def test_politeness_is_set_from_a_file_and_from_its_own_json(service: Service, tmp_path: Path) -> None:
-    (tmp_path / "hosts.toml").write_text('[hosts."Slow.example"]\ndelay_seconds = 10\nin_flight = 1\n')
+    (tmp_path / "hosts.toml").write_text('[hosts."Slow.example"]\ndelay_seconds = 10\nrevisit_seconds = 60\n')
     answer = asked(service, "politeness", "set", tmp_path / "hosts.toml")
-    assert answer["hosts"] == {"slow.example": {"delay_seconds": 10.0, "in_flight": 1}}
+    assert answer["hosts"] == {"slow.example": {"delay_seconds": 10.0, "in_flight": None, "revisit_seconds": 60.0}}
     (tmp_path / "hosts.json").write_text(json.dumps(answer))
     assert asked(service, "politeness", "set", tmp_path / "hosts.json")["hosts"] == answer["hosts"]
     done = opic("politeness", "--data", service.data, OPIC_API_TOKEN=TOKEN)
-    assert done.stdout.splitlines()[0] == "10\t1\tslow.example"
+    assert done.stdout.splitlines()[0] == "10\tnull\t60\tslow.example"
 
 
 def test_waiting_needs_no_store(service: Service) -> None:
