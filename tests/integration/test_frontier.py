@@ -504,7 +504,7 @@ def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
         (f"{a}2", "owed", "its host a.org is delayed"),
         (c, "gone", "is gone"),
         (d, "excluded", "does not let crawlers"),
-        (e, "owed", "failed 2 times; it waits for another 1"),
+        (e, "owed", "without an event, 2 times; it waits for another 1"),
         ("http://hub.org/", "read", "no cash"),
     ):
         found = told(url)
