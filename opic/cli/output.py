@@ -11,7 +11,8 @@ from typing import Any, Final
 
 # Fields of answers that are Unix seconds.
 TIMES: Final = frozenset({
-    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "rank_as_of", "time", "waits_until",
+    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "rank_as_of", "revisit_at", "time",
+    "waits_until",
 })  # fmt: skip
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 
@@ -63,8 +64,8 @@ def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> No
 
 
 def as_text(name: str, value: object) -> str:
-    """Return a value as a person reads it, given the name of its field."""
-    readable = _readable(name, value)
+    """Return a value as a person reads it, given the name of its field, or its place like frontier.lease_until."""
+    readable = _readable(name.rpartition(".")[2], value)
     if isinstance(readable, float):
         return f"{readable:.6g}" if abs(readable) < 1e6 else f"{readable:.3f}"
     return readable if isinstance(readable, str) else json.dumps(readable)

@@ -39,6 +39,25 @@ def top(
 
 
 @choosing
+def search(
+    text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 20,
+    domain: Domain = None,
+    after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print pages whose URL contains TEXT, the most important first; case does not matter."""
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/search", {"text": text, "n": n, "domain": domain, "after": after})
+    print_list(("importance", "url"), answer, "pages", as_json)
+    if not as_json and answer.get("next") is not None:
+        looked = f"{answer['looked_at']:,} of {answer['known_pages']:,} pages"
+        print(f"looked at {looked}; continue with --after {answer['next']}", file=sys.stderr)
+
+
+@choosing
 def hosts(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts.")] = 100,

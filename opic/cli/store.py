@@ -12,7 +12,7 @@ import typer
 
 from opic.cli.calls import ApiCall, asking, service_address
 from opic.cli.options import FOUND_A_PROBLEM, AsJson, Chosen, ServiceChosen, choosing, ending_in_order
-from opic.cli.output import print_answer, print_fields, print_json
+from opic.cli.output import print_answer, print_fields, print_json, print_list
 from opic.errors import BadInput, SettingsError, StoreError
 from opic.logs import log_to_stderr
 
@@ -96,6 +96,19 @@ def _undone(stats: dict[str, Any]) -> tuple[int, int]:
 
 def _waiting(events: int, transfers: int) -> str:
     return f"{events:,} events and {transfers:,} transfers between shards wait"
+
+
+@choosing
+def series(
+    *,
+    n: Annotated[int, typer.Option("--n", min=2, max=1_000, help="Approximate number of entries.")] = 400,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the progress of the crawl, oldest first: time, rounds, clock."""
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/series", {"n": n})
+    print_list(("time", "rounds", "clock"), answer, "series", as_json)
 
 
 @choosing

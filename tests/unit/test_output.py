@@ -40,7 +40,7 @@ def names_of_times() -> Iterator[str]:
 
 
 def test_every_time_of_the_api_is_printed_as_one() -> None:
-    of_the_frontier = {"waits_until", "host_free_at"}  # In `explain`, whose answer is described in prose.
+    of_the_frontier = {"waits_until", "host_free_at", "revisit_at"}  # In `explain`, whose answer is described in prose.
     assert {*names_of_times(), *of_the_frontier} == TIMES
 
 
@@ -52,6 +52,10 @@ def test_time_is_a_local_iso_time_however_deep(value: float) -> None:
     assert datetime.fromisoformat(when).tzinfo is not None
     assert "17640" not in text
     assert json.loads(text.splitlines()[1].split("\t")[1])[0]["fetched_at"] == when
+
+
+def test_time_inside_a_flattened_object_is_a_time() -> None:
+    assert as_text("frontier.lease_until", NOW) == as_text("lease_until", NOW) != str(NOW)
 
 
 def test_time_that_is_none_is_none() -> None:
