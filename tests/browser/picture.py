@@ -57,7 +57,7 @@ def go_on(service: Service, done: threading.Event) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
-        with running(data, Path(folder) / "serve.log", host_delay_seconds=0) as service:
+        with running(data, Path(folder) / "serve.log", host_delay_seconds=0, revisit_seconds=0) as service:
             crawl(service, READS_BEFORE)
             with backend_of(service, shards=1) as backend:
                 backend.accept(BAD)

@@ -229,6 +229,17 @@ def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Ser
     assert "H + C with H = " in page.inner_text("#why")
 
 
+def test_a_refused_event_is_told_of_with_its_page(watched: Watched, service: Service) -> None:
+    url = "http://refused.example/"
+    service.post("/v1/seeds", {"urls": [url]}).raise_for_status()
+    (leased,) = service.post("/v1/next", {"n": 1, "domain": "refused.example"}).raise_for_status().json()["pages"]
+    assert service.post("/v1/events", {"url": leased["url"], "status": "fine"}).status_code == 422
+    watched.loaded()
+    watched.look_up(url)
+    watched.text("#why", "can’t be handed out now:")
+    watched.text("#why li", "its event was refused: ")
+
+
 def test_a_page_of_a_list_is_looked_up_by_a_click(watched: Watched) -> None:
     page = watched.loaded()
     url = page.text_content("#top-rows tr:nth-child(2) .look")

@@ -35,7 +35,7 @@ function ofCash(cash, parts, history) {
 
 function ofFrontier({ next, place, why_not: hindrances = [], rules = [] }) {
   const order = place ? `Place ${whole(place)} in the order by cash` : "It has no place in the order by cash";
-  const list = [...hindrances.map(plain), ...rules.map((rule) => (rule.rule ? `${plain(rule.rule)} applies: ${plain(rule.effect)}` : plain(rule)))];
+  const list = [...hindrances.map(plain), ...rules.map((rule) => (rule.rule ? `${plain(rule.rule)}: ${plain(rule.effect)}` : plain(rule)))];
   const items = list.length ? [html("ul", {}, ...list.map((each) => html("li", {}, each)))] : [];
   return [`${order}; ${next ? "it may be handed out now." : "it can’t be handed out now:"}`, ...items];
 }
