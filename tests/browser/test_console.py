@@ -307,13 +307,21 @@ def test_classes_and_rules_are_shown(watched: Watched, service: Service) -> None
     httpx.put(
         f"{service.url}/v1/rules",
         json={
-            "rules": [{"effect": "deny", "host": "a.example", "path": "/cal*", "query": True, "note": "<b>calendar"}]
+            "rules": [
+                {"effect": "deny", "host": "a.example", "path": "/cal*", "query": True, "note": "<b>calendar"},
+                {"effect": "allow", "domain": "b.example", "revisit_seconds": 7200},
+            ]
         },
         timeout=30,
     ).raise_for_status()
     try:
         page.reload()
-        watched.text("#rules-rows li", "Deny the host a.example, paths like /cal*, URLs with a query (<b>calendar)")
+        watched.text(
+            "#rules-rows li:last-child", "Allow b.example with all below it, read again after 2 h at the earliest"
+        )
+        watched.text(
+            "#rules-rows li:first-child", "Deny the host a.example, paths like /cal*, URLs with a query (<b>calendar)"
+        )
         watched.text("#rules-traps", "held back")
     finally:
         httpx.put(f"{service.url}/v1/rules", json={"rules": []}, timeout=30).raise_for_status()

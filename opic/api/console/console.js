@@ -167,19 +167,21 @@ function showDead({ dead_letters: letters }) {
   setText(byId("dead-none"), letters.length ? "" : "None.");
 }
 
+const again = (seconds) => (seconds ?? null) === null ? "" : seconds ? `, read again after ${span(seconds)} at the earliest` : ", read again at any time";
+
 function showClasses({ classes, other }) {
   const rows = classes.length ? [...classes, { ...other, name: "all others" }] : [];
   showRows("classes", rows, () => [
-    cell("", ({ name }) => plain(name)),
+    cell("", ({ name, revisit_seconds: seconds }) => `${plain(name)}${again(seconds)}`),
     cell("n", ({ weight }) => String(Number(weight.toPrecision(4)))),
     cell("n", (one) => `${whole(one.read_pages)} / ${whole(one.known_pages)}`),
     cell("n", ({ grant_share }) => percent(grant_share))], "No classes: every page gets the same grants.");
 }
 
-function ruleText({ effect, host, domain, path, query, note }) {
+function ruleText({ effect, host, domain, path, query, note, revisit_seconds: seconds }) {
   const where = [host && `the host ${host}`, domain && `${domain} with all below it`, path && path !== "/" && `paths like ${path}`,
     query === true && "URLs with a query", query === false && "URLs without a query"].filter(Boolean);
-  return `${effect === "deny" ? "Deny" : "Allow"} ${where.map(plain).join(", ") || "everything"}${note ? ` (${plain(note)})` : ""}`;
+  return `${effect === "deny" ? "Deny" : "Allow"} ${where.map(plain).join(", ") || "everything"}${again(seconds)}${note ? ` (${plain(note)})` : ""}`;
 }
 
 function showRules({ rules, traps }) {
