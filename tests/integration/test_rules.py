@@ -99,7 +99,7 @@ def test_the_command_line_sets_what_it_shows(service: EmbeddedService, client: h
     toml.write_text('[[rules]]\neffect = "deny"\ndomain = "a.example"\nnote = "asked us to"\n[traps]\ndates = 100\n')
     done = opic(service, "rules", "set", str(toml))
     assert done.returncode == 0, done.stderr
-    assert "0\tdeny\t\ta.example\t\t\tasked us to" in done.stdout
+    assert "0\tdeny\t\ta.example\t\t\t\tasked us to" in done.stdout
     assert "dates\t100" in done.stdout
     found = opic(service, "rules", "show", "--json")
     assert json.loads(found.stdout) == client.get("/v1/rules").json()
