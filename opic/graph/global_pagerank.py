@@ -33,7 +33,7 @@ class Iteration:
 
 
 def find_global_pagerank(
-    links: CrawledLinks, fetch: Fetch, select: Select, iterations: int, count: int, damping: float = DAMPING
+    links: CrawledLinks, fetch: Fetch, select: Select, *, iterations: int, count: int, damping: float = DAMPING
 ) -> Iterator[Iteration]:
     """Yield the estimate before the first fetch and after each of T iterations, which fetch k pages each.
 

@@ -48,7 +48,7 @@ def open_system_ranks(
     share = np.divide(damping, out, out=np.zeros(len(out)), where=out > 0)
     idle = out == 0
     backward = graph.inside.T.tocsr()
-    ranks = np.full(len(out), 1 / outside.pages)
+    ranks: Float64s = np.full(len(out), 1 / outside.pages)
     for _ in range(ITERATIONS_MAX):
         before = ranks
         jump = (1 - damping) * (before.sum() + outside.mass) + damping * (before[idle].sum() + outside.dangling)

@@ -142,7 +142,8 @@ def _discretised(ratio: Float64s, levels: int | None) -> Float64s:
         return ratio
     step = np.ptp(ratio) / levels
     level = np.minimum((ratio - ratio.min()) // step, levels - 1)
-    return ratio.min() + (level + 0.5) * step
+    middle: Float64s = ratio.min() + (level + 0.5) * step
+    return middle
 
 
 def _norms(ratio: Float64s, gain: Float64s) -> Float64s:

@@ -47,7 +47,7 @@ def pagerank(
     out = degrees(links)
     share = np.divide(damping, out, out=np.zeros(pages), where=out > 0)
     backward = links.T.tocsr()
-    ranks = np.full(pages, 1 / pages) if start is None else start / start.sum()
+    ranks: Float64s = np.full(pages, 1 / pages) if start is None else start / start.sum()
     for _ in range(ITERATIONS_MAX):
         before = ranks
         ranks = backward @ (before * share)

@@ -42,9 +42,7 @@ def stochastic_complement(transition: Matrix, part: NDArray[np.int64]) -> Matrix
         raise BadInput(f"row {wrong[0]} of transition sums to {sums[wrong[0]]:g}, not 1")
     rest = np.setdiff1d(np.arange(len(transition)), part)
     # A row of the solution is the distribution of the page where a walk from outside enters the part again.
-    entry = np.linalg.solve(
-        np.eye(len(rest)) - transition[np.ix_(rest, rest)], transition[np.ix_(rest, part)]
-    )
+    entry = np.linalg.solve(np.eye(len(rest)) - transition[np.ix_(rest, rest)], transition[np.ix_(rest, part)])
     complement: Matrix = transition[np.ix_(part, part)] + transition[np.ix_(part, rest)] @ entry
     return complement
 
@@ -69,8 +67,9 @@ def expanded_transition(graph: CrawledGraph, candidate: int, damping: float = DA
     counts = links[:size, :size].sum(axis=0)
     links[size, :size] = counts if counts.any() else 1.0
     sums = links.sum(axis=1, keepdims=True)
-    walk = np.divide(links, sums, out=np.full_like(links, 1 / (size + 1)), where=sums > 0)
-    return damping * walk + (1 - damping) / (size + 1)
+    walk: Matrix = np.divide(links, sums, out=np.full_like(links, 1 / (size + 1)), where=sums > 0)
+    transition: Matrix = damping * walk + (1 - damping) / (size + 1)
+    return transition
 
 
 def one_step_influence(graph: CrawledGraph, ranks: Float64s, candidate: int, damping: float = DAMPING) -> float:
