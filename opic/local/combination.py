@@ -1,0 +1,111 @@
+"""The combined estimate: the links of the pages that we fetched, and what the service has seen of the rest of the web.
+
+The global PageRank of the fetched pages F solves the open system of `opic.graph.open_system`, given the rank that
+enters F from all other pages. The service has measured that rank for the part of the web that it has read.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import BadInput
+from opic.graph.crawled import CrawledGraph, Float64s
+from opic.graph.open_system import Outside, open_system_ranks
+from opic.graph.pagerank import DAMPING
+
+PAPER: Final = "paper"
+COMBINED: Final = "combined"
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceKnowledge:
+    """What the service says about the fetched pages and about the rest of the web; all but `read` are shares of all
+    cash and history. Fetched pages are in the order of `CrawledGraph.fetched`: first the local ones.
+
+    inflow          (n,) per local page, from pages outside the domain; 0 for a page that the service does not know
+    importance      (l,) of each fetched page; NaN for a page that the service does not know
+    read            (l,) whether the service has read the page, so that its links are in the in-flow
+    outside_mass    of all pages outside the domain
+    unread_mass     of those among them that the service has not read
+    dangling_mass   of those among them that it has read and that have no links
+    known_pages     number of pages that the service knows, the domain's included
+    """
+
+    inflow: Float64s
+    importance: Float64s
+    read: NDArray[np.bool_]
+    outside_mass: float
+    unread_mass: float
+    dangling_mass: float
+    known_pages: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEstimate:
+    """The estimated global PageRank of the local pages. Attributes:
+
+    importance  (n,) sum 1
+    method      "combined", or "paper" where the service's part is missing
+    coverage    share of the mass outside the domain that is on pages that the service has read; 0 without the service
+    """
+
+    importance: Float64s
+    method: str
+    coverage: float
+
+
+def combined_estimate(
+    graph: CrawledGraph, ranks: Float64s, service: ServiceKnowledge | None, damping: float = DAMPING
+) -> LocalEstimate:
+    """Estimate the global PageRank of the local pages.
+
+    Args:
+        graph: the local and fetched pages with all their links.
+        ranks: (l,) PageRank of the crawled graph, the paper's estimate.
+        service: what the service says; None where it is away.
+        damping: the share of a page's rank that follows its links.
+
+    Raises:
+        BadInput: the service's numbers are not about the pages of the graph.
+        NotConverged: the open system did not settle.
+    """
+    local = ranks[: graph.local]
+    if service is None or not service.known_pages:
+        return LocalEstimate(local / local.sum(), PAPER, 0.0)
+    numbers = (len(service.inflow), len(service.importance), len(service.read))
+    if numbers != (graph.local, len(ranks), len(ranks)):
+        raise BadInput(f"the service's numbers are of {numbers} pages, not {(graph.local, len(ranks), len(ranks))}")
+    estimate = open_system_ranks(graph, outside_of(graph, service, damping), damping)[: graph.local]
+    seen = service.outside_mass - service.unread_mass
+    return LocalEstimate(
+        estimate / estimate.sum(), COMBINED, seen / service.outside_mass if service.outside_mass else 1.0
+    )
+
+
+def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = DAMPING) -> Outside:
+    """Return what flows into the fetched pages from pages that are neither fetched nor local.
+
+    The service counts in its in-flow what pages pay that we have fetched as well; as we know their links, that part is
+    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read.
+    """
+    local, out = graph.local, graph.out_degrees
+    importance, unread_here = np.nan_to_num(service.importance), ~service.read
+    idle_here = service.read & (out == 0)
+    paid = np.divide(damping * importance, out, out=np.zeros(len(out)), where=service.read & (out > 0))
+    ours = np.concatenate((np.zeros(local), paid[local:]))
+    # What the service gave to every page: of the random jump, and of pages whose links it does not know.
+    lost = (
+        service.unread_mass + service.dangling_mass + float(importance[:local][(unread_here | idle_here)[:local]].sum())
+    )
+    jump = ((1 - damping) + damping * lost) / service.known_pages
+    mass = max(service.outside_mass - float(importance[local:].sum()), 0.0)
+    unread = min(max(service.unread_mass - float(importance[local:][unread_here[local:]].sum()), 0.0), mass)
+    idle = max(service.dangling_mass - float(importance[local:][idle_here[local:]].sum()), 0.0)
+    scale = mass / (mass - unread) if unread < mass else 1.0
+    inflow = np.zeros(len(out))
+    inflow[:local] = service.inflow - (graph.inside.T @ ours)[:local]
+    known = ~np.isnan(service.importance[local:])
+    inflow[local:][known] = (importance - graph.inside.T @ paid)[local:][known] - jump
+    return Outside(scale * np.maximum(inflow, 0.0), mass, min(scale * idle, mass), max(service.known_pages, len(out)))

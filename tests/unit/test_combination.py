@@ -1,0 +1,128 @@
+"""The combined estimate is exact where the service is, the paper's where the service is away, and near in between."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from opic.errors import BadInput
+from opic.graph.comparison import distance
+from opic.graph.crawled import CrawledGraph, CrawledLinks, link_matrix
+from opic.graph.pagerank import DAMPING, pagerank
+from opic.local.combination import COMBINED, PAPER, ServiceKnowledge, combined_estimate
+
+PAGES, LOCAL, FETCHED = 60, 12, 20
+EXACT = 1e-14
+
+
+def random_web(seed: int) -> np.ndarray:
+    """Pages link to the local ones twice as often as to others; some are dangling."""
+    rng = np.random.default_rng(seed)
+    links = rng.random((PAGES, PAGES)) < 0.12 * np.where(np.arange(PAGES) < LOCAL, 2, 1) * rng.random(PAGES)
+    links[rng.random(PAGES) < 0.15] = False
+    np.fill_diagonal(links, False)
+    return links
+
+
+def crawled(web: np.ndarray) -> CrawledGraph:
+    links = CrawledLinks(range(LOCAL), [np.flatnonzero(web[page]) for page in range(LOCAL)])
+    for page in range(LOCAL, FETCHED):
+        links.add(page, np.flatnonzero(web[page]))
+    return links.graph()
+
+
+def exact_pagerank(web: np.ndarray) -> np.ndarray:
+    return pagerank(link_matrix(*np.nonzero(web), web.shape), threshold=EXACT)
+
+
+def service_that_read(web: np.ndarray, read: np.ndarray) -> ServiceKnowledge:
+    """What a service says whose cash has drained: exact PageRank of the pages that it has read or seen links to."""
+    known = read | web[read].any(axis=0)
+    seen = web & read[:, None]
+    importance = np.full(PAGES, np.nan)
+    importance[known] = exact_pagerank(seen[np.ix_(known, known)])
+    out, mass = seen.sum(axis=1), np.nan_to_num(importance)
+    outside = known & (np.arange(PAGES) >= LOCAL)
+    givers = outside & (out > 0)
+    return ServiceKnowledge(
+        inflow=DAMPING * (mass[givers] / out[givers]) @ seen[givers][:, :LOCAL],
+        importance=importance[:FETCHED],
+        read=read[:FETCHED],
+        outside_mass=float(mass[outside].sum()),
+        unread_mass=float(mass[outside & ~read].sum()),
+        dangling_mass=float(mass[outside & read & (out == 0)].sum()),
+        known_pages=int(known.sum()),
+    )
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_service_that_read_everything_gives_the_global_pagerank(seed: int) -> None:
+    web = random_web(seed)
+    graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
+    service = service_that_read(web, np.ones(PAGES, np.bool_))
+    found = combined_estimate(graph, pagerank(graph.inside), service)
+    assert (found.method, found.coverage) == (COMBINED, pytest.approx(1.0))
+    assert found.importance == pytest.approx(truth / truth.sum(), abs=1e-5)
+
+
+@given(seed=st.integers(0, 1 << 32))
+def test_links_that_only_we_know_count_once_and_so_do_those_of_both(seed: int) -> None:
+    # The service has read all pages but some of those that we have fetched: together we know every link.
+    web = random_web(seed)
+    read = np.ones(PAGES, np.bool_)
+    read[:FETCHED:2] = False
+    graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
+    truth = truth / truth.sum()
+    error = distance(
+        combined_estimate(graph, pagerank(graph.inside), service_that_read(web, read)).importance, truth
+    ).l1
+    paper = distance(pagerank(graph.inside)[:LOCAL], truth).l1
+    assert error <= max(0.3 * paper, 0.05)
+
+
+def test_service_that_is_away_or_empty_leaves_the_papers_estimate() -> None:
+    graph = crawled(random_web(3))
+    ranks = pagerank(graph.inside)
+    empty = ServiceKnowledge(np.zeros(LOCAL), np.full(FETCHED, np.nan), np.zeros(FETCHED, np.bool_), 0.0, 0.0, 0.0, 0)
+    for service in (None, empty):
+        found = combined_estimate(graph, ranks, service)
+        assert (found.method, found.coverage) == (PAPER, 0.0)
+        assert found.importance == pytest.approx(ranks[:LOCAL] / ranks[:LOCAL].sum())
+
+
+def test_error_falls_with_what_the_service_has_read() -> None:
+    errors: dict[float, list[float]] = {0.25: [], 0.5: [], 0.75: [], 1.0: []}
+    paper = []
+    for seed in range(40):
+        web = random_web(seed)
+        graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
+        ranks = pagerank(graph.inside)
+        paper.append(distance(ranks[:LOCAL], truth).l1)
+        chance = np.random.default_rng(seed).random(PAGES)
+        for share, found in errors.items():
+            service = service_that_read(web, chance < share)
+            found.append(distance(combined_estimate(graph, ranks, service).importance, truth).l1)
+    means = [float(np.mean(found)) for found in errors.values()]
+    assert means == sorted(means, reverse=True)
+    assert means[0] < np.mean(paper)
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.1])
+def test_noise_of_the_service_is_not_amplified(noise: float) -> None:
+    web, rng = random_web(5), np.random.default_rng(5)
+    graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
+    exact = service_that_read(web, np.ones(PAGES, np.bool_))
+    factor = 1 + noise * rng.standard_normal(LOCAL)
+    noisy = ServiceKnowledge(
+        exact.inflow * factor, exact.importance, exact.read, exact.outside_mass, 0.0, exact.dangling_mass, PAGES
+    )
+    found = combined_estimate(graph, pagerank(graph.inside), noisy)
+    assert distance(found.importance, truth).l1 < 2 * noise
+
+
+def test_numbers_of_other_pages_are_refused() -> None:
+    web = random_web(1)
+    graph = crawled(web)
+    service = service_that_read(web, np.ones(PAGES, np.bool_))
+    with pytest.raises(BadInput, match=r"the service's numbers are of \(12, 20, 20\) pages, not \(12, 21, 21\)"):
+        combined_estimate(graph, np.ones(21), service)
