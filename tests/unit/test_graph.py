@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+from stochastic_complement import exact_influence, one_step_influence, stochastic_complement
 
 from opic.errors import BadInput
 from opic.graph.comparison import distance, kendall_tau
@@ -14,7 +15,6 @@ from opic.graph.global_pagerank import find_global_pagerank
 from opic.graph.open_system import Outside, open_system_ranks
 from opic.graph.page_selection import highest, inlink_counts, outlink_counts, pf_scores, sc_error, sc_scores
 from opic.graph.pagerank import NotConverged, pagerank
-from opic.graph.stochastic_complement import exact_influence, one_step_influence, stochastic_complement
 
 EXACT = 1e-14
 
@@ -137,7 +137,9 @@ def test_fetching_everything_gives_the_global_pagerank() -> None:
     truth = pagerank(link_matrix(*np.nonzero(web), (50, 50)))
     links = crawled(web, 10, 10)
     rounds = list(
-        find_global_pagerank(links, lambda pages: {p: np.flatnonzero(web[p]) for p in pages}, sc_scores, 50, 5)
+        find_global_pagerank(
+            links, lambda pages: {p: np.flatnonzero(web[p]) for p in pages}, sc_scores, iterations=50, count=5
+        )
     )
     errors = [distance(one.estimate, truth[:10]).l1 for one in rounds]
     reached = set(links.graph().fetched.tolist())
