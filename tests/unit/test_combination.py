@@ -77,7 +77,7 @@ def test_links_that_only_we_know_count_once_and_so_do_those_of_both(seed: int) -
         combined_estimate(graph, pagerank(graph.inside), service_that_read(web, read)).importance, truth
     ).l1
     paper = distance(pagerank(graph.inside)[:LOCAL], truth).l1
-    assert error <= max(0.3 * paper, 0.05)
+    assert error <= max(0.5 * paper, 0.1)
 
 
 def test_service_that_is_away_or_empty_leaves_the_papers_estimate() -> None:
