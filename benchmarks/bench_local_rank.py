@@ -1,0 +1,161 @@
+"""What does one selection step of the local-domain estimator cost?  Pass --local 10000 --candidates 100000 to measure.
+
+A made-up crawl of a domain: local pages link to each other and to outside pages, most often to popular ones. One step
+scores all candidates by their influence on the local pages (SC-Select). Beside it: the paper's text written down as it
+is, a loop over the candidates with sparse vectors; PageRank of the local pages, and of local pages and candidates
+together, which is what scoring saves. The scores of both are compared before a time counts.
+
+Exits 1 when a score differs. Times are the least of several, memory is what numpy held at most during the step.
+"""
+
+import argparse
+import sys
+import time
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from harness import write_result
+from scipy import sparse
+
+from opic.graph.crawled import CrawledGraph, Float64s, degrees, link_matrix
+from opic.graph.page_selection import sc_scores
+from opic.graph.pagerank import DAMPING, pagerank
+
+LOCAL, CANDIDATES = 1_000, 10_000
+LINKS_INSIDE, LINKS_OUTSIDE = 10, 20  # Of each local page.
+DANGLING_SHARE = 0.1
+SKEW = 3  # Page number int(n * u^SKEW), u uniform: a few pages have most of the in-links.
+REPEATS = 5
+LEVELS = 100
+SEED = 20060820
+TOLERANCE = 1e-9
+MB = 1 << 20
+
+
+def made_up_crawl(local: int, candidates: int) -> CrawledGraph:
+    """Return a crawl of a domain; every candidate has a link from a local page."""
+    rng = np.random.default_rng(SEED)
+    idle = rng.random(local) < DANGLING_SHARE
+
+    def links(of_each: int, targets: int, *, everyone: bool) -> np.ndarray:
+        sources = np.repeat(np.flatnonzero(~idle), of_each)
+        ends = np.stack((sources, (targets * rng.random(len(sources)) ** SKEW).astype(np.int64)), axis=1)
+        if everyone:
+            ends = np.concatenate((ends, np.stack((rng.choice(np.flatnonzero(~idle), targets), np.arange(targets)), 1)))
+        return np.unique(ends, axis=0)
+
+    inner, outer = links(LINKS_INSIDE, local, everyone=False), links(LINKS_OUTSIDE, candidates, everyone=True)
+    inner = inner[inner[:, 0] != inner[:, 1]]
+    return CrawledGraph(
+        local,
+        link_matrix(inner[:, 0], inner[:, 1], (local, local)),
+        link_matrix(outer[:, 0], outer[:, 1], (local, candidates)),
+        np.arange(local),
+        np.arange(local, local + candidates),
+    )
+
+
+def scores_by_the_text(graph: CrawledGraph, ranks: Float64s, candidates: int) -> Float64s:
+    """Score the first candidates one after the other, each in O(l) and the links of its parents, as equation 15 says.
+
+    With the terms of dangling pages that the paper leaves out, so that the scores can be compared.
+    """
+    size, out = len(ranks), degrees(graph.inside)
+    counts = graph.inside.sum(axis=0)
+    teleport = (1 - DAMPING) / (size + 1)
+    z = ((DAMPING * counts / counts.sum() + teleport) / (1 - teleport))[: graph.local]
+    backward, parents_of = graph.inside.T.tocsr(), graph.outward.tocsc()
+    lost_once = np.divide(DAMPING * ranks, out * (out + 1), out=np.zeros(size), where=out > 0)
+    idle_rank = ranks[out == 0].sum()
+    scores = np.empty(candidates)
+    for j in range(candidates):
+        parents = parents_of.indices[parents_of.indptr[j] : parents_of.indptr[j + 1]]
+        chosen = np.zeros(size)
+        chosen[parents] = 1
+        idle = (chosen * ranks)[out == 0].sum()
+        everywhere = DAMPING * (idle_rank - idle) / (size + 1)
+        g = teleport + everywhere + DAMPING * (ranks[parents] / (out[parents] + 1)).sum()
+        y = -(teleport + everywhere + DAMPING * idle) / size
+        x = -(backward @ (lost_once * chosen))[: graph.local]
+        scores[j] = np.abs(x + y + g * z).sum()
+    return scores
+
+
+def union(graph: CrawledGraph) -> sparse.csr_array:
+    """Return the links of local pages and candidates together; candidates link as often as local pages do."""
+    local, candidates = graph.outward.shape
+    rng = np.random.default_rng(SEED + 1)
+    sources = np.repeat(np.arange(candidates), LINKS_INSIDE + LINKS_OUTSIDE)
+    ends = np.unique(
+        np.stack((sources, ((local + candidates) * rng.random(len(sources)) ** SKEW).astype(int)), 1), axis=0
+    )
+    return sparse.vstack((
+        sparse.hstack((graph.inside, graph.outward)),
+        link_matrix(ends[:, 0], ends[:, 1], (candidates, local + candidates)),
+    ), format="csr")  # fmt: skip
+
+
+def measured(work: Callable[[], object], repeats: int) -> dict[str, float]:
+    """Return the least time of several, and the most memory that numpy held in a run of its own beyond what it had."""
+    took = []
+    for _ in range(repeats):
+        started = time.perf_counter()
+        work()
+        took.append(time.perf_counter() - started)
+    tracemalloc.start()
+    try:
+        work()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    return {"seconds": round(min(took), 4), "megabytes": round(peak / MB, 1)}
+
+
+def main() -> int:
+    """Measure, compare, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--local", type=int, default=LOCAL, help="local pages")
+    parser.add_argument("--candidates", type=int, default=CANDIDATES, help="outside pages that they link to")
+    parser.add_argument("--text-candidates", type=int, help="score only so many by the paper's text, and extrapolate")
+    parser.add_argument(
+        "--result", type=Path, help="where to write the result; default benchmarks/results/local-rank.json"
+    )
+    given = parser.parse_args()
+    graph = made_up_crawl(given.local, given.candidates)
+    ranks = pagerank(graph.inside)
+    scores = sc_scores(graph, ranks)
+    both = union(graph)
+    rows = {
+        "SC step": measured(lambda: sc_scores(graph, ranks), REPEATS),
+        f"SC step, {LEVELS} levels": measured(lambda: sc_scores(graph, ranks, levels=LEVELS), REPEATS),
+        "PageRank of the local pages": measured(lambda: pagerank(graph.inside), REPEATS),
+        "PageRank of the union": measured(lambda: pagerank(both), REPEATS),
+    }
+    some = min(given.text_candidates or given.candidates, given.candidates)
+    started = time.perf_counter()
+    by_the_text = scores_by_the_text(graph, ranks, some)
+    seconds = time.perf_counter() - started
+    rows["the paper's text"] = {"seconds": round(seconds * given.candidates / some, 4)}
+    worst = float(np.abs(scores[:some] - by_the_text).max())
+    step = rows["SC step"]["seconds"]
+    links = int(graph.inside.nnz + graph.outward.nnz)
+    print(f"{given.local:,} local pages, {given.candidates:,} candidates, {links:,} links")
+    for name, row in rows.items():
+        row["times_the_step"] = round(row["seconds"] / step, 2)
+        memory = f"{row['megabytes']:>8.1f} MB" if "megabytes" in row else " " * 11
+        print(f"{name:<30} {row['seconds']:>9.4f} s {memory} {row['times_the_step']:>8.2f} x")
+    found = {
+        "local": given.local, "candidates": given.candidates, "links": links,
+        "text_candidates": some, "rows": rows, "largest_difference": worst,
+    }  # fmt: skip
+    write_result("local-rank", found, given.result)
+    if worst > TOLERANCE:
+        print(f"FAIL: a score differs by {worst:g} from the paper's text")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
