@@ -30,6 +30,7 @@ ALONG = {
 }
 KAFKA = "opic/ingest/kafka/"
 GRAPH = ("opic/graph/", "opic/local/", "opic/experiments/")
+EXPERIMENTS = "opic/experiments/"
 
 
 def closure(requirements: list[str]) -> set[str]:
@@ -90,6 +91,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["kafka"])
     if relative(path).startswith(GRAPH):
         allowed |= named(EXTRAS["graph"])
+    if relative(path).startswith(EXPERIMENTS):
+        allowed |= named(EXTRAS["experiments"])
     assert set(packages_imported(path)) <= allowed
 
 

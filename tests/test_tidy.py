@@ -24,6 +24,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "urls": ["errors"],
     "model": ["errors", "urls"],
     "graph": ["errors"],
+    "local": ["errors", "graph"],
+    "experiments": ["errors", "urls", "model", "graph", "local"],
     "settings": ["errors", "urls", "model"],
     "store": ["errors", "model"],
     "replica": ["errors", "memory", "urls", "model", "store"],

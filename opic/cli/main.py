@@ -17,6 +17,7 @@ from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.options import FOUND_A_PROBLEM
 from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
+from opic.cli.reproduce import reproduce
 from opic.cli.rules import rules_app
 from opic.cli.serve import doctor, serve, worker
 from opic.errors import NotBuiltYet, OpicError
@@ -75,13 +76,13 @@ app.command()(store.backup)
 app.command()(store.restore)
 app.add_typer(topics_app, name="topics")
 app.command()(publish)
+app.command()(reproduce)
 app.add_typer(letters_app, name="dead-letters")
 
 # What the contract names and this version does not have.
 
 NOT_BUILT_YET: Final = {
     "local-rank": "the local-domain estimator",
-    "reproduce": "an experiment from the papers, with its table and plot",
 }
 
 

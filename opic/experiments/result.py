@@ -1,0 +1,74 @@
+"""The result of an experiment: a table as JSON, and its curves as a picture."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+Progress = Callable[[int, int, str], object]  # Steps done, all steps, what comes next.
+PANEL_INCHES: Final = (5.0, 4.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Curves with one title: by name, points from left to right. x is a share of the budget, y an error."""
+
+    title: str
+    lines: Mapping[str, Sequence[tuple[float, float]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """The result of an experiment. Attributes:
+
+    name      of the experiment
+    paper     the paper's figures, as it prints them
+    columns   names of the columns
+    rows      values in the order of the columns
+    seconds   how long it took
+    panels    its curves
+    missing   what was left out for want of a recorded graph, a sentence each
+    """
+
+    name: str
+    paper: Mapping[str, Any]
+    columns: Sequence[str]
+    rows: Sequence[Sequence[object]]
+    seconds: float
+    panels: Sequence[Panel] = ()
+    missing: Sequence[str] = field(default=())
+
+    def as_json(self) -> dict[str, object]:
+        """Return the table as programs read it."""
+        return {
+            "name": self.name,
+            "paper": self.paper,
+            "columns": list(self.columns),
+            "rows": [list(row) for row in self.rows],
+            "seconds": round(self.seconds, 1),
+        }
+
+    def write(self, directory: Path) -> list[Path]:
+        """Write NAME.json and NAME.svg into a directory, which is made if it is missing."""
+        directory.mkdir(parents=True, exist_ok=True)
+        table, picture = directory / f"{self.name}.json", directory / f"{self.name}.svg"
+        draw(self.panels, picture)
+        table.write_text(json.dumps(self.as_json(), indent=1) + "\n")
+        return [table, picture]
+
+
+def draw(panels: Sequence[Panel], path: Path) -> None:
+    """Draw panels side by side, as SVG."""
+    width, height = PANEL_INCHES
+    figure = Figure((width * len(panels), height), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for name, points in panel.lines.items():
+            axes.plot(*zip(*points, strict=True), label=name, linestyle="--" if "seen" in name else "-")
+        axes.set(title=panel.title, xlabel="share of the outside pages fetched", ylabel="L1 error", yscale="log")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    with mpl.rc_context({"svg.hashsalt": "opic"}):
+        figure.savefig(path, metadata={"Date": None})

@@ -1,0 +1,92 @@
+"""`opic reproduce`: the experiments run on the graphs that ship, and their results have the shape of the contract."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from opic.cli.main import app
+from opic.errors import BadInput, NotBuiltYet
+from opic.experiments.catalogue import EXPERIMENTS, reproduce
+from opic.experiments.opic_streams import ORDERS, read_by_service
+from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.graph.crawled import link_matrix
+from opic.graph.pagerank import DAMPING, pagerank
+
+ALGORITHMS = {"none", "SC", "PF", "OutlinkCount", "InlinkCount", "Random"}
+
+
+def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["reproduce", "table2", "--quick", "--out", str(tmp_path), "--json"])
+    assert done.exit_code == 0, done.output
+    table = json.loads((tmp_path / "table2.json").read_text())
+    assert list(table) == ["name", "paper", "columns", "rows", "seconds"]
+    assert json.loads(done.stdout) == table
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    domains = {row["domain"] for row in rows}
+    assert len(domains) == 3
+    assert "2 domains" in domains
+    for domain in domains:
+        of_domain = {row["algorithm"]: row for row in rows if row["domain"] == domain}
+        assert of_domain.keys() == ALGORITHMS | {f"50% {order}" for order in ORDERS}
+        assert of_domain["SC"]["of_sc"] == 1.0
+        assert all(0 < row["l1"] < 2 and -1 <= row["tau"] <= 1 for row in of_domain.values())
+    assert table["paper"]["socialism"]["SC"] == [0.04318, 0.9604]
+    assert ElementTree.parse(tmp_path / "table2.svg").getroot().tag.endswith("svg")
+
+
+def test_table_is_printed_with_the_papers_own() -> None:
+    done = CliRunner().invoke(app, ["reproduce", "table1", "--quick"])
+    assert done.exit_code == 0, done.output
+    assert "five computer science sites\tSC\t0.0384\t0.9257" in done.stdout
+    assert "hollins\t" in done.stdout
+    assert "left out: uk-2007-05-100000" in done.stderr
+
+
+def test_list_says_what_is_built() -> None:
+    done = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
+    listed = {row["name"]: row["built"] for row in json.loads(done.stdout)["experiments"]}
+    assert listed.keys() == EXPERIMENTS.keys()
+    assert [name for name, built in listed.items() if built] == ["table1", "table2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "text"),
+    [
+        ("table3", BadInput, "no experiment 'table3': did you mean table"),
+        ("fig2", NotBuiltYet, "fig2` is not built yet"),
+    ],
+)
+def test_unknown_experiment_is_refused(name: str, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        reproduce(name, None, lambda *_: None)
+
+
+def test_graph_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NoGraph, match=r"gr0-california: gr0\.California\.gz is missing; name the directory"):
+        load_graph("gr0-california", tmp_path)
+
+
+def test_service_that_read_everything_has_the_pagerank_and_the_inflow() -> None:
+    rng = np.random.default_rng(4)
+    web = rng.random((40, 40)) < 0.1
+    np.fill_diagonal(web, False)
+    graph = RecordedGraph(
+        "made up", link_matrix(*np.nonzero(web), web.shape), np.arange(40) // 10, ["a", "b", "c", "d"]
+    )
+    truth, out = pagerank(graph.links, threshold=1e-12), np.maximum(web.sum(axis=1), 1)
+    service = read_by_service(graph, np.arange(40), reads=40)
+    assert service.importance == pytest.approx(truth, rel=0.02)
+    (domain, *_) = graph.domains(1)
+    outside = np.setdiff1d(np.arange(40), domain.pages)
+    inflow = DAMPING * (truth[outside] / out[outside]) @ web[np.ix_(outside, domain.pages)]
+    assert service.knowledge(domain, domain.pages).inflow == pytest.approx(inflow, rel=0.05, abs=1e-4)
+
+
+def test_each_order_names_every_page_once() -> None:
+    graph = load_graph("hollins")
+    for pages_in in ORDERS.values():
+        assert sorted(pages_in(graph, np.random.default_rng(1)).tolist()) == list(range(len(graph)))
