@@ -22,13 +22,11 @@ class Outside:
     """What is known of the pages outside F; ranks are shares of the whole web's.
 
     inflow    (l,) e: the rank that enters each fetched page by links from outside
-    mass      the rank of all pages outside
-    dangling  the rank of those among them that have no links
+    dangling  the rank of the pages outside that have no links
     pages     N, the number of all pages, those fetched included
     """
 
     inflow: Float64s
-    mass: float
     dangling: float
     pages: int
 
@@ -51,7 +49,7 @@ def open_system_ranks(
     ranks: Float64s = np.full(len(out), 1 / outside.pages)
     for _ in range(ITERATIONS_MAX):
         before = ranks
-        jump = (1 - damping) * (before.sum() + outside.mass) + damping * (before[idle].sum() + outside.dangling)
+        jump = 1 - damping + damping * (before[idle].sum() + outside.dangling)
         ranks = backward @ (before * share) + outside.inflow + jump / outside.pages
         if np.abs(ranks - before).sum() < threshold * ranks.sum():
             return ranks

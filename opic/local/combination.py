@@ -111,4 +111,5 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     inflow[:local] = service.inflow - (graph.inside.T @ ours)[:local]
     known = ~np.isnan(service.importance[local:])
     inflow[local:][known] = (importance - graph.inside.T @ paid)[local:][known] - jump
-    return Outside(scale * np.maximum(inflow, 0.0), mass, min(scale * idle, mass), max(service.known_pages, len(out)))
+    pages = max(service.known_pages + int(np.isnan(service.importance).sum()), len(out))
+    return Outside(scale * np.maximum(inflow, 0.0), min(scale * idle, mass), pages)

@@ -65,19 +65,18 @@ def test_service_that_read_everything_gives_the_global_pagerank(seed: int) -> No
     assert found.importance == pytest.approx(truth / truth.sum(), abs=1e-5)
 
 
-@given(seed=st.integers(0, 1 << 32))
-def test_links_that_only_we_know_count_once_and_so_do_those_of_both(seed: int) -> None:
+def test_links_that_only_we_know_count_once_and_so_do_those_of_both() -> None:
     # The service has read all pages but some of those that we have fetched: together we know every link.
-    web = random_web(seed)
     read = np.ones(PAGES, np.bool_)
     read[:FETCHED:2] = False
-    graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
-    truth = truth / truth.sum()
-    error = distance(
-        combined_estimate(graph, pagerank(graph.inside), service_that_read(web, read)).importance, truth
-    ).l1
-    paper = distance(pagerank(graph.inside)[:LOCAL], truth).l1
-    assert error <= max(0.5 * paper, 0.1)
+    errors, paper = [], []
+    for seed in range(60):
+        web = random_web(seed)
+        graph, truth = crawled(web), exact_pagerank(web)[:LOCAL]
+        ranks = pagerank(graph.inside)
+        errors.append(distance(combined_estimate(graph, ranks, service_that_read(web, read)).importance, truth).l1)
+        paper.append(distance(ranks[:LOCAL], truth).l1)
+    assert np.mean(errors) < 0.2 * np.mean(paper)
 
 
 def test_service_that_is_away_or_empty_leaves_the_papers_estimate() -> None:
@@ -118,6 +117,18 @@ def test_noise_of_the_service_is_not_amplified(noise: float) -> None:
     )
     found = combined_estimate(graph, pagerank(graph.inside), noisy)
     assert distance(found.importance, truth).l1 < 2 * noise
+
+
+def test_crawl_of_more_than_the_service_knows_settles() -> None:
+    web = random_web(2)
+    links = CrawledLinks(range(LOCAL), [np.flatnonzero(web[page]) for page in range(LOCAL)])
+    for page in range(LOCAL, PAGES):
+        links.add(page, np.flatnonzero(web[page]))
+    graph, truth = links.graph(), exact_pagerank(web)[:LOCAL]
+    service = ServiceKnowledge(np.full(LOCAL, 0.01), np.full(PAGES, 0.1), np.zeros(PAGES, np.bool_), 0.0, 0.0, 0.0, 10)
+    found = combined_estimate(graph, pagerank(graph.inside), service)
+    assert distance(found.importance, truth).l1 < 2
+    assert found.importance.sum() == pytest.approx(1)
 
 
 def test_numbers_of_other_pages_are_refused() -> None:

@@ -116,7 +116,7 @@ def test_exact_inflow_gives_the_pagerank_of_the_whole_web(seed: int) -> None:
     rest = np.arange(15, 40)
     linked = rest[out[rest] > 0]
     inflow = 0.85 * (truth[linked] / out[linked]) @ web[linked, :15]
-    outside = Outside(inflow, truth[rest].sum(), truth[rest][out[rest] == 0].sum(), 40)
+    outside = Outside(inflow, truth[rest][out[rest] == 0].sum(), 40)
     assert open_system_ranks(graph, outside, threshold=EXACT) == pytest.approx(truth[:15], abs=1e-12)
 
 
