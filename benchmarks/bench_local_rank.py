@@ -27,6 +27,7 @@ LOCAL, CANDIDATES = 1_000, 10_000
 LINKS_INSIDE, LINKS_OUTSIDE = 10, 20  # Of each local page.
 DANGLING_SHARE = 0.1
 SKEW = 3  # Page number int(n * u^SKEW), u uniform: a few pages have most of the in-links.
+TREE_SHARE, BRANCHES = 0.7, 10  # So many links go up or down a tree: PageRank then takes as long as on a site.
 REPEATS = 5
 LEVELS = 100
 SEED = 20060820
@@ -41,7 +42,11 @@ def made_up_crawl(local: int, candidates: int) -> CrawledGraph:
 
     def links(of_each: int, targets: int, *, everyone: bool) -> np.ndarray:
         sources = np.repeat(np.flatnonzero(~idle), of_each)
-        ends = np.stack((sources, (targets * rng.random(len(sources)) ** SKEW).astype(np.int64)), axis=1)
+        popular = (targets * rng.random(len(sources)) ** SKEW).astype(np.int64)
+        up, down = sources // BRANCHES, (sources * BRANCHES + rng.integers(0, BRANCHES, len(sources))) % targets
+        chance = rng.random(len(sources))
+        tree = np.where(chance < TREE_SHARE / 2, up, down)
+        ends = np.stack((sources, np.where(chance < TREE_SHARE, tree, popular)), axis=1)
         if everyone:
             ends = np.concatenate((ends, np.stack((rng.choice(np.flatnonzero(~idle), targets), np.arange(targets)), 1)))
         return np.unique(ends, axis=0)
