@@ -20,7 +20,7 @@ from starlette.staticfiles import StaticFiles
 from starlette_compress import CompressMiddleware
 
 from opic import __version__
-from opic.api import models, models_console
+from opic.api import models, models_console, models_local
 from opic.api import models_politeness as manners
 from opic.api import models_rules as rules
 from opic.api import models_sites as sites
@@ -102,7 +102,7 @@ class _App(FastAPI):
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
             schemas |= {"Problem": ProblemDetails.model_json_schema(), **event_schemas()}
-            for name, examples in (models.EXAMPLES | manners.EXAMPLES | sites.EXAMPLES).items():
+            for name, examples in (models.EXAMPLES | manners.EXAMPLES | sites.EXAMPLES | models_local.EXAMPLES).items():
                 schemas[name]["examples"] = examples
             for path in KEPT:
                 if path in document["paths"]:
@@ -206,6 +206,9 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
     add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
+    kept = _json_body(models_local.LocalList)
+    add("PUT", "/v1/local/{domain}", calls.put_local, models_local.LocalListKept, put, body=kept)
+    add("GET", "/v1/local/{domain}", calls.get_local, models_local.LocalRanking, (404, 422, 503))
     add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))
     add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
     add("GET", "/v1/stats", calls.get_stats, models.Stats, (422, 503))
@@ -260,7 +263,7 @@ _EVENTS_BODY: Final = {
 }
 
 
-_BODIES: Final = models.BODIES | rules.BODIES | manners.BODIES
+_BODIES: Final = models.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
 
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
@@ -329,7 +332,9 @@ async def _on_http(request: Request, error: Exception) -> Response:
     elif error.status_code == 405:
         # The router knows the methods of the first route only.
         routes = [route for route in request.app.routes if isinstance(route, Route)]
-        methods = {method for route in routes if route.path == request.url.path for method in route.methods or ()}
+        methods = {
+            method for route in routes if route.path_regex.match(request.url.path) for method in route.methods or ()
+        }
         methods = methods or {"GET"}  # A file.
         allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
         problem = Problem("wrong-method", f"this path takes {allowed}", headers={"Allow": allowed})

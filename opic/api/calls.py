@@ -5,6 +5,7 @@ import time
 import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated, Any, Final, Protocol
 
 import anyio
@@ -13,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api import models, models_console, models_rules
+from opic.api import models, models_console, models_local, models_rules
 from opic.api import models_politeness as manners
 from opic.api import models_sites as sites
 from opic.api.coalescing import Coalescer, while_connected
@@ -31,7 +32,8 @@ from opic.query.inflow import inflow
 from opic.query.queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.service import Backend
-from opic.urls.canonical import canonical_host, canonical_url
+from opic.store.local_lists import put_list, read_list
+from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
 
 TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
 SLOW_THREADS: Final = 4
@@ -318,6 +320,37 @@ class Calls:
         self._check_n(asked.n)
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n)
 
+    async def put_local(self, domain: str, request: Request) -> Response:
+        """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""
+        return await self._asked(request, models_local.LocalList, lambda asked: self._keep_local(domain, asked))
+
+    def _keep_local(self, domain: str, asked: models_local.LocalList) -> Mapping[str, object]:
+        self._check_count("pages", asked.pages)
+        name = canonical_host(domain)
+        for page in asked.pages:
+            host = host_of(canonical_url(page.url, self._settings.max_url_bytes))
+            if host != name and not host.endswith(f".{name}"):
+                raise BadInput(f"{shown(page.url)} is not a page of {name}")
+        if any(b.importance > a.importance for a, b in pairwise(asked.pages)):
+            raise BadInput("the pages are not in descending order of importance")
+        backend = self._service.backend
+        backend.check_room()
+        put_list(backend.crawl.client, backend.shard.keys, name, asked.model_dump())
+        return {"domain": name, "pages": len(asked.pages)}
+
+    async def get_local(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
+        """Return the ranked list of a local domain that its estimator sent last."""
+        return await _in_thread(lambda: self._local(domain, asked.n))
+
+    def _local(self, domain: str, n: int) -> Mapping[str, object]:
+        self._check_n(n)
+        name, backend = canonical_host(domain), self._service.backend
+        found = read_list(backend.crawl.client, backend.shard.keys, name)
+        if found is None:
+            raise Problem("no-list", f"no estimator has sent a list of {name}: `opic local-rank` makes one")
+        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[:n], 1)]
+        return {"domain": name, "pages": pages, **found}
+
     async def get_explain(self, asked: Annotated[models.OnePage, Query()]) -> Response:
         """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
         return await _in_thread(lambda: self._explain(asked))
@@ -409,7 +442,7 @@ class Calls:
         if n > self._settings.max_n:
             raise BadInput(f"n={n:,} is over OPIC_MAX_N {self._settings.max_n:,}")
 
-    def _check_count(self, name: str, given: Collection[str]) -> None:
+    def _check_count(self, name: str, given: Collection[object]) -> None:
         limit = self._settings.max_urls
         if len(given) > limit:
             raise BadInput(f"{len(given):,} {name} is over OPIC_MAX_URLS {limit:,}: send them in several calls")

@@ -203,6 +203,36 @@ class Inflows(Struct, frozen=True):
     as_of: float | None = None
 
 
+class RankedPage(Struct, frozen=True):
+    """A page of a local domain; over all pages of the domain the importance sums to 1."""
+
+    url: str
+    importance: float
+    rank: int
+
+
+class LocalRanking(Struct, frozen=True):
+    """The last list of a local domain's estimator, descending.
+
+    `method` is "combined" with the service's in-flow, or "paper"; `service_coverage` the share of the importance
+    outside the domain that is on pages the service has read, 0 without it.
+    """
+
+    domain: str
+    pages: list[RankedPage]
+    outside_fetched: int
+    method: str
+    service_coverage: float
+    as_of: float
+
+
+class LocalListKept(Struct, frozen=True):
+    """How many pages of a list are kept."""
+
+    domain: str
+    pages: int
+
+
 class Audit(Struct, frozen=True):
     """The books, recounted: minted = pages + virtual + in_flight."""
 

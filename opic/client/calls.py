@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, Literal, TypeVar, cast
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -304,6 +305,16 @@ def search(text: str, n: int | None, domain: str | None, after: str | None) -> C
 def inflow(domain: str, after: str | None, n: int | None) -> Call[answers.Inflows]:
     """Get the in-flow of a domain's pages."""
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, after=after, n=n))
+
+
+def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:
+    """Get the ranked list of a local domain."""
+    return Call("GET", f"/v1/local/{quote(domain, safe='')}", answers.LocalRanking, parameters=_given(n=n))
+
+
+def put_local(domain: str, ranking: Mapping[str, Any]) -> Call[answers.LocalListKept]:
+    """Replace the ranked list of a local domain."""
+    return _posted(f"/v1/local/{quote(domain, safe='')}", answers.LocalListKept, ranking, "PUT")
 
 
 def audit() -> Call[answers.Audit]:

@@ -230,6 +230,37 @@ class Client:
         """Return the in-flow of a domain's pages from outside it. To get more pages, pass `next` as `after`."""
         return self._do(calls.inflow(domain, after, n))
 
+    def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
+        """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.
+
+        Raises:
+            NotFound: no estimator sent a list of this domain.
+        """
+        return self._do(calls.local(domain, n))
+
+    def put_local(
+        self,
+        domain: str,
+        pages: Iterable[Mapping[str, Any]],
+        *,
+        outside_fetched: int,
+        method: str,
+        service_coverage: float,
+        as_of: float,
+    ) -> answers.LocalListKept:
+        """Replace the ranked list of a local domain. Estimators make this call.
+
+        Args:
+            domain: the host or registered domain.
+            pages: its pages, descending, each with `url` and `importance`.
+            outside_fetched: number of pages outside the domain that were fetched.
+            method: how the importance was estimated.
+            service_coverage: share of the importance outside the domain that is on pages the service has read.
+            as_of: Unix seconds of the list.
+        """
+        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage}
+        return self._do(calls.put_local(domain, {"pages": list(pages), "method": method, "as_of": as_of, **counts}))
+
     def audit(self) -> answers.Audit:
         """Recount the books of the service."""
         return self._do(calls.audit())

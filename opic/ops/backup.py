@@ -56,6 +56,7 @@ SETTINGS: Final = (
     ("polite", "hash"),
     ("crawldelays", "hash"),
     ("curve", "hash"),
+    ("local", "hash"),
     ("replayed", "set"),
 )
 # Keys that are not copied: short-lived state of endpoints and workers, none of it about cash.

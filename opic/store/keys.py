@@ -56,6 +56,7 @@ class Keys:
         self.flights = self.prefix + "flights"
         self.flight_ends = self.prefix + "flightends"
         self.barrier = self.prefix + "barrier"
+        self.local_lists = self.prefix + "local"
 
     def block(self, number: int) -> str:
         """Return the key of a block of the checkpoint."""

@@ -314,12 +314,13 @@ def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp
     client.hset(keys.crawl_delays, "b.org", "7")
     client.hset(keys.rules, mapping={"document": b"\x80", "version": "v"})
     client.hset(keys.curve, "1", b"point")
+    client.hset(keys.local_lists, "a.org", b"list")
     client.sadd(keys.replayed, "dead/0@3")
     client.zadd(keys.leases, {"1": 5})
     backup(crawl, tmp_path / "copy")
     restore(client, tmp_path / "copy", "other")
     other = Keys("other", 0)
-    for name in ("polite", "crawl_delays", "rules", "curve"):
+    for name in ("polite", "crawl_delays", "rules", "curve", "local_lists"):
         assert client.hgetall(getattr(other, name)) == client.hgetall(getattr(keys, name)) != {}
     assert client.smembers(other.replayed) == {b"dead/0@3"}
     assert client.xrange(other.dead) == client.xrange(keys.dead)

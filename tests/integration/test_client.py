@@ -154,6 +154,8 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
     "search": ("GET /v1/search", lambda client: client.search("methods", 3)),
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
+    "put_local": ("PUT /v1/local/{domain}", lambda client: client.put_local("methods.example", **RANKING)),
+    "local": ("GET /v1/local/{domain}", lambda client: client.local("methods.example", 1)),
     "classes": ("GET /v1/classes", lambda client: client.classes()),
     "define_classes": ("PUT /v1/classes", lambda client: client.define_classes([])),
     "rules": ("GET /v1/rules", lambda client: client.rules()),
@@ -169,6 +171,13 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ready": ("GET /readyz", lambda client: client.ready()),
 }
 PAGE = "http://methods.example/"
+RANKING = {
+    "pages": [{"url": PAGE, "importance": 1.0}],
+    "outside_fetched": 0,
+    "method": "paper",
+    "service_coverage": 0.0,
+    "as_of": 1_764_000_000.0,
+}
 # Of a body: what the client itself was given, what is refused as yet, and what the fields of an event are.
 NO_ARGUMENT = {"crawler", "trust"}
 
@@ -202,7 +211,7 @@ def test_every_method_sends_its_call_and_reads_the_answer(url: str, name: str) -
     with Client(url, token=TOKEN, crawler="crawler-7", transport=wire) as client:
         client.seed([PAGE])
         assert ask(client) is not None
-    assert wire.paths[-1] == call
+    assert wire.paths[-1] == call.format(domain="methods.example")
 
 
 def test_rules_and_politeness_are_set_and_told(client: Any) -> None:

@@ -1,0 +1,74 @@
+"""Request and response models of the calls about ranked lists of local domains."""
+
+from typing import Any, Final
+
+from pydantic import Field
+
+from opic.api.models import _Answer, _Body, _Parameters
+
+METHOD_CHARS_MAX: Final = 64
+_OUTSIDE = "Number of pages outside the domain that the estimator fetched."
+_METHOD = "How the importance was estimated: `combined` with the service's in-flow, or by the `paper` alone."
+_COVERAGE = "Share of the importance outside the domain that is on pages the service has read; 0 without it."
+_AS_OF = "Unix seconds at which the estimator made the list."
+
+
+class LocalPage(_Body):
+    """A page of a ranked list."""
+
+    url: str
+    importance: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+class LocalList(_Body):
+    """A ranked list of a domain's pages, descending."""
+
+    pages: list[LocalPage] = Field(description="The most important pages, at most OPIC_MAX_URLS.")
+    outside_fetched: int = Field(ge=0, description=_OUTSIDE)
+    method: str = Field(min_length=1, max_length=METHOD_CHARS_MAX, description=_METHOD)
+    service_coverage: float = Field(ge=0, le=1, allow_inf_nan=False, description=_COVERAGE)
+    as_of: float = Field(ge=0, allow_inf_nan=False, description=_AS_OF)
+
+
+class LocalListKept(_Answer):
+    """How many pages of the list are kept."""
+
+    domain: str
+    pages: int
+
+
+class LocalHead(_Parameters):
+    """A request for the beginning of a ranked list."""
+
+    n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+
+
+class RankedPage(_Answer):
+    """A page of a local domain, its estimated importance, and its rank from 1."""
+
+    url: str
+    importance: float = Field(description="Over all pages of the domain it sums to 1.")
+    rank: int
+
+
+class LocalRanking(_Answer):
+    """The last list of the domain's estimator, descending."""
+
+    domain: str
+    pages: list[RankedPage]
+    outside_fetched: int = Field(description=_OUTSIDE)
+    method: str = Field(description=_METHOD)
+    service_coverage: float = Field(description=_COVERAGE)
+    as_of: float = Field(description=_AS_OF)
+
+
+_COUNTS: Final = {"outside_fetched": 40, "method": "combined", "service_coverage": 0.5, "as_of": 1_764_000_000.0}
+EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
+    "LocalRanking": [
+        {"domain": "a.example", "pages": [{"url": "https://a.example/", "importance": 1.0, "rank": 1}], **_COUNTS}
+    ],
+    "LocalListKept": [{"domain": "a.example", "pages": 1}],
+}
+BODIES: Final[dict[str, dict[str, Any]]] = {
+    "LocalList": {"pages": [{"url": "https://a.example/", "importance": 1.0}], **_COUNTS},
+}
