@@ -24,8 +24,6 @@ MAY_IMPORT: dict[str, list[str]] = {
     "urls": ["errors"],
     "model": ["errors", "urls"],
     "graph": ["errors"],
-    "local": ["errors", "graph"],
-    "experiments": ["errors", "urls", "model", "graph", "local"],
     "settings": ["errors", "urls", "model"],
     "store": ["errors", "model"],
     "replica": ["errors", "memory", "urls", "model", "store"],
@@ -34,6 +32,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "frontier": ["errors", "urls", "model", "store", "replica", "query"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors"],  # Crawlers import it: no server, no store.
+    "local": ["errors", "urls", "model", "graph", "client"],
+    "experiments": ["errors", "urls", "model", "graph", "local"],
 }
 MAY_IMPORT["service"].append("frontier")
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "service"]

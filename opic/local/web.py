@@ -1,0 +1,202 @@
+"""Fetches pages over HTTP: politely, by robots.txt, within limits of size and time.
+
+Hosts are fetched side by side, the pages of one host one after the other. Redirects are not followed: they are events,
+and their targets are links.
+"""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Final
+from urllib.parse import urljoin, urlsplit
+
+import httpx
+from protego import Protego
+
+from opic import __version__
+from opic.local.fetcher import NO_ANSWER
+from opic.local.html_links import html_links
+from opic.model.events import CrawlEvent
+from opic.urls.canonical import host_of
+
+AGENT: Final = "opic-local"
+CRAWL_DELAY_SECONDS_MAX: Final = 60.0
+ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
+ROBOTS_REDIRECTS_MAX: Final = 5
+SILENT_MAX: Final = 3  # After so many pages in a row without an answer, a host is left alone for this round.
+HTML: Final = ("text/html", "application/xhtml+xml")
+POLL_SECONDS: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class WebLimits:
+    """Limits of fetching. Attributes:
+
+    host_delay_seconds  least time between two pages of a host; a longer Crawl-delay counts instead, up to a minute
+    page_seconds        time for a page, its redirects not followed
+    body_bytes_max      the rest of a longer page is not read
+    hosts_at_once       hosts that are fetched side by side
+    host_pages_max      pages of one host in a round, so that a trap does not use up the fetches
+    """
+
+    host_delay_seconds: float = 1.0
+    page_seconds: float = 20.0
+    body_bytes_max: int = 2 << 20
+    hosts_at_once: int = 16
+    host_pages_max: int = 10
+
+
+class _Site:
+    """A host's robots.txt, and when its next page may be fetched."""
+
+    def __init__(self) -> None:
+        self.rules: dict[str, Protego | None] = {}  # By scheme and authority; None: nothing may be fetched.
+        self.free_at = 0.0
+        self.silent = 0
+
+
+class WebFetcher:
+    """Fetches pages over HTTP. Use it as a context manager, in one thread."""
+
+    def __init__(self, limits: WebLimits = WebLimits(), agent: str = f"{AGENT}/{__version__}") -> None:
+        """Open no connection yet; `agent` is the User-Agent, whose name before the slash robots.txt may mention."""
+        self._limits, self._agent = limits, agent
+        self.host_pages_max: int | None = limits.host_pages_max
+        self._sites: defaultdict[str, _Site] = defaultdict(_Site)
+        self._runner = asyncio.Runner()
+        self._web = httpx.AsyncClient(headers={"user-agent": agent}, timeout=limits.page_seconds)
+
+    def __enter__(self) -> "WebFetcher":
+        """Return the fetcher."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close all connections."""
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._runner.run(self._web.aclose())
+        self._runner.close()
+
+    def fetch(self, urls: Sequence[str], took: Callable[[CrawlEvent], object], stopped: Callable[[], bool]) -> None:
+        """Fetch pages; see `Fetcher.fetch`."""
+        self._runner.run(self._fetch(urls, took, stopped))
+
+    async def _fetch(
+        self, urls: Sequence[str], took: Callable[[CrawlEvent], object], stopped: Callable[[], bool]
+    ) -> None:
+        by_host: defaultdict[str, list[str]] = defaultdict(list)
+        for url in urls:
+            by_host[host_of(url)].append(url)
+        room = asyncio.Semaphore(self._limits.hosts_at_once)
+
+        async def of_host(host: str, pages: Sequence[str]) -> None:
+            async with room:
+                site = self._sites[host]
+                site.silent = 0
+                for url in pages:
+                    event = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
+                    if site.silent < SILENT_MAX:
+                        if not await self._wait(site, stopped):
+                            return
+                        event = await self._page(site, url)
+                        site.silent = site.silent + 1 if event.status == NO_ANSWER and not event.excluded else 0
+                    took(event)
+
+        waiting = {asyncio.create_task(of_host(host, pages)) for host, pages in by_host.items()}
+        try:
+            while waiting and not stopped():
+                done, waiting = await asyncio.wait(waiting, timeout=POLL_SECONDS)
+                for task in done:
+                    task.result()
+        finally:
+            for task in waiting:
+                task.cancel()
+            await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _wait(self, site: _Site, stopped: Callable[[], bool]) -> bool:
+        """Wait until the host's next page may be fetched; return False if stopped meanwhile."""
+        while not stopped():
+            left = site.free_at - time.monotonic()
+            if left <= 0:
+                return True
+            await asyncio.sleep(min(left, POLL_SECONDS))
+        return False
+
+    async def _page(self, site: _Site, url: str) -> CrawlEvent:
+        """Fetch a page; return what was found, as an event."""
+        event = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
+        delay = self._limits.host_delay_seconds
+        try:
+            async with asyncio.timeout(self._limits.page_seconds):
+                rules = await self._rules(site, url)
+                if rules is None or not rules.can_fetch(url, self._agent):
+                    event.excluded = rules is not None
+                    return event
+                delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
+                await self._read(url, event)
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError):
+            event.status, event.links, event.redirect = NO_ANSWER, [], None
+        finally:
+            site.free_at = time.monotonic() + delay
+        return event
+
+    async def _read(self, url: str, event: CrawlEvent) -> None:
+        async with self._web.stream("GET", url) as answer:
+            event.fetched_at, event.status = time.time(), answer.status_code
+            if 300 <= answer.status_code <= 399:
+                if "location" in answer.headers:
+                    event.redirect = _target(url, answer.headers["location"])
+                return
+            kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+            if answer.is_success and kind in HTML:
+                body = await _body(answer, self._limits.body_bytes_max)
+                event.links = html_links(url, _text(body, answer.charset_encoding or "utf-8"))
+
+    async def _rules(self, site: _Site, url: str) -> Protego | None:
+        """Return what the robots.txt of the page's site says; None if it does not answer: then nothing is fetched."""
+        at = "://".join(urlsplit(url)[:2])
+        if at not in site.rules:
+            found: Protego | None = None
+            target = f"{at}/robots.txt"
+            for _ in range(1 + ROBOTS_REDIRECTS_MAX):
+                async with self._web.stream("GET", target) as answer:
+                    if answer.has_redirect_location and (onward := _target(target, answer.headers["location"])):
+                        target = onward
+                        continue
+                    body = await _body(answer, ROBOTS_BYTES_MAX) if answer.is_success else b""
+                    if not answer.is_server_error:  # Without a robots.txt (4xx) all may be fetched: RFC 9309.
+                        found = Protego.parse(body.decode("utf-8", "replace"))
+                    break
+            if found is None:
+                return None  # Asked again for the next page.
+            site.rules[at] = found
+        return site.rules[at]
+
+
+async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
+    """Read the beginning of a body."""
+    body = bytearray()
+    async for part in answer.aiter_bytes():
+        body += part
+        if len(body) >= bytes_max:
+            break
+    return bytes(body[:bytes_max])
+
+
+def _target(url: str, location: str) -> str | None:
+    try:
+        return urljoin(url, location)
+    except ValueError:
+        return None
+
+
+def _text(body: bytes, encoding: str) -> str:
+    try:
+        return body.decode(encoding, "replace")
+    except LookupError:  # The page names no encoding that Python knows.
+        return body.decode("utf-8", "replace")

@@ -1,0 +1,94 @@
+"""A website on loopback: an HTTP server in a thread of the test's own process, with what its pages answer."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+STOP_SECONDS = 10.0
+
+
+@dataclass
+class WebPage:
+    """What a path answers. `drip_seconds`: the body comes byte by byte, each after so long."""
+
+    body: str = ""
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict)
+    drip_seconds: float = 0.0
+
+
+def linking(*links: str) -> WebPage:
+    """A page of HTML with links."""
+    return WebPage("".join(f'<a href="{link}">x</a>' for link in links))
+
+
+def redirect(target: str) -> WebPage:
+    return WebPage(status=302, headers={"location": target})
+
+
+Pages = dict[str, WebPage] | Callable[[str], WebPage | None]
+
+
+class Website:
+    """A host; `asked` has the paths that were asked for, each with its time."""
+
+    def __init__(self, address: str, pages: Pages) -> None:
+        self.pages, self.asked = pages, list[tuple[str, float]]()
+        site, ending = self, threading.Event()
+        self._ending = ending
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                site.asked.append((self.path, time.monotonic()))
+                page = site.pages(self.path) if callable(site.pages) else site.pages.get(self.path)
+                page = page or WebPage(status=404)
+                body = page.body.encode()
+                self.send_response(page.status)
+                for name, value in {"content-type": "text/html; charset=utf-8", **page.headers}.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                try:
+                    if not page.drip_seconds:
+                        self.wfile.write(body)
+                        return
+                    for at in range(len(body)):
+                        self.wfile.write(body[at : at + 1])
+                        self.wfile.flush()
+                        if ending.wait(page.drip_seconds):
+                            return
+                except ConnectionError:
+                    self.close_connection = True
+
+            def log_message(self, format: str, *args: object) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer((address, 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
+        self.url = f"http://{address}:{self._server.server_port}"
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._ending.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(STOP_SECONDS)
+        assert not self._thread.is_alive()
+
+    def paths(self) -> list[str]:
+        return [path for path, _ in self.asked]
+
+
+@contextmanager
+def website(address: str, pages: Pages) -> Iterator[Website]:
+    site = Website(address, pages)
+    site.start()
+    try:
+        yield site
+    finally:
+        site.stop()
