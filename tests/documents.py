@@ -145,8 +145,8 @@ class Command:
 
     @property
     def runs(self) -> bool:
-        """Whether the tests run this command: it asks a running service."""
-        return any(program(call) == "curl" or verb(call) in RUN_VERBS for call in self.calls)
+        """Whether the tests run this command: it asks a running service, or reads recorded pages."""
+        return any(program(call) == "curl" or verb(call) in RUN_VERBS or "--recorded" in call for call in self.calls)
 
 
 def program(call: list[str]) -> str:

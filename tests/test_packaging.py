@@ -237,6 +237,19 @@ def test_command_runs_with_the_server_extra(server_only: Path, tmp_path: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("opic", "local-rank a.example"), ("python", "-m consumers.local_domain a.example --state state")],
+)
+def test_estimator_without_the_graph_extra_says_to_install_it(server_only: Path, program: str, words: str) -> None:
+    done = run(server_only / program, *words.split(), cwd=ROOT)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(
+        ": the local-domain estimator is not installed: install opic[graph], as in: pip install 'opic[graph]'\n"
+    )
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("words", ["opic topics list", "opic serve --port 0", "opic worker", "opic dead-letters list"])
 def test_command_without_the_kafka_extra_says_to_install_it(server_only: Path, tmp_path: Path, words: str) -> None:
     program, *others = words.split()

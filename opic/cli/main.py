@@ -14,6 +14,7 @@ from opic.cli import frontier, pages, store
 from opic.cli.calls import Refusal
 from opic.cli.classes import classes_app
 from opic.cli.kafka import letters_app, publish, topics_app
+from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
 from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
@@ -65,6 +66,7 @@ app.command()(pages.importance)
 app.command()(pages.history)
 app.command()(pages.explain)
 app.command()(pages.inflow)
+app.command()(local_rank)
 app.add_typer(classes_app, name="classes")
 app.add_typer(rules_app, name="rules")
 app.add_typer(politeness_app, name="politeness")
@@ -81,9 +83,7 @@ app.add_typer(letters_app, name="dead-letters")
 
 # What the contract names and this version does not have.
 
-NOT_BUILT_YET: Final = {
-    "local-rank": "the local-domain estimator",
-}
+NOT_BUILT_YET: Final[dict[str, str]] = {}
 
 
 def _add_not_built_yet(name: str, what: str) -> None:

@@ -91,7 +91,10 @@ def _name_file(error: OpicError, chosen: Chosen) -> None:
 
 
 def choosing(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become."""
+    """Give a command the options that choose a store, in the place of its parameter `chosen`, which they become.
+
+    A parameter of the command's own comes before an option of the same name.
+    """
 
     @functools.wraps(command)
     def with_options(**given: Any) -> None:
@@ -104,7 +107,8 @@ def choosing(command: Callable[..., None]) -> Callable[..., None]:
 
     own = inspect.signature(command, eval_str=True)
     kind: type[Chosen] = own.parameters["chosen"].annotation
-    names, hints = [field.name for field in fields(kind)], get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind) if field.name not in own.parameters]
+    hints = get_type_hints(kind, include_extras=True)
     parameters: list[inspect.Parameter] = []
     for parameter in own.parameters.values():
         if parameter.name == "chosen":

@@ -26,14 +26,55 @@ Environ = dict[str, Any]
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 
 
-class Health(WorkerWatch):
+class HealthAnswers:
+    """Answers /metrics, /healthz and /readyz. `reason` is why the process is not ready, None if it is."""
+
+    def __init__(self, gauges: Callable[[], Iterable[tuple[str, str, float]]] = tuple) -> None:
+        """Start as not ready; `gauges` gives more metrics at each request: name, help, value."""
+        self.reason: str | None = "starting"
+        self.registry = CollectorRegistry()
+        self.registry.register(_Gauges(gauges))
+        ProcessCollector(registry=self.registry)
+        self._metrics = make_wsgi_app(self.registry)
+
+    def answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request (WSGI)."""
+        path = environ.get("PATH_INFO")
+        if path == "/metrics":
+            body: Iterable[bytes] = self._metrics(environ, start_response)
+            return body
+        status, text = "404 Not Found", "unknown path: use /metrics, /healthz or /readyz"
+        if path == "/healthz":
+            status, text = "200 OK", "ok"
+        elif path == "/readyz":
+            reason = self.reason
+            status, text = (
+                ("200 OK", "ready") if reason is None else ("503 Service Unavailable", f"not ready: {reason}")
+            )
+        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        return [text.encode() + b"\n"]
+
+
+class _Gauges(Collector):
+    def __init__(self, gauges: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
+        self._gauges = gauges
+
+    def collect(self) -> Iterator[Metric]:
+        build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
+        build.add_metric([__version__], 1)
+        yield build
+        for name, about, value in self._gauges():
+            yield GaugeMetricFamily(name, about, value)
+
+
+class Health(HealthAnswers, WorkerWatch):
     """Metrics and readiness of a worker."""
 
     def __init__(self) -> None:
         """Start as not ready."""
-        self.reason: str | None = "starting"
+        super().__init__()
         self._lag: Mapping[str, Lag] = {}
-        registry = self._registry = CollectorRegistry()
+        registry = self.registry
         self._events = Counter(
             "opic_worker_events", "Records applied by this worker.", ("partition",), registry=registry
         )
@@ -56,8 +97,6 @@ class Health(WorkerWatch):
             "opic_worker_backoffs", "Waits because the store or Kafka was unavailable.", registry=registry
         )
         registry.register(_Now(self))
-        ProcessCollector(registry=registry)
-        self._metrics = make_wsgi_app(registry)
 
     def stepped(self, step: Step) -> None:
         """Count a step."""
@@ -87,28 +126,8 @@ class Health(WorkerWatch):
         self._backoffs.inc()
         self.reason = reason
 
-    def answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
-        """Answer a request (WSGI)."""
-        path = environ.get("PATH_INFO")
-        if path == "/metrics":
-            body: Iterable[bytes] = self._metrics(environ, start_response)
-            return body
-        status, text = "404 Not Found", "unknown path: use /metrics, /healthz or /readyz"
-        if path == "/healthz":
-            status, text = "200 OK", "ok"
-        elif path == "/readyz":
-            reason = self.reason
-            status, text = (
-                ("200 OK", "ready") if reason is None else ("503 Service Unavailable", f"not ready: {reason}")
-            )
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
-        return [text.encode() + b"\n"]
-
     def now(self) -> Iterator[Metric]:
         """Yield the gauges with their current values."""
-        build = GaugeMetricFamily("opic_build_info", "Always 1; the label has the running version.", labels=["version"])
-        build.add_metric([__version__], 1)
-        yield build
         yield GaugeMetricFamily(
             "opic_worker_ready", "1 if the store and Kafka answer, else 0.", int(self.reason is None)
         )
@@ -141,10 +160,10 @@ class _Silent(WSGIRequestHandler):
 
 
 class HealthPort:
-    """Serves a worker's health in a thread. Use it as a context manager; `port` is the port in use."""
+    """Serves a process's health in a thread. Use it as a context manager; `port` is the port in use."""
 
-    def __init__(self, health: Health, host: str, port: int) -> None:
-        """Bind the port.
+    def __init__(self, health: HealthAnswers, host: str, port: int, name: str = "OPIC_WORKER_PORT=") -> None:
+        """Bind the port, which an error calls by `name`.
 
         Raises:
             SettingsError: the port is in use, or the address is not local.
@@ -152,7 +171,7 @@ class HealthPort:
         try:
             self._server = make_server(host, port, health.answer, handler_class=_Silent)
         except OSError as error:
-            raise SettingsError(f"OPIC_WORKER_PORT={port} on {host}: {error.strerror or error}") from None
+            raise SettingsError(f"{name}{port} on {host}: {error.strerror or error}") from None
         self.port = int(self._server.server_port)
         self._thread = threading.Thread(target=self._server.serve_forever, name="opic-health", daemon=True)
 

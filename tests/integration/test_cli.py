@@ -67,7 +67,7 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("local-rank",)
+NOT_BUILT: tuple[str, ...] = ()
 
 
 def environment(**more: str) -> dict[str, str]:

@@ -1,0 +1,254 @@
+"""The command that ranks the pages of one domain as the whole web would: the local-domain estimator."""
+
+import csv
+import logging
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from opic.cli.calls import service_address
+from opic.cli.options import ServiceChosen, choosing, ending_in_order
+from opic.cli.output import print_json, print_rows
+from opic.errors import BadEvent, BadInput
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.local.estimator import DomainRanking, Estimator, EstimatorOptions, EstimatorProgress
+    from opic.local.fetcher import Fetcher
+    from opic.local.service_view import ServiceView
+    from opic.model.events import CrawlEvent
+    from opic.service.service_file import Address
+    from opic.settings import Settings
+
+SHOWN: Final = 20  # Pages printed on a terminal.
+BAD_SHOWN_MAX: Final = 5
+PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
+
+
+class Selection(StrEnum):
+    """How outside pages are selected."""
+
+    SC = "sc"
+    PF = "pf"
+    OUTLINKS = "outlinks"
+    RANDOM = "random"
+    COMBINED = "combined"
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorInput:
+    """What an estimator reads and where it keeps its state."""
+
+    crawl: Sequence[Path]
+    recorded: Sequence[Path]
+    state: Path | None
+    host_delay_seconds: float | None
+
+
+@choosing
+def local_rank(
+    domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
+    *,
+    crawl: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="Crawl events of the domain's pages; repeatable."
+        ),
+    ] = None,
+    recorded: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="Crawl events to take pages from, instead of over HTTP."
+        ),
+    ] = None,
+    fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100,
+    select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = Selection.COMBINED,
+    round_pages: Annotated[
+        int | None, typer.Option(min=1, help="Pages selected at once; default: a 25th of --fetch.")
+    ] = None,
+    local_pages: Annotated[
+        int, typer.Option(min=1, help="Without --crawl: maximum number of the domain's pages to fetch.")
+    ] = 1_000,
+    seed_url: Annotated[
+        list[str] | None,
+        typer.Option(help="Without --crawl: where to begin; default https://DOMAIN/ and http://DOMAIN/."),
+    ] = None,
+    host_delay: Annotated[
+        float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep what was fetched here, to go on after an interruption.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of --select random.")] = 0,
+    publish: Annotated[bool, typer.Option(help="Send what was fetched, and the list, to the service.")] = True,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
+    chosen: ServiceChosen,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON of GET /v1/local/DOMAIN.")] = False,
+) -> None:
+    """Rank the pages of a domain by their PageRank in the whole web.
+
+    It fetches the outside pages that matter most for the ranking (Davis and Dhillon), and uses what a running service
+    has seen of the rest of the web. Without --crawl it first crawls the domain itself.
+    """
+    from opic.local.estimator import EstimatorOptions
+
+    if as_json and as_csv:
+        raise BadInput("--json and --csv contradict each other: leave one out")
+    settings = chosen.settings(service=chosen.service)
+    log_to_stderr(logging.WARNING)
+    options = EstimatorOptions(fetch, select.value, round_pages, local_pages, seed, publish, settings.limits())
+    given = EstimatorInput(crawl or (), recorded or (), state, host_delay)
+    address = service_address(chosen, settings)
+    with ending_in_order(), _progress() as told, ExitStack() as stack:
+        estimator = opened(stack, domain, options, given, settings=settings, address=address, on_progress=told)
+        begin(estimator, given, settings, seed_url or ())
+        ranking = _run(estimator, publish)
+    _print(ranking, as_json, as_csv)
+
+
+def _run(estimator: "Estimator", publish: bool) -> "DomainRanking":
+    """Make all rounds, and the list, which the service gets too."""
+    while not estimator.done and estimator.round():
+        pass
+    if estimator.service is not None:
+        estimator.service.try_now()
+    ranking = estimator.ranking()
+    if estimator.service is not None and publish:
+        estimator.service.show(ranking.sent(PAGES_KEPT))
+    return ranking
+
+
+def opened(
+    stack: ExitStack,
+    domain: str,
+    options: "EstimatorOptions",
+    given: EstimatorInput,
+    *,
+    settings: "Settings",
+    address: "Address | None",
+    on_progress: "Callable[[EstimatorProgress], object]",
+    stopped: Callable[[], bool] = lambda: False,
+) -> "Estimator":
+    """Make an estimator whose files and connections live as long as `stack`; it has read nothing yet."""
+    from opic.local.estimator import Estimator
+    from opic.local.journal import Journal
+    from opic.urls.canonical import canonical_host
+
+    name = canonical_host(domain)
+    journal = stack.enter_context(Journal(name, given.state))
+    service = stack.enter_context(_service(address, name, settings)) if address is not None else None
+    fetcher = _fetcher(given, settings)
+    stack.callback(fetcher.close)
+    return Estimator(name, options, fetcher, journal, service, on_progress=on_progress, stopped=stopped)
+
+
+def begin(estimator: "Estimator", given: EstimatorInput, settings: "Settings", seeds: Sequence[str]) -> None:
+    """Let an estimator take the domain's pages: from its crawl, or by crawling them."""
+    domain = estimator.domain
+    events = _events(given.crawl, settings) if given.crawl else None
+    estimator.open(events, list(seeds) or [f"https://{domain}/", f"http://{domain}/"])
+
+
+def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
+    from opic.local.fetcher import RecordedFetcher
+    from opic.local.web import WebFetcher, WebLimits
+
+    if given.recorded:
+        return RecordedFetcher({event.url: event for event in _events(given.recorded, settings)})
+    delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
+    return WebFetcher(WebLimits(host_delay_seconds=delay))
+
+
+def _service(address: "Address", domain: str, settings: "Settings") -> "ServiceView":
+    import httpx
+
+    from opic.local.service_view import ServiceView
+
+    token = settings.api_token.get_secret_value() if settings.api_token is not None else None
+    # A proxy from the environment does not reach an address of this machine.
+    transport = httpx.AsyncHTTPTransport() if address.instance else None
+    return ServiceView(address.url, domain, token=token, transport=transport)
+
+
+def _events(paths: Sequence[Path], settings: "Settings") -> "Iterator[CrawlEvent]":
+    """Yield the events of files with canonical URLs; bad ones are left out, and told on stderr."""
+    import time
+
+    from opic.model.events import check_event, decode_crawl_event
+    from opic.ops.replay import lines_of
+
+    limits, bad = settings.limits(), 0
+    for path in paths:
+        for number, line in lines_of(path, settings.max_body_bytes):
+            try:
+                event = decode_crawl_event(line)
+                event.url = check_event(event, time.time_ns() // 1000, limits).url
+            except BadEvent as error:
+                bad += 1
+                if bad <= BAD_SHOWN_MAX:
+                    print(f"opic: {path}:{number}: {error}", file=sys.stderr)
+            else:
+                yield event
+    if bad > BAD_SHOWN_MAX:
+        print(f"opic: and {bad - BAD_SHOWN_MAX:,} more events that can't be taken", file=sys.stderr)
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[EstimatorProgress], None]]":
+    """Show progress on stderr: a bar on a terminal, else a line for each twentieth."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        shown = (-1, "")
+
+        def say(progress: "EstimatorProgress") -> None:
+            nonlocal shown
+            now = (20 * progress.tried // max(progress.of, 1), progress.part)
+            if now != shown:
+                shown = now
+                print(_said(progress), file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+
+        def show(progress: "EstimatorProgress") -> None:
+            bar.update(task, description=_said(progress), completed=progress.tried, total=progress.of)
+
+        yield show
+
+
+def _said(progress: "EstimatorProgress") -> str:
+    away = f"; without the service: {progress.away}" if progress.away else ""
+    failed = f", {progress.failed:,} failed" if progress.failed else ""
+    return f"{progress.tried:,} of at most {progress.of:,} {progress.part} pages fetched{failed}{away}"
+
+
+def _print(ranking: "DomainRanking", as_json: bool, as_csv: bool) -> None:
+    if as_json:
+        print_json(ranking.shown())
+        return
+    rows = ranking.shown()["pages"]
+    if as_csv:
+        table = csv.DictWriter(sys.stdout, ("rank", "importance", "url"), lineterminator="\n")
+        table.writeheader()
+        table.writerows(rows)
+        return
+    print_rows(("importance", "url"), rows[:SHOWN] if sys.stdout.isatty() else rows)
+    service = f"; the service was not used: {ranking.service_away}" if ranking.service_away else ""
+    print(
+        f"{len(rows):,} pages of {ranking.domain}, {ranking.outside_fetched:,} outside pages fetched, "
+        f"{ranking.failed:,} failed; method {ranking.method}, service coverage {ranking.service_coverage:.3g}{service}",
+        file=sys.stderr,
+    )

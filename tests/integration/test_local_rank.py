@@ -1,0 +1,247 @@
+"""`opic local-rank` and its consumer as their users run them: files, the web, the service, kills."""
+
+import csv
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from processes import environment, free_port, running, wait_until
+from repository import ROOT
+from website import WebPage, Website, linking, redirect, website
+
+pytestmark = pytest.mark.slow
+
+SHOP, WEB = ROOT / "examples/data/local/shop.jsonl", ROOT / "examples/data/local/web.jsonl"
+RECORDED = ("shop.example", "--crawl", SHOP, "--recorded", WEB)
+SECONDS_MAX = 120.0
+
+
+def clean() -> dict[str, str]:
+    """Our environment, without settings and without a proxy."""
+    return {name: value for name, value in environment().items() if not name.lower().endswith("_proxy")}
+
+
+def local_rank(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opic", "local-rank", *map(str, words)]
+    return subprocess.run(
+        command, capture_output=True, text=True, env=clean(), cwd=cwd, timeout=SECONDS_MAX, check=False
+    )
+
+
+def listed(*words: object, cwd: Path) -> dict[str, Any]:
+    done = local_rank(*words, "--json", cwd=cwd)
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.parametrize("select", ["sc", "pf", "outlinks", "random", "combined"])
+def test_recorded_web_gives_a_list(tmp_path: Path, select: str) -> None:
+    found = listed(*RECORDED, "--fetch", 40, "--select", select, cwd=tmp_path)
+    assert {"domain", "pages", "outside_fetched", "method", "service_coverage", "as_of"} <= found.keys()
+    importance = [page["importance"] for page in found["pages"]]
+    assert [page["rank"] for page in found["pages"]] == list(range(1, 31))
+    assert importance == sorted(importance, reverse=True)
+    assert sum(importance) == pytest.approx(1)
+    assert (found["outside_fetched"], found["method"], len(found["frontier"])) == (40, "paper", 10)
+
+
+def test_more_fetches_come_nearer_to_the_whole_web(tmp_path: Path) -> None:
+    whole = {page["url"]: page["importance"] for page in listed(*RECORDED, "--fetch", 1_000, cwd=tmp_path)["pages"]}
+    errors = []
+    for fetch in (0, 100):
+        found = listed(*RECORDED, "--fetch", fetch, "--select", "sc", cwd=tmp_path)["pages"]
+        errors.append(sum(abs(whole[page["url"]] - page["importance"]) for page in found))
+    assert errors[1] < 0.6 * errors[0]
+
+
+def test_list_is_printed_as_lines_and_as_csv(tmp_path: Path) -> None:
+    lines = local_rank(*RECORDED, "--fetch", 10, cwd=tmp_path)
+    assert len(lines.stdout.splitlines()) == 30
+    assert "30 pages of shop.example, 10 outside pages fetched, 0 failed; method paper" in lines.stderr
+    table = list(csv.DictReader(local_rank(*RECORDED, "--fetch", 10, "--csv", cwd=tmp_path).stdout.splitlines()))
+    assert [row["rank"] for row in table] == [str(rank) for rank in range(1, 31)]
+    assert [row["url"] for row in table] == [line.split("\t")[1] for line in lines.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("none.example", "--crawl", SHOP, "--recorded", WEB), "none.example has no page that was fetched"),
+        (("none.example", "--recorded", WEB), "none.example has no page that was fetched"),
+        (("http://shop.example/", "--recorded", WEB), "is not a host or a domain"),
+        ((*RECORDED, "--json", "--csv"), "--json and --csv contradict each other"),
+        ((*RECORDED, "--select", "best"), "Invalid value for '--select'"),
+        ((*RECORDED, "--service", "http://127.0.0.1:1", "--data", "x"), "--service answers for its own store"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_done_is_said(tmp_path: Path, words: tuple[object, ...], complaint: str) -> None:
+    done = local_rank(*words, cwd=tmp_path)
+    assert done.returncode == 2
+    assert complaint in " ".join(done.stderr.replace("│", "").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_bad_lines_are_told_and_left_out(tmp_path: Path) -> None:
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes(SHOP.read_bytes() + b'{"url": "/about"}\nnot json\n' * 5)
+    done = local_rank("shop.example", "--crawl", bad, "--recorded", WEB, "--json", cwd=tmp_path)
+    assert done.returncode == 0
+    assert len(json.loads(done.stdout)["pages"]) == 30
+    assert "bad.jsonl:31: url '/about' is not an absolute http(s) URL" in done.stderr
+    assert "and 5 more events that can't be taken" in done.stderr
+
+
+# End to end: a service, a website with pages outside, the estimator as a process.
+
+HOME, OUTSIDE = "127.0.0.1", ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+
+
+@contextmanager
+def world(pages: int = 12, outside: int = 20) -> Iterator[Website]:
+    """A site and three hosts around it, which link to each other at random; lend the site."""
+    choice = random.Random(5)
+    with ExitStack() as stack:
+        sites = [stack.enter_context(website(address, {})) for address in (HOME, *OUTSIDE)]
+        home, *others = sites
+        own = [f"{home.url}/{n}" for n in range(pages)]
+        foreign = [f"{site.url}/{n}" for site in others for n in range(outside)]
+        home.pages = {"/": linking(*own)}
+        for n in range(pages):
+            home.pages[f"/{n}"] = linking(f"{home.url}/", *choice.sample(own, 3), *choice.sample(foreign, 6))
+        for site in others:
+            site.pages = {"/robots.txt": WebPage("User-agent: *\nDisallow: /3\n")}
+            for n in range(outside):  # A fifth of them is missing, some lead back.
+                if n % 7 == 1:
+                    site.pages[f"/{n}"] = redirect(choice.choice(own))
+                elif n % 5:
+                    site.pages[f"/{n}"] = linking(*choice.sample(foreign, 3), choice.choice(own))
+        yield home
+
+
+class LocalDomain:
+    """`python -m consumers.local_domain` as a process."""
+
+    def __init__(self, home: Website, state: Path, service: str, *more: object) -> None:
+        self.port, self._said = free_port(), state.with_suffix(".log")
+        words = (HOME, "--state", state, "--service", service, "--seed-url", f"{home.url}/", "--port", self.port)
+        words += (
+            "--host-delay",
+            0.02,
+            "--select",
+            "sc",
+            "--fetch",
+            40,
+            "--round-pages",
+            5,
+            "--poll-seconds",
+            0.2,
+            *more,
+        )
+        with self._said.open("ab") as said:
+            command = [sys.executable, "-m", "consumers.local_domain", *map(str, words)]
+            self.process = subprocess.Popen(command, env=clean(), cwd=ROOT, stdout=said, stderr=said)
+
+    def metric(self, name: str) -> float:
+        """A metric; 0 while there is none."""
+        try:
+            text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
+        except httpx.TransportError:
+            assert self.process.poll() is None, self._said.read_text()
+            return 0.0
+        found = [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")]
+        return float(found[0]) if found else 0.0
+
+    def fetched_all(self) -> bool:
+        tried = self.metric("opic_local_outside_fetched") + self.metric("opic_local_failed")
+        return tried == 40 and self.metric("opic_local_list_time_seconds") <= self.metric(
+            "opic_local_sent_time_seconds"
+        )
+
+    def end(self) -> None:
+        """Tell it to end; it does, with status 0."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self._said.read_text()
+
+    def kill(self) -> None:
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+
+def shown(service: Any) -> dict[str, Any]:
+    found: dict[str, Any] = service.get(f"/v1/local/{HOME}", n="1000").raise_for_status().json()
+    return {name: value for name, value in found.items() if name != "as_of"}
+
+
+def settled_list(estimator: LocalDomain, service: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
+    """The list that the service has once all is fetched and nothing changes any more."""
+    wait_until(estimator.fetched_all)
+    service.settle()
+    sent = estimator.metric("opic_local_sent_time_seconds")
+    wait_until(lambda: estimator.metric("opic_local_sent_time_seconds") > sent)
+    sent = estimator.metric("opic_local_sent_time_seconds")
+    wait_until(lambda: estimator.metric("opic_local_sent_time_seconds") > sent)
+    return shown(service)
+
+
+def test_estimator_killed_midway_ends_with_the_list_of_an_undisturbed_one(tmp_path: Path) -> None:
+    settings = {"host_delay_seconds": 0}
+    with world() as home:
+        with running(tmp_path / "one", tmp_path / "one.log", **settings) as service:
+            estimator = LocalDomain(home, tmp_path / "calm", service.url)
+            expected = settled_list(estimator, service)
+            estimator.end()
+            assert expected["method"] == "combined"
+            assert len(expected["pages"]) == 13
+        with running(tmp_path / "two", tmp_path / "two.log", **settings) as service:
+            journal = tmp_path / "stormy/events.jsonl"
+            for lines in (5, 20, 35):
+                estimator = LocalDomain(home, tmp_path / "stormy", service.url)
+                wait_until(lambda lines=lines: journal.exists() and journal.read_bytes().count(b"\n") >= lines)
+                estimator.kill()
+            estimator = LocalDomain(home, tmp_path / "stormy", service.url)
+            found = settled_list(estimator, service)
+            estimator.end()
+            urls = [page["url"] for page in expected["pages"]]
+            assert max(service.reads(urls)) == 1
+    assert [page["url"] for page in found["pages"]] == [page["url"] for page in expected["pages"]]
+    assert [page["importance"] for page in found["pages"]] == pytest.approx(
+        [page["importance"] for page in expected["pages"]], rel=1e-6
+    )
+    assert (found["outside_fetched"], found["method"]) == (expected["outside_fetched"], "combined")
+
+
+def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_path: Path) -> None:
+    with world() as home, running(tmp_path / "store", tmp_path / "log", host_delay_seconds=0) as service:
+        estimator = LocalDomain(home, tmp_path / "state", service.url)
+        wait_until(lambda: estimator.metric("opic_local_outside_fetched") > 5)
+        service.stop()
+        wait_until(lambda: estimator.metric("opic_local_outside_fetched") + estimator.metric("opic_local_failed") == 40)
+        assert httpx.get(f"http://127.0.0.1:{estimator.port}/readyz").status_code == 200
+        wait_until(lambda: estimator.metric("opic_local_service_away") == 1)
+        service.start()
+        wait_until(lambda: estimator.metric("opic_local_combined") == 1)
+        assert settled_list(estimator, service)["method"] == "combined"
+        estimator.end()
+        assert service.get("/v1/stats").json()["read_pages"] > 40
+
+
+def test_command_crawls_a_site_and_the_web_around_it(tmp_path: Path) -> None:
+    with world() as home:
+        words = (HOME, "--seed-url", f"{home.url}/", "--host-delay", 0, "--fetch", 30, "--state", tmp_path / "state")
+        found = listed(*words, cwd=tmp_path)
+        assert len(found["pages"]) == 13
+        assert found["outside_fetched"] + found["failed"] == 30
+        assert found["outside_fetched"] > 15
+        again = listed(*words, cwd=tmp_path)  # Nothing is fetched a second time.
+        assert home.paths().count("/") == 1
+    assert {**again, "as_of": 0} == {**found, "as_of": 0}
