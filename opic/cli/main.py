@@ -83,7 +83,10 @@ app.add_typer(letters_app, name="dead-letters")
 
 # What the contract names and this version does not have.
 
-NOT_BUILT_YET: Final[dict[str, str]] = {}
+NOT_BUILT_YET: Final = {
+    "coverage": "the guaranteed share of PageRank that was fetched",
+    "sample": "a focused sample of a topic",
+}
 
 
 def _add_not_built_yet(name: str, what: str) -> None:

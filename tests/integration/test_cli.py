@@ -67,7 +67,7 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT: tuple[str, ...] = ()
+NOT_BUILT = ("coverage", "sample")
 
 
 def environment(**more: str) -> dict[str, str]:
