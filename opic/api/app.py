@@ -108,6 +108,8 @@ class _App(FastAPI):
                 if path in document["paths"]:
                     document["paths"][path]["get"]["responses"]["304"] = {"description": _NOT_MOVED}
             for parameter in _parameters(document):
+                if parameter["in"] == "path":
+                    parameter["schema"]["examples"] = [models_local.PATH_EXAMPLES[parameter["name"]]]
                 if parameter["required"] and "examples" in parameter["schema"]:
                     parameter["example"] = parameter["schema"]["examples"][0]  # What Swagger UI fills in.
             if self.state.secured:

@@ -63,6 +63,7 @@ class LocalRanking(_Answer):
 
 
 _COUNTS: Final = {"outside_fetched": 40, "method": "combined", "service_coverage": 0.5, "as_of": 1_764_000_000.0}
+PATH_EXAMPLES: Final = {"domain": "a.example"}
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "LocalRanking": [
         {"domain": "a.example", "pages": [{"url": "https://a.example/", "importance": 1.0, "rank": 1}], **_COUNTS}
