@@ -182,20 +182,18 @@ def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, topic: Topic, crawl: str,
             workers.append(WorkerProcess(settings, said, script=None if set_up.fenced else UNFENCED))
             stack.callback(workers[-1].kill)
         pids = [[one.process.pid for one in workers], [node.pid for node in cluster.nodes], [kafka._process.pid]]
-        began, first, last = time.monotonic(), None, None
-        while (done := shards.totals().reads) < events:
-            now = (time.perf_counter(), done, *machine_s(), *map(cpu_s, pids))
-            if first is None and done >= FROM_SHARE * events:
-                first = now
-            if done <= TO_SHARE * events:
-                last = now
+        began, looks, done = time.monotonic(), [], 0
+        while done < events:
+            done = shards.totals().reads
+            looks.append((time.perf_counter(), done, *machine_s(), *map(cpu_s, pids)))
             if time.monotonic() - began > SETTLE_SECONDS_MAX or any(w.process.poll() is not None for w in workers):
                 raise SystemExit(f"{set_up.name}: {done:,} of {events:,} events\n{workers[0].said()[-2000:]}")
             time.sleep(POLL_SECONDS)
         check(set_up, shards, topic, events, pages)
-    if first is None or last is None or last[1] <= first[1]:
-        raise SystemExit(f"{set_up.name}: too few events to take a rate of: use more --events")
-    wall, count, busy, idle, *cpu = (b - a for a, b in zip(first, last, strict=True))
+    middle = [look for look in looks if FROM_SHARE <= look[1] / events <= TO_SHARE]
+    if len(middle) < 2 or middle[0][1] == middle[-1][1]:  # Too few events: with the start of the workers, then.
+        middle = looks
+    wall, count, busy, idle, *cpu = (b - a for a, b in zip(middle[0], middle[-1], strict=True))
     each, cores = [1e6 * seconds / count for seconds in cpu], wall * (os.cpu_count() or 1)
     return Cost(count / wall, *each, sum(cpu) / cores, max(0.0, busy - sum(cpu)) / cores, idle / cores)
 
@@ -238,12 +236,15 @@ def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) ->
         rows[one.name]["rounds"] = [round(cost.events_per_s) for cost in found]
         if (than := RATIOS.get(one.name)) in costs:
             for figure in ("events_per_s", "worker_us", "server_us"):
-                pairs = zip(found, costs[than], strict=True)
-                rows[one.name][f"{figure}_ratio"] = statistics.median(
-                    getattr(a, figure) / getattr(b, figure) for a, b in pairs
-                )
+                rows[one.name][f"{figure}_ratio"] = ratio(figure, found, costs[than])
             rows[one.name]["ratio_to"] = than
     return {"publishing": price, "set_ups": rows}
+
+
+def ratio(figure: str, found: Sequence[Cost], than: Sequence[Cost]) -> float | None:
+    """Return the median ratio of a figure; None where the CPU time was below a tick of the system's clock."""
+    pairs = [(getattr(a, figure), getattr(b, figure)) for a, b in zip(found, than, strict=True)]
+    return statistics.median(a / b for a, b in pairs) if all(b for _, b in pairs) else None
 
 
 def print_rows(rows: dict[str, Any]) -> None:
@@ -256,7 +257,7 @@ def print_rows(rows: dict[str, Any]) -> None:
         told = ""
         if "ratio_to" in one:
             ratios = [one[f"{figure}_ratio"] for figure in ("events_per_s", "worker_us", "server_us")]
-            told = " ".join(f"{ratio:.2f}" for ratio in ratios) + f"  {one['ratio_to']}"
+            told = " ".join("-" if value is None else f"{value:.2f}" for value in ratios) + f"  {one['ratio_to']}"
         print(
             f"{name:<20} {one['events_per_s']:>9,.0f} {one['worker_us']:>10.0f} {one['server_us']:>10.0f} "
             f"{one['kafka_us']:>9.0f} {one['busy']:>5.0%} {one['others']:>6.0%} {one['idle']:>5.0%}   {told}"
