@@ -3,22 +3,20 @@
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import msgpack
 import pytest
 from frontiers import Crawl, pages_of
-from processes import environment
+from processes import environment, wait_until
 from servers import Server
 from serving import serving
 
 from opic.client import Client
-from opic.ingest.kafka.topic_log import KafkaLog
+from opic.ingest.kafka.topic_log import seeds_by_shard
 from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.replica.effect import Effect
@@ -163,7 +161,7 @@ def test_metadata_of_the_size_allowed_is_kept(valkey: Server) -> None:
 
 def test_seeds_of_each_shard_keep_their_notes_on_a_topic() -> None:
     urls = [f"http://{name}.org/" for name in "abcdefgh"]
-    parts = KafkaLog._by_shard(SimpleNamespace(_crawl=range(2)), [encode_seeds(urls, 2, {"job": "news"})])  # type: ignore[arg-type]
+    parts = seeds_by_shard([encode_seeds(urls, 2, {"job": "news"})], shards=2)
     seeds = [decode_seeds(part) for part in parts]
     assert sorted(url for part in seeds for url in part.urls) == urls
     assert len(seeds) == 2
@@ -202,10 +200,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 def settled(client: Client) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS
-    while client.stats().lag:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: client.stats().lag == 0, WAIT_SECONDS)
 
 
 def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:

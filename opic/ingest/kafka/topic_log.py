@@ -102,6 +102,15 @@ class Producer:
         self._client.close(timeout=seconds)
 
 
+def seeds_by_shard(lists: Iterable[bytes], shards: int) -> Iterator[bytes]:
+    """Split lists of seeds by shard: a record's key, the host of its first URL, then fits all of its URLs."""
+    for seeds in map(decode_seeds, lists):
+        found: dict[int, list[str]] = defaultdict(list)
+        for url in seeds.urls:
+            found[shard_of(host_of(url), shards)].append(url)
+        yield from (encode_seeds(part, seeds.depth, seeds.meta) for part in found.values())
+
+
 class KafkaLog:
     """A Kafka topic as the log of accepted events. Thread-safe."""
 
@@ -155,16 +164,8 @@ class KafkaLog:
                 f"{self._cluster.topic}, because their events have no common order: use one shard and one partition"
             )
         if kind == "seeds":
-            values = list(self._by_shard(values))
+            values = list(seeds_by_shard(values, len(self._crawl)))
         return self._produce(values, time_us, kind)
-
-    def _by_shard(self, lists: Iterable[bytes]) -> Iterator[bytes]:
-        """Split lists of seeds by shard: a record's key, the host of its first URL, then fits all of its URLs."""
-        for seeds in map(decode_seeds, lists):
-            found: dict[int, list[str]] = defaultdict(list)
-            for url in seeds.urls:
-                found[shard_of(host_of(url), len(self._crawl))].append(url)
-            yield from (encode_seeds(part, seeds.depth, seeds.meta) for part in found.values())
 
     def begun(self, call: KeyedCall) -> Begun | None:
         """Return what is known of a call; see `EventLog.begun`. All of its values must be sent."""
