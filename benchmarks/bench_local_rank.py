@@ -27,7 +27,8 @@ LOCAL, CANDIDATES = 1_000, 10_000
 LINKS_INSIDE, LINKS_OUTSIDE = 10, 20  # Of each local page.
 DANGLING_SHARE = 0.1
 SKEW = 3  # Page number int(n * u^SKEW), u uniform: a few pages have most of the in-links.
-TREE_SHARE, BRANCHES = 0.7, 10  # So many links go up or down a tree: PageRank then takes as long as on a site.
+# Share of links along a tree, and its branching: without a tree PageRank settles too fast.
+TREE_SHARE, BRANCHES = 0.7, 10
 REPEATS = 5
 LEVELS = 100
 SEED = 20060820
@@ -103,7 +104,7 @@ def union(graph: CrawledGraph) -> sparse.csr_array:
 
 
 def measured(work: Callable[[], object], repeats: int) -> dict[str, float]:
-    """Return the least time of several, and the most memory that numpy held in a run of its own beyond what it had."""
+    """Return the shortest time of several runs, and the peak memory that numpy allocated in one more run."""
     took = []
     for _ in range(repeats):
         started = time.perf_counter()
@@ -123,7 +124,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--local", type=int, default=LOCAL, help="local pages")
     parser.add_argument("--candidates", type=int, default=CANDIDATES, help="outside pages that they link to")
-    parser.add_argument("--text-candidates", type=int, help="score only so many by the paper's text, and extrapolate")
+    parser.add_argument(
+        "--text-candidates",
+        type=int,
+        help="number of candidates to score by the paper's text; the time is extrapolated to all",
+    )
     parser.add_argument(
         "--result", type=Path, help="where to write the result; default benchmarks/results/local-rank.json"
     )

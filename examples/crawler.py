@@ -98,7 +98,7 @@ def links_of(url: str, html: str) -> list[str]:
 
 
 def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 10.0) -> int:
-    """Fetch each page of a site once, until so many were fetched or none is left.
+    """Fetch each page of a site once, until `pages_max` pages were fetched or none is left.
 
     Returns:
         How many pages were fetched.

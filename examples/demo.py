@@ -86,7 +86,7 @@ def running_service(data: Path, port: int) -> Iterator[tuple[str, "subprocess.Po
     """Run `opic serve --embedded`; yield its URL and its process, and end it."""
     # Settings of the reader's own would make this another demo.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("OPIC_")}
-    environment["OPIC_HOST_DELAY_SECONDS"] = "0"  # All articles are on one host, and nobody is disturbed by a demo.
+    environment["OPIC_HOST_DELAY_SECONDS"] = "0"  # All articles are on one host, and the demo fetches nothing from it.
     environment["OPIC_REVISIT_SECONDS"] = "0"  # Each article is read some five times.
     command = [sys.executable, "-m", "opic.cli.main", "serve", "--embedded", "--data", str(data), "--port", str(port)]
     log = OUT / "serve.log"

@@ -1,6 +1,6 @@
 """Parse the body of `POST /v1/events`: an event or an array of events in JSON or MessagePack, or JSON Lines.
 
-An invalid element is refused alone, with its reason, whatever is wrong with it: a field, a lone surrogate, bytes that
+Each invalid element is refused by itself, with its reason, for any kind of error: a field, a lone surrogate, bytes that
 are not UTF-8, a NaN, unlimited nesting. So an array is first split into the raw text of its elements, without decoding
 them, and each element is decoded separately. `opic.ingest.msgpack_values` splits MessagePack.
 """
@@ -68,7 +68,7 @@ class Intake:
             if len(self.refused) < REFUSED_NOTED_MAX and (page := page_of(element)) is not None:
                 self.refused[page] = str(error)
             raise
-        # Whoever lets it take effect applies the limit of links again, and counts what is left out in the metrics.
+        # The worker applies the limit of links again, and counts the links left out in its metrics.
         if len(event.links) > LINKS_SEEN_MAX:
             event.links = event.links[:LINKS_SEEN_MAX]  # Not `del`: that copies what it deletes.
         self.values.append(encode_crawl_event(event))

@@ -45,7 +45,7 @@ def _counted(backend: Backend) -> Census:
     for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):
         at = positions[positions < len(kinds)]
         kinds[at[kinds[at] < LEASED]] = kind
-    for shard, ids in backend.frontier.revisiting():  # Whatever cash they have: it grows while they wait.
+    for shard, ids in backend.frontier.revisiting():  # Regardless of their cash, which grows while they wait.
         at = snapshot.positions(np.full(len(ids), shard), ids)
         at = at[at < len(kinds)]
         kinds[at[(kinds[at] < LEASED) | (kinds[at] == SPENT)]] = REVISIT

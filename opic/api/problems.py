@@ -94,7 +94,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "foreign-origin": "the header Origin names another site than Host: set OPIC_API_TOKEN to allow that",
     "unknown-page": "https://a.example/ was never seen",
     "no-list": "no estimator has sent a list of a.example: `opic local-rank` makes one",
-    "refused": "the classes were accepted, but do not hold: somebody else defined others at the same time",
+    "refused": "the classes were accepted, but are not in effect: other classes were set at the same time",
     "not-kept": "OPIC_INFLOW is off for this store: it does not record in-flow",
     "too-large": "the body is over OPIC_MAX_BODY_BYTES 16,777,216: send it in several calls",
     "wrong-media-type": "Content-Type 'text/plain' is not taken: send application/json",

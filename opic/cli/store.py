@@ -75,7 +75,7 @@ def _is_alone(chosen: ServiceChosen) -> bool:
 def _drained(
     ask: ApiCall, answer: dict[str, Any], timeout: float | None, told: Callable[[int, int], None], *, alone: bool
 ) -> tuple[dict[str, Any], str | None]:
-    """Wait until all that was accepted has taken effect in every shard; say what to do if that does not happen."""
+    """Wait until every accepted event has taken effect in all shards; if it takes too long, print what to do."""
     began, first = time.monotonic(), _undone(answer)
     if any(first) and alone:
         advice = "and no service runs here: start it with `opic serve --embedded`, then try again"

@@ -22,7 +22,7 @@ from opic.model.ledger import Ledger
 
 SEEDS: Final = 5  # Pages that a breadth-first crawl starts from.
 READS: Final = 3  # Reads of a page, on average.
-BATCH_SHARE: Final = 100  # After the first read, the service reads one in so many of its pages at a time.
+BATCH_SHARE: Final = 100  # After the first read, the service reads 1/BATCH_SHARE of its pages at a time.
 PARTITION: Final = "experiment/0"
 Bools = NDArray[np.bool_]
 

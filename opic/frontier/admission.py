@@ -173,7 +173,7 @@ class _Verdicts:
 
 
 def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
-    """Return a column with room for so many pages.
+    """Return a column with room for `pages` pages.
 
     A new array replaces the old one, which other threads may still read; they hear of the change later.
     """

@@ -76,7 +76,7 @@ class Frontier:
             "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "depth" and "meta", if known.
             "retry_after": 0, or, if there are no pages, the seconds until the first one may be free: at most a minute,
             and at most 5 s while leases are active, because their fetches move cash. "waiting": counts of the requested
-            pages by what holds them back: "leased" (whatever the mode), "host_delay", "revisit", "retry", "denied";
+            pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "denied";
             with pages in the answer, `max_depth` is not considered. "exhausted": there are no pages, and waiting alone
             will bring none: all counts but "denied" are 0, and every accepted event has taken effect.
 

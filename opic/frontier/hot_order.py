@@ -215,7 +215,7 @@ class HotOrder:
             codes[shut] = 2 * page_counts.DENIED + (codes[shut] & 1)
         held = np.flatnonzero(is_held(where))
         kinds = _KIND_OF_HELD[where[held]]
-        # Of a leased page, whatever it is now: its event may bring new pages.
+        # A leased page counts in any state, because its event may bring new pages.
         kept = (codes[held] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
         codes[held[kept]] = 2 * kinds[kept] + (codes[held[kept]] & 1)
         cash = self.columns.v[ids] + self._counted_credits[state & CLASS_BITS]

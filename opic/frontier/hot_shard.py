@@ -23,7 +23,7 @@ from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
 
-HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, whatever the clocks say.
+HELD_SECONDS_MIN: Final = 0.01  # Minimum time before a refused page is requested again, even if clocks differ.
 # Maximum number of failed pages whose back-off is read from the store. The others wait as after a first failure, and
 # are refused then if their back-off is longer.
 UNSURE_MAX: Final = 1_000
@@ -117,7 +117,7 @@ class HotShard:
         )
         self._loaded = False
         self.stamp = LeaseStamp(-1, -1)
-        self.complete = False  # Whether all that is held in the store is held here, as of `stamp`.
+        self.complete = False  # Whether everything held in the store as of `stamp` is held here.
         self.running = 0
         self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.

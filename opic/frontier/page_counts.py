@@ -14,7 +14,7 @@ Codes = NDArray[np.uint8]
 NEITHER, FREE, LEASED, RETRY, REVISIT, DENIED = range(6)
 KINDS: Final = ("leased", "host_delay", "revisit", "retry", "denied")
 CODES: Final = 12
-MANY: Final = 1 << 14  # Above so many changes, those of each host are summed first.
+MANY: Final = 1 << 14  # With more changes than this, those of each host are summed first.
 
 
 def _code_of(state: int) -> int:
@@ -38,7 +38,7 @@ class PageCounts:
         self._free: NDArray[np.int32] = np.zeros((0, 2), np.int32)
 
     def grow(self, pages: int, hosts: int) -> None:
-        """Make room for so many pages and hosts."""
+        """Make room for this number of pages and hosts."""
         if pages > len(self.code):
             self.code = np.concatenate((self.code, np.zeros(pages - len(self.code), np.uint8)))
         if hosts > len(self._free):

@@ -93,7 +93,7 @@ class PageStanding:
 
 
 def back_off_seconds(times: int, retry_seconds: float) -> float:
-    """Return how long a page waits after so many consecutive failures, as in leases.lua."""
+    """Return how long a page waits after `times` consecutive failures, as in leases.lua."""
     return float(min(retry_seconds * 2 ** min(times - 1, 30), DAY_US / MILLION))
 
 

@@ -266,8 +266,8 @@ class Backend:
         found = self.crawl.follow()[0].classes
         if [one for _, one in found.placed] != [one for _, one in last.placed]:
             raise Refused(
-                "the classes were accepted, but do not hold: somebody else defined others at the same time, or their "
-                "weights would grant known pages more than a shard has; ask for those that hold, and try again"
+                "the classes were accepted, but are not in effect: other classes were set at the same time, or the "
+                "weights would grant known pages more than a shard has; read the present classes, and try again"
             )
         known = len(replica)
         ranges = range(0, known, CLASSIFIED_MAX)
