@@ -1,7 +1,7 @@
 """The command that repeats the papers' experiments."""
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -29,9 +29,7 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="Recorded graphs; default: those that ship."),
     ] = None,
-    quick: Annotated[
-        bool, typer.Option(help="Two domains of each graph, few iterations: to see that it works.")
-    ] = False,
+    quick: Annotated[bool, typer.Option(help="A small run: to see that it works.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """Repeat an experiment of a paper, and print its table beside the paper's figures."""
@@ -40,7 +38,7 @@ def reproduce(
 
     if list_all:
         rows = [
-            {"name": key, "title": one.title, "paper": one.source, "built": one.plan is not None}
+            {"name": key, "title": one.title, "paper": one.source, "built": one.run is not None}
             for key, one in EXPERIMENTS.items()
         ]
         if as_json:
@@ -59,19 +57,13 @@ def reproduce(
         print_json(result.as_json())
         return
     print_rows(result.columns, [dict(zip(result.columns, row, strict=True)) for row in result.rows])
-    _print_paper(result.paper)
+    if result.paper:
+        print("\nthe paper's figures:")
+        print_rows(tuple(result.paper[0]), result.paper)
+    for sentence in result.notes:
+        print(f"note: {sentence}")
     for path in written:
         print(f"wrote {path}", file=sys.stderr)
-
-
-def _print_paper(paper: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
-    """Print the paper's own figures below ours."""
-    rows = [
-        {"the paper's domain": domain, "algorithm": name, "l1": l1, "tau": tau}
-        for domain, figures in paper.items()
-        for name, (l1, tau) in figures.items()
-    ]
-    print_rows(("the paper's domain", "algorithm", "l1", "tau"), rows)
 
 
 @contextmanager

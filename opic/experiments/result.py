@@ -2,9 +2,9 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
@@ -15,10 +15,14 @@ PANEL_INCHES: Final = (5.0, 4.0)
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves with one title: by name, points from left to right. x is a share of the budget, y an error."""
+    """Curves with one title: by name, points from left to right; and what the axes show."""
 
     title: str
     lines: Mapping[str, Sequence[tuple[float, float]]]
+    x: str
+    y: str
+    x_scale: str = "linear"  # As matplotlib names it.
+    y_scale: str = "log"
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,30 +30,33 @@ class Result:
     """The result of an experiment. Attributes:
 
     name      of the experiment
-    paper     the paper's figures, as it prints them
+    paper     the paper's figures, as it prints them: rows of one shape
     columns   names of the columns
     rows      values in the order of the columns
     seconds   how long it took
     panels    its curves
     missing   what was left out for want of a recorded graph, a sentence each
+    notes     what differs from the paper and why, a sentence each
     """
 
     name: str
-    paper: Mapping[str, Any]
+    paper: Sequence[Mapping[str, object]]
     columns: Sequence[str]
     rows: Sequence[Sequence[object]]
     seconds: float
     panels: Sequence[Panel] = ()
-    missing: Sequence[str] = field(default=())
+    missing: Sequence[str] = ()
+    notes: Sequence[str] = ()
 
     def as_json(self) -> dict[str, object]:
         """Return the table as programs read it."""
         return {
             "name": self.name,
-            "paper": self.paper,
+            "paper": list(self.paper),
             "columns": list(self.columns),
             "rows": [list(row) for row in self.rows],
             "seconds": round(self.seconds, 1),
+            "notes": list(self.notes),
         }
 
     def write(self, directory: Path) -> list[Path]:
@@ -68,7 +75,7 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, points in panel.lines.items():
             axes.plot(*zip(*points, strict=True), label=name, linestyle="--" if "seen" in name else "-")
-        axes.set(title=panel.title, xlabel="share of the outside pages fetched", ylabel="L1 error", yscale="log")
+        axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.x_scale, yscale=panel.y_scale)
     figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
     with mpl.rc_context({"svg.hashsalt": "opic"}):
         figure.savefig(path, metadata={"Date": None})

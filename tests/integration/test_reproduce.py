@@ -23,7 +23,7 @@ def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["reproduce", "table2", "--quick", "--out", str(tmp_path), "--json"])
     assert done.exit_code == 0, done.output
     table = json.loads((tmp_path / "table2.json").read_text())
-    assert list(table) == ["name", "paper", "columns", "rows", "seconds"]
+    assert list(table) == ["name", "paper", "columns", "rows", "seconds", "notes"]
     assert json.loads(done.stdout) == table
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     domains = {row["domain"] for row in rows}
@@ -34,7 +34,7 @@ def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
         assert of_domain.keys() == ALGORITHMS | {f"50% {order}" for order in ORDERS}
         assert of_domain["SC"]["of_sc"] == 1.0
         assert all(0 < row["l1"] < 2 and -1 <= row["tau"] <= 1 for row in of_domain.values())
-    assert table["paper"]["socialism"]["SC"] == [0.04318, 0.9604]
+    assert {"domain": "socialism", "algorithm": "SC", "l1": 0.04318, "tau": 0.9604} in table["paper"]
     assert ElementTree.parse(tmp_path / "table2.svg").getroot().tag.endswith("svg")
 
 
