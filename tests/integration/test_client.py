@@ -45,6 +45,7 @@ from opic.settings import Settings
 pytestmark = pytest.mark.slow
 
 TOKEN = "s3cret-token-of-the-tests"
+LENIENT_SECONDS = 5.0  # What a loaded machine may add to a time limit.
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +380,7 @@ def test_a_service_that_is_not_there_is_said_after_the_time_given() -> None:
         began = time.monotonic()
         with pytest.raises(Unreachable, match="GET /v1/stats: "):
             client.stats()
-        assert time.monotonic() - began < 3
+        assert time.monotonic() - began < 0.3 + LENIENT_SECONDS
         assert not client.alive()
         assert not client.ready().ready
 
@@ -411,7 +412,7 @@ def at_a_wrong_port(url: str, kind: type[ClientError], text: str) -> None:
         client.stats()
     with Client(url) as client, pytest.raises(kind):
         client.event("http://a.example/")
-    assert time.monotonic() - began < 2 * (calls.FIRST_RETRY_SECONDS + 1)
+    assert time.monotonic() - began < 2 * (calls.FIRST_RETRY_SECONDS + LENIENT_SECONDS)
 
 
 def test_a_port_where_nothing_listens_is_said_within_seconds() -> None:

@@ -92,10 +92,10 @@ def test_an_array_that_is_none_is_not_json(body: bytes) -> None:
 
 def test_an_array_with_more_commas_than_events_have_is_cut_slowly_and_given_up_early() -> None:
     body = b"[" + b"1," * intake.FAST_COMMAS_MAX + b"1,1]"
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(Problem, match=r"10,000 .* none was accepted; the first is number 0: not a JSON object"):
         taken(body)
-    assert time.perf_counter() - started < 2
+    assert time.process_time() - started < 2
 
 
 # Taking elements.
@@ -221,11 +221,11 @@ NOT_PACKED = UNENDING_PACKED | {
 
 @pytest.mark.parametrize("body", NOT_PACKED.values(), ids=NOT_PACKED)
 def test_what_can_not_be_cut_into_packed_values_is_refused_whole(body: bytes) -> None:
-    started = time.perf_counter()
+    started = time.process_time()
     with pytest.raises(Problem) as raised:
         taken(body, form=MSGPACK[0])
     assert raised.value.kind == "not-msgpack"
-    assert time.perf_counter() - started < 3
+    assert time.process_time() - started < 3
 
 
 def test_a_packed_event_is_the_one_in_json() -> None:
