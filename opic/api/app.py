@@ -206,6 +206,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
     add("GET", "/v1/top", calls.get_top, models.Top, (422, 503))
     add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
+    add("GET", "/v1/domains", calls.get_domains, sites.SiteDomains, (422, 503))
     add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
     kept = _json_body(models_local.LocalList)

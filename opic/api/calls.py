@@ -312,6 +312,18 @@ class Calls:
         as_of = self._as_of(asked.policy)
         return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
+    async def get_domains(self, asked: Annotated[sites.TopDomains, Query()]) -> Response:
+        """Return the most important registered domains, descending.
+
+        A domain's importance is the sum of the importance of the pages of all its hosts.
+        """
+        return await _in_thread(lambda: self._domains(asked))
+
+    def _domains(self, asked: sites.TopDomains) -> Mapping[str, object]:
+        self._check_n(asked.n)
+        as_of = self._as_of(asked.policy)
+        return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
+
     async def get_inflow(self, asked: Annotated[sites.DomainInflow, Query()]) -> Response:
         """Return the cash that pages of a registered domain received from outside, and the importance outside it."""
         return await _in_thread(lambda: self._inflow(asked))

@@ -11,7 +11,7 @@ from typing import Any, Final
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-KEPT: Final = ("/v1/top", "/v1/hosts", "/openapi.json")
+KEPT: Final = ("/v1/top", "/v1/hosts", "/v1/domains", "/openapi.json")
 _AS_OF = re.compile(rb'"(?:rank_)?as_of":[-+0-9.eE]+,?')
 
 

@@ -42,6 +42,31 @@ class Hosts(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class TopDomains(_Parameters):
+    """A request for the most important registered domains."""
+
+    n: int = Field(100, ge=1, description="Maximum number of domains, up to OPIC_MAX_N.")
+    policy: PolicyName | None = Field(None, description=POLICY)
+    window: WindowParameter | None = Field(None, description=WINDOW)
+
+
+class SiteDomain(_Answer):
+    """A registered domain and its importance."""
+
+    domain: str
+    importance: float = Field(description="Sum of the importance of its pages; over all domains it sums to 1.")
+    pages: int = Field(description="Number of its known pages that are not gone.")
+    read_pages: int = Field(description="Number of these pages that were read.")
+    hosts: int = Field(description="Number of its hosts that have such pages.")
+
+
+class SiteDomains(_Answer):
+    """The most important registered domains, descending."""
+
+    domains: list[SiteDomain]
+    as_of: float = Field(description=AS_OF)
+
+
 class DomainInflow(_Parameters):
     """A request for the in-flow of a domain."""
 
@@ -134,6 +159,12 @@ _NOW: Final = 1_764_000_000.0
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Hosts": [
         {"hosts": [{"host": "a.example", "importance": 0.4, "pages": 12, "read_pages": 3}], "as_of": _NOW},
+    ],
+    "SiteDomains": [
+        {
+            "domains": [{"domain": "a.example", "importance": 0.5, "pages": 20, "read_pages": 7, "hosts": 2}],
+            "as_of": _NOW,
+        },
     ],
     "Inflow": [
         {

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
@@ -20,6 +21,13 @@ Window = Annotated[
         metavar="WINDOW", help="Window of the policy: rounds, or a duration like 30d or 12h. [OPIC_WINDOW_ROUNDS]"
     ),
 ]
+
+
+class Site(StrEnum):
+    """What pages are added up by."""
+
+    HOST = "host"
+    DOMAIN = "domain"
 
 
 @choosing
@@ -60,19 +68,21 @@ def search(
 @choosing
 def hosts(
     *,
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts.")] = 100,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts, or of domains.")] = 100,
+    by: Annotated[Site, typer.Option(help="Sites to add pages up by: hosts, or registered domains.")] = Site.HOST,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the most important hosts, best first.
+    """Print the most important hosts or registered domains, best first.
 
-    The importance of a host is the sum of the importance of its pages.
+    The importance of a host is the sum of the importance of its pages, that of a domain is the sum over its hosts.
     """
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/hosts", {"n": n, "policy": policy, "window": window})
-    print_list(("importance", "pages", "read_pages", "host"), answer, "hosts", as_json)
+        answer = ask("GET", f"/v1/{by.value}s", {"n": n, "policy": policy, "window": window})
+    counts = ("pages", "read_pages") if by is Site.HOST else ("hosts", "pages", "read_pages")
+    print_list(("importance", *counts, by.value), answer, f"{by.value}s", as_json)
 
 
 @choosing

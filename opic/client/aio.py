@@ -216,6 +216,16 @@ class AsyncClient:
         """Return the `n` most important hosts; 100 if `n` is None."""
         return await self._do(calls.hosts(n, policy, window))
 
+    async def domains(
+        self,
+        n: int | None = None,
+        *,
+        policy: answers.Policy | None = None,
+        window: answers.Window | None = None,
+    ) -> answers.SiteDomains:
+        """Return the `n` most important registered domains; 100 if `n` is None."""
+        return await self._do(calls.domains(n, policy, window))
+
     async def history(self, url: str) -> answers.History:
         """Return the last reads of a page, oldest first."""
         return await self._do(calls.history(url))

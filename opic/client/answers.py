@@ -146,6 +146,23 @@ class Hosts(Struct, frozen=True):
     as_of: float
 
 
+class SiteDomain(Struct, frozen=True):
+    """A registered domain: the sum of its pages' importance, and the numbers of its pages and hosts."""
+
+    domain: str
+    importance: float
+    pages: int
+    read_pages: int
+    hosts: int
+
+
+class SiteDomains(Struct, frozen=True):
+    """The most important registered domains, descending."""
+
+    domains: list[SiteDomain]
+    as_of: float
+
+
 class Measure(Struct, frozen=True):
     """One read of a page: the clock after it, the cash it spent, and the time of the fetch."""
 

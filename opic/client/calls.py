@@ -287,6 +287,11 @@ def hosts(n: int | None, policy: answers.Policy | None, window: answers.Window |
     return Call("GET", "/v1/hosts", answers.Hosts, parameters=_given(n=n, policy=policy, window=window))
 
 
+def domains(n: int | None, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.SiteDomains]:
+    """Get the most important registered domains."""
+    return Call("GET", "/v1/domains", answers.SiteDomains, parameters=_given(n=n, policy=policy, window=window))
+
+
 def history(url: str) -> Call[answers.History]:
     """Get the last reads of a page."""
     return Call("GET", "/v1/history", answers.History, parameters={"url": url})

@@ -2,7 +2,7 @@
 
 A shard numbers its hosts in the order in which it first saw them. All pages of a host are in one shard, so the
 crawl-wide number of a host is its number in the shard times the number of shards, plus the shard's number. It does not
-change until the shard is reloaded.
+change until the shard is reloaded. The hosts of a registered domain may be in several shards.
 """
 
 from collections.abc import Sequence
@@ -74,6 +74,18 @@ class HostNames(Sequence[str]):
         number = self._tables[shard].number(host)
         return None if number is None else number * len(self._tables) + shard
 
+    def domains(self) -> tuple[Int32s, list[str]]:
+        """Return the number of each host's registered domain, 0 for an unused host number, and the domains' names."""
+        found = np.zeros(len(self), np.int32)
+        shards, numbers = len(self._tables), dict[str, int]()
+        for at, (table, lock) in enumerate(zip(self._tables, self._locks, strict=True)):
+            with lock:
+                own, names = table.domains.copy(), table.domain_names
+            merged = np.array([numbers.setdefault(name, len(numbers)) for name in names], np.int32)
+            rows = found[at::shards]  # The table may have grown since `found` was made.
+            rows[: len(own)] = merged[own[: len(rows)]]
+        return found, list(numbers)
+
     def below(self, domain: str) -> list[int]:
         """Return the numbers of a host or domain and of all its subdomains."""
         shards, numbers = len(self._tables), list[int]()
@@ -85,27 +97,27 @@ class HostNames(Sequence[str]):
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Counts of live pages by host. `pages` and `read_pages` are indexed by host number."""
+    """Counts of live pages by site, a host or a registered domain. `pages`, `read_pages` are indexed by its number."""
 
     pages: Int64s  # Number of live pages,
     read_pages: Int64s  # and how many of them were read.
-    order: Int64s  # Hosts that have live pages, ordered by the position of their first page; the same for all callers.
-    host: Int32s  # (n,), the host number of each page.
+    order: Int64s  # Sites that have live pages, ordered by the position of their first page; the same for all callers.
+    site: Int32s  # (n,), the site's number of each page.
 
     @classmethod
-    def of(cls, host: Int32s, live: Bools, opened: Bools) -> "Sites":
-        """Count the pages of each host."""
-        count = int(host.max(initial=-1)) + 1
-        pages = np.bincount(host[live], minlength=count)
+    def of(cls, site: Int32s, live: Bools, opened: Bools) -> "Sites":
+        """Count the pages of each site."""
+        count = int(site.max(initial=-1)) + 1
+        pages = np.bincount(site[live], minlength=count)
         first = np.zeros(count, np.int64)
-        first[host[::-1]] = np.arange(len(host))[::-1]  # The last write per host is its first page.
+        first[site[::-1]] = np.arange(len(site))[::-1]  # The last write per site is its first page.
         order = np.argsort(first, kind="stable")
-        return cls(pages, np.bincount(host[live & opened], minlength=count), order[pages[order] > 0], host)
+        return cls(pages, np.bincount(site[live & opened], minlength=count), order[pages[order] > 0], site)
 
     def sums(self, scores: Int64s | Floats) -> Int64s | Floats:
-        """Return the sum of the scores of each host's pages; negative scores count as 0."""
+        """Return the sum of the scores of each site's pages; negative scores count as 0."""
         sums: np.ndarray = np.zeros(len(self.pages), scores.dtype)
-        np.add.at(sums, self.host, np.maximum(scores, 0))  # Integers stay integers: a double can't hold the sum.
+        np.add.at(sums, self.site, np.maximum(scores, 0))  # Integers stay integers: a double can't hold the sum.
         return sums
 
 

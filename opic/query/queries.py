@@ -16,7 +16,7 @@ from opic.model import windows
 from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of
 from opic.model.classes import OTHERS
 from opic.model.series import Window
-from opic.query.host_index import Floats
+from opic.query.host_index import Floats, Sites
 from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile
 from opic.replica import Crawl
 from opic.replica.crawl import Place, Rows
@@ -322,7 +322,7 @@ class Query:
         """Return the most important hosts, descending; ties by the first page seen of each host.
 
         A host's importance is the sum of the importance of its live pages: the site importance of Abiteboul, Preda,
-        Cobena (2003), section 5. Over all hosts it sums to 1. Hosts without live pages are left out.
+        Cobena (2003), section 4.3. Over all hosts it sums to 1. Hosts without live pages are left out.
 
         Args:
             n: maximum number of hosts.
@@ -338,27 +338,28 @@ class Query:
         policy, span = self.policy_of(policy, window)
         check_count(n, "host")
         snapshot, view = self._shown(policy, span)
-        sites = snapshot.sites
-        sums = sites.sums(snapshot.scores if view is None else view.scores)
-        best = sites.order[largest(sums[sites.order], n)]
-        total = snapshot.total if view is None else 1.0
-        return [
-            {
-                "host": snapshot.hosts[number],
-                "importance": min(score / total, 1.0),
-                "pages": pages,
-                "read_pages": read,
-                "policy": policy,
-                "window": span and span.shown(),
-            }
-            for number, score, pages, read in zip(
-                best.tolist(),
-                sums[best].tolist(),
-                sites.pages[best].tolist(),
-                sites.read_pages[best].tolist(),
-                strict=True,
-            )
-        ]
+        best = _best_sites(snapshot, view, snapshot.sites, n)
+        measured = {"policy": policy, "window": span and span.shown()}
+        return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
+
+    def domains(
+        self, n: int = 100, policy: str | None = None, window: float | str | None = None
+    ) -> list[dict[str, object]]:
+        """Return the most important registered domains, descending; ties by the first page seen of each.
+
+        As `hosts`, with the pages of all hosts of a domain; these may be in several shards. "hosts" is how many of them
+        have live pages. A host that has no registered domain (an address, a name of one label) stands for itself.
+
+        Raises:
+            BadInput: a parameter is invalid.
+        """
+        policy, span = self.policy_of(policy, window)
+        check_count(n, "domain")
+        snapshot, view = self._shown(policy, span)
+        sites, names, hosts = snapshot.domains
+        best = _best_sites(snapshot, view, sites, n)
+        measured = {"policy": policy, "window": span and span.shown()}
+        return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
 
     def stats(self) -> dict[str, object]:
         """Return the current counts.
@@ -455,6 +456,18 @@ def check_count(n: int, of: str) -> None:
     """
     if n < 1:
         raise BadInput(f"n={n}: ask for at least one {of}")
+
+
+def _best_sites(snapshot: Snapshot, view: View | None, sites: Sites, n: int) -> list[tuple[int, dict[str, object]]]:
+    """Return the numbers of the `n` most important sites, descending, each with its importance and page counts."""
+    sums = sites.sums(snapshot.scores if view is None else view.scores)
+    best = sites.order[largest(sums[sites.order], n)]
+    total = snapshot.total if view is None else 1.0
+    columns = (best, sums[best], sites.pages[best], sites.read_pages[best])
+    return [
+        (number, {"importance": min(score / total, 1.0), "pages": pages, "read_pages": read})
+        for number, score, pages, read in zip(*(column.tolist() for column in columns), strict=True)
+    ]
 
 
 def ranks_of_best(scores: Sequence[int]) -> list[int]:

@@ -366,6 +366,18 @@ class Snapshot:
         """Page counts and score sums by host."""
         return self._keep("sites", lambda: Sites.of(self.host, self._live(), (self.state & Flag.OPEN) != 0))
 
+    @property
+    def domains(self) -> tuple["Sites", list[str], Int64s]:
+        """Pages and score sums by registered domain, the domains' names, and how many hosts with pages each has."""
+
+        def work_out() -> tuple[Sites, list[str], Int64s]:
+            host, hosts = self.host, self.sites.order
+            of_host, names = self.table.domains()
+            counts = np.bincount(of_host[hosts], minlength=len(names))
+            return Sites.of(of_host[host], self._live(), (self.state & Flag.OPEN) != 0), names, counts
+
+        return self._keep("domains", work_out)
+
     def top(self, count: int) -> Int64s:
         """Return the positions of `count` or more live pages with the largest H + C, descending, ties by position."""
         # Lengths grow by a factor of 16, so that a rare long list costs little more than one sort of that length.

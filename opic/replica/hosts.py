@@ -59,6 +59,11 @@ class HostTable:
         view.flags.writeable = False
         return view
 
+    @property
+    def domain_names(self) -> list[str]:
+        """The registered domains by number."""
+        return list(self._domain_number)
+
     def domains_with(self, names: Sequence[str]) -> Int32s:
         """Return `domains` followed by the domain numbers that new hosts would get; new domains get new numbers."""
         if not names:

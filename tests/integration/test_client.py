@@ -151,6 +151,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "importances": ("POST /v1/importance", lambda client: client.importances([PAGE])),
     "top": ("GET /v1/top", lambda client: client.top(1)),
     "hosts": ("GET /v1/hosts", lambda client: client.hosts(1, policy="fixed", window="30d")),
+    "domains": ("GET /v1/domains", lambda client: client.domains(1, policy="fixed", window="30d")),
     "history": ("GET /v1/history", lambda client: client.history(PAGE)),
     "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
     "search": ("GET /v1/search", lambda client: client.search("methods", 3)),

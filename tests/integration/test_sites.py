@@ -1,9 +1,10 @@
-"""Importance of hosts, and why a page has its score: as worked out from the model."""
+"""Importance of hosts and domains, and why a page has its score: as worked out from the model."""
 
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from opic.query.explain import explain
 from opic.query.queries import POLICIES, Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.urls.canonical import host_of
+from opic.urls.canonical import host_of, registered_domain
 
 pytestmark = pytest.mark.slow
 
@@ -87,6 +88,12 @@ def test_hosts_of_a_window_policy_sum_up_its_estimates(valkey: Server) -> None:
 
 
 PAGES = [f"http://h{i % 5}.org/{i}" for i in range(15)]
+# Two hosts of one registered domain, one of another, an address and a name of one label.
+SITE_PAGES = [
+    f"http://{host}/{i}"
+    for host in ("a.x.org", "b.x.org", "x.co.uk", "www.x.co.uk", "127.0.0.1", "localhost")
+    for i in range(3)
+]
 EVENTS = st.lists(
     st.tuples(
         st.sampled_from(PAGES), st.lists(st.sampled_from(PAGES), max_size=5), st.sampled_from([200, 200, 404, 500])
@@ -112,6 +119,48 @@ def test_hosts_sum_to_one_and_percentiles_fall_with_importance(
     assert percentiles == sorted(percentiles, reverse=True)
     assert all(0 < percentile <= 100 for percentile in percentiles)
     assert percentiles[:1] == [100.0] * bool(known)
+
+
+@settings(max_examples=15)
+@given(
+    events=st.lists(
+        st.tuples(
+            st.sampled_from(SITE_PAGES), st.lists(st.sampled_from(SITE_PAGES), max_size=5), st.sampled_from([200, 404])
+        ),
+        max_size=12,
+    ),
+    shards=st.sampled_from([1, 4]),
+)
+def test_domains_are_the_sums_of_their_pages_on_any_number_of_shards(
+    valkey: Server, events: list[tuple[str, list[str], int]], shards: int
+) -> None:
+    valkey.client().flushall()
+    log = [record(i, url, links, status=status) for i, (url, links, status) in enumerate(events)]
+    _, query = opened(valkey, *log, shards=shards)
+    snapshot = query.snapshots.fresh()
+    expected: dict[str, list[int]] = defaultdict(lambda: [0, 0, 0])
+    for url, place in zip(SITE_PAGES, query.crawl.ids_of(SITE_PAGES), strict=True):
+        if place is not None:
+            at = snapshot.positions(np.array([place[0]]), np.array([place[1]]))[0]
+            if snapshot.scores[at] >= 0:
+                domain = expected[registered_domain(host_of(url))]
+                domain[0] += int(snapshot.scores[at])
+                domain[1] += 1
+                domain[2] += bool(snapshot.state[at] & Flag.OPEN)
+    domains = query.domains(100)
+    assert {d["domain"]: [d["importance"], d["pages"], d["read_pages"]] for d in domains} == {
+        name: [score / snapshot.total, pages, read] for name, (score, pages, read) in expected.items()
+    }  # To the bit: the scores are integers, divided once.
+    shares = [float(str(d["importance"])) for d in domains]
+    assert shares == sorted(shares, reverse=True)
+    assert sum(shares) == pytest.approx(1.0 if expected else 0.0, abs=1e-12)
+    for policy in POLICIES:
+        hosts, sums = query.hosts(100, policy, 2.0), defaultdict[str, float](float)
+        for host in hosts:
+            sums[registered_domain(str(host["host"]))] += float(str(host["importance"]))
+        windowed = query.domains(100, policy, 2.0)
+        assert {d["domain"]: d["importance"] for d in windowed} == pytest.approx(dict(sums), abs=1e-12)
+        assert sum(int(str(d["hosts"])) for d in windowed) == len(hosts)
 
 
 @settings(max_examples=15)
@@ -160,6 +209,9 @@ def test_hosts_of_an_empty_store_are_none_and_none_may_not_be_asked_for(valkey: 
     assert query.hosts(10) == []
     with pytest.raises(BadInput, match="at least one host"):
         query.hosts(0)
+    assert query.domains(10) == []
+    with pytest.raises(BadInput, match="at least one domain"):
+        query.domains(0)
 
 
 # Why a page has its score.
