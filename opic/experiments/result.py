@@ -8,9 +8,11 @@ from typing import Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 Progress = Callable[[int, int, str], object]  # Steps done, all steps, what comes next.
 PANEL_INCHES: Final = (5.0, 4.0)
+COLORS: Final = [mpl.colormaps[name](i) for name, count in (("tab10", 10), ("Dark2", 8)) for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +74,15 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
     """Draw panels side by side, as SVG."""
     width, height = PANEL_INCHES
     figure = Figure((width * len(panels), height), layout="constrained")
+    shown: dict[str, Line2D] = {}  # A line has one colour in all panels.
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
         for name, points in panel.lines.items():
-            axes.plot(*zip(*points, strict=True), label=name, linestyle="--" if "seen" in name else "-")
+            style = "--" if "seen" in name else "-"
+            marker = "o" if len(points) == 1 else ""
+            color = shown[name].get_color() if name in shown else COLORS[len(shown) % len(COLORS)]
+            (line,) = axes.plot(*zip(*points, strict=True), label=name, linestyle=style, marker=marker, color=color)
+            shown.setdefault(name, line)
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.x_scale, yscale=panel.y_scale)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside right upper")
+    figure.legend(list(shown.values()), list(shown), loc="outside right upper")
     with mpl.rc_context({"svg.hashsalt": "opic"}):
         figure.savefig(path, metadata={"Date": None})
