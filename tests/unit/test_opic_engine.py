@@ -1,0 +1,244 @@
+"""The engine of the experiments moves cash as the ledger does, grain by grain, and as the paper's algorithm says."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from opic.experiments.opic_engine import (
+    CLOCK,
+    CREDIT,
+    OPEN_CASH,
+    PAPER_RULES,
+    POOL,
+    Engine,
+    EngineRules,
+    PageLinks,
+    fixed_point,
+    off_line_step,
+    payment_shares,
+)
+from opic.experiments.strategies import STRATEGIES, expected_change
+from opic.experiments.synthetic_graphs import change_in_degrees, power_law_both_ways, power_law_links
+from opic.graph.crawled import link_matrix
+from opic.graph.pagerank import pagerank
+from opic.model.cash import CONTINUOUS, CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.ledger import Ledger
+
+NOW_US = 1_790_000_000_000_000
+GRANTS = EngineRules(measures=3)
+PAID_AT_ONCE = EngineRules(continuous=True, measures=3)
+
+
+def links_of(rows: list[list[int]]) -> PageLinks:
+    return PageLinks(np.cumsum([0, *map(len, rows)]), np.array([to for row in rows for to in row], np.int64))
+
+
+def random_links(pages: int, rng: np.random.Generator) -> PageLinks:
+    web = rng.random((pages, pages)) < 0.15
+    np.fill_diagonal(web, False)
+    return PageLinks.of(link_matrix(*np.nonzero(web), web.shape))
+
+
+class LedgerCrawl:
+    """The same crawl on the ledger: a host for each page."""
+
+    def __init__(self, links: PageLinks, rules: EngineRules, seeds: list[int]) -> None:
+        of = CONTINUOUS if rules.continuous else CrawlRules()
+        self.ledger = Ledger(CrawlRules(minted=of.minted, virtual=of.virtual, measures_max=rules.measures))
+        self.links, self.urls = links, [f"http://h{page}.example/" for page in range(len(links.starts) - 1)]
+        self._apply(encode_seeds([self.urls[page] for page in seeds]), "seeds")
+
+    def read(self, page: int) -> None:
+        targets = self.links.targets[self.links.starts[page] : self.links.starts[page + 1]].tolist()
+        self._apply(encode_crawl_event(CrawlEvent(self.urls[page], [self.urls[to] for to in targets])), "event")
+
+    def _apply(self, value: bytes, kind: str) -> None:
+        self.ledger.apply("p", [Record(self.ledger.next_offset("p"), NOW_US, value, kind=kind)])
+
+    def greediest(self) -> int:
+        """The page with the most cash, of equal ones the first of the graph."""
+        pages = {self.urls.index(url): page for url, page in self.ledger.pages.items()}
+        return min(pages, key=lambda number: (-self.ledger.cash(pages[number]), number))
+
+
+def assert_same(engine: Engine, crawl: LedgerCrawl) -> None:
+    ledger, columns = crawl.ledger, engine.columns
+    assert [crawl.urls[page] for page in engine.known] == list(ledger.pages)
+    books = {CLOCK: "clock", POOL: "pool", CREDIT: "credit", OPEN_CASH: "open_cash"}
+    assert {name: int(engine.books[at]) for at, name in books.items()} == {
+        name: getattr(ledger.books, name) for name in books.values()
+    }
+    past = engine.past()
+    for page, url in enumerate(crawl.urls):
+        if (state := ledger.pages.get(url)) is None:
+            assert columns.state[page] == engine.cash[page] == 0
+            continue
+        assert (engine.cash[page], columns.history[page]) == (ledger.cash(state), state.spent)
+        at = slice(past.starts[page], past.starts[page + 1])
+        kept = list(zip(past.clock[at].tolist(), past.spent[at].tolist(), strict=True))
+        assert kept == [(m.clock, m.cash) for m in state.measures]
+
+
+@given(
+    seed=st.integers(0, 1_000),
+    rules=st.sampled_from([GRANTS, PAID_AT_ONCE]),
+    picks=st.lists(st.integers(0, 99), min_size=1, max_size=60),
+)
+@settings(max_examples=25, deadline=None)
+def test_same_reads_end_in_the_same_amounts_as_on_the_ledger(seed: int, rules: EngineRules, picks: list[int]) -> None:
+    rng = np.random.default_rng(seed)
+    links = random_links(12, rng)
+    seeds = rng.permutation(12)[:3]
+    engine, crawl = Engine(links, rules, compiled=False), LedgerCrawl(links, rules, seeds.tolist())
+    engine.know(seeds)
+    for pick in picks:
+        page = int(engine.known[pick % len(engine.known)])
+        engine.read(np.array([page]))
+        crawl.read(page)
+    assert_same(engine, crawl)
+
+
+@pytest.mark.parametrize("rules", [GRANTS, PAID_AT_ONCE])
+def test_greedy_reads_the_page_with_the_most_cash_on_the_ledger(rules: EngineRules) -> None:
+    links = random_links(15, np.random.default_rng(3))
+    engine, crawl = Engine(links, rules, compiled=False), LedgerCrawl(links, rules, [4, 9])
+    engine.know(np.array([4, 9]))
+    engine.read_greedily(70)
+    engine.read_greedily(50)
+    for _ in range(120):
+        crawl.read(crawl.greediest())
+    assert_same(engine, crawl)
+
+
+def test_estimates_are_those_of_the_paper_s_algorithm() -> None:
+    """Section 2 as it is printed, in floats; the virtual page is one more link, and pays after each read."""
+    links = random_links(10, np.random.default_rng(5))
+    cash, history, clock = [0.1] * 10, [0.0] * 10, 0.0
+    engine = Engine(links, PAPER_RULES, compiled=False)
+    engine.know(np.arange(10))
+    for page in np.random.default_rng(6).integers(10, size=200).tolist():
+        engine.read(np.array([page]))
+        children = links.targets[links.starts[page] : links.starts[page + 1]].tolist()
+        spent, cash[page] = cash[page], 0.0
+        history[page] += spent
+        clock += spent
+        for child in children:
+            cash[child] += spent / (len(children) + 1)
+        cash = [one + spent / (len(children) + 1) / 10 for one in cash]
+    assert sum(cash) == pytest.approx(1)
+    assert engine.estimate() == pytest.approx((np.array(history) + cash) / (clock + 1), rel=1e-9)
+    assert engine.history_estimate() == pytest.approx(np.array(history) / clock, rel=1e-9)
+
+
+def test_compiled_loop_does_the_same() -> None:
+    links = random_links(20, np.random.default_rng(8))
+    plain, compiled = (Engine(links, GRANTS, compiled=compiled) for compiled in (False, True))
+    for engine in (plain, compiled):
+        engine.know(np.array([0, 1, 2]))
+        engine.read(np.array([0, 2, 1, 0]))
+        engine.read_greedily(60)
+    assert plain.books.tolist() == compiled.books.tolist()
+    for one, other in zip(plain.columns, compiled.columns, strict=True):
+        assert one.tolist() == other.tolist()
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
+def test_every_strategy_approaches_the_fixed_point(name: str, rules: EngineRules) -> None:
+    links = random_links(30, np.random.default_rng(2))
+    truth, engine = fixed_point(links, rules), Engine(links, rules, compiled=False)
+    engine.know(np.arange(30))
+    read = STRATEGIES[name](engine, np.random.default_rng(1))
+    read(30)
+    early = np.abs(engine.estimate() - truth).sum()
+    read(30 * 30)
+    assert np.abs(engine.estimate() - truth).sum() < min(0.03, early)
+    assert engine.columns.reads.sum() == 31 * 30
+    assert engine.columns.reads.min() > 0
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_strategy_finds_all_that_the_seeds_lead_to(name: str) -> None:
+    links = links_of([[1], [2, 3], [], [4, 0], [1], [0]])
+    engine = Engine(links, GRANTS, compiled=False)
+    engine.know(np.array([0]))
+    STRATEGIES[name](engine, np.random.default_rng(1))(200)
+    assert sorted(engine.known.tolist()) == [0, 1, 2, 3, 4]
+    assert engine.columns.reads[5] == engine.estimate()[5] == 0
+
+
+def test_fixed_point_is_pagerank() -> None:
+    links = random_links(40, np.random.default_rng(4))
+    matrix = link_matrix(np.repeat(np.arange(40), links.degrees), links.targets, (40, 40))
+    assert fixed_point(links, GRANTS) == pytest.approx(pagerank(matrix, threshold=1e-13), rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rows", "what"),
+    [
+        ([[]], "one page"),
+        ([[], [], []], "no links"),
+        ([[1], [0], [3], [2]], "two components"),
+        ([[1], [], [], []], "all but one dangling"),
+        ([[*range(1, 2_000)], *([[]] * 1_999)], "one page that links to all others"),
+    ],
+)
+@pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
+def test_odd_graphs_have_their_importance(rows: list[list[int]], what: str, rules: EngineRules) -> None:
+    links = links_of(rows)
+    engine = Engine(links, rules, compiled=False)
+    engine.know(np.arange(len(rows)))
+    engine.read_greedily(60 * len(rows) if len(rows) < 100 else 3 * len(rows))
+    truth = fixed_point(links, rules)
+    assert truth.sum() == pytest.approx(1)
+    assert np.abs(engine.estimate() - truth).sum() < 0.25, what
+
+
+def test_expected_change_is_that_of_a_read() -> None:
+    links = random_links(25, np.random.default_rng(7))
+    engine = Engine(links, PAPER_RULES, compiled=False)
+    engine.know(np.arange(25))
+    engine.read_greedily(100)
+    before, weights, cash = engine.estimate(), expected_change(engine), engine.cash
+    for page in (3, 11, 20):
+        twin = Engine(links, PAPER_RULES, compiled=False)
+        twin.know(np.arange(25))
+        twin.read_greedily(100)
+        twin.read(np.array([page]))
+        total = twin.columns.history.sum() + twin.cash.sum()
+        moved = np.abs(twin.estimate() - before).sum()
+        assert moved == pytest.approx(2 * weights[page] * cash[page] / total, rel=1e-6)
+
+
+def test_iteration_pays_all_cash() -> None:
+    links = random_links(20, np.random.default_rng(1))
+    shares, virtual = payment_shares(links, PAPER_RULES)
+    assert shares * links.degrees + virtual == pytest.approx(1)
+    assert off_line_step(links, PAPER_RULES)(np.full(20, 0.05)).sum() == pytest.approx(1)
+
+
+def test_graphs_have_the_paper_s_degrees() -> None:
+    rng = np.random.default_rng(1)
+    pages = 20_000
+    for links, both in ((power_law_links(pages, rng), False), (power_law_both_ways(pages, rng), True)):
+        in_degrees, out_degrees = np.bincount(links.targets, minlength=pages), links.degrees
+        assert (links.targets != np.repeat(np.arange(pages), out_degrees)).all()
+        for degrees in (in_degrees, out_degrees) if both else (in_degrees,):
+            of_one, of_two = (float((degrees == k).mean()) for k in (1, 2))
+            assert of_one / of_two == pytest.approx(2**2.1, rel=0.15)
+        assert (out_degrees.max() > 500) == both
+
+
+def test_change_halves_or_doubles_in_degrees() -> None:
+    rng = np.random.default_rng(1)
+    links = power_law_links(5_000, rng)
+    changed = change_in_degrees(links, 500, rng)
+    before, after = (np.bincount(one.targets, minlength=5_000) for one in (links, changed))
+    different = before != after
+    assert 100 < different.sum() <= 500
+    ratios = after[different & (before >= 10)] / before[different & (before >= 10)]
+    assert {round(float(ratio), 1) for ratio in ratios} <= {0.5, 0.6, 1.9, 2.0}
+    assert len(changed.targets) == pytest.approx(len(links.targets), rel=0.1)
+    assert change_in_degrees(links, 0, rng).targets.tolist() == links.targets.tolist()
