@@ -79,7 +79,7 @@ def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -
     options = EstimatorOptions(
         given.fetch, given.select, given.round_pages, given.local_pages, limits=settings.limits()
     )
-    read = EstimatorInput(given.crawl, given.recorded, given.state, given.host_delay)
+    read = EstimatorInput(given.crawl, given.recorded, given.state, given.host_delay, given.allow_private)
     with ExitStack() as stack:
         estimator = opened(
             stack,
@@ -128,6 +128,7 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--local-pages", type=int, default=1_000, help="pages of the domain to fetch without --crawl")
     parser.add_argument("--seed-url", action="append", default=[], help="where that crawl begins")
     parser.add_argument("--host-delay", type=float, help="seconds between two fetches of a host")
+    parser.add_argument("--allow-private", action="store_true", help="also fetch from private addresses")
     parser.add_argument(
         "--poll-seconds", type=float, default=POLL_SECONDS, help="between two lists when all is fetched"
     )

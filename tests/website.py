@@ -1,5 +1,6 @@
 """A website on loopback: an HTTP server in a thread of the test's own process, with what its pages answer."""
 
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,7 @@ STOP_SECONDS = 10.0
 class WebPage:
     """What a path answers. `drip_seconds`: the body comes byte by byte, each after so long."""
 
-    body: str = ""
+    body: str | bytes = ""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     drip_seconds: float = 0.0
@@ -45,7 +46,7 @@ class Website:
                 site.asked.append((self.path, time.monotonic()))
                 page = site.pages(self.path) if callable(site.pages) else site.pages.get(self.path)
                 page = page or WebPage(status=404)
-                body = page.body.encode()
+                body = page.body.encode() if isinstance(page.body, str) else page.body
                 self.send_response(page.status)
                 for name, value in {"content-type": "text/html; charset=utf-8", **page.headers}.items():
                     self.send_header(name, value)
@@ -69,6 +70,10 @@ class Website:
         self._server = ThreadingHTTPServer((address, 0), Handler)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05})
         self.url = f"http://{address}:{self._server.server_port}"
+
+    def speak_tls(self, context: ssl.SSLContext) -> None:
+        """Take connections over TLS from now on."""
+        self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
 
     def start(self) -> None:
         self._thread.start()

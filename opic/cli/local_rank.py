@@ -31,6 +31,11 @@ BAD_SHOWN_MAX: Final = 5
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
 
+AllowPrivate = Annotated[
+    bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
+]
+
+
 class Selection(StrEnum):
     """How outside pages are selected."""
 
@@ -49,6 +54,7 @@ class EstimatorInput:
     recorded: Sequence[Path]
     state: Path | None
     host_delay_seconds: float | None
+    allow_private: bool = False
 
 
 @choosing
@@ -82,6 +88,7 @@ def local_rank(
     host_delay: Annotated[
         float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
     ] = None,
+    allow_private: AllowPrivate = False,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep what was fetched here, to go on after an interruption.")
     ] = None,
@@ -103,7 +110,7 @@ def local_rank(
     settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
     options = EstimatorOptions(fetch, select.value, round_pages, local_pages, seed, publish, settings.limits())
-    given = EstimatorInput(crawl or (), recorded or (), state, host_delay)
+    given = EstimatorInput(crawl or (), recorded or (), state, host_delay, allow_private)
     address = service_address(chosen, settings)
     with ending_in_order(), _progress() as told, ExitStack() as stack:
         estimator = opened(stack, domain, options, given, settings=settings, address=address, on_progress=told)
@@ -162,7 +169,7 @@ def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
     if given.recorded:
         return RecordedFetcher({event.url: event for event in _events(given.recorded, settings)})
     delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
-    return WebFetcher(WebLimits(host_delay_seconds=delay))
+    return WebFetcher(WebLimits(host_delay_seconds=delay, allow_private=given.allow_private))
 
 
 def _service(address: "Address", domain: str, settings: "Settings") -> "ServiceView":

@@ -1,11 +1,19 @@
-"""The links of an HTML page."""
+"""The links of an HTML page. Run as a program by `opic.local.link_process`; so it imports nothing of opic."""
 
+import json
+import resource
+import signal
+import struct
+import sys
 from typing import Final
 from urllib.parse import urljoin
 
 from selectolax.lexbor import LexborHTMLParser
 
 LINKS: Final = "a[href], area[href]"
+FRAME: Final = struct.Struct(">II")  # The sizes of URL and page; of an answer: its size, and 0.
+CPU_SECONDS_MAX: Final = 2.0  # For a page. Deeply nested elements take a parser quadratic time,
+MEMORY_BYTES_MAX: Final = 1 << 30  # and some sequences of tags a multiple of their size in memory.
 
 
 def html_links(url: str, html: bytes | str) -> list[str]:
@@ -31,3 +39,25 @@ def _joined(base: str, href: str | None) -> str | None:
         return urljoin(base, (href or "").strip())
     except ValueError:  # A host like [::1 without its bracket.
         return None
+
+
+def main() -> None:
+    """Answer pages from stdin with their links on stdout; too much time or memory for one ends the process."""
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # A Ctrl-C is for the estimator, which ends us.
+    stdin, stdout = sys.stdin.buffer, sys.stdout.buffer
+    while head := stdin.read(FRAME.size):
+        url_bytes, html_bytes = FRAME.unpack(head)
+        url, html = stdin.read(url_bytes).decode(), stdin.read(html_bytes)
+        signal.setitimer(signal.ITIMER_PROF, CPU_SECONDS_MAX)
+        try:
+            answer = json.dumps(html_links(url, html)).encode()
+        except MemoryError:
+            sys.exit(1)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        stdout.write(FRAME.pack(len(answer), 0) + answer)
+        stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,11 +1,13 @@
-"""Fetches pages over HTTP: politely, by robots.txt, within limits of size and time.
+"""Fetches pages over HTTP: politely, by robots.txt, within limits of size and time, from public addresses only.
 
 Hosts are fetched side by side, the pages of one host one after the other. Redirects are not followed: they are events,
 and their targets are links.
 """
 
 import asyncio
+import codecs
 import time
+import zlib
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,9 @@ import httpx
 from protego import Protego
 
 from opic import __version__
+from opic.local.addresses import PublicTransport
 from opic.local.fetcher import NO_ANSWER
-from opic.local.html_links import html_links
+from opic.local.link_process import LinkProcess
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import host_of
 
@@ -29,6 +32,9 @@ ROBOTS_REDIRECTS_MAX: Final = 5
 SILENT_MAX: Final = 3  # After so many pages in a row without an answer, a host is left alone for this round.
 HTML: Final = ("text/html", "application/xhtml+xml")
 POLL_SECONDS: Final = 0.2
+GZIP: Final = 16 + zlib.MAX_WBITS
+# Encodings of host names, not of pages: decoding a long text takes minutes.
+SLOW_ENCODINGS: Final = ("punycode", "idna")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +43,10 @@ class WebLimits:
 
     host_delay_seconds  least time between two pages of a host; a longer Crawl-delay counts instead, up to a minute
     page_seconds        time for a page, its redirects not followed
-    body_bytes_max      the rest of a longer page is not read
+    body_bytes_max      of a page, decompressed; the rest of a longer one is not read
     hosts_at_once       hosts that are fetched side by side
     host_pages_max      pages of one host in a round, so that a trap does not use up the fetches
+    allow_private       also fetch from addresses that are not public, and through a proxy of the environment
     """
 
     host_delay_seconds: float = 1.0
@@ -47,6 +54,7 @@ class WebLimits:
     body_bytes_max: int = 2 << 20
     hosts_at_once: int = 16
     host_pages_max: int = 10
+    allow_private: bool = False
 
 
 class _Site:
@@ -65,9 +73,14 @@ class WebFetcher:
         """Open no connection yet; `agent` is the User-Agent, whose name before the slash robots.txt may mention."""
         self._limits, self._agent = limits, agent
         self.host_pages_max: int | None = limits.host_pages_max
+        self._links = LinkProcess()
         self._sites: defaultdict[str, _Site] = defaultdict(_Site)
         self._runner = asyncio.Runner()
-        self._web = httpx.AsyncClient(headers={"user-agent": agent}, timeout=limits.page_seconds)
+        self._web = httpx.AsyncClient(
+            headers={"user-agent": agent, "accept-encoding": "gzip"},
+            timeout=limits.page_seconds,
+            transport=None if limits.allow_private else PublicTransport(),
+        )
 
     def __enter__(self) -> "WebFetcher":
         """Return the fetcher."""
@@ -80,6 +93,7 @@ class WebFetcher:
     def close(self) -> None:
         """Close all connections."""
         self._runner.run(self._web.aclose())
+        self._runner.run(self._links.aclose())
         self._runner.close()
 
     def fetch(self, urls: Sequence[str], took: Callable[[CrawlEvent], object], stopped: Callable[[], bool]) -> None:
@@ -138,24 +152,28 @@ class WebFetcher:
                     event.excluded = rules is not None
                     return event
                 delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
-                await self._read(url, event)
+                html = await self._read(url, event)
+            if html:
+                event.links = await self._links.links(url, html)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError):
             event.status, event.links, event.redirect = NO_ANSWER, [], None
         finally:
             site.free_at = time.monotonic() + delay
         return event
 
-    async def _read(self, url: str, event: CrawlEvent) -> None:
+    async def _read(self, url: str, event: CrawlEvent) -> bytes:
+        """Fetch a page; return its HTML in UTF-8, empty where it has none."""
         async with self._web.stream("GET", url) as answer:
             event.fetched_at, event.status = time.time(), answer.status_code
             if 300 <= answer.status_code <= 399:
                 if "location" in answer.headers:
                     event.redirect = _target(url, answer.headers["location"])
-                return
+                return b""
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-            if answer.is_success and kind in HTML:
-                body = await _body(answer, self._limits.body_bytes_max)
-                event.links = html_links(url, _text(body, answer.charset_encoding or "utf-8"))
+            if not answer.is_success or kind not in HTML:
+                return b""
+            body = await _body(answer, self._limits.body_bytes_max)
+            return _text(body, answer.charset_encoding or "utf-8").encode("utf-8", "replace")
 
     async def _rules(self, site: _Site, url: str) -> Protego | None:
         """Return what the robots.txt of the page's site says; None if it does not answer: then nothing is fetched."""
@@ -179,10 +197,21 @@ class WebFetcher:
 
 
 async def _body(answer: httpx.Response, bytes_max: int) -> bytes:
-    """Read the beginning of a body."""
+    """Read the beginning of a body, and never decompress more than that: a short answer may hold gigabytes.
+
+    Raises:
+        httpx.DecodingError: it is compressed in a way that we did not offer, or damaged.
+    """
+    coding = answer.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("identity", "gzip", "x-gzip"):
+        raise httpx.DecodingError(f"content-encoding {coding} was not asked for", request=answer.request)
+    unpacker = None if coding == "identity" else zlib.decompressobj(GZIP)
     body = bytearray()
-    async for part in answer.aiter_bytes():
-        body += part
+    async for part in answer.aiter_raw():
+        try:
+            body += part if unpacker is None else unpacker.decompress(part, bytes_max - len(body))
+        except zlib.error as error:
+            raise httpx.DecodingError(str(error), request=answer.request) from None
         if len(body) >= bytes_max:
             break
     return bytes(body[:bytes_max])
@@ -197,6 +226,7 @@ def _target(url: str, location: str) -> str | None:
 
 def _text(body: bytes, encoding: str) -> str:
     try:
-        return body.decode(encoding, "replace")
+        slow = codecs.lookup(encoding).name in SLOW_ENCODINGS
+        return body.decode("utf-8" if slow else encoding, "replace")
     except LookupError:  # The page names no encoding that Python knows.
         return body.decode("utf-8", "replace")

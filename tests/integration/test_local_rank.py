@@ -134,6 +134,7 @@ class LocalDomain:
     def __init__(self, home: Website, state: Path, service: str, *more: object) -> None:
         self.port, self._said = free_port(), state.with_suffix(".log")
         words = (HOME, "--state", state, "--service", service, "--seed-url", f"{home.url}/", "--port", self.port)
+        words += ("--allow-private",)
         words += (
             "--host-delay",
             0.02,
@@ -237,7 +238,18 @@ def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_pat
 
 def test_command_crawls_a_site_and_the_web_around_it(tmp_path: Path) -> None:
     with world() as home:
-        words = (HOME, "--seed-url", f"{home.url}/", "--host-delay", 0, "--fetch", 30, "--state", tmp_path / "state")
+        words = (
+            HOME,
+            "--seed-url",
+            f"{home.url}/",
+            "--allow-private",
+            "--host-delay",
+            0,
+            "--fetch",
+            30,
+            "--state",
+            tmp_path / "state",
+        )
         found = listed(*words, cwd=tmp_path)
         assert len(found["pages"]) == 13
         assert found["outside_fetched"] + found["failed"] == 30

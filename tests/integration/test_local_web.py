@@ -1,19 +1,29 @@
 """Fetching real pages over HTTP: politely, by robots.txt, within limits; whatever a website does, it ends."""
 
+import gzip
+import socket
+import ssl
+import subprocess
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from itertools import pairwise
+from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
+from conftest import want_tool
 from website import WebPage, Website, linking, redirect, website
 
+from opic.local import addresses
+from opic.local.addresses import is_public
 from opic.local.estimator import Estimator, EstimatorOptions
 from opic.local.journal import Journal
 from opic.local.web import SILENT_MAX, WebFetcher, WebLimits
 from opic.model.events import CrawlEvent
 
-QUICK = WebLimits(host_delay_seconds=0, page_seconds=1.0)
+QUICK = WebLimits(host_delay_seconds=0, page_seconds=1.0, allow_private=True)
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +101,7 @@ def test_robots_txt_behind_a_redirect_counts_and_a_loop_of_them_ends(sites: Site
 def test_host_delay_and_crawl_delay_are_kept(sites: Sites) -> None:
     patient = sites({"/robots.txt": WebPage("User-agent: *\nCrawl-delay: 0.4")})
     plain = sites({}, "127.0.0.2")
-    limits = WebLimits(host_delay_seconds=0.2, page_seconds=5)
+    limits = WebLimits(host_delay_seconds=0.2, page_seconds=5, allow_private=True)
     fetched([f"{site.url}/{n}" for site in (patient, plain) for n in range(3)], limits)
     for site, delay in ((patient, 0.4), (plain, 0.2)):
         times = [at for path, at in site.asked if path != "/robots.txt"]
@@ -100,7 +110,7 @@ def test_host_delay_and_crawl_delay_are_kept(sites: Sites) -> None:
 
 def test_hosts_are_fetched_side_by_side(sites: Sites) -> None:
     slow = [sites({"/robots.txt": WebPage("#" * 8, drip_seconds=0.3)}, f"127.0.0.{n}") for n in range(1, 6)]
-    fetched([f"{site.url}/" for site in slow], WebLimits(0, 10))
+    fetched([f"{site.url}/" for site in slow], WebLimits(0, 10, allow_private=True))
     asked = [dict(site.asked) for site in slow]
     assert max(one["/robots.txt"] for one in asked) < min(one["/"] for one in asked)
 
@@ -110,7 +120,7 @@ def test_slow_page_is_given_up_and_a_silent_host_is_left_alone(sites: Sites) -> 
     site = sites({f"/{n}": dripping for n in range(10)})
     urls = [f"{site.url}/{n}" for n in range(10)]
     began = time.monotonic()
-    events = fetched(urls, WebLimits(0, 0.3))
+    events = fetched(urls, WebLimits(0, 0.3, allow_private=True))
     assert {event.status for event in events.values()} == {0}
     assert time.monotonic() - began < 5
     assert len([path for path in site.paths() if path != "/robots.txt"]) == SILENT_MAX
@@ -124,15 +134,15 @@ def test_host_that_does_not_exist_and_port_without_server_are_no_answer() -> Non
 def test_rest_of_a_long_page_is_not_read(sites: Sites) -> None:
     body = '<a href="/first">' + " " * 50_000 + '<a href="/last">'
     site = sites({"/": WebPage(body)})
-    assert fetched([f"{site.url}/"], WebLimits(0, 5, body_bytes_max=10_000))[f"{site.url}/"].links == [
-        f"{site.url}/first"
-    ]
+    assert fetched([f"{site.url}/"], WebLimits(0, 5, body_bytes_max=10_000, allow_private=True))[
+        f"{site.url}/"
+    ].links == [f"{site.url}/first"]
 
 
 def test_stopped_fetcher_leaves_the_rest(sites: Sites) -> None:
     site = sites({})
     urls, events = [f"{site.url}/{n}" for n in range(5)], list[CrawlEvent]()
-    with WebFetcher(WebLimits(host_delay_seconds=60, page_seconds=5)) as web:
+    with WebFetcher(WebLimits(host_delay_seconds=60, page_seconds=5, allow_private=True)) as web:
         web.fetch(urls, events.append, lambda: bool(events))
     assert len(events) == 1
 
@@ -142,7 +152,7 @@ def test_trap_gets_only_a_share_of_the_fetches(sites: Sites) -> None:
         other = sites({}, "127.0.0.3")
         links = [f"{trap.url}/{n}" for n in range(50)] + [f"{other.url}/{n}" for n in range(3)]
         home = sites({"/": linking(*links, "/1"), "/1": linking("/", *links[:50])})
-        limits = WebLimits(0, 5, host_pages_max=2)
+        limits = WebLimits(0, 5, host_pages_max=2, allow_private=True)
         with WebFetcher(limits) as web:
             estimator = Estimator("127.0.0.1", EstimatorOptions(12, "sc", 4), web, Journal("127.0.0.1"))
             estimator.open(None, [f"{home.url}/"])
@@ -153,3 +163,146 @@ def test_trap_gets_only_a_share_of_the_fetches(sites: Sites) -> None:
         assert len([path for path in trap.paths() if path != "/robots.txt"]) <= 10
         assert {"/0", "/1", "/2"} <= set(other.paths())
         assert found.outside_fetched + found.failed == 12
+
+
+# What must not be reached, and what must not be taken in.
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.1.2.3", "172.16.0.1", "192.168.1.1", "100.64.0.1", "169.254.169.254",
+        "168.63.129.16", "192.0.0.192", "198.18.0.1", "224.0.0.1", "240.0.0.1", "255.255.255.255",
+        "::", "::1", "::127.0.0.1", "::ffff:10.0.0.1", "64:ff9b::a9fe:a9fe", "64:ff9b:1::1", "2002:7f00:1::",
+        "2001:0:1::1", "2001:db8::1", "fd00:ec2::254", "fe80::1", "fe80::1%1", "fec0::1", "ff0e::1",
+    ],
+)  # fmt: skip
+def test_address_of_this_machine_or_network_is_not_public(address: str) -> None:
+    assert not is_public(address)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::ffff:127.0.0.1]", "0.0.0.0"])
+def test_private_host_is_not_connected_to(sites: Sites, host: str, caplog: pytest.LogCaptureFixture) -> None:
+    site = sites({"/": linking("/1")})
+    url = site.url.replace("127.0.0.1", host)
+    events = fetched([f"{url}/", f"{url}/2"], WebLimits(0, 5))
+    assert [(event.status, event.excluded) for event in events.values()] == [(0, False)] * 2
+    assert site.asked == []
+    assert caplog.text.count("it is fetched with --allow-private only") == 1
+
+
+class Names:
+    """A resolver whose names have other addresses each time, and to which 127.0.0.2 and above are public."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, **answers: Sequence[Sequence[str]]) -> None:
+        self._answers = {f"{name}.example": list(found) for name, found in answers.items()}
+        self._really = socket.getaddrinfo
+        monkeypatch.setattr(socket, "getaddrinfo", self._resolve)
+        monkeypatch.setattr(
+            addresses, "is_public", lambda address: address.startswith("127.") and address > "127.0.0.1"
+        )
+
+    def _resolve(self, host: str, port: int, *more: int, **named: int) -> list[object]:
+        found = self._answers[host].pop(0) if host in self._answers else [host]
+        return [entry for address in found for entry in self._really(address, port, *more, **named)]
+
+
+def test_name_that_resolves_to_another_address_later_does_not_rebind(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = sites({"/": linking("/1")}, "127.0.0.2")
+    url = site.url.replace("127.0.0.2", "rebinding.example")
+    # One for robots.txt, one for the first page; the second page finds the address that must not be reached.
+    Names(monkeypatch, rebinding=[["127.0.0.2"], ["127.0.0.2"], ["127.0.0.1"]])
+    events = fetched([f"{url}/", f"{url}/2"], WebLimits(0, 5))
+    assert events[f"{url}/"].links == [f"{url}/1"]
+    assert events[f"{url}/2"].status == 0
+    assert site.paths() == ["/robots.txt", "/"]
+
+
+def test_of_many_addresses_only_public_ones_are_tried_until_one_answers(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site, private = sites({"/": linking("/1")}, "127.0.0.2"), sites({})
+    url = site.url.replace("127.0.0.2", "many.example")
+    Names(monkeypatch, many=[["127.0.0.1", "127.0.0.9", "127.0.0.2"]] * 2)
+    assert fetched([f"{url}/"], WebLimits(0, 5))[f"{url}/"].status == 200
+    assert private.asked == []
+
+
+def test_redirect_to_a_private_address_is_not_followed(sites: Sites, monkeypatch: pytest.MonkeyPatch) -> None:
+    private = sites({"/secret": linking("/1")})
+    site = sites({"/robots.txt": redirect(f"{private.url}/secret"), "/": linking("/1")}, "127.0.0.2")
+    Names(monkeypatch)
+    assert fetched([f"{site.url}/"], WebLimits(0, 5))[f"{site.url}/"].status == 0
+    onward = sites({"/": redirect(f"{private.url}/secret")}, "127.0.0.3")
+    home = sites({"/": linking(f"{onward.url}/")}, "127.0.0.4")
+    with WebFetcher(WebLimits(0, 5)) as web:
+        estimator = Estimator("127.0.0.4", EstimatorOptions(5, "sc"), web, Journal("127.0.0.4"))
+        estimator.open(None, [f"{home.url}/"])
+        while not estimator.done and estimator.round():
+            pass
+    assert (estimator.outside_fetched, estimator.ranking().failed) == (1, 1)
+    assert private.asked == []
+
+
+def test_certificate_has_to_name_the_host_and_not_the_address(
+    sites: Sites, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    want_tool("openssl", "openssl")
+    certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
+    made = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    named = ["-subj", "/CN=right.example", "-addext", "subjectAltName=DNS:right.example", "-days", "2"]
+    subprocess.run([*made, *named, "-keyout", key, "-out", certificate], check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate, key)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    site = sites({"/": linking("/1")}, "127.0.0.2")
+    site.speak_tls(context)
+    port = urlsplit(site.url).port
+    Names(monkeypatch, right=[["127.0.0.2"]] * 2, wrong=[["127.0.0.2"]] * 2)
+    urls = [f"https://{name}.example:{port}/" for name in ("right", "wrong")]
+    events = fetched(urls, WebLimits(0, 5))
+    assert [events[url].status for url in urls] == [200, 0]
+
+
+def test_short_answer_that_holds_gigabytes_is_not_unpacked(sites: Sites) -> None:
+    bomb = gzip.compress(b'<a href="/first">' + b" " * (64 << 20) + b'<a href="/last">')
+    site = sites({"/": WebPage(bomb, headers={"content-encoding": "gzip"})})
+    tracemalloc.start()
+    try:
+        event = fetched([f"{site.url}/"], WebLimits(0, 60, body_bytes_max=100_000, allow_private=True))[f"{site.url}/"]
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert (event.status, event.links) == (200, [f"{site.url}/first"])
+    assert peak < 16 << 20
+
+
+@pytest.mark.parametrize(
+    ("page", "status"),
+    [
+        (WebPage("<a href=x>", headers={"content-encoding": "zstd"}), 0),
+        (WebPage("no gzip", headers={"content-encoding": "gzip"}), 0),
+        (WebPage("<a href=x>" + "a-" * 500_000, headers={"content-type": "text/html; charset=punycode"}), 200),
+        (WebPage("<a href=x>", headers={"content-type": "text/html; charset=rot13"}), 200),
+    ],
+)  # fmt: skip
+def test_body_of_a_strange_kind_does_no_harm(sites: Sites, page: WebPage, status: int) -> None:
+    site = sites({"/": page})
+    event = fetched([f"{site.url}/"], WebLimits(0, 60, allow_private=True))[f"{site.url}/"]
+    assert (event.status, len(event.links)) == (status, status // 200)
+
+
+def test_page_that_takes_the_parser_too_long_has_no_links_and_the_next_one_has(
+    sites: Sites, caplog: pytest.LogCaptureFixture
+) -> None:
+    deep = WebPage("<div>" * 200_000 + "<a href=x>")  # A minute and more.
+    site = sites({"/1": linking("/"), "/2": deep, "/3": linking("/")})
+    events = fetched([f"{site.url}/{n}" for n in (1, 2, 3)], WebLimits(0, 60, allow_private=True))
+    assert [(events[f"{site.url}/{n}"].status, len(events[f"{site.url}/{n}"].links)) for n in (1, 2, 3)] == [
+        (200, 1),
+        (200, 0),
+        (200, 1),
+    ]
+    assert "takes too much time or memory to parse" in caplog.text
