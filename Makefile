@@ -65,10 +65,10 @@ lock: $(BIN)/uv ## renew both requirements.lock from pyproject.toml (UPGRADE=1: 
 	| $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
 	    $(if $(UPGRADE),--upgrade) --extra all --group dev --group demo --output-file $(LOCK) pyproject.toml - > /dev/null
-	@# The image gets what runs, in the same versions.
+	@# The image gets what the service and the estimator run, in the same versions.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
-	    --constraint $(LOCK) --extra all --output-file deploy/$(LOCK) pyproject.toml > /dev/null
+	    --constraint $(LOCK) --extra kafka --extra graph --output-file deploy/$(LOCK) pyproject.toml > /dev/null
 
 clean: ## remove all that can be made again
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-out
