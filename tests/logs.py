@@ -21,11 +21,18 @@ def record(offset: int, url: str, links: Iterable[str] = (), **more: object) -> 
     return Record(offset, NOW_US + offset, encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)))  # type: ignore[arg-type]
 
 
-def seeds(offset: int, *urls: str, depth: int | None = None, meta: Mapping[str, str] | None = None) -> Record:
+def seeds(
+    offset: int,
+    *urls: str,
+    depth: int | None = None,
+    meta: Mapping[str, str] | None = None,
+    trust: float | None = None,
+) -> Record:
     """A record that makes pages known."""
-    return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta), kind="seeds")
+    return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta, trust), kind="seeds")
 
 
+trusts = st.sampled_from([None, None, 1.0, 0.25, 0.0])
 # Depth and metadata of an event or of seeds; most have none, as most events of a crawl that has depths.
 METAS = st.sampled_from([{}, {"job": "news"}, {"job": "blogs", "\u00e9": "\u00fc" * 9}])
 notes = st.one_of(

@@ -9,8 +9,11 @@ from unittest.mock import patch
 from hypothesis import strategies as st
 
 from opic.model.ledger import Ledger
+from opic.model.trust import unpack_links
 from opic.replica import Crawl, Replica
+from opic.replica.fingerprints import Fingerprints
 from opic.store import Shard
+from opic.urls.canonical import host_of, shard_of
 
 
 def assert_same(shard: Shard, ledger: Ledger) -> None:
@@ -22,12 +25,30 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     assert asdict(replica.books) | {"version": 0} == books
     assert replica.series == list(ledger.series)
     pages = {page.url: page for page in crawl.pages()}
+    assert_same_trust(shard, replica, ledger)
     for url, page in ledger.pages.items():
         assert pages.pop(url, None) == page
     assert not pages
     audit, _ = crawl.audit()
     assert audit.conserved, audit.mismatches
     assert audit == ledger.audit()
+
+
+def assert_same_trust(shard: Shard, replica: Replica, ledger: Ledger) -> None:
+    """Fail on the first weight, or on the first page whose links are kept, that differs."""
+    weights = ledger.trust and {ledger.pages[url].id: weight for url, weight in ledger.trust.items()}
+    assert replica.trust == weights
+    kept = {int(page): unpack_links(links) for page, links in shard.client.hgetall(shard.keys.links).items()}
+    hashed = Fingerprints(shard.secret)
+    for page in ledger.pages.values():
+        if page.links is None:
+            continue
+        near, far, shards = kept.pop(page.id)
+        assert near.tolist() == sorted(ledger.pages[url].id for url in page.links if url in ledger.pages)
+        others = [url for url in page.links if url not in ledger.pages]
+        expected = [(shard_of(host_of(url), ledger.shards), hashed.of([url]).tolist()[0]) for url in others]
+        assert sorted(zip(shards.tolist(), far.tolist(), strict=True)) == sorted(expected)
+    assert not kept
 
 
 @contextmanager
@@ -59,6 +80,7 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
     """Fail on the first difference between two replicas of one shard, however each came to its state."""
     assert (one.head, one.books, one.pages) == (other.head, other.books, other.pages)
     assert (one.series, one.classes, one.sent, one.taken) == (other.series, other.classes, other.sent, other.taken)
+    assert one.trust == other.trust
     assert one.hosts.names == other.hosts.names
     assert one.hosts.domains.tolist() == other.hosts.domains.tolist()
     for name in ("v", "inflow", "state", "host"):

@@ -248,9 +248,11 @@ class ShardWriter:
         calls = [part for name, time_us in batch.calls.items() for part in (time_us, name)]
         forget = batch.books.time_us - FORGET_US
         metas = [part for pair in effect.pages_by_meta() for part in pair]
-        blob = msgpack.packb(
-            [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas], use_bin_type=False
-        )
+        parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
+        if links := [part for pair in effect.kept_links().items() for part in pair]:
+            parts.append(links)
+            names.append(keys.links)
+        blob = msgpack.packb(parts, use_bin_type=False)
         fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
         fixed += [keys.sent, keys.seen, keys.page_meta, *names]
         step = [

@@ -169,6 +169,8 @@ class Writer:
             seeds: dict[int, list[str]] = {}
             for url in event.seeds:
                 seeds.setdefault(shard_of(host_of(url), shards), []).append(url)
+            if event.trust:  # Every shard keeps links from the first trusted page on.
+                seeds = {shard: [] for shard in range(shards)} | seeds
             for shard, urls in seeds.items():
                 yield shard, replace(event, seeds=tuple(urls))
         elif event.concerns_classes:

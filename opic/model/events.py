@@ -19,6 +19,7 @@ from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import WeightClass, decode_classes
 from opic.model.page_notes import DEPTH_MAX, nearness_of, pack_meta
 from opic.model.transfer import Transfer, is_own
+from opic.model.trust import check_trust
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
 
 SCHEMA_VERSION: Final = 1
@@ -99,6 +100,7 @@ class CheckedEvent:
     unknown: Sequence[str] = ()
     nearness: int = 0  # Of the page or the seeds, if a depth is given; see `opic.model.page_notes`.
     meta: bytes | None = None  # Of the page or the seeds, packed; None if not given.
+    trust: float | None = None  # Of the seeds; None if not given.
 
     @property
     def concerns_classes(self) -> bool:
@@ -128,6 +130,7 @@ class SeedList(msgspec.Struct, omit_defaults=True):
     urls: list[str]
     depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
     meta: dict[str, str] | None = None
+    trust: float | None = None
 
 
 class _AnyEvent(CrawlEvent, forbid_unknown_fields=False):
@@ -160,11 +163,13 @@ _encode = msgspec.msgpack.Encoder().encode
 encode_ids = msgspec.msgpack.Encoder().encode
 
 
-def encode_seeds(urls: Sequence[str], depth: int | None = None, meta: Mapping[str, str] | None = None) -> bytes:
-    """Encode a record of seeds: URLs, and optionally the depth and the metadata that each of them gets."""
-    if depth is None and meta is None:
+def encode_seeds(
+    urls: Sequence[str], depth: int | None = None, meta: Mapping[str, str] | None = None, trust: float | None = None
+) -> bytes:
+    """Encode a record of seeds: URLs, and optionally the depth, the metadata and the trust that each of them gets."""
+    if depth is None and meta is None and trust is None:
         return _encode(urls)
-    return _encode(SeedList(list(urls), depth, None if meta is None else dict(meta)))
+    return _encode(SeedList(list(urls), depth, None if meta is None else dict(meta), trust))
 
 
 def decode_seeds(value: bytes) -> SeedList:
@@ -364,5 +369,6 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
 
 def _check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
     urls = [canonical_url(url, limits.url_bytes_max) for url in given.urls]
-    nearness, meta = nearness_of(given.depth), _meta(given.meta)
-    return CheckedEvent(Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness, meta=meta)
+    nearness, meta, trust = nearness_of(given.depth), _meta(given.meta), check_trust(given.trust)
+    seeds = tuple(dict.fromkeys(urls))
+    return CheckedEvent(Outcome.SEEDS, seeds=seeds, at_us=now_us, nearness=nearness, meta=meta, trust=trust)

@@ -13,6 +13,7 @@ after it spent its grants, its cash is negative, and its next read takes back wh
 
 A page's depth is the least that was seen: an event may give its page's depth, and its links are one deeper than the
 depth given, or than the depth known for the page if none is given. The last metadata given for a page is kept.
+So are the links that a read shows, from the first trusted seed on.
 
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
 record of the other shard's log. The shards' accounts with the virtual page add up to its cash. Shard 0 decides grants.
@@ -46,6 +47,7 @@ from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode
 from opic.model.page_notes import one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
 from opic.model.transfer import Deposit, Transfer, far_number
+from opic.model.trust import with_trust
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
 
 
@@ -76,6 +78,7 @@ class LedgerPage:
     anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
     nearness: int = 0  # The least depth seen, as `opic.model.page_notes` says; 0 if none is known.
     meta: bytes = b""  # The last metadata given, packed.
+    links: tuple[str, ...] | None = field(default=None, compare=False)  # Of its last read, if kept; not a column.
 
     def has(self, flag: Flag) -> bool:
         """Tell whether a bit of the state byte is set."""
@@ -110,6 +113,7 @@ class Ledger:
         self.grants: dict[int, int] = dict.fromkeys(set(range(shards)) - {shard}, 0)  # On their way to other shards,
         self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
         self._seen: dict[bytes, int] = {}
+        self.trust: dict[str, float] | None = None  # Weights of the trusted pages; None before the first.
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
 
@@ -179,6 +183,7 @@ class Ledger:
         books = self.books
         if event.outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
+            self.trust = with_trust(self.trust, event.trust, event.seeds)
             for url in event.seeds:
                 page = self._know(url)
                 self._come_back(page)
@@ -220,7 +225,7 @@ class Ledger:
         self._come_back(page)
         children, far = self._children(page, event)
         count = len(children) + len(far)
-
+        page.links = (*(child.url for child in children), *far) if self.trust is not None else None
         cash = self.cash(page)
         digest = links_digest([*(child.id for child in children), *map(far_number, far)])
         # A page with negative cash takes it back from its links; if these have changed, from the virtual page.

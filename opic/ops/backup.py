@@ -8,7 +8,7 @@ deliveries wait, and if the backup process dies, the hold expires.
 
 Reasons for the order of reads:
     journal before blocks          if the journal is trimmed during the copy, there is a gap: the shard is copied again
-    seen after the journal's start entries added later are in the records; pagemeta likewise
+    seen after the journal's start entries added later are in the records; pagemeta and links likewise
     resume points before the heads no shard is behind a resume point
     the log with its trim held     the log is complete from its resume point on
 
@@ -279,6 +279,12 @@ class ShardCopy:
                 cursor, metas = self._client.hscan(self.keys.page_meta, max(cursor, 0), count=SCAN_COUNT)
                 if metas:
                     file.put(["pagemeta", [part for pair in metas.items() for part in pair]])
+                yield
+            cursor = -1
+            while cursor:
+                cursor, links = self._client.hscan(self.keys.links, max(cursor, 0), count=SCAN_COUNT)
+                if links:
+                    file.put(["links", [part for pair in links.items() for part in pair]])
                 yield
 
     def read_settings(self) -> None:

@@ -135,7 +135,7 @@ def _load(directory: Path, replica: Replica) -> int:
         fields = {key.decode(): value for key, value in image.items()} if isinstance(image, dict) else {}
         if name == "names":
             loading.take_names(fields)
-        elif name not in ("seen", "pagemeta") and fields:
+        elif name not in ("seen", "pagemeta", "links") and fields:
             loading.take_block(name, fields)
             lacking.discard(name)
     for block in sorted(lacking):

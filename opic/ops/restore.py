@@ -137,6 +137,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
             yield from _zadd(keys.seen, list(zip(value[::2], value[1::2], strict=True)))
         elif name == "pagemeta":
             yield ["HSET", keys.page_meta, *value]
+        elif name == "links":
+            yield ["HSET", keys.links, *value]
         elif value:
             yield ["HSET", keys.names_block if name == "names" else keys.block(name), *_flat(value)]
     effect = Effect(0, bytes(8), Books.genesis(rules, number), 0, 0)
@@ -146,6 +148,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         yield from _zadd(keys.seen, [(name, time_us) for name, time_us in effect.calls.items()])
         for page, meta in effect.metas.items():
             yield ["HSET", keys.page_meta, page, meta] if meta else ["HDEL", keys.page_meta, page]
+        for page, links in effect.kept_links().items():
+            yield ["HSET", keys.links, page, links]
     own = Effect(
         lsn=effect.lsn + 1,
         previous=effect.digest,

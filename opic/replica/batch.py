@@ -25,6 +25,7 @@ from opic.replica.depth_changes import depth_changes
 from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.replica import pack_bits
+from opic.replica.trust_changes import TrustChanges
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -135,6 +136,7 @@ class Batch:
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
         self.far_sent: list[Int64s] = []
+        self.trust = TrustChanges(keeps=self.replica.trust is not None)
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
@@ -266,7 +268,10 @@ class Batch:
         if outcome is Outcome.SEEDS:
             books.seeds += len(event.seeds)
             self._know(place, self.named.new_by_event[place])
-            for number in self.named.seeds.get(place, ()):
+            seeds = self.named.seeds.get(place, ())
+            if event.trust is not None:
+                self.trust.give(event.trust, seeds, len(self.reads))
+            for number in seeds:
                 if (seed := self.held.get(number)) is not None:
                     self._come_back(seed)
                     seed.state &= ~EXCLUDED
@@ -507,6 +512,7 @@ class Batch:
         state = np.concatenate((states, np.array([p.state for p in changed], np.uint8)))
         links, across = self._read_links()
         gone = list(self.gone.values())
+        kept = self.trust.far_links(reads[6], self.named.far_links, self.context.far, self.context.fingerprints)
         self._fill_outboxes()
         self.effect = Effect(
             lsn=replica.head.lsn + 1,
@@ -549,6 +555,8 @@ class Batch:
             metas=self.metas,
             depth_page=self.depths.pages,
             nearness=self.depths.nearness,
+            trusted=self.trust.weights,
+            **kept,
         )
 
     def _read_links(self) -> tuple[Int64s, "np.ndarray"]:

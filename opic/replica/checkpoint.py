@@ -10,7 +10,8 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
     u0 .. u15               URLs of 255 pages each, one per line; zstd
 
 When a block is written again, fields that have not changed are left out. `b:names` holds everything that is not per
-page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards.
+page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards; the weights
+of trusted pages, absent in a crawl that never had any.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from opic.errors import StoreDamaged
 from opic.model.classes import WeightClasses
 from opic.model.series import PACKED, Entry
+from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.effect import ZSTD_LEVEL, Effect, pack_lines, pairs_of, unpack_urls
 from opic.replica.index import FingerprintIndex
 from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
@@ -113,6 +115,8 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
         image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
     image["series"] = b"".join(entry.pack() for entry in replica.series)
     image["classes"] = replica.classes.pack()
+    if replica.trust is not None:
+        image["trust"] = pack_weights(replica.trust)
     image["sent"] = msgpack.packb([list(replica.sent.items()), list(replica.taken.items())])
     return image
 
@@ -192,6 +196,8 @@ class Loading:
         try:
             replica.series = [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get("series", b""))]
             replica.classes = WeightClasses.unpack(image.get("classes", b""))
+            if "trust" in image:
+                replica.trust = unpack_weights(image["trust"])
             if "sent" in image:
                 sent, taken = msgpack.unpackb(image["sent"], strict_map_key=False)
                 replica.sent, replica.taken = pairs_of(sent), dict(taken)

@@ -7,7 +7,7 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
     sections      arrays, in the order of SECTIONS
     tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
 
-Version 2 adds depths and metadata to the rarely used fields.
+Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged
 from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
+from opic.model.trust import pack_links, pack_weights, unpack_weights
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -35,8 +36,8 @@ Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 2
-VERSIONS_READ: Final = (1, VERSION)
+VERSION: Final = 3
+VERSIONS_READ: Final = (1, 2, VERSION)
 DIGEST_BYTES: Final = 8
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
@@ -121,6 +122,11 @@ class Effect:
     depth_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose depth changed,
     nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
+    trusted: Mapping[int, float] | None = None  # By page: its new trust, 0 for none. None if no trust changed.
+    kept_from: int = -1  # Number of the first read whose links are kept; -1 if none are.
+    far_counts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # For each of these reads: how many links
+    far_links: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))  # lead to other shards; their fingerprints,
+    far_shards: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their shards.
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
     packed_urls: bytes = b""  # zstd of the URLs, one per line.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
@@ -143,6 +149,20 @@ class Effect:
             pages.setdefault(meta, []).append(page)
         return list(pages.items())
 
+    def kept_links(self) -> dict[int, bytes]:
+        """Return the links of the pages whose links are kept, packed as `opic.model.trust` says."""
+        if self.kept_from < 0:
+            return {}
+        first = self.kept_from
+        ends = np.cumsum(self.read_links, dtype=np.int64).tolist()
+        far_ends = np.cumsum(self.far_counts, dtype=np.int64).tolist() or [0] * (len(ends) - first)
+        start, far_start, found = ends[first - 1] if first else 0, 0, {}
+        for page, end, far_end in zip(self.read_page[first:].tolist(), ends[first:], far_ends, strict=True):
+            far = slice(far_start, far_end)
+            found[page] = pack_links(self.links[start:end], self.far_links[far], self.far_shards[far])
+            start, far_start = end, far_end
+        return found
+
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
         if self.urls and not self.packed_urls:
@@ -164,6 +184,11 @@ class Effect:
             rare["d"] = [self.depth_page.astype("<u4").tobytes(), self.nearness.astype("<u2").tobytes()]
         if self.metas:
             rare["m"] = self.pages_by_meta()
+        if self.trusted is not None:
+            rare["w"] = pack_weights(self.trusted)
+        if self.kept_from >= 0:
+            far = (self.far_counts.astype("<u4"), self.far_links.astype("<u8"), self.far_shards.astype("<u2"))
+            rare["l"] = [self.kept_from, *(column.tobytes() for column in far)]
         if self.restored:
             rare["r"] = self.restored
         packed_rare: bytes = msgpack.packb(rare)
@@ -204,6 +229,7 @@ class Effect:
                 raise ValueError("its length differs from its header")
             rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
             depth_page, nearness = rare.get("d", (b"", b""))
+            kept_from, far_counts, far_links, far_shards = rare.get("l", (-1, b"", b"", b""))
             return cls(
                 lsn, previous, _books(numbers), pages, hosts, first, **arrays,
                 host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
@@ -211,6 +237,9 @@ class Effect:
                 taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())),
                 depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
                 metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
+                trusted=unpack_weights(rare["w"]) if "w" in rare else None, kept_from=kept_from,
+                far_counts=np.frombuffer(far_counts, "<u4"), far_links=np.frombuffer(far_links, "<u8"),
+                far_shards=np.frombuffer(far_shards, "<u2"),
                 packed_urls=record[at : at + url_bytes],
                 digest=digest_of(record), size=len(record),
             )  # fmt: skip

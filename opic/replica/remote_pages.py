@@ -83,6 +83,14 @@ class RemotePages:
             self.digest[at] = far_number(url)
         return number
 
+    def urls_of(self, numbers: Sequence[int]) -> list[str]:
+        """Return the URLs of pages; `numbers` are less FAR."""
+        return [self._urls[number] for number in numbers]
+
+    def shards_of(self, numbers: Int64s) -> "NDArray[np.int32]":
+        """Return the shards of pages; `numbers` are less FAR."""
+        return self._shard[numbers]
+
     def find(self, fingerprints: "NDArray[np.uint64]", shard: int) -> Int64s:
         """Return the numbers of links; MISSING for a link not seen before or to a page of `shard`."""
         places = self._links.find(fingerprints)

@@ -74,6 +74,7 @@ class Before:
     classes: WeightClasses
     sent: dict[int, tuple[int, bytes]]
     taken: dict[int, bytes]
+    trust: dict[int, float] | None
 
 
 class Replica:
@@ -103,6 +104,7 @@ class Replica:
         self.classes = WeightClasses()
         self.sent: dict[int, tuple[int, bytes]] = {}  # By receiving shard: number of entries, digest of the last.
         self.taken: dict[int, bytes] = {}  # By sending shard: digest of the last entry taken.
+        self.trust: dict[int, float] | None = None  # Weights of trusted pages; None if the shard keeps no links.
         self.tail = UrlTail()
         self.whole = True  # False after a failed load; the replica can't be read then.
         self.loads += 1
@@ -154,13 +156,15 @@ class Replica:
             self.series = [*self.series, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
             self.classes = WeightClasses.unpack(effect.classes)
+        if effect.trusted is not None:  # A new dict, as above.
+            self.trust = {page: weight for page, weight in {**(self.trust or {}), **effect.trusted}.items() if weight}
         self.sent |= effect.sent
         self.taken |= effect.taken
 
     def _before(self) -> Before:
         return Before(
             Undo(), self.head, self.books, self.pages, self.histories.count, self.histories.slot_count,
-            len(self.hosts), self.series, self.classes, dict(self.sent), dict(self.taken),
+            len(self.hosts), self.series, self.classes, dict(self.sent), dict(self.taken), self.trust,
         )  # fmt: skip
 
     def undo(self, before: Before) -> None:
@@ -173,7 +177,7 @@ class Replica:
         self.histories.truncate(before.rows, before.slots)
         self.pages, self.head, self.books = before.pages, before.head, before.books
         self.series, self.classes = before.series, before.classes
-        self.sent, self.taken = before.sent, before.taken
+        self.sent, self.taken, self.trust = before.sent, before.taken, before.trust
 
     def _add_pages(self, effect: Effect) -> None:
         count = len(effect.fingerprints)

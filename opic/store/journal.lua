@@ -11,6 +11,7 @@
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
+--   links                 hash: page -> links of its last read, packed (opic/model/trust.py); only in a crawl with trust
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
 --   metrics               hash: metrics of the workers
@@ -95,13 +96,13 @@ local function append(keys, args)
 end
 
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen pagemeta, outboxes ..
+--   KEYS head journal books offsets dead leases waits fails sent seen pagemeta, outboxes .., and links if any are kept
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
 --           for each outbox: shard, number, previous digest, entry, ..;
 --           calls: time of the record, name, ..;   time before which calls are forgotten;
---           metadata, list of its pages, ..; '' for none}
+--           metadata, list of its pages, ..; '' for none;   and if links are kept: page, links, ..}
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
@@ -123,7 +124,7 @@ local function check_step(keys, args, blob)
   end
   local hold = own(advances) and held(keys[4])
   if hold then return {'PAUSED', hold} end
-  if #keys ~= FIXED + #outboxes / 4 then return redis.error_reply('OPICARGS keys do not match blob') end
+  if #keys ~= FIXED + #outboxes / 4 + (blob[9] and 1 or 0) then return redis.error_reply('OPICARGS keys do not match blob') end
   for i = 1, #outboxes, 4 do
     if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
       return redis.error_reply('OPICARGS bad outbox')
@@ -149,6 +150,10 @@ local function check_step(keys, args, blob)
     for _, page in ipairs(metas[i + 1]) do
       if not whole(page, 0, BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
     end
+  end
+  local links = blob[9] or {}
+  for i = 1, #links, 2 do
+    if not whole(links[i], 0, BALANCE) or type(links[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad links') end
   end
   if not tonumber(args[6]) or #letters % 4 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
     return redis.error_reply('OPICARGS bad record, retry, letters or time')
@@ -201,6 +206,10 @@ local function keep_metas(key, metas)
   end
 end
 
+local function keep_links(key, links)
+  for i = 1, #links, 2 do redis.call('HSET', key, string.format('%.0f', links[i]), links[i + 1]) end
+end
+
 local function step(keys, args)
   local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
   local other = moved(head, args[1], args[2])
@@ -224,6 +233,7 @@ local function step(keys, args)
     redis.call('XADD', keys[FIXED + (i + 3) / 4], '1-' .. outboxes[i + 1], 'p', outboxes[i + 2], 'v', outboxes[i + 3])
   end
   keep_metas(keys[11], metas)
+  keep_links(keys[#keys], blob[9] or {})
   for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}

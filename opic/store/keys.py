@@ -43,6 +43,7 @@ class Keys:
         self.sent = self.prefix + "sent"
         self.seen = self.prefix + "seen"
         self.page_meta = self.prefix + "pagemeta"
+        self.links = self.prefix + "links"
         self.resume = self.prefix + "resume"
         self.leases = self.prefix + "leases"
         self.waits = self.prefix + "waits"

@@ -12,14 +12,14 @@ import pytest
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, notes, record, seeds
+from logs import NOW_US, PARTITION, notes, record, seeds, trusts
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
-from opic.model.events import Record, decode_seeds, encode_seeds
+from opic.model.events import Outcome, Record, decode_seeds, encode_seeds
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
 from opic.replica import Crawl
@@ -54,7 +54,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
             number = draw(st.integers(0, 3))
             made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
         elif kind == "seeds":
-            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4)), **noted))
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4)), trust=draw(trusts), **noted))
         elif kind == "dead":
             made.append(Record(offset, NOW_US + offset, b"\xff"))
         else:
@@ -83,9 +83,10 @@ def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], l
         ledger = Ledger(crawl.rules, shard=shard.number, shards=len(crawl))
         for one in taken.get((shard.keys.crawl, shard.number), []):
             entry = one.record
-            if one.event is not None and one.event.seeds:  # Those of this shard.
+            if one.event is not None and one.event.outcome is Outcome.SEEDS:  # Those of this shard.
                 given = decode_seeds(entry.value)
-                entry = replace(entry, value=encode_seeds(list(one.event.seeds), given.depth, given.meta))
+                value = encode_seeds(list(one.event.seeds), given.depth, given.meta, given.trust)
+                entry = replace(entry, value=value)
             ledger.apply(one.partition, [entry])
             if one.record.kind == "transfer":
                 note(arrived, shard.number, Transfer.unpack(one.record.value))

@@ -8,7 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, notes, pep_history, record, seeds
+from logs import NOW_US, PARTITION, notes, pep_history, record, seeds, trusts
 from sameness import BATCH_LINKS, assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
@@ -42,7 +42,7 @@ def logs(draw: st.DrawFn) -> list[Record]:
         elif kind == "moved":
             made.append(record(offset, url, status=301, redirect=draw(urls), fetched_at=at, **noted))
         elif kind == "seeds":
-            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3)), **noted))
+            made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=3)), trust=draw(trusts), **noted))
         elif kind == "dead":
             made.append(Record(offset, NOW_US, draw(st.binary(max_size=20))))
         else:

@@ -37,6 +37,8 @@ def effects(draw: st.DrawFn) -> Effect:
     )
     arrays = {name: np.array(draw(st.lists(NUMBERS[dtype], max_size=5)), dtype) for name, dtype in SECTIONS}
     counts = st.integers(0, 1 << 40)
+    kept_from = draw(st.integers(-1, 3))
+    far = [draw(st.lists(NUMBERS[dtype], max_size=3)) if kept_from >= 0 else [] for dtype in ("<u4", "<u8", "<u2")]
     nearer = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
     return Effect(
         draw(st.integers(1, (1 << 63) - 1)),
@@ -58,6 +60,11 @@ def effects(draw: st.DrawFn) -> Effect:
         nearness=np.array([nearness for _, nearness in nearer], "<u2"),
         metas=draw(st.dictionaries(counts, st.sampled_from([b"", b"one", b"other"]), max_size=4)),
         restored=draw(st.binary(max_size=8)),
+        trusted=draw(st.none() | st.dictionaries(NUMBERS["<u4"], st.floats(0, 1e9), max_size=3)),
+        kept_from=kept_from,
+        far_counts=np.array(far[0], "<u4"),
+        far_links=np.array(far[1], "<u8"),
+        far_shards=np.array(far[2], "<u2"),
     )
 
 
@@ -136,6 +143,13 @@ def kept(version: int) -> Effect:
         "nearness": np.array([65_535, 1, 65_530], "<u2"),
         "metas": {7: b"\x81\xa1a\xa1b", 4_294_967_295: b"\x81\xa1a\xa1b", 9: b""},
     }
+    trust: dict[str, Any] = {
+        "trusted": {7: 0.25, 4_294_967_295: 1e9, 9: 0.0},
+        "kept_from": 2,
+        "far_counts": np.array([1, 0, 2], "<u4"),
+        "far_links": np.array([1, 2, (1 << 64) - 1], "<u8"),
+        "far_shards": np.array([1, 0, 65_535], "<u2"),
+    }
     return Effect(
         lsn=123_456_789_012,
         previous=bytes(range(8)),
@@ -154,6 +168,7 @@ def kept(version: int) -> Effect:
         calls={bytes(range(16)): NOW_US},
         restored=b"token",
         **(notes if version >= 2 else {}),
+        **(trust if version >= 3 else {}),
     )
 
 

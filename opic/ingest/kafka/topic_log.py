@@ -108,7 +108,7 @@ def seeds_by_shard(lists: Iterable[bytes], shards: int) -> Iterator[bytes]:
         found: dict[int, list[str]] = defaultdict(list)
         for url in seeds.urls:
             found[shard_of(host_of(url), shards)].append(url)
-        yield from (encode_seeds(part, seeds.depth, seeds.meta) for part in found.values())
+        yield from (encode_seeds(part, seeds.depth, seeds.meta, seeds.trust) for part in found.values())
 
 
 class KafkaLog:

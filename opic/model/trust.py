@@ -1,0 +1,88 @@
+"""Trusted pages: the teleport vector of the coverage guarantee, and the packed form of pages' links.
+
+A seed may be trusted, with a weight. From the first trusted page on, a crawl keeps the links of each page that is read:
+`opic.graph.trust_flow` computes from them how much of personalized PageRank the fetched pages hold. A crawl without
+trusted pages keeps none of this.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import BadInput
+
+Uint16s = NDArray[np.uint16]
+Uint32s = NDArray[np.uint32]
+Uint64s = NDArray[np.uint64]
+TRUST_MAX: Final = 1e9  # Only ratios count; so sums over all pages of a crawl stay exact enough.
+COUNT_BYTES: Final = 4
+FAR_BYTES: Final = 10
+_WEIGHTS: Final = np.dtype([("page", "<u4"), ("weight", "<f8")])
+
+
+def check_trust(trust: float | None) -> float | None:
+    """Return a trust weight, if it is one; None is none given.
+
+    Raises:
+        BadInput: it is negative, no number, or over TRUST_MAX.
+    """
+    if trust is not None and not 0 <= trust <= TRUST_MAX:  # NaN fails every comparison.
+        shown = f"{trust:g}" if math.isfinite(trust) else str(trust)
+        raise BadInput(f"trust {shown} is not between 0 and {TRUST_MAX:,.0f}: 0 takes trust away")
+    return trust
+
+
+def with_trust(weights: dict[str, float] | None, trust: float | None, urls: Iterable[str]) -> dict[str, float] | None:
+    """Return the weights of the trusted pages after pages were given a weight; None as long as there never were any.
+
+    >>> with_trust(None, 0.0, ["a"]), with_trust(None, 0.5, ["a", "b"]), with_trust({"a": 0.5}, 0.0, ["a"])
+    (None, {'a': 0.5, 'b': 0.5}, {})
+    """
+    if trust is None or (weights is None and not trust):
+        return weights
+    return {url: weight for url, weight in {**(weights or {}), **dict.fromkeys(urls, trust)}.items() if weight}
+
+
+def pack_weights(weights: Mapping[int, float]) -> bytes:
+    """Serialise the weights of pages: 12 bytes each."""
+    return np.array(list(weights.items()), _WEIGHTS).tobytes()
+
+
+def unpack_weights(packed: bytes) -> dict[int, float]:
+    """Deserialise weights packed by `pack_weights`.
+
+    >>> unpack_weights(pack_weights({7: 0.5, 3: 2.0}))
+    {7: 0.5, 3: 2.0}
+    """
+    weights: dict[int, float] = dict(np.frombuffer(packed, _WEIGHTS).tolist())
+    return weights
+
+
+def pack_links(near: Uint32s, far: Uint64s, far_shards: Uint16s) -> bytes:
+    """Serialise the links of a page: 4 bytes, 4 for each page of its shard, 10 for each page of another shard.
+
+    Args:
+        near: ids of pages of the same shard.
+        far: fingerprints of pages of other shards.
+        far_shards: the shard of each.
+    """
+    parts = (near.astype("<u4", copy=False), far.astype("<u8", copy=False), far_shards.astype("<u2", copy=False))
+    return len(near).to_bytes(COUNT_BYTES, "little") + b"".join(part.tobytes() for part in parts)
+
+
+def unpack_links(packed: bytes) -> tuple[Uint32s, Uint64s, Uint16s]:
+    """Deserialise links packed by `pack_links`.
+
+    Raises:
+        ValueError: the bytes are not packed links.
+    """
+    count = int.from_bytes(packed[:COUNT_BYTES], "little")
+    start = COUNT_BYTES + 4 * count
+    far, rest = divmod(len(packed) - start, FAR_BYTES)
+    if rest or far < 0:
+        raise ValueError(f"{len(packed)} bytes are no packed links")
+    near = np.frombuffer(packed, "<u4", count, COUNT_BYTES)
+    return near, np.frombuffer(packed, "<u8", far, start), np.frombuffer(packed, "<u2", far, start + 8 * far)
