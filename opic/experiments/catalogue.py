@@ -8,8 +8,10 @@ from typing import Final
 
 from opic.errors import BadInput, NotBuiltYet, instead_of
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
+from opic.experiments.distribution import run_distribution
 from opic.experiments.opic_convergence import run_convergence
 from opic.experiments.result import Progress, Result
+from opic.experiments.sites import run_sites
 from opic.experiments.window_figures import run_windows
 
 # Runs one: directory of recorded graphs or None, who is told of each step, and whether to run it small.
@@ -56,6 +58,8 @@ EXPERIMENTS: Final = {
     "fig4": Experiment("error by size of the window and rate of change", OPIC_PAPER, partial(_windows, "fig4")),
     "fig5": Experiment("measures stored by window policy", OPIC_PAPER, partial(_windows, "fig5")),
     "fig6": Experiment("error by window policy and rate of change", OPIC_PAPER, partial(_windows, "fig6")),
+    "distribution": Experiment("bytes and delay between shards, by host and by URL", OPIC_PAPER, run_distribution),
+    "sites": Experiment("importance of sites: sums over pages, and cash between sites", OPIC_PAPER, run_sites),
     "rankmass-table2": Experiment("downloads until a guaranteed coverage", "Cho, Schonfeld 2007"),
 }
 

@@ -36,12 +36,14 @@ class RecordedGraph:
     links       (N, N) [i, j] is 1 where page i links to page j; no self-links
     group       (N,) the part that each page is in, a number; -1 for none
     names       name of each part
+    urls        (N,) of the pages; empty where they were not published
     """
 
     name: str
     links: LinkMatrix
     group: NDArray[np.int64]
     names: Sequence[str]
+    urls: Sequence[str] = ()
 
     def __len__(self) -> int:
         """Count the pages."""
@@ -104,7 +106,7 @@ def _hollins(data: Path | None) -> RecordedGraph:
     pages = int(next(lines).split()[0])
     urls = [next(lines).split()[1] for _ in range(pages)]
     links = _links(np.array([line.split() for line in lines], np.int64) - 1, pages)
-    return RecordedGraph("hollins", links, *_grouped([_prefix(url) for url in urls]))
+    return RecordedGraph("hollins", links, *_grouped([_prefix(url) for url in urls]), urls)
 
 
 def _prefix(url: str) -> str:
@@ -119,7 +121,7 @@ def _california(data: Path | None) -> RecordedGraph:
     rows = [line.split() for line in _lines("gr0-california", "gr0.California.gz", data)]
     urls = [row[2] for row in rows if row[0] == "n"]
     links = _links([(int(row[1]), int(row[2])) for row in rows if row[0] == "e"], len(urls))
-    return RecordedGraph("gr0-california", links, *_grouped([urlsplit(url).netloc.lower() for url in urls]))
+    return RecordedGraph("gr0-california", links, *_grouped([urlsplit(url).netloc.lower() for url in urls]), urls)
 
 
 def _wikispeedia(data: Path | None) -> RecordedGraph:
