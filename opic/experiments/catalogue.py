@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from opic.errors import BadInput, NotBuiltYet, instead_of
+from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
 from opic.experiments.distribution import run_distribution
 from opic.experiments.opic_convergence import run_convergence
@@ -43,6 +44,7 @@ def _windows(name: str, data: Path | None, progress: Progress, quick: bool) -> R
 
 
 DAVIS_DHILLON: Final = "Davis, Dhillon 2006"
+CHO_SCHONFELD: Final = "Cho, Schonfeld 2007"
 OPIC_PAPER: Final = "Abiteboul, Preda, Cobena 2003"
 EXPERIMENTS: Final = {
     "table1": Experiment(
@@ -60,7 +62,9 @@ EXPERIMENTS: Final = {
     "fig6": Experiment("error by window policy and rate of change", OPIC_PAPER, partial(_windows, "fig6")),
     "distribution": Experiment("bytes and delay between shards, by host and by URL", OPIC_PAPER, run_distribution),
     "sites": Experiment("importance of sites: sums over pages, and cash between sites", OPIC_PAPER, run_sites),
-    "rankmass-table2": Experiment("downloads until a guaranteed coverage", "Cho, Schonfeld 2007"),
+    "rankmass-table2": Experiment("downloads until a guaranteed coverage", CHO_SCHONFELD, run_table_2),
+    "rankmass-table3": Experiment("size of the window: iterations, time, coverage", CHO_SCHONFELD, run_table_3),
+    "rankmass-fig10": Experiment("number of trusted pages that a crawl begins with", CHO_SCHONFELD, run_figure_10),
 }
 
 

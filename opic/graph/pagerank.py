@@ -17,19 +17,24 @@ class NotConverged(OpicError):
 
 
 def pagerank(
-    links: LinkMatrix, damping: float = DAMPING, threshold: float = THRESHOLD, start: Float64s | None = None
+    links: LinkMatrix,
+    damping: float = DAMPING,
+    threshold: float = THRESHOLD,
+    start: Float64s | None = None,
+    teleport: Float64s | None = None,
 ) -> Float64s:
-    """Return the PageRank of each page; a page without links passes its rank to all pages equally.
+    """Return the PageRank of each page; a page without links passes its rank to where the random jump goes.
 
-    r <- a * (U D^-1 + dangling e/n) r + (1 - a) e/n until the L1 norm of the change is below the threshold; the result
-    is then within threshold * a/(1 - a) of the fixed point. O(links) per iteration, at most log(threshold)/log(a)
-    iterations.
+    r <- a * (U D^-1 + t dangling) r + (1 - a) t, with uniform t unless `teleport` is given, until the L1 norm of the
+    change is below the threshold; the result is then within threshold * a/(1 - a) of the fixed point. O(links) per
+    iteration, at most log(threshold)/log(a) iterations.
 
     Args:
-        links: (n, n), without self-links; [i, j] is 1 where page i links to page j; n > 0.
+        links: (n, n); [i, j] is 1 where page i links to page j; n > 0.
         damping: the share a of a page's rank that follows its links, 0 <= a < 1.
         threshold: the L1 norm of the change at which to stop, > 0.
         start: (n,) non-negative, sum > 0; uniform by default.
+        teleport: (n,) t, non-negative, sum 1: personalized PageRank; uniform by default.
 
     Returns:
         (n,) float64, non-negative, of sum 1.
@@ -47,11 +52,12 @@ def pagerank(
     out = degrees(links)
     share = np.divide(damping, out, out=np.zeros(pages), where=out > 0)
     backward = links.T.tocsr()
+    jump = np.full(pages, 1 / pages) if teleport is None else teleport
     ranks: Float64s = np.full(pages, 1 / pages) if start is None else start / start.sum()
     for _ in range(ITERATIONS_MAX):
         before = ranks
         ranks = backward @ (before * share)
-        ranks += (1 - ranks.sum()) / pages  # What teleports and what dangling pages have: all that no link carried.
+        ranks += (1 - ranks.sum()) * jump  # What teleports and what dangling pages have: all that no link carried.
         if np.abs(ranks - before).sum() < threshold:
             return ranks
     raise NotConverged(f"PageRank did not settle to {threshold:g} in {ITERATIONS_MAX:,} iterations: use more")
