@@ -10,6 +10,7 @@ from opic.errors import BadInput, NotBuiltYet, instead_of
 from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
 from opic.experiments.distribution import run_distribution
+from opic.experiments.kumar import run_dynamic, run_static
 from opic.experiments.opic_convergence import run_convergence
 from opic.experiments.result import Progress, Result
 from opic.experiments.sites import run_sites
@@ -45,6 +46,7 @@ def _windows(name: str, data: Path | None, progress: Progress, quick: bool) -> R
 
 DAVIS_DHILLON: Final = "Davis, Dhillon 2006"
 CHO_SCHONFELD: Final = "Cho, Schonfeld 2007"
+KUMAR: Final = "Kumar, Lang, Marlow, Tomkins 2008"
 OPIC_PAPER: Final = "Abiteboul, Preda, Cobena 2003"
 EXPERIMENTS: Final = {
     "table1": Experiment(
@@ -65,6 +67,10 @@ EXPERIMENTS: Final = {
     "rankmass-table2": Experiment("downloads until a guaranteed coverage", CHO_SCHONFELD, run_table_2),
     "rankmass-table3": Experiment("size of the window: iterations, time, coverage", CHO_SCHONFELD, run_table_3),
     "rankmass-fig10": Experiment("number of trusted pages that a crawl begins with", CHO_SCHONFELD, run_figure_10),
+    "kumar-fig1": Experiment("discovery: crawl and rank performance on fixed graphs", KUMAR, run_static),
+    "kumar-fig2": Experiment(
+        "discovery and recrawl: crawl and discovery performance on graphs that change", KUMAR, run_dynamic
+    ),
 }
 
 

@@ -77,7 +77,12 @@ def load_graph(name: str, data: Path | None = None) -> RecordedGraph:
     return GRAPHS[name](data)
 
 
-def _lines(graph: str, file_name: str, data: Path | None) -> Iterator[str]:
+def lines_of(graph: str, file_name: str, data: Path | None) -> Iterator[str]:
+    """Yield the lines of a gzip file of a recorded graph.
+
+    Raises:
+        NoGraph: the file is missing.
+    """
     roots = [*([data] if data else []), *SHIPPED]
     for path in (path for root in roots for path in (root / graph / file_name, root / file_name)):
         if path.is_file():
@@ -102,7 +107,7 @@ def _grouped(keys: Sequence[str]) -> tuple[NDArray[np.int64], list[str]]:
 
 def _hollins(data: Path | None) -> RecordedGraph:
     """First line `PAGES LINKS 1`, then lines `ID URL`, then lines `FROM TO`; ids from 1. Parts are path prefixes."""
-    lines = _lines("hollins", "hollins.dat.gz", data)
+    lines = lines_of("hollins", "hollins.dat.gz", data)
     pages = int(next(lines).split()[0])
     urls = [next(lines).split()[1] for _ in range(pages)]
     links = _links(np.array([line.split() for line in lines], np.int64) - 1, pages)
@@ -118,7 +123,7 @@ def _prefix(url: str) -> str:
 
 def _california(data: Path | None) -> RecordedGraph:
     """Lines `n ID URL`, then `e FROM TO`; ids from 0. Parts are hosts."""
-    rows = [line.split() for line in _lines("gr0-california", "gr0.California.gz", data)]
+    rows = [line.split() for line in lines_of("gr0-california", "gr0.California.gz", data)]
     urls = [row[2] for row in rows if row[0] == "n"]
     links = _links([(int(row[1]), int(row[2])) for row in rows if row[0] == "e"], len(urls))
     return RecordedGraph("gr0-california", links, *_grouped([urlsplit(url).netloc.lower() for url in urls]), urls)
@@ -128,7 +133,7 @@ def _wikispeedia(data: Path | None) -> RecordedGraph:
     """Tables with `#` comments. Parts are top categories; an article of several is in the first that the file has."""
 
     def rows(file_name: str) -> Iterator[list[str]]:
-        for line in _lines("wikispeedia", file_name, data):
+        for line in lines_of("wikispeedia", file_name, data):
             if line.strip() and not line.startswith("#"):
                 yield line.rstrip("\n").split("\t")
 
@@ -146,7 +151,7 @@ def _uk_2007(data: Path | None) -> RecordedGraph:
     The URLs were not published, but the pages are in their order, so a site is a range of pages. Ranges are cut where
     the fewest short links cross.
     """
-    rows = [line.split() for line in _lines("uk-2007-05-100000", "uk-2007-05@100000.adj.gz", data)]
+    rows = [line.split() for line in lines_of("uk-2007-05-100000", "uk-2007-05@100000.adj.gz", data)]
     sources = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     targets = np.array([target for row in rows for target in row], np.int64)
     links = _links(np.stack((sources, targets), axis=1), len(rows))

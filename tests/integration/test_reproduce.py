@@ -13,11 +13,14 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import BadInput, NotBuiltYet
 from opic.experiments.catalogue import EXPERIMENTS, reproduce
+from opic.experiments.kumar import PLANS, dynamic_curve, dynamic_rows
 from opic.experiments.opic_streams import ORDERS, read_by_service
 from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_time_graphs import pep_history
 from opic.experiments.strategies import STRATEGIES
 from opic.experiments.window_figures import FIGURES
 from opic.graph.crawled import link_matrix
+from opic.graph.discovery import EXPANSIONS
 from opic.graph.pagerank import DAMPING, pagerank
 
 ALGORITHMS = {"none", "SC", "PF", "OutlinkCount", "InlinkCount", "Random"}
@@ -123,6 +126,42 @@ def test_few_seeds_cannot_guarantee_more_than_their_trust(tmp_path: Path) -> Non
     assert [row["seeds"] for row in rows] == [16, 160, 1_600]
     assert sorted(row["trust"] for row in rows) == [row["trust"] for row in rows]
     assert all(row["guaranteed_at_0.5"] <= row["trust"] for row in rows)
+
+
+def test_discovery_is_measured_on_fixed_graphs(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["reproduce", "kumar-fig1", "--quick", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    table = json.loads((tmp_path / "kumar-fig1.json").read_text())
+    rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+    assert {(row["graph"], row["algorithm"]) for row in rows} == {
+        (graph, algorithm) for graph in ("hollins", "wikispeedia") for algorithm in EXPANSIONS
+    }
+    assert all(0 <= row["rank"] <= row["crawl"] <= 1 for row in rows)
+    of_wikispeedia = {
+        row["algorithm"]: row["crawl"] for row in rows if row["graph"] == "wikispeedia" and row["crawled"] == 100
+    }
+    assert of_wikispeedia["Crawl-GAI"] > of_wikispeedia["Sample-I"] > of_wikispeedia["Sample-U"]
+    assert ElementTree.parse(tmp_path / "kumar-fig1.svg").getroot().tag.endswith("svg")
+
+
+def test_links_of_a_page_history_are_there_from_version_to_version() -> None:
+    graph = pep_history(None)
+    assert (graph.pages, len(graph.start)) == (741, 2001)
+    assert (graph.end >= graph.start).all()
+    assert len(np.flatnonzero(graph.end > graph.start[-1])) == 1667
+
+
+@pytest.mark.parametrize("pair", [("Crawl-GAI", "OR"), ("Crawl-AI", "LDU"), ("Sample-U", "none")])
+def test_discovery_is_measured_on_graphs_that_change(pair: tuple[str, str]) -> None:
+    plan = PLANS["pep-history"]
+    curve = dynamic_curve(plan.load(None, 0), plan, 300, pair, 1)
+    assert curve.shape == (50, 5)
+    assert (np.diff(curve[:, 0]) > 0).all()
+    assert (curve[:, 1] <= curve[:, 2]).all()
+    assert (curve[:, 3] <= 741 / 3).all()
+    (row,) = dynamic_rows(["pep-history", 741, 100, 300], {pair: curve})
+    assert row[4:7] == [*pair, "" if pair[1] == "none" else 1]
+    assert row[7] == pytest.approx(curve[:, 1].mean(), abs=1e-4)
 
 
 def test_list_says_what_is_built() -> None:
