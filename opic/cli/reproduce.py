@@ -37,14 +37,11 @@ def reproduce(
     from opic.experiments.catalogue import reproduce as run
 
     if list_all:
-        rows = [
-            {"name": key, "title": one.title, "paper": one.source, "built": one.run is not None}
-            for key, one in EXPERIMENTS.items()
-        ]
+        rows = [{"name": key, "title": one.title, "paper": one.source} for key, one in EXPERIMENTS.items()]
         if as_json:
             print_json({"experiments": rows})
         else:
-            print_rows(("name", "title", "paper", "built"), rows)
+            print_rows(("name", "title", "paper"), rows)
         return
     if name is None:
         raise BadInput("name an experiment: `opic reproduce --list` shows them")

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from opic.errors import BadInput, NotBuiltYet, instead_of
+from opic.errors import BadInput, instead_of
 from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
 from opic.experiments.distribution import run_distribution
@@ -22,11 +22,11 @@ Run = Callable[[Path | None, Progress, bool], Result]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What `opic reproduce --list` shows of an experiment; `run` is None where it is not built yet."""
+    """What `opic reproduce --list` shows of an experiment, and what runs it."""
 
     title: str
     source: str
-    run: Run | None = None
+    run: Run
 
 
 def _table(name: str, data: Path | None, progress: Progress, quick: bool) -> Result:
@@ -85,11 +85,7 @@ def reproduce(name: str, data: Path | None, progress: Progress, *, quick: bool =
 
     Raises:
         BadInput: there is no such experiment, or none of its graphs is here.
-        NotBuiltYet: this version does not have it.
     """
     if name not in EXPERIMENTS:
         raise BadInput(f"no experiment {name!r}: {instead_of(name, EXPERIMENTS)}")
-    run = EXPERIMENTS[name].run
-    if run is None:
-        raise NotBuiltYet(f"`opic reproduce {name}` is not built yet: see `opic reproduce --list`")
-    return run(data, progress, quick)
+    return EXPERIMENTS[name].run(data, progress, quick)
