@@ -79,7 +79,9 @@ def run(given: argparse.Namespace, done: threading.Event, health: LocalHealth) -
     options = EstimatorOptions(
         given.fetch, given.select, given.round_pages, given.local_pages, limits=settings.limits()
     )
-    read = EstimatorInput(given.crawl, given.recorded, given.state, given.host_delay, given.allow_private)
+    read = EstimatorInput(
+        given.crawl, given.recorded, given.state, given.host_delay, given.allow_private, given.retry_seconds
+    )
     with ExitStack() as stack:
         estimator = opened(
             stack,
@@ -116,6 +118,8 @@ def _tell(estimator: "Estimator", health: LocalHealth) -> None:
 
 def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
+    from opic.cli.local_rank import RETRY_SECONDS
+
     parser = argparse.ArgumentParser(prog="python -m consumers.local_domain", description=__doc__.partition("\n")[0])
     parser.add_argument("domain", help="the local domain: a host or a registered domain")
     parser.add_argument("--state", type=Path, required=True, metavar="DIR", help="where to keep what was fetched")
@@ -128,6 +132,9 @@ def parse(words: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--local-pages", type=int, default=1_000, help="pages of the domain to fetch without --crawl")
     parser.add_argument("--seed-url", action="append", default=[], help="where that crawl begins")
     parser.add_argument("--host-delay", type=float, help="seconds between two fetches of a host")
+    parser.add_argument(
+        "--retry-seconds", type=float, default=RETRY_SECONDS, help="for pages of a host that gives no answer"
+    )
     parser.add_argument("--allow-private", action="store_true", help="also fetch from private addresses")
     parser.add_argument(
         "--poll-seconds", type=float, default=POLL_SECONDS, help="between two lists when all is fetched"

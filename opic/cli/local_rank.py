@@ -27,12 +27,17 @@ if TYPE_CHECKING:
     from opic.settings import Settings
 
 SHOWN: Final = 20  # Pages printed on a terminal.
+RETRY_SECONDS: Final = 10.0
 BAD_SHOWN_MAX: Final = 5
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
 
 AllowPrivate = Annotated[
     bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
+]
+
+RetrySeconds = Annotated[
+    float, typer.Option(min=0, help="How long pages of a host that gives no answer are tried again.")
 ]
 
 
@@ -55,6 +60,7 @@ class EstimatorInput:
     state: Path | None
     host_delay_seconds: float | None
     allow_private: bool = False
+    retry_seconds: float = RETRY_SECONDS
 
 
 @choosing
@@ -89,6 +95,7 @@ def local_rank(
         float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
     ] = None,
     allow_private: AllowPrivate = False,
+    retry_seconds: RetrySeconds = RETRY_SECONDS,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep what was fetched here, to go on after an interruption.")
     ] = None,
@@ -110,7 +117,7 @@ def local_rank(
     settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
     options = EstimatorOptions(fetch, select.value, round_pages, local_pages, seed, publish, settings.limits())
-    given = EstimatorInput(crawl or (), recorded or (), state, host_delay, allow_private)
+    given = EstimatorInput(crawl or (), recorded or (), state, host_delay, allow_private, retry_seconds)
     address = service_address(chosen, settings)
     with ending_in_order(), _progress() as told, ExitStack() as stack:
         estimator = opened(stack, domain, options, given, settings=settings, address=address, on_progress=told)
@@ -169,7 +176,7 @@ def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
     if given.recorded:
         return RecordedFetcher({event.url: event for event in _events(given.recorded, settings)})
     delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
-    return WebFetcher(WebLimits(host_delay_seconds=delay, allow_private=given.allow_private))
+    return WebFetcher(WebLimits(delay, retry_seconds=given.retry_seconds, allow_private=given.allow_private))
 
 
 def _service(address: "Address", domain: str, settings: "Settings") -> "ServiceView":

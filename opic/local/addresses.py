@@ -27,8 +27,8 @@ PORTS: Final = {"http": 80, "https": 443}
 CONNECT_SECONDS_MAX: Final = 3.0  # For an address that is not the last one.
 
 
-class PrivateAddress(httpx.ConnectError):
-    """A host has no public address, so it is not fetched."""
+class NotReachable(httpx.ConnectError):
+    """A host has no address, or no public one: to try again would not help."""
 
 
 def is_public(address: str) -> bool:
@@ -63,8 +63,8 @@ class PublicTransport(httpx.AsyncBaseTransport):
         """Send a request to the first of the host's addresses that takes the connection.
 
         Raises:
-            PrivateAddress: none of them is public.
-            httpx.ConnectError: the host has no address, or none takes the connection.
+            NotReachable: there is none, or none is public.
+            httpx.ConnectError: none takes the connection, or the name can't be resolved now.
             httpx.UnsupportedProtocol: the URL is not one of HTTP or HTTPS.
         """
         url = request.url
@@ -102,8 +102,9 @@ class PublicTransport(httpx.AsyncBaseTransport):
         loop = asyncio.get_running_loop()
         try:
             found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            raise httpx.ConnectError(f"{host}: {error}", request=request) from None
+        except socket.gaierror as error:
+            kind = NotReachable if error.errno == socket.EAI_NONAME else httpx.ConnectError
+            raise kind(f"{host}: {error}", request=request) from None
         addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
         public = [address for address in addresses if is_public(address)]
         if not public:
@@ -111,5 +112,5 @@ class PublicTransport(httpx.AsyncBaseTransport):
             if host not in self._told:
                 self._told.add(host)
                 log.warning("%s", why)
-            raise PrivateAddress(why, request=request)
+            raise NotReachable(why, request=request)
         return public

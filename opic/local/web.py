@@ -19,7 +19,7 @@ import httpx
 from protego import Protego
 
 from opic import __version__
-from opic.local.addresses import PublicTransport
+from opic.local.addresses import NotReachable, PublicTransport
 from opic.local.fetcher import NO_ANSWER
 from opic.local.link_process import LinkProcess
 from opic.model.events import CrawlEvent
@@ -30,6 +30,7 @@ CRAWL_DELAY_SECONDS_MAX: Final = 60.0
 ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
 ROBOTS_REDIRECTS_MAX: Final = 5
 SILENT_MAX: Final = 3  # After so many pages in a row without an answer, a host is left alone for this round.
+RETRY_FIRST_SECONDS: Final = 0.25  # Doubling.
 HTML: Final = ("text/html", "application/xhtml+xml")
 POLL_SECONDS: Final = 0.2
 GZIP: Final = 16 + zlib.MAX_WBITS
@@ -43,6 +44,7 @@ class WebLimits:
 
     host_delay_seconds  least time between two pages of a host; a longer Crawl-delay counts instead, up to a minute
     page_seconds        time for a page, its redirects not followed
+    retry_seconds       how long pages of a host that gives no answer are tried again, until it answers or is given up
     body_bytes_max      of a page, decompressed; the rest of a longer one is not read
     hosts_at_once       hosts that are fetched side by side
     host_pages_max      pages of one host in a round, so that a trap does not use up the fetches
@@ -51,6 +53,7 @@ class WebLimits:
 
     host_delay_seconds: float = 1.0
     page_seconds: float = 20.0
+    retry_seconds: float = 10.0
     body_bytes_max: int = 2 << 20
     hosts_at_once: int = 16
     host_pages_max: int = 10
@@ -58,9 +61,10 @@ class WebLimits:
 
 
 class _Site:
-    """A host's robots.txt, and when its next page may be fetched."""
+    """A host's robots.txt, when its next page may be fetched, and since when it gives no answer."""
 
     def __init__(self) -> None:
+        self.silent_since: float | None = None
         self.rules: dict[str, Protego | None] = {}  # By scheme and authority; None: nothing may be fetched.
         self.free_at = 0.0
         self.silent = 0
@@ -113,12 +117,11 @@ class WebFetcher:
                 site = self._sites[host]
                 site.silent = 0
                 for url in pages:
-                    event = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
+                    event: CrawlEvent | None = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
                     if site.silent < SILENT_MAX:
-                        if not await self._wait(site, stopped):
-                            return
-                        event = await self._page(site, url)
-                        site.silent = site.silent + 1 if event.status == NO_ANSWER and not event.excluded else 0
+                        event = await self._answer(site, url, stopped)
+                    if event is None:
+                        return
                     took(event)
 
         waiting = {asyncio.create_task(of_host(host, pages)) for host, pages in by_host.items()}
@@ -141,25 +144,47 @@ class WebFetcher:
             await asyncio.sleep(min(left, POLL_SECONDS))
         return False
 
-    async def _page(self, site: _Site, url: str) -> CrawlEvent:
-        """Fetch a page; return what was found, as an event."""
-        event = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
+    async def _answer(self, site: _Site, url: str, stopped: Callable[[], bool]) -> CrawlEvent | None:
+        """Fetch a page, again and again while its host gives no answer and is not given up; None if stopped.
+
+        A site that is started again loses no page: the ranking does not depend on when it was away.
+        """
+        wait = RETRY_FIRST_SECONDS
+        while await self._wait(site, stopped):
+            event, again = await self._page(site, url)
+            if event.status != NO_ANSWER or event.excluded:
+                site.silent, site.silent_since = 0, None
+                return event
+            now = time.monotonic()
+            site.silent_since = site.silent_since or now
+            if not again or now - site.silent_since >= self._limits.retry_seconds:
+                site.silent += 1
+                return event
+            site.free_at = max(site.free_at, now + wait)
+            wait *= 2
+        return None
+
+    async def _page(self, site: _Site, url: str) -> tuple[CrawlEvent, bool]:
+        """Fetch a page; return what was found, as an event, and whether it may help to try again."""
+        event, again = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT), False
         delay = self._limits.host_delay_seconds
         try:
             async with asyncio.timeout(self._limits.page_seconds):
                 rules = await self._rules(site, url)
                 if rules is None or not rules.can_fetch(url, self._agent):
                     event.excluded = rules is not None
-                    return event
+                    return event, False
                 delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
                 html = await self._read(url, event)
             if html:
                 event.links = await self._links.links(url, html)
-        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError):
+        except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
+            again = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
+            again = again and not isinstance(error, NotReachable)
             event.status, event.links, event.redirect = NO_ANSWER, [], None
         finally:
             site.free_at = time.monotonic() + delay
-        return event
+        return event, again
 
     async def _read(self, url: str, event: CrawlEvent) -> bytes:
         """Fetch a page; return its HTML in UTF-8, empty where it has none."""

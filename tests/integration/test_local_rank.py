@@ -2,9 +2,7 @@
 
 import csv
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,7 +12,8 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import environment, free_port, running, wait_until
+from estimator_process import LocalDomain, clean, settled_list
+from processes import running, wait_until
 from repository import ROOT
 from website import WebPage, Website, linking, redirect, website
 
@@ -23,11 +22,6 @@ pytestmark = pytest.mark.slow
 SHOP, WEB = ROOT / "examples/data/local/shop.jsonl", ROOT / "examples/data/local/web.jsonl"
 RECORDED = ("shop.example", "--crawl", SHOP, "--recorded", WEB)
 SECONDS_MAX = 120.0
-
-
-def clean() -> dict[str, str]:
-    """Our environment, without settings and without a proxy."""
-    return {name: value for name, value in environment().items() if not name.lower().endswith("_proxy")}
 
 
 def local_rank(*words: object, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -103,6 +97,7 @@ def test_bad_lines_are_told_and_left_out(tmp_path: Path) -> None:
 
 # End to end: a service, a website with pages outside, the estimator as a process.
 
+FETCHED = 40
 HOME, OUTSIDE = "127.0.0.1", ("127.0.0.2", "127.0.0.3", "127.0.0.4")
 
 
@@ -128,102 +123,9 @@ def world(pages: int = 12, outside: int = 20) -> Iterator[Website]:
         yield home
 
 
-class LocalDomain:
-    """`python -m consumers.local_domain` as a process."""
-
-    def __init__(self, home: Website, state: Path, service: str, *more: object) -> None:
-        self.port, self._said = free_port(), state.with_suffix(".log")
-        words = (HOME, "--state", state, "--service", service, "--seed-url", f"{home.url}/", "--port", self.port)
-        words += ("--allow-private",)
-        words += (
-            "--host-delay",
-            0.02,
-            "--select",
-            "sc",
-            "--fetch",
-            40,
-            "--round-pages",
-            5,
-            "--poll-seconds",
-            0.2,
-            *more,
-        )
-        with self._said.open("ab") as said:
-            command = [sys.executable, "-m", "consumers.local_domain", *map(str, words)]
-            self.process = subprocess.Popen(command, env=clean(), cwd=ROOT, stdout=said, stderr=said)
-
-    def metric(self, name: str) -> float:
-        """A metric; 0 while there is none."""
-        try:
-            text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
-        except httpx.TransportError:
-            assert self.process.poll() is None, self._said.read_text()
-            return 0.0
-        found = [line.split()[1] for line in text.splitlines() if line.startswith(f"{name} ")]
-        return float(found[0]) if found else 0.0
-
-    def fetched_all(self) -> bool:
-        tried = self.metric("opic_local_outside_fetched") + self.metric("opic_local_failed")
-        return tried == 40 and self.metric("opic_local_list_time_seconds") <= self.metric(
-            "opic_local_sent_time_seconds"
-        )
-
-    def end(self) -> None:
-        """Tell it to end; it does, with status 0."""
-        self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0, self._said.read_text()
-
-    def kill(self) -> None:
-        os.kill(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-
-
-def shown(service: Any) -> dict[str, Any]:
-    found: dict[str, Any] = service.get(f"/v1/local/{HOME}", n="1000").raise_for_status().json()
-    return {name: value for name, value in found.items() if name != "as_of"}
-
-
-def settled_list(estimator: LocalDomain, service: Any, before: dict[str, Any] | None = None) -> dict[str, Any]:
-    """The list that the service has once all is fetched and nothing changes any more."""
-    wait_until(estimator.fetched_all)
-    service.settle()
-    sent = estimator.metric("opic_local_sent_time_seconds")
-    wait_until(lambda: estimator.metric("opic_local_sent_time_seconds") > sent)
-    sent = estimator.metric("opic_local_sent_time_seconds")
-    wait_until(lambda: estimator.metric("opic_local_sent_time_seconds") > sent)
-    return shown(service)
-
-
-def test_estimator_killed_midway_ends_with_the_list_of_an_undisturbed_one(tmp_path: Path) -> None:
-    settings = {"host_delay_seconds": 0}
-    with world() as home:
-        with running(tmp_path / "one", tmp_path / "one.log", **settings) as service:
-            estimator = LocalDomain(home, tmp_path / "calm", service.url)
-            expected = settled_list(estimator, service)
-            estimator.end()
-            assert expected["method"] == "combined"
-            assert len(expected["pages"]) == 13
-        with running(tmp_path / "two", tmp_path / "two.log", **settings) as service:
-            journal = tmp_path / "stormy/events.jsonl"
-            for lines in (5, 20, 35):
-                estimator = LocalDomain(home, tmp_path / "stormy", service.url)
-                wait_until(lambda lines=lines: journal.exists() and journal.read_bytes().count(b"\n") >= lines)
-                estimator.kill()
-            estimator = LocalDomain(home, tmp_path / "stormy", service.url)
-            found = settled_list(estimator, service)
-            estimator.end()
-            urls = [page["url"] for page in expected["pages"]]
-            assert max(service.reads(urls)) == 1
-    assert [page["url"] for page in found["pages"]] == [page["url"] for page in expected["pages"]]
-    assert [page["importance"] for page in found["pages"]] == pytest.approx(
-        [page["importance"] for page in expected["pages"]], rel=1e-6
-    )
-    assert (found["outside_fetched"], found["method"]) == (expected["outside_fetched"], "combined")
-
-
 def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_path: Path) -> None:
     with world() as home, running(tmp_path / "store", tmp_path / "log", host_delay_seconds=0) as service:
-        estimator = LocalDomain(home, tmp_path / "state", service.url)
+        estimator = LocalDomain(HOME, f"{home.url}/", tmp_path / "state", service.url, fetch=FETCHED)
         wait_until(lambda: estimator.metric("opic_local_outside_fetched") > 5)
         service.stop()
         wait_until(lambda: estimator.metric("opic_local_outside_fetched") + estimator.metric("opic_local_failed") == 40)
@@ -231,7 +133,7 @@ def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_pat
         wait_until(lambda: estimator.metric("opic_local_service_away") == 1)
         service.start()
         wait_until(lambda: estimator.metric("opic_local_combined") == 1)
-        assert settled_list(estimator, service)["method"] == "combined"
+        assert settled_list(estimator, service, HOME)["method"] == "combined"
         estimator.end()
         assert service.get("/v1/stats").json()["read_pages"] > 40
 

@@ -23,7 +23,8 @@ from opic.local.journal import Journal
 from opic.local.web import SILENT_MAX, WebFetcher, WebLimits
 from opic.model.events import CrawlEvent
 
-QUICK = WebLimits(host_delay_seconds=0, page_seconds=1.0, allow_private=True)
+GUARDED = WebLimits(host_delay_seconds=0, page_seconds=20.0, retry_seconds=0)
+QUICK = WebLimits(host_delay_seconds=0, page_seconds=1.0, retry_seconds=0, allow_private=True)
 
 
 @pytest.fixture(autouse=True)
@@ -185,7 +186,7 @@ def test_address_of_this_machine_or_network_is_not_public(address: str) -> None:
 def test_private_host_is_not_connected_to(sites: Sites, host: str, caplog: pytest.LogCaptureFixture) -> None:
     site = sites({"/": linking("/1")})
     url = site.url.replace("127.0.0.1", host)
-    events = fetched([f"{url}/", f"{url}/2"], WebLimits(0, 5))
+    events = fetched([f"{url}/", f"{url}/2"], GUARDED)
     assert [(event.status, event.excluded) for event in events.values()] == [(0, False)] * 2
     assert site.asked == []
     assert caplog.text.count("it is fetched with --allow-private only") == 1
@@ -214,7 +215,7 @@ def test_name_that_resolves_to_another_address_later_does_not_rebind(
     url = site.url.replace("127.0.0.2", "rebinding.example")
     # One for robots.txt, one for the first page; the second page finds the address that must not be reached.
     Names(monkeypatch, rebinding=[["127.0.0.2"], ["127.0.0.2"], ["127.0.0.1"]])
-    events = fetched([f"{url}/", f"{url}/2"], WebLimits(0, 5))
+    events = fetched([f"{url}/", f"{url}/2"], GUARDED)
     assert events[f"{url}/"].links == [f"{url}/1"]
     assert events[f"{url}/2"].status == 0
     assert site.paths() == ["/robots.txt", "/"]
@@ -226,7 +227,7 @@ def test_of_many_addresses_only_public_ones_are_tried_until_one_answers(
     site, private = sites({"/": linking("/1")}, "127.0.0.2"), sites({})
     url = site.url.replace("127.0.0.2", "many.example")
     Names(monkeypatch, many=[["127.0.0.1", "127.0.0.9", "127.0.0.2"]] * 2)
-    assert fetched([f"{url}/"], WebLimits(0, 5))[f"{url}/"].status == 200
+    assert fetched([f"{url}/"], GUARDED)[f"{url}/"].status == 200
     assert private.asked == []
 
 
@@ -234,10 +235,10 @@ def test_redirect_to_a_private_address_is_not_followed(sites: Sites, monkeypatch
     private = sites({"/secret": linking("/1")})
     site = sites({"/robots.txt": redirect(f"{private.url}/secret"), "/": linking("/1")}, "127.0.0.2")
     Names(monkeypatch)
-    assert fetched([f"{site.url}/"], WebLimits(0, 5))[f"{site.url}/"].status == 0
+    assert fetched([f"{site.url}/"], GUARDED)[f"{site.url}/"].status == 0
     onward = sites({"/": redirect(f"{private.url}/secret")}, "127.0.0.3")
     home = sites({"/": linking(f"{onward.url}/")}, "127.0.0.4")
-    with WebFetcher(WebLimits(0, 5)) as web:
+    with WebFetcher(GUARDED) as web:
         estimator = Estimator("127.0.0.4", EstimatorOptions(5, "sc"), web, Journal("127.0.0.4"))
         estimator.open(None, [f"{home.url}/"])
         while not estimator.done and estimator.round():
@@ -262,7 +263,7 @@ def test_certificate_has_to_name_the_host_and_not_the_address(
     port = urlsplit(site.url).port
     Names(monkeypatch, right=[["127.0.0.2"]] * 2, wrong=[["127.0.0.2"]] * 2)
     urls = [f"https://{name}.example:{port}/" for name in ("right", "wrong")]
-    events = fetched(urls, WebLimits(0, 5))
+    events = fetched(urls, GUARDED)
     assert [events[url].status for url in urls] == [200, 0]
 
 
