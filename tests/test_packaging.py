@@ -29,7 +29,8 @@ ALONG = {
     "starlette": "fastapi",
 }
 KAFKA = "opic/ingest/kafka/"
-GRAPH = ("opic/graph/", "opic/local/", "opic/experiments/")
+GRAPH = ("opic/graph/", "opic/local/", "opic/sampling/", "opic/experiments/")
+SAMPLING = ("opic/sampling/", "opic/experiments/")
 EXPERIMENTS = "opic/experiments/"
 
 
@@ -91,6 +92,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["kafka"])
     if relative(path).startswith(GRAPH):
         allowed |= named(EXTRAS["graph"])
+    if relative(path).startswith(SAMPLING):
+        allowed |= named(EXTRAS["sample"])
     if relative(path).startswith(EXPERIMENTS):
         allowed |= named(EXTRAS["experiments"])
     assert set(packages_imported(path)) <= allowed

@@ -33,7 +33,8 @@ MAY_IMPORT: dict[str, list[str]] = {
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors"],  # Crawlers import it: no server, no store.
     "local": ["errors", "urls", "model", "graph", "client"],
-    "experiments": ["errors", "urls", "model", "graph", "local"],
+    "sampling": ["errors", "urls", "model", "graph", "client", "local"],
+    "experiments": ["errors", "urls", "model", "graph", "local", "sampling"],
 }
 MAY_IMPORT["service"].append("frontier")
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "service"]

@@ -10,9 +10,11 @@ from opic.errors import BadInput, instead_of
 from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
 from opic.experiments.distribution import run_distribution
+from opic.experiments.focused_sampling import run_sampling
 from opic.experiments.kumar import run_dynamic, run_static
 from opic.experiments.opic_convergence import run_convergence
 from opic.experiments.result import Progress, Result
+from opic.experiments.sampling_classifier import run_classifiers
 from opic.experiments.sites import run_sites
 from opic.experiments.window_figures import run_windows
 
@@ -47,6 +49,7 @@ def _windows(name: str, data: Path | None, progress: Progress, quick: bool) -> R
 DAVIS_DHILLON: Final = "Davis, Dhillon 2006"
 CHO_SCHONFELD: Final = "Cho, Schonfeld 2007"
 KUMAR: Final = "Kumar, Lang, Marlow, Tomkins 2008"
+SAMPLING_PAPER: Final = "Bar-Yossef, Kanungo, Krauthgamer 2005"
 OPIC_PAPER: Final = "Abiteboul, Preda, Cobena 2003"
 EXPERIMENTS: Final = {
     "table1": Experiment(
@@ -71,6 +74,8 @@ EXPERIMENTS: Final = {
     "kumar-fig2": Experiment(
         "discovery and recrawl: crawl and discovery performance on graphs that change", KUMAR, run_dynamic
     ),
+    "sampling": Experiment("focused samples of topics beside the truth", SAMPLING_PAPER, run_sampling),
+    "sampling-classifier": Experiment("the same with classifiers that err", SAMPLING_PAPER, run_classifiers),
 }
 
 

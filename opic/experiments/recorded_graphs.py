@@ -92,7 +92,8 @@ def lines_of(graph: str, file_name: str, data: Path | None) -> Iterator[str]:
     raise NoGraph(f"{graph}: {file_name} is missing; name the directory that has it with --data DIR")
 
 
-def _links(ends: Sequence[Sequence[int]] | Int64s, pages: int) -> LinkMatrix:
+def distinct_links(ends: Sequence[Sequence[int]] | Int64s, pages: int) -> LinkMatrix:
+    """Return links given as pairs, without repeats and self-links."""
     distinct = np.unique(np.asarray(ends, np.int64).reshape(-1, 2), axis=0)
     distinct = distinct[distinct[:, 0] != distinct[:, 1]]
     return link_matrix(distinct[:, 0], distinct[:, 1], (pages, pages))
@@ -110,7 +111,7 @@ def _hollins(data: Path | None) -> RecordedGraph:
     lines = lines_of("hollins", "hollins.dat.gz", data)
     pages = int(next(lines).split()[0])
     urls = [next(lines).split()[1] for _ in range(pages)]
-    links = _links(np.array([line.split() for line in lines], np.int64) - 1, pages)
+    links = distinct_links(np.array([line.split() for line in lines], np.int64) - 1, pages)
     return RecordedGraph("hollins", links, *_grouped([_prefix(url) for url in urls]), urls)
 
 
@@ -125,7 +126,7 @@ def _california(data: Path | None) -> RecordedGraph:
     """Lines `n ID URL`, then `e FROM TO`; ids from 0. Parts are hosts."""
     rows = [line.split() for line in lines_of("gr0-california", "gr0.California.gz", data)]
     urls = [row[2] for row in rows if row[0] == "n"]
-    links = _links([(int(row[1]), int(row[2])) for row in rows if row[0] == "e"], len(urls))
+    links = distinct_links([(int(row[1]), int(row[2])) for row in rows if row[0] == "e"], len(urls))
     return RecordedGraph("gr0-california", links, *_grouped([urlsplit(url).netloc.lower() for url in urls]), urls)
 
 
@@ -138,7 +139,7 @@ def _wikispeedia(data: Path | None) -> RecordedGraph:
                 yield line.rstrip("\n").split("\t")
 
     page = {row[0]: i for i, row in enumerate(rows("articles.tsv.gz"))}
-    links = _links([(page[a], page[b]) for a, b in rows("links.tsv.gz")], len(page))
+    links = distinct_links([(page[a], page[b]) for a, b in rows("links.tsv.gz")], len(page))
     category: dict[str, str] = {}
     for title, name in rows("categories.tsv.gz"):
         category.setdefault(title, name.split(".")[1])
@@ -154,7 +155,7 @@ def _uk_2007(data: Path | None) -> RecordedGraph:
     rows = [line.split() for line in lines_of("uk-2007-05-100000", "uk-2007-05@100000.adj.gz", data)]
     sources = np.repeat(np.arange(len(rows)), [len(row) for row in rows])
     targets = np.array([target for row in rows for target in row], np.int64)
-    links = _links(np.stack((sources, targets), axis=1), len(rows))
+    links = distinct_links(np.stack((sources, targets), axis=1), len(rows))
     cuts = _cuts(links)
     group = np.searchsorted(cuts, np.arange(len(rows)), side="right")
     ends = [0, *cuts.tolist(), len(rows)]

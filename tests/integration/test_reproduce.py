@@ -1,5 +1,6 @@
 """`opic reproduce`: the experiments run on the graphs that ship, and their results have the shape of the contract."""
 
+import gzip
 import json
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +18,8 @@ from opic.experiments.kumar import PLANS, dynamic_curve, dynamic_rows
 from opic.experiments.opic_streams import ORDERS, read_by_service
 from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
 from opic.experiments.recorded_time_graphs import pep_history
+from opic.experiments.recorded_topics import load_articles
+from opic.experiments.sampling_classifier import without_categories
 from opic.experiments.strategies import STRATEGIES
 from opic.experiments.window_figures import FIGURES
 from opic.graph.crawled import link_matrix
@@ -24,6 +27,7 @@ from opic.graph.discovery import EXPANSIONS
 from opic.graph.pagerank import DAMPING, pagerank
 
 ALGORITHMS = {"none", "SC", "PF", "OutlinkCount", "InlinkCount", "Random"}
+ARTICLES = load_articles(None)
 
 
 def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
@@ -167,6 +171,46 @@ def test_discovery_is_measured_on_graphs_that_change(pair: tuple[str, str]) -> N
 def test_list_names_each_experiment() -> None:
     done = CliRunner().invoke(app, ["reproduce", "--list", "--json"])
     assert [row["name"] for row in json.loads(done.stdout)["experiments"]] == list(EXPERIMENTS)
+
+
+def rows_of_quick(name: str, *data: str) -> list[dict[str, Any]]:
+    done = CliRunner().invoke(app, ["reproduce", name, "--quick", "--json", *data])
+    assert done.exit_code == 0, done.output
+    table = json.loads(done.stdout)
+    assert table["paper"]
+    assert table["notes"]
+    return [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
+
+
+def test_focused_samples_are_shown_beside_the_truth() -> None:
+    rows = rows_of_quick("sampling")
+    assert {row["graph"] for row in rows} == {"made up", "wikispeedia", "hollins"}
+    of_topic = {row["focus"]: row for row in rows if row["topic"] == "geography"}
+    assert of_topic.keys() == {"none", "hard", "neighbourhood", "trial", "hard, real steps"}
+    assert of_topic["hard"]["precision"] == 1.0
+    assert of_topic["none"]["precision"] < of_topic["trial"]["precision"] < 1
+    assert of_topic["hard"]["rmse"] < of_topic["hard, real steps"]["rmse"]
+
+
+def test_classifiers_are_compared_on_texts(tmp_path: Path) -> None:
+    with gzip.open(tmp_path / "articles_text.jsonl.gz", "wt") as file:
+        for number, (name, categories) in enumerate(zip(ARTICLES.names, ARTICLES.categories, strict=True)):
+            words = "wings and species of the sea" if any("Biology" in one for one in categories) else "other things"
+            text = f"Title Related subjects: Birds; {words if number % 9 else 'unlike'} {number}"
+            file.write(json.dumps({"article": name, "text": text}) + "\n")
+    rows = rows_of_quick("sampling-classifier", "--data", str(tmp_path))
+    assert [row["classifier"] for row in rows] == ["category", "keyword 'species'", "decision tree", "linear"]
+    for row in rows:
+        assert row["accuracy"] > 0.9
+        assert abs(row["estimate"] - row["truth"]) < 0.25
+    done = CliRunner().invoke(app, ["reproduce", "sampling-classifier"])
+    assert "articles_text.jsonl.gz is missing; name the directory that has it with --data DIR" in str(done.exception)
+
+
+def test_what_stands_before_an_article_is_cut_off() -> None:
+    texts = ["A 2007 Schools. Related subjects: British History 1500 and before; Birds The text", "no heading"]
+    names = [["subject.History.British_History.British_History_1500_and_before"], ["subject.Birds"]]
+    assert without_categories(texts, names) == ["The text", "no heading"]
 
 
 def test_unknown_experiment_is_refused() -> None:

@@ -1,0 +1,199 @@
+"""What a focused walk says of its topic: samples at fixed virtual times, estimates, and how far to trust them.
+
+Pages that follow one another on a walk are alike, so n samples are worth less than n independent ones. Intervals take
+that into account by batch means: the walk is cut into some long pieces, whose estimates are nearly independent.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from opic.errors import BadInput
+from opic.graph.focused_walk import Visit
+
+BURN_IN_SHARE: Final = 0.1  # The paper leaves out the first 1,000 of 10,000 visits.
+BURN_IN_TIMES: Final = 5  # Autocorrelation times after which the first page is forgotten, to e^-5.
+BURN_IN_SHARE_MAX: Final = 0.5
+BATCHES: Final = 30
+BATCH_SAMPLES_MIN: Final = 4
+CONFIDENCE: Final = 0.95
+EXPECTED_MIN: Final = 5.0  # In each cell of a χ² test.
+
+Bools = NDArray[np.bool_]
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class WalkSamples:
+    """The samples of a walk, in order.
+
+    visit     (n,) number of the visit that each sample is of
+    on_topic  (n,) whether its page is on the topic
+    weight    (n,) 1, or 1/degree in trial and error
+    burn_in   number of visits left out before the first
+    apart     virtual time between two samples; 0 in trial and error, where each visit is one
+    time      autocorrelation time, in samples
+    """
+
+    visit: Int64s
+    on_topic: Bools
+    weight: Float64s
+    burn_in: int
+    apart: float
+    time: float
+
+    @property
+    def counted(self) -> int:
+        """The number of samples on the topic."""
+        return int(self.on_topic.sum())
+
+    def spaced(self) -> Int64s:
+        """Return the visits of samples on the topic so far apart that they are nearly independent."""
+        every = max(1, math.ceil(2 * self.time))
+        kept = self.visit[::every]
+        return kept[self.on_topic[::every]]
+
+
+@dataclass(frozen=True, slots=True)
+class ShareEstimate:
+    """An estimated share of the topic's pages: 95 % interval, and the number of independent samples it is worth."""
+
+    share: float
+    low: float
+    high: float
+    effective: float
+
+
+def take_samples(visits: Sequence[Visit[Any]], *, by_degree: bool = False) -> WalkSamples:
+    """Take samples from a walk, after its burn-in.
+
+    They are the pages at fixed virtual times, one mean hold apart: closer ones are mostly the same page again, wider
+    ones waste what was fetched. With `by_degree`, for trial and error, each visit is one, of weight 1/degree. The
+    burn-in is a tenth of the walk, or five autocorrelation times if that is longer, up to half.
+
+    Raises:
+        BadInput: the walk has fewer than two visits.
+    """
+    if len(visits) < 2:
+        raise BadInput(f"a walk of {len(visits)} visits has no samples: take more steps")
+    holds = np.array([visit.hold for visit in visits], np.float64)
+    degrees = np.array([visit.degree for visit in visits], np.float64)
+    on_topic = np.array([visit.on_topic for visit in visits], np.bool_)
+    if by_degree:
+        number, apart = np.arange(len(visits)), 0.0
+    else:
+        ends = np.cumsum(holds)
+        apart = float(holds.mean())
+        number = np.searchsorted(ends, (np.arange(len(visits)) + 0.5) * apart, side="right")
+    # A property that every walk has and no one asked for, to tell how fast it forgets.
+    time = autocorrelation_time(np.log(np.maximum(degrees[number], 1)))
+    first = min(max(BURN_IN_SHARE, BURN_IN_TIMES * time / len(number)), BURN_IN_SHARE_MAX)
+    number = number[math.ceil(first * len(number)) :]
+    weight = 1 / np.maximum(degrees[number], 1) if by_degree else np.ones(len(number))
+    return WalkSamples(number, on_topic[number], weight, int(number[0]), apart, time)
+
+
+def autocorrelation_time(series: Float64s) -> float:
+    """Return 1 + 2 Σ ρ(lag), by Geyer's initial positive sequence; n samples are worth n divided by it.
+
+    Source: Geyer (1992), "Practical Markov chain Monte Carlo", Statistical Science 7(4), section 3.3. O(n log n).
+
+    >>> autocorrelation_time(np.array([1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0])) > 2
+    True
+    """
+    centred = series - series.mean()
+    size = 1 << (2 * len(series) - 1).bit_length()
+    power = np.abs(np.fft.rfft(centred, size)) ** 2
+    covariance = np.fft.irfft(power, size)[: len(series)] / len(series)
+    if covariance[0] <= 1e-12:
+        return 1.0
+    pairs = covariance[: len(series) // 2 * 2].reshape(-1, 2).sum(axis=1) / covariance[0]
+    negative = np.flatnonzero(pairs <= 0)
+    pairs = pairs[: negative[0]] if len(negative) else pairs
+    return max(1.0, float(2 * np.minimum.accumulate(pairs).sum() - 1)) if len(pairs) else 1.0
+
+
+def estimate_share(samples: WalkSamples, hits: Bools, pages: Int64s) -> ShareEstimate:
+    """Estimate which share of the topic's pages have a property.
+
+    The interval is Wilson's, with the effective number of samples that the variance of the batch means gives. Where all
+    samples agree, no batch differs; then it is the number of distinct pages, or what the autocorrelation time leaves,
+    whichever is less.
+
+    Args:
+        samples: of the walk.
+        hits: (n,) whether the page of each sample has the property.
+        pages: (n,) a number for the page of each sample, equal for equal pages.
+
+    Raises:
+        BadInput: no sample is on the topic.
+    """
+    weight = np.where(samples.on_topic, samples.weight, 0.0)
+    total = weight.sum()
+    if not total:
+        raise BadInput("no sample is on the topic: take more steps, or a harder focus")
+    share = float((weight * hits).sum() / total)
+    distinct = len(np.unique(pages[samples.on_topic]))
+    count = min(BATCHES, len(weight) // BATCH_SAMPLES_MIN)
+    by_time = samples.counted / samples.time
+    effective, spread = min(float(distinct), by_time), float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    if count >= 2:
+        batches = [slice(piece[0], piece[-1] + 1) for piece in np.array_split(np.arange(len(weight)), count)]
+        all_of = np.array([weight[batch].sum() for batch in batches])
+        hits_of = np.array([(weight * hits)[batch].sum() for batch in batches])
+        variance = float(((hits_of - share * all_of) ** 2).sum() * count / (count - 1)) / total**2
+        if variance > 0:
+            effective = min(share * (1 - share) / variance, float(samples.counted))
+            spread = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    return ShareEstimate(share, *wilson(share, max(effective, 1.0), spread), max(effective, 1.0))
+
+
+def wilson(share: float, samples: float, spread: float) -> tuple[float, float]:
+    """Return Wilson's interval of a share seen in independent samples; `spread` in standard deviations.
+
+    >>> [round(end, 3) for end in wilson(0.0, 10, 1.96)]
+    [0.0, 0.278]
+    """
+    square = spread**2 / samples
+    middle = (share + square / 2) / (1 + square)
+    half = spread / (1 + square) * math.sqrt(share * (1 - share) / samples + square / (4 * samples))
+    return max(0.0, middle - half) if share > 0 else 0.0, min(1.0, middle + half) if share < 1 else 1.0
+
+
+def chi_square(observed: Sequence[float] | Int64s, expected: Sequence[float] | Float64s) -> float:
+    """Return the p-value of Pearson's χ² test: how likely counts are as far as these from what was expected.
+
+    Rare cells are put together until each expects 5. The samples must be independent.
+
+    Args:
+        observed: (n,) counts.
+        expected: (n,) shares, or any numbers in proportion to them.
+
+    Raises:
+        BadInput: there is no count, or only one cell is left.
+
+    >>> round(chi_square([48, 52], [1, 1]), 3), chi_square([10, 90], [1, 1]) < 1e-9
+    (0.689, True)
+    """
+    counts, shares = np.asarray(observed, np.float64), np.asarray(expected, np.float64)
+    order = np.argsort(shares)
+    counts, shares = counts[order], shares[order] / shares.sum() * counts.sum()
+    cells: list[list[float]] = [[0.0, 0.0]]
+    for count, share in zip(counts.tolist(), shares.tolist(), strict=True):
+        if cells[-1][1] >= EXPECTED_MIN:
+            cells.append([0.0, 0.0])
+        cells[-1][0] += count
+        cells[-1][1] += share
+    if len(cells) > 1 and cells[-1][1] < EXPECTED_MIN:
+        last = cells.pop()
+        cells[-1] = [cells[-1][0] + last[0], cells[-1][1] + last[1]]
+    if len(cells) < 2:
+        raise BadInput(f"{counts.sum():g} counts in {len(counts)} cells are too few for a χ² test")
+    table = np.array(cells)
+    return float(stats.chisquare(table[:, 0], table[:, 1]).pvalue)
