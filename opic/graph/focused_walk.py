@@ -14,7 +14,7 @@ Source: Bar-Yossef, Kanungo, Krauthgamer (2005), sections 3.3 to 3.5 and 4; see 
 import math
 import random
 from collections import Counter, deque
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
@@ -137,7 +137,7 @@ class FocusedWalk(Generic[PageT]):
         self._edges: dict[PageT, list[PageT]] = {}  # Of each visited page.
         self._on_topic: dict[PageT, bool] = {}  # The same pages.
         # Of pages not visited yet: the visited pages that have edges to them, and how many.
-        self._waiting: dict[PageT, Counter[PageT]] = {}
+        self._waiting: dict[PageT, dict[PageT, int]] = {}
         self._member: dict[PageT, bool] = {}  # Whether a page off the topic is in the topical neighbourhood.
         self._window: deque[Hashable] = deque()  # Hosts of the last `window` - 1 pages.
         self._in_window: Counter[Hashable] = Counter()
@@ -233,8 +233,16 @@ class FocusedWalk(Generic[PageT]):
             if seen.page in self._edges:
                 return None
             edges.append(seen.page)
-            self._waiting.setdefault(seen.page, Counter())[at] += 1
+            self._await(seen.page, at)
         return seen
+
+    def _await(self, page: PageT, visited: PageT) -> None:
+        """Note an edge from a visited page to one that was not visited."""
+        counts = self._waiting.get(page)
+        if counts is None:
+            self._waiting[page] = {visited: 1}
+        else:
+            counts[visited] = counts.get(visited, 0) + 1
 
     def _drop(self, at: PageT, number: int) -> None:
         """Remove one edge from a visited page to one that was not visited."""
@@ -279,8 +287,7 @@ class FocusedWalk(Generic[PageT]):
     def _neighbours(self, seen: SeenPage[PageT]) -> list[PageT]:
         if seen.page in self._edges:
             return self._edges[seen.page]
-        visited = self._waiting.get(seen.page, Counter()).elements()
-        return [*seen.links, *(page for page in self._pages.inlinks(seen.page) if page not in self._edges), *visited]
+        return self._edges_of(seen, self._waiting.get(seen.page, {}))
 
     # Where it goes.
 
@@ -314,10 +321,17 @@ class FocusedWalk(Generic[PageT]):
     def _freeze(self, seen: SeenPage[PageT]) -> None:
         """Fix the neighbours of a page at its first visit."""
         page = seen.page
+        of_visited = self._waiting.pop(page, {})
+        self._edges[page], self._on_topic[page] = self._edges_of(seen, of_visited), seen.on_topic
+        for other in self._edges[page]:
+            if other not in of_visited:
+                self._await(other, page)
+
+    def _edges_of(self, seen: SeenPage[PageT], of_visited: Mapping[PageT, int]) -> list[PageT]:
+        """Return the neighbours of a page, as often as there are edges; visited ones by their own edges to it."""
         edges: list[PageT] = []
-        for linked in (seen.links, self._pages.inlinks(page)):
-            edges += [other for other in dict.fromkeys(linked) if other not in self._edges and other != page]
-        for other in edges:
-            self._waiting.setdefault(other, Counter())[page] += 1
-        edges.extend(self._waiting.pop(page, Counter()).elements())
-        self._edges[page], self._on_topic[page] = edges, seen.on_topic
+        for linked in (seen.links, self._pages.inlinks(seen.page)):
+            edges += [other for other in dict.fromkeys(linked) if other not in self._edges and other != seen.page]
+        for visited, count in of_visited.items():
+            edges += [visited] * count
+        return edges
