@@ -98,7 +98,7 @@ class CrawledPage:
     links: Collection[int]
 
 
-class Recrawl:
+class RecrawlCandidates:
     """The pages that were crawled, and the weights by which each policy chooses among them."""
 
     def __init__(self, policy: str) -> None:
@@ -168,7 +168,7 @@ class DiscoveryCrawl:
             raise BadInput(f"share of recrawls {recrawl_share}: want 0 to 1")
         self.crawled: dict[int, CrawledPage] = {}
         self.inlinks: dict[int, int] = {}
-        self.recrawl = Recrawl(policy)
+        self.recrawl = RecrawlCandidates(policy)
         self._expansion, self._rng, self._share = expansion, rng, recrawl_share if policy != "none" else 0.0
         self._now = -np.inf
 

@@ -14,7 +14,7 @@ from opic.graph.discovery import (
     EXPANSIONS,
     POLICIES,
     DiscoveryCrawl,
-    Recrawl,
+    RecrawlCandidates,
     SampledOrder,
     rank_performance,
     yield_score,
@@ -353,7 +353,7 @@ def test_performance_counts_crawled_and_seen_targets() -> None:
 
 def test_unknown_policy_is_refused_with_the_names() -> None:
     with pytest.raises(BadInput, match="no recrawl policy 'YDU': there are U, OR, YR, YRU, LDU, none"):
-        Recrawl("YDU")
+        RecrawlCandidates("YDU")
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
