@@ -88,6 +88,10 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
         assert columns[0].tolist() == columns[1].tolist(), name
     depths = [replica.depths.part(0, replica.pages) for replica in (one, other)]
     assert depths[0].tolist() == depths[1].tolist()
+    assert (one.yields is None) == (other.yields is None)
+    if one.yields is not None and other.yields is not None:
+        found = [[column.tolist() for column in y.part(0, one.pages)] for y in (one.yields, other.yields)]
+        assert found[0] == found[1]
     prints = one.index.fingerprints[: one.pages]
     assert prints.tolist() == other.index.fingerprints[: other.pages].tolist()
     assert one.index.find(prints).tolist() == other.index.find(prints).tolist() == list(range(one.pages))

@@ -183,6 +183,7 @@ class Calls:
             domain=asked.domain,
             domains=asked.domains,
             mode=asked.mode,
+            policy=asked.policy,
             crawl_delays=asked.crawl_delays,
             max_depth=asked.max_depth,
         )

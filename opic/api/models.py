@@ -33,6 +33,11 @@ WINDOW = (
 WINDOW_SHOWN = "The requested window: rounds, or a duration such as 30d; null for the static policy."
 DOMAIN = "Only pages of this host or registered domain, including subdomains."
 MODE = "any: all pages; discover: pages never read; refresh: pages read before."
+RECRAWL = (
+    "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
+    "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
+    "second; YRU: half YR, half U. All but U need OPIC_YIELDS=on."
+)
 POLICY = (
     "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "
     "under OPIC_VIRTUAL=continuous."
@@ -127,6 +132,7 @@ class NextPages(_Body):
         examples=[["example.org", "b.example"]],
     )
     mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
+    policy: Literal["U", "OR", "YR", "YRU"] | None = Field(None, description=RECRAWL)
     max_depth: int | None = Field(
         None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
     )

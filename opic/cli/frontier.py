@@ -24,6 +24,15 @@ class Mode(StrEnum):
     REFRESH = "refresh"
 
 
+class Recrawl(StrEnum):
+    """The recrawl policies."""
+
+    U = "U"
+    OR = "OR"
+    YR = "YR"
+    YRU = "YRU"
+
+
 Offered = Annotated[
     Mode, typer.Option(help="Any page, only pages never read (discover), or only pages read before (refresh).")
 ]
@@ -95,6 +104,13 @@ def next_pages(
         typer.Option(help="Only pages of this host or domain, including subdomains; may be repeated."),
     ] = None,
     mode: Offered = Mode.ANY,
+    policy: Annotated[
+        Recrawl | None,
+        typer.Option(
+            help="With --mode refresh: draw pages at random, alike (U), by the links seen on them (OR), by what their "
+            "last read discovered (YR), or half and half (YRU); all but U need OPIC_YIELDS=on."
+        ),
+    ] = None,
     max_depth: Annotated[
         int | None, typer.Option(min=0, help="Only pages whose depth, in links from a seed, is known and at most this.")
     ] = None,
@@ -106,7 +122,13 @@ def next_pages(
     This takes leases as a crawler does: no other crawler gets the printed pages until an event for the page
     arrives or the lease expires, and their hosts are delayed for OPIC_HOST_DELAY_SECONDS.
     """
-    wishes = {"lease_seconds": lease_seconds, "busy_hosts": busy_host, "domains": domain, "max_depth": max_depth}
+    wishes: dict[str, object] = {
+        "lease_seconds": lease_seconds,
+        "busy_hosts": busy_host,
+        "domains": domain,
+        "max_depth": max_depth,
+    }
+    wishes["policy"] = policy.value if policy else None
     given = {name: value for name, value in wishes.items() if value is not None}
     with asking(chosen) as ask:
         answer = ask("POST", "/v1/next", body={"n": n, "crawler": crawler, "mode": mode.value, **given})

@@ -135,6 +135,7 @@ class AsyncClient:
         domain: str | None = None,
         domains: Iterable[str] = (),
         mode: answers.Mode | None = None,
+        policy: answers.RecrawlPolicy | None = None,
         max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
@@ -150,6 +151,8 @@ class AsyncClient:
             domain: only pages of this host or registered domain, including subdomains.
             domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
+            policy: with mode refresh, a recrawl policy: U, OR, YR or YRU. Pages are then drawn at random, most often
+                those whose reads have discovered most; all but U need OPIC_YIELDS=on at the service.
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
@@ -163,6 +166,7 @@ class AsyncClient:
                 domain=domain,
                 domains=domains,
                 mode=mode,
+                policy=policy,
                 max_depth=max_depth,
                 busy_hosts=busy_hosts,
                 crawl_delays=crawl_delays,

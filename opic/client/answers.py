@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 Policy = Literal["static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh"]
+RecrawlPolicy = Literal["U", "OR", "YR", "YRU"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 
 

@@ -238,6 +238,7 @@ def next_pages(
     busy_hosts: Iterable[str],
     crawl_delays: Mapping[str, float] | None,
     max_depth: int | None = None,
+    policy: answers.RecrawlPolicy | None = None,
 ) -> Call[answers.NextPages]:
     """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
@@ -246,7 +247,7 @@ def next_pages(
         "busy_hosts": texts(busy_hosts) or None,
         "crawl_delays": crawl_delays or None,
     }
-    return _posted("/v1/next", answers.NextPages, {**body, **hosts, "max_depth": max_depth})
+    return _posted("/v1/next", answers.NextPages, {**body, **hosts, "max_depth": max_depth, "policy": policy})
 
 
 def frontier(n: int | None, domain: str | None, mode: answers.Mode | None) -> Call[answers.Frontier]:

@@ -5,9 +5,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from opic.errors import NotKept
 from opic.frontier.admission import Admission
 from opic.frontier.held_pages import Manners, read_manners, write_manners
-from opic.frontier.requests import FrontierTerms, PagesRequest, PolitenessSettings
+from opic.frontier.requests import NEED_YIELDS, FrontierTerms, PagesRequest, PolitenessSettings
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, place_in_order, state_of
@@ -53,6 +54,7 @@ class Frontier:
         domain: str | None = None,
         domains: Sequence[str] = (),
         mode: str = "any",
+        policy: str | None = None,
         crawl_delays: Mapping[str, float] | None = None,
         max_depth: int | None = None,
     ) -> dict[str, object]:
@@ -67,6 +69,8 @@ class Frontier:
             domain: only pages of this host or domain and its subdomains.
             domains: the same for several, at most 100.
             mode: "discover": only pages never read since they became known or came back; "refresh": only other pages.
+            policy: with mode "refresh", a recrawl policy: U, OR, YR or YRU; see `opic.frontier.recrawl`. Pages are then
+                drawn at random instead of by cash, and the batch does not end early.
             crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
                 longer than the configured host delay.
             max_depth: only pages whose depth is known and at most this.
@@ -82,6 +86,7 @@ class Frontier:
 
         Raises:
             BadInput: a parameter is invalid.
+            NotKept: the policy needs what the service does not keep.
         """
         request = self.wish(
             n,
@@ -90,6 +95,7 @@ class Frontier:
             domain=domain,
             domains=domains,
             mode=mode,
+            policy=policy,
             crawl_delays=crawl_delays,
             max_depth=max_depth,
         )
@@ -100,10 +106,17 @@ class Frontier:
 
         Raises:
             BadInput: a parameter is invalid.
+            NotKept: the policy needs what the service does not keep.
         """
-        return PagesRequest.of(
+        request = PagesRequest.of(
             n, self.politeness.lease_seconds if lease_seconds is None else lease_seconds, mode=mode, **more
         )
+        if request.policy in NEED_YIELDS and self.crawl.replicas[0].yields is None:
+            raise NotKept(
+                f"policy={request.policy} needs what past reads of each page discovered, which is kept from when "
+                "OPIC_YIELDS=on is set; policy=U works without"
+            )
+        return request
 
     def next_many(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Answer several requests together, mostly in one round trip, as if they had come one after the other."""

@@ -20,6 +20,7 @@ from opic.frontier.held_pages import read_held, read_released, read_stamps
 from opic.frontier.hot_order import HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.picking import SIDES, Fit, Picked, Within, first_free, near_of, pick
+from opic.frontier.recrawl import DrawnPages, draw_pages
 from opic.frontier.requests import FrontierTerms
 from opic.model.cash import Books, Flag
 from opic.query.snapshots import PAGES_EXACT
@@ -56,6 +57,7 @@ class HotCrawl:
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._domains: dict[tuple[str, ...], _Domain] = {}
         self._overdrawn = (float("-inf"), 0)
+        self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
             replica.listeners.append(partial(self._applied, shard))
 
@@ -225,9 +227,13 @@ class HotCrawl:
         ration: Ration | None = None,
         *,
         nearness: int = 0,
+        policy: str | None = None,
     ) -> Picked:
-        """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`."""
-        return self.crawl.steadily(lambda: self._pick(mode, domains, count, busy, ration, nearness))
+        """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`.
+
+        With a recrawl policy, pages that were read as it draws them; see `opic.frontier.recrawl`.
+        """
+        return self.crawl.steadily(lambda: self._pick(mode, domains, count, busy, ration, nearness, policy))
 
     def _pick(  # noqa: PLR0917 - the terms of one request
         self,
@@ -237,6 +243,7 @@ class HotCrawl:
         busy: Collection[str],
         ration: Ration | None,
         nearness: int,
+        policy: str | None,
     ) -> Picked:
         wider = count
         for _ in range(PICKS_MAX):
@@ -248,7 +255,7 @@ class HotCrawl:
                     restart = (lambda: None) if ration is None else partial(ration.take, ())
                     picked = pick(
                         self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
-                        restart=restart,
+                        restart=restart, drawn=partial(self._drawn, policy, within, nearness) if policy else None,
                     )  # fmt: skip
             if not current:
                 self.prepare()
@@ -263,6 +270,14 @@ class HotCrawl:
                 picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following
             )
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+
+    def _drawn(self, policy: str, within: Within | None, nearness: int) -> list[DrawnPages]:
+        """Return the read pages of each shard, within some hosts and a depth, as a recrawl policy draws them."""
+        only = None
+        if within is not None or nearness:
+            pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
+            only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
+        return draw_pages(self.orders, [hot.weights for hot in self.shards], policy, self.rng, only)
 
     def _judged_unfit(self, picked: Picked) -> bool:
         """Judge pages that were chosen; return whether any of them must not be offered, or not yet."""

@@ -16,6 +16,7 @@ from opic.frontier import page_counts
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
+from opic.frontier.recrawl import RecrawlWeights
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.frontier.timers import Floats
@@ -115,6 +116,7 @@ class HotShard:
             single=politeness.host_delay_seconds > 0,
             retry_seconds=politeness.retry_seconds,
         )
+        self.weights = RecrawlWeights(replica)
         self._loaded = False
         self.stamp = LeaseStamp(-1, -1)
         self.complete = False  # Whether everything held in the store as of `stamp` is held here.
@@ -138,6 +140,7 @@ class HotShard:
     def applied(self, effect: Effect, changed: Int64s) -> None:
         """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
         self.order.changed(changed)
+        self.weights.changed(changed)
         if effect.classes is not None:
             self.note_terms()
         read = [effect.read_page, effect.state_page] if self.revisit.classes().any() else [effect.read_page]

@@ -210,6 +210,7 @@ def pick(
     fit: Fit | None = None,
     nearness: int = 0,
     restart: Callable[[], object] = lambda: None,
+    drawn: Callable[[], Sequence[PageSource]] | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
@@ -224,13 +225,15 @@ def pick(
             cumulative: each continues from the one before.
         nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
         restart: called before the pages are chosen anew; `fit` then starts from the beginning.
+        drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
+            are then its business.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
-    listed = within is None and not nearness
+    listed = drawn is not None or (within is None and not nearness)
     while True:
-        sources = _sources(orders, SIDES[mode], within, nearness, listed=listed)
+        sources = drawn() if drawn else _sources(orders, SIDES[mode], within, nearness, listed=listed)
         try:
             picked = _merge(orders, sources, count, fit)
         finally:

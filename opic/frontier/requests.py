@@ -8,7 +8,11 @@ from opic.errors import BadInput
 from opic.model.page_notes import DEPTH_MAX, nearness_of
 from opic.urls.canonical import canonical_host, shown
 
+# Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
+POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one")}
+NEED_YIELDS: Final = ("OR", "YR", "YRU")
 MODES: Final = ("any", "discover", "refresh")
+NO_LDU: Final = ": the links to each page are not counted, which its link score needs"
 LEASE_SECONDS_MAX: Final = 86_400.0
 DOMAINS_MAX: Final = 100  # Of one request.
 CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # A longer crawl-delay is cut to this; Heritrix uses the same limit.
@@ -45,6 +49,7 @@ class PagesRequest:
     n: int
     seconds: float
     mode: str = "any"
+    policy: str | None = None  # The recrawl policy; most cash first if None.
     domains: tuple[str, ...] = ()  # Hosts or domains to stay within, sorted; all pages if empty.
     busy: frozenset[str] = frozenset()  # Hosts to skip.
     nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
@@ -58,6 +63,7 @@ class PagesRequest:
         seconds: float,
         *,
         mode: str = "any",
+        policy: str | None = None,
         domain: str | None = None,
         domains: Sequence[str] = (),
         busy_hosts: Sequence[str] = (),
@@ -75,6 +81,12 @@ class PagesRequest:
             raise BadInput(f"lease_seconds={seconds} must be over 0 and at most {LEASE_SECONDS_MAX:,.0f}, a day")
         if mode not in MODES:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
+        if policy is not None and policy not in POLICIES:
+            raise BadInput(
+                f"policy={shown(policy)} is none of {', '.join(POLICIES)}{NO_LDU if policy == 'LDU' else ''}"
+            )
+        if policy is not None and mode != "refresh":
+            raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
         if max_depth is not None and max_depth < 0:
             raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
         delays = {}
@@ -86,4 +98,6 @@ class PagesRequest:
             raise BadInput(f"domains: {len(domains):,} is over the limit of {DOMAINS_MAX}: send several requests")
         within = {canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))}
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
-        return cls(n, seconds, mode, tuple(sorted(within)), frozenset(map(canonical_host, busy_hosts)), near, delays)
+        return cls(
+            n, seconds, mode, policy, tuple(sorted(within)), frozenset(map(canonical_host, busy_hosts)), near, delays
+        )

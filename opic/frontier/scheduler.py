@@ -52,6 +52,7 @@ class _Part:
     n: int
     seconds: float
     mode: str
+    policy: str | None
     domains: tuple[str, ...]
     busy: frozenset[str]
     nearness: int
@@ -94,7 +95,9 @@ class Scheduler:
         with self.lock:
             try:
                 self.hot.look()
-                picked = self.hot.pick(wish.mode, wish.domains, wish.n, wish.busy, nearness=wish.nearness)
+                picked = self.hot.pick(
+                    wish.mode, wish.domains, wish.n, wish.busy, nearness=wish.nearness, policy=wish.policy
+                )
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated.
                 raise
@@ -141,7 +144,7 @@ class Scheduler:
             for part in parts:
                 missing[part.wish] += part.n - len(part.granted)
             rest = [
-                _Part(at, wish.n, missing[at], wish.seconds, "any", wish.domains, wish.busy, wish.nearness)
+                _Part(at, wish.n, missing[at], wish.seconds, "any", None, wish.domains, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -153,7 +156,7 @@ class Scheduler:
             granted[part.wish] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             rest = [
-                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.domains, wish.busy, wish.nearness)
+                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.policy, wish.domains, wish.busy, wish.nearness)
                 for at, wish in enumerate(wishes)
                 if not granted[at]
             ]
@@ -181,7 +184,7 @@ class Scheduler:
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": wish.n - discover}
         return [
-            _Part(at, wish.n, n, wish.seconds, mode, wish.domains, wish.busy, wish.nearness)
+            _Part(at, wish.n, n, wish.seconds, mode, wish.policy, wish.domains, wish.busy, wish.nearness)
             for mode, n in modes.items()
             if n
         ]
@@ -242,23 +245,24 @@ class Scheduler:
 
     def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
-        groups: dict[tuple[str, tuple[str, ...], frozenset[str], int], list[_Part]] = {}
+        groups: dict[tuple[str, str | None, tuple[str, ...], frozenset[str], int], list[_Part]] = {}
         for part in parts:
-            groups.setdefault((part.mode, part.domains, part.busy, part.nearness), []).append(part)
+            groups.setdefault((part.mode, part.policy, part.domains, part.busy, part.nearness), []).append(part)
         by_shard: dict[int, list[Chunk]] = {}
         leases, live = self.hot.running(), self.hot.live()
         ration = self.admission.ration(idle=idle) if self.admission else None
-        for (mode, domains, busy, nearness), group in groups.items():
+        for (mode, policy, domains, busy, nearness), group in groups.items():
             total = sum(part.missing for part in group)
             spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
             # A request for domains is not limited by their share of the crawl.
             limits = None if domains else ration
-            picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness)
+            picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness, policy=policy)
             counts, at, least = picked.counts.tolist(), 0, 0.0
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
                 if part.cut is None:
-                    part.cut = (part.asked + leases) * BATCH_SHARE > live
+                    # A recrawl policy does not choose by cash.
+                    part.cut = policy is None and (part.asked + leases) * BATCH_SHARE > live
                 best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
                 least = best / 2 if part.cut else 0
                 end = at
@@ -462,7 +466,8 @@ class Scheduler:
             return RETRY_SECONDS_DEFAULT
         if self._rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
-        most = RETRY_SECONDS_DEFAULT if self.hot.running() else RETRY_SECONDS_MAX
+        # A recrawl policy offers also pages without cash, of which `first` says nothing.
+        most = RETRY_SECONDS_DEFAULT if wish.policy or self.hot.running() else RETRY_SECONDS_MAX
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
 
     def release(self, leases: Sequence[str]) -> int:

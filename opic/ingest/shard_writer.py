@@ -103,7 +103,7 @@ class ShardWriter:
         self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
         self.rules, self.shards = shard.rules, shard.shards
         self.far = far if far is not None else RemotePages(self.shards)
-        self.replica = Replica(shard.rules, shard.number)
+        self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
         self.fingerprints = Fingerprints(shard.secret)
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)

@@ -85,7 +85,7 @@ class Crawl:
         """Use `open` instead: it checks that the store matches."""
         self.shards = tuple(shards)
         self.client, self.rules = shards[0].client, shards[0].rules
-        self.replicas = [Replica(shard.rules, shard.number) for shard in self.shards]
+        self.replicas = [Replica(shard.rules, shard.number, yields=shard.yields) for shard in self.shards]
         self._followers = [
             Follower(shard.client, shard.keys, replica)
             for shard, replica in zip(self.shards, self.replicas, strict=True)
@@ -116,6 +116,7 @@ class Crawl:
         create: bool = True,
         shards: int = 1,
         durability: Durability | None = None,
+        yields: bool = False,
     ) -> "Crawl":
         """Open all shards of a crawl, creating them if they do not exist.
 
@@ -126,6 +127,7 @@ class Crawl:
             create: create a missing crawl; if False, a missing crawl is an error.
             shards: number of shards of a new crawl, unless `given` sets it.
             durability: what must hold before an offset counts as durable; if None, whatever the server does.
+            yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
 
         Raises:
             StoreMismatch: the store has another format version or other rules, or a shard is missing.
@@ -134,7 +136,7 @@ class Crawl:
         first = Shard.open(client, name, given, create=create, shards=shards)
         others = [Shard.beside(first, number) for number in range(1, first.shards)]
         for shard in (first, *others):
-            shard.durability = durability or Durability()
+            shard.durability, shard.yields = durability or Durability(), yields
         for other in others:
             if other.restored != first.restored:
                 raise StoreMismatch(

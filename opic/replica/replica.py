@@ -29,6 +29,7 @@ from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_depths import PageDepths
+from opic.replica.page_yields import PageYields, new_by_read
 from opic.replica.url_tail import UrlTail
 
 Int64s = NDArray[np.int64]
@@ -80,9 +81,9 @@ class Before:
 class Replica:
     """One shard's state. Only one thread at a time may change it; readers must hold `lock`."""
 
-    def __init__(self, rules: CrawlRules, shard: int = 0) -> None:
-        """Start at genesis."""
-        self.rules = rules
+    def __init__(self, rules: CrawlRules, shard: int = 0, *, yields: bool = False) -> None:
+        """Start at genesis; `yields` keeps what reads of each page have discovered."""
+        self.rules, self._keeps_yields = rules, yields
         self.lock = threading.RLock()
         self.listeners: list[Listener] = []  # Called with each applied effect and the pages that it changed.
         self.effect_listeners: list[Callable[[Effect], object]] = []  # Called with each applied effect.
@@ -97,6 +98,7 @@ class Replica:
         self.books = Books.genesis(self.rules, self.shard)
         self.pages = 0
         self.columns, self.depths = PageColumns(), PageDepths()
+        self.yields = PageYields() if self._keeps_yields else None
         self.index = FingerprintIndex()
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
@@ -217,6 +219,8 @@ class Replica:
         gone, times, until_us = due(effect.gone_page, effect.gone_times, effect.gone_until_us)
         both = np.concatenate((pages, gone)) if len(gone) else pages
         columns, histories = self.columns, self.histories
+        if self.yields is not None:  # Before the reads are recorded: it needs the time of the read before.
+            self._note_yields(self.yields, effect, undo, due)
         without = both[columns.row[both] == 0]
         if len(without):
             new = distinct_in_order(without)
@@ -227,6 +231,10 @@ class Replica:
             histories.read(columns.row[pages], clock, cash, at_us, digest, undo)
         if len(gone):
             histories.go(columns.row[gone], times, until_us, undo)
+
+    def _note_yields(self, yields: PageYields, effect: Effect, undo: Undo | None, due: "Due") -> None:
+        pages, links, new, at_us = due(effect.read_page, effect.read_links, new_by_read(effect), effect.read_at_us)
+        yields.read(pages, links, new, at_us, self.histories.last_read_us(self.columns.row[pages]), undo)
 
     # Reads.
 

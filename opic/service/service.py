@@ -81,8 +81,9 @@ class Backend:
         shards = settings.shards_made
         durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
         self.crawl = Crawl.open(
-            asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability
-        )
+            asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability,
+            yields=settings.yields,
+        )  # fmt: skip
         self.shard = self.crawl.shards[0]  # Beside which the log is.
         self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
         self._rough_lag = (float("-inf"), 0)

@@ -40,6 +40,7 @@ class Shard:
         self.secret = secret
         self.run_id: bytes | None = None  # Run id of the server when the shard's writer last checked it.
         self.durability = Durability()
+        self.yields = False  # Whether replicas keep what reads of each page have discovered.
         self.restored = ""  # The backup that it was restored from, if any.
 
     @property

@@ -543,6 +543,16 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
     "the crawler's name is long": ("/v1/next", {"n": 1, "crawler": "c" * 201}, "crawler: "),
     "a field nobody knows": ("/v1/next", {"n": 1, "crawler": "c", "lease_second": 5}, "lease_second: no such field"),
     "a mode nobody knows": ("/v1/next", {"n": 1, "crawler": "c", "mode": "all"}, "mode: "),
+    "a recrawl policy nobody knows": (
+        "/v1/next",
+        {"n": 1, "crawler": "c", "mode": "refresh", "policy": "LDU"},
+        "policy: Input should be 'U', 'OR', 'YR' or 'YRU'",
+    ),
+    "a recrawl policy of another mode": (
+        "/v1/next",
+        {"n": 1, "crawler": "c", "mode": "any", "policy": "U"},
+        "policy='U' is about pages read before: ask with mode=refresh",
+    ),
     "a lease of no time": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 0}, "lease_seconds: "),
     "a lease without end": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 1e9}, "lease_seconds: "),
     "a domain that is none": ("/v1/next", {"n": 1, "crawler": "c", "domain": "a b/c"}, ""),

@@ -1,0 +1,114 @@
+"""What reads of each page have discovered: a column that a replica has only with OPIC_YIELDS.
+
+`seen` counts the links that a page has shown: all at its first read, and at each later read those to pages that became
+known by it. `rate` is the yield of its last read: pages that became known by it, per second since the read before. No
+links are stored, so a new link to a page that was known already counts as none; links to pages of other shards neither.
+A page has become known by a read if it is new in the same journal record, and no earlier read of the record is of it or
+links to it.
+
+The counts begin when the setting is turned on. They follow from the journal alone and are part of the checkpoint, so
+they survive a restart, and are the same in every replica.
+
+Source: Kumar, Lang, Marlow, Tomkins (2008), section III: "total outlinks seen at this node to date", and yield.
+"""
+
+from typing import Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from opic.replica.columns import Growing, Undo
+from opic.replica.effect import ZSTD_LEVEL, Effect
+
+Int64s = NDArray[np.int64]
+Uint32s = NDArray[np.uint32]
+Float32s = NDArray[np.float32]
+ELAPSED_MIN_US: Final = 1_000_000  # Two reads at one time, or in the wrong order, count as a second apart.
+PAGE_BYTES: Final = 8  # Of a page in the checkpoint, before compression.
+
+
+class PageYields(Growing):
+    """The columns by page id. They have rows only up to the last page that was read."""
+
+    COLUMNS = (("seen", "u4"), ("rate", "f4"))
+    seen: Uint32s
+    rate: Float32s
+
+    def read(  # noqa: PLR0917 - columns of one table
+        self, pages: Uint32s, links: Uint32s, new: Int64s, at_us: Int64s, before_us: Int64s, undo: Undo | None
+    ) -> None:
+        """Record reads, in the order of the log. All arrays have shape (n,).
+
+        Args:
+            pages: the pages that were read; a page may be read several times.
+            links: number of links on each.
+            new: number of pages that became known by each read.
+            at_us: time of each fetch.
+            before_us: time of the page's last fetch before these; 0 for none.
+            undo: receives the old values; may be None.
+        """
+        if not len(pages):
+            return
+        self.reserve(int(pages.max()) + 1)
+        if undo is not None:
+            for name, _ in self.COLUMNS:
+                undo.keep(self, name, pages)
+        order = np.argsort(pages, kind="stable")
+        again = np.zeros(len(pages), np.bool_)  # In that order: whether the page is read before in these.
+        again[1:] = pages[order][1:] == pages[order][:-1]
+        starts = np.flatnonzero(~again)
+        nth = np.arange(len(pages)) - np.repeat(starts, np.diff(np.append(starts, len(pages))))
+        before = before_us[order]
+        before[1:][again[1:]] = at_us[order][:-1][again[1:]]
+        for wave in range(int(nth.max()) + 1):  # Usually one wave: each page is read once.
+            at, last_us = order[nth == wave], before[nth == wave]
+            ids = pages[at]
+            self.seen[ids] += np.where(self.seen[ids] == 0, links[at], new[at]).astype(np.uint32)
+            seconds = np.maximum(at_us[at] - last_us, ELAPSED_MIN_US) / 1e6
+            self.rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
+
+    def part(self, first: int, end: int) -> tuple[Uint32s, Float32s]:
+        """Return both columns of pages `first` to `end`, each of shape (end - first,)."""
+        seen, rate = np.zeros(end - first, np.uint32), np.zeros(end - first, np.float32)
+        known = self.seen[first:end]
+        seen[: len(known)], rate[: len(known)] = known, self.rate[first:end]
+        return seen, rate
+
+    def pack(self, first: int, end: int) -> bytes:
+        """Pack the columns of pages for the checkpoint; b"" where all is 0."""
+        seen, rate = self.part(first, end)
+        if not seen.any():
+            return b""
+        packed = seen.astype("<u4").tobytes() + rate.astype("<f4").tobytes()
+        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
+
+    def unpack(self, first: int, pages: int, packed: bytes) -> None:
+        """Take in what `pack` packed of at most `pages` pages; a block may have grown since.
+
+        Raises:
+            ValueError: the length is wrong.
+            zstandard.ZstdError: it can't be unpacked.
+        """
+        columns = zstandard.ZstdDecompressor().decompress(packed, max_output_size=PAGE_BYTES * pages)
+        count, rest = divmod(len(columns), PAGE_BYTES)
+        if rest:
+            raise ValueError("yields have a wrong length")
+        self.reserve(first + count)
+        self.seen[first : first + count] = np.frombuffer(columns, "<u4", count)
+        self.rate[first : first + count] = np.frombuffer(columns, "<f4", count, 4 * count)
+
+
+def new_by_read(effect: Effect) -> Int64s:
+    """Return how many pages became known by each read of an effect, (n,)."""
+    reads = len(effect.read_page)
+    if not reads:
+        return np.zeros(0, np.int64)
+    of_read = np.repeat(np.arange(reads), effect.read_links)
+    at = np.flatnonzero(effect.links >= effect.first_page)
+    targets, first = np.unique(effect.links[at], return_index=True)
+    by = of_read[at][first]
+    own, own_first = np.unique(effect.read_page, return_index=True)  # A page that is read before is known by then.
+    place = np.minimum(np.searchsorted(own, targets), len(own) - 1)
+    read_before = (own[place] == targets) & (own_first[place] < by)
+    return np.bincount(by[~read_before], minlength=reads)

@@ -1,0 +1,296 @@
+"""Pages that were read come again as a recrawl policy draws them, fed by what their past reads have discovered."""
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from frontiers import AT_ONCE, PARTITION, Crawl, pages_of
+from processes import wait_until
+from sameness import assert_same_replica, small_blocks
+from scipy import stats
+from servers import Server
+from serving import serving
+
+from opic.client import Client
+from opic.errors import BadInput, NotKept
+from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier.recrawl import BLOCK_PAGES, PageWeights
+from opic.frontier.requests import POLICIES, PagesRequest
+from opic.ingest import ShardWriter
+from opic.ingest.writer import Writer
+from opic.model.cash import CrawlRules
+from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.replica import Crawl as Shards
+from opic.replica import Replica
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
+from opic.store import Shard
+
+pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
+
+CHANCE = 1e-6  # Of right frequencies that the test rejects.
+DRAWS = 1_000
+WAIT_SECONDS = 20.0
+NOW = 1_750_000_000
+HUBS = [f"http://hub{n}.org/" for n in range(4)]
+# Of each hub: pages that its first read shows, then those that a second read adds, and the seconds between both.
+SHOWN, ADDED, SECONDS = (1, 2, 5, 0), (3, 0, 6, 1), (10, 10, 40, 20)
+
+
+class Recrawl:
+    """A store that keeps yields, with four hubs that were read twice; other pages were never read."""
+
+    def __init__(self, server: Server, *, yields: bool = True, revisit_seconds: float = 0.0, **more: Any) -> None:
+        self.server = server
+        self.crawl = Crawl(server)
+        self.crawl.store = self.writer(yields=yields)
+        politeness = PolitenessSettings(host_delay_seconds=0.0, revisit_seconds=revisit_seconds)
+        self.frontier = Frontier(self.shards(yields=yields), politeness, **more)
+        self.frontier._hand.hot.rng = np.random.default_rng(7)
+        for number, url in enumerate(HUBS):
+            links = [f"{url}{n}" for n in range(SHOWN[number] + ADDED[number])]
+            self.crawl.event(url, links[: SHOWN[number]], fetched_at=NOW)
+            self.crawl.event(url, links, fetched_at=NOW + SECONDS[number])
+
+    def writer(self, *, yields: bool = True, journal_bytes: int = 1 << 20) -> ShardWriter:
+        shard = Shard.open(self.server.client())
+        shard.yields = yields
+        return ShardWriter(shard, journal_bytes=journal_bytes)
+
+    def shards(self, *, yields: bool = True) -> Shards:
+        return Shards.open(self.server.client(), yields=yields)
+
+    def drawn(self, policy: str, count: int = 1, **more: Any) -> Counter[str]:
+        """How often pages are chosen, without leasing them."""
+        found, names = Counter[str](), {}
+        request = PagesRequest.of(count, 1.0, mode="refresh", policy=policy, **more)
+        for _ in range(DRAWS):
+            places = self.frontier._hand.peek(request)
+            names |= self.frontier.crawl.urls_of([place for place in places if place not in names])
+            found.update(names[place] for place in places)
+        return found
+
+
+def assert_frequencies(found: Counter[str], weights: dict[str, float]) -> None:
+    assert found.keys() == {url for url, weight in weights.items() if weight}
+    total = sum(weights.values())
+    expected = {url: sum(found.values()) * weight / total for url, weight in weights.items() if weight}
+    assert stats.chisquare([found[url] for url in expected], list(expected.values())).pvalue > CHANCE
+
+
+SEEN = [a + b for a, b in zip(SHOWN, ADDED, strict=True)]
+RATES = [new / seconds for new, seconds in zip(ADDED, SECONDS, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("policy", "weights"),
+    [
+        ("U", [1, 1, 1, 1]),
+        ("OR", SEEN),
+        ("YR", RATES),
+        ("YRU", [rate / sum(RATES) / 2 + 1 / 8 for rate in RATES]),
+    ],
+)
+def test_policy_draws_in_proportion_to_what_reads_discovered(valkey: Server, policy: str, weights: list[float]) -> None:
+    found = Recrawl(valkey).drawn(policy)
+    assert_frequencies(found, dict(zip(HUBS, weights, strict=True)))
+
+
+def test_within_a_domain_the_policy_draws_from_its_pages_alone(valkey: Server) -> None:
+    crawl = Recrawl(valkey)
+    found = crawl.drawn("OR", domains=("hub0.org", "hub2.org"))
+    assert_frequencies(found, {HUBS[0]: SEEN[0], HUBS[2]: SEEN[2]})
+
+
+def test_batch_has_each_page_once_and_those_without_weight_last(valkey: Server) -> None:
+    crawl = Recrawl(valkey)
+    lasts = Counter[str]()
+    request = PagesRequest.of(10, 1.0, mode="refresh", policy="YR")
+    for _ in range(200):
+        picked = crawl.frontier._hand.peek(request)
+        urls = crawl.frontier.crawl.urls_of(picked)
+        assert sorted(urls[place] for place in picked) == HUBS
+        lasts[urls[picked[-1]]] += 1
+    assert lasts == {HUBS[1]: 200}  # Its second read discovered nothing.
+
+
+def test_pages_are_leased_to_one_crawler_and_come_back_when_released(servers: Server) -> None:
+    crawl = Recrawl(servers)
+    first: Any = crawl.frontier.next(3, mode="refresh", policy="OR")
+    second: Any = crawl.frontier.next(3, mode="refresh", policy="U")
+    assert sorted(page["url"] for page in first["pages"] + second["pages"]) == HUBS
+    assert all(page["fetched_before"] for page in first["pages"])
+    empty = crawl.frontier.next(3, mode="refresh", policy="YRU")
+    assert (empty["pages"], empty["exhausted"]) == ([], False)
+    assert 0 < empty["retry_after"] <= 5  # type: ignore[operator]
+    crawl.frontier.release([page["lease"] for page in second["pages"]])
+    again: Any = crawl.frontier.next(3, mode="refresh", policy="YR")
+    assert [page["url"] for page in again["pages"]] == [page["url"] for page in second["pages"]]
+
+
+def test_page_that_vanished_or_was_just_read_does_not_come(valkey: Server) -> None:
+    crawl = Recrawl(valkey, revisit_seconds=3_600)
+    crawl.crawl.event(HUBS[0], status=404)
+    crawl.crawl.event(HUBS[2], ["http://hub2.org/more"])  # Now.
+    assert_frequencies(crawl.drawn("U"), {HUBS[1]: 1, HUBS[3]: 1})
+
+
+def test_delayed_host_gives_one_page_at_a_time(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    for url in pages_of(3, 5):
+        crawl.event(url)
+    frontier = Frontier(Shards.open(valkey.client()), PolitenessSettings(host_delay_seconds=30.0))
+    first: Any = frontier.next(10, mode="refresh", policy="U")
+    assert len({page["url"].split("/")[2] for page in first["pages"]}) == len(first["pages"]) == 3
+    assert frontier.next(10, mode="refresh", policy="U")["pages"] == []
+
+
+def test_crawl_without_read_pages_gives_none(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(pages_of(3, 1))
+    found = crawl.frontier.next(5, mode="refresh", policy="U")
+    assert (found["pages"], found["exhausted"]) == ([], True)
+
+
+def test_yields_that_are_all_zero_draw_every_page(valkey: Server) -> None:
+    crawl = Recrawl(valkey)
+    for at, url in enumerate(HUBS):
+        crawl.crawl.event(url, [], fetched_at=NOW + 100 + at)
+    assert_frequencies(crawl.drawn("YR"), dict.fromkeys(HUBS, 1))
+
+
+@pytest.mark.parametrize("jump", [0, -1_000, 86_400 * 30])
+def test_clock_that_jumps_gives_a_finite_yield(valkey: Server, jump: int) -> None:
+    crawl = Recrawl(valkey)
+    crawl.crawl.event(HUBS[0], [f"{HUBS[0]}new{n}" for n in range(5)], fetched_at=NOW + SECONDS[0] + jump)
+    replica = crawl.shards().follow()[0]
+    assert replica.yields is not None
+    assert replica.yields.rate[0] == np.float32(5 / max(jump, 1))
+    assert replica.yields.seen[0] == SEEN[0] + 5
+
+
+def test_counts_survive_a_restart_by_the_checkpoint_and_the_journal(valkey: Server) -> None:
+    rng = np.random.default_rng(3)
+    with small_blocks():
+        crawl = Recrawl(valkey)
+        crawl.crawl.store = writer = crawl.writer(journal_bytes=4_000)
+        for step in range(150):
+            links = [f"http://h{rng.integers(9)}.org/{n}" for n in rng.integers(0, 60, 4)]
+            crawl.crawl.event(f"http://h{rng.integers(9)}.org/{rng.integers(9)}", links, fetched_at=NOW + 60 * step)
+        assert writer.checkpointer.blocks_written > 20
+        (loaded,) = crawl.shards().follow()
+        assert_same_replica(loaded, writer.replica)
+        assert loaded.yields is not None
+        assert np.count_nonzero(loaded.yields.rate) > 5
+        (without,) = crawl.shards(yields=False).follow()
+        assert without.yields is None
+        assert without.v.tolist() == loaded.v.tolist()
+
+
+def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
+    rng, events = np.random.default_rng(5), []
+    for step in range(120):
+        links = [f"http://h{rng.integers(5)}.org/{n}" for n in rng.integers(0, 40, 4)]
+        page = CrawlEvent(f"http://h{rng.integers(5)}.org/{rng.integers(9)}", links=links, fetched_at=NOW + 60 * step)
+        events.append(Record(step, NOW * 1_000_000, encode_crawl_event(page)))
+    columns = []
+    for size in (len(events), 7, 1):
+        valkey.client().flushall()
+        shard = Shard.open(valkey.client())
+        shard.yields = True
+        writer = ShardWriter(shard)
+        for at in range(0, len(events), size):
+            writer.apply(PARTITION, events[at : at + size])
+        assert writer.replica.yields is not None
+        columns.append([column.tolist() for column in writer.replica.yields.part(0, len(writer.replica))])
+    assert columns[0] == columns[1] == columns[2]
+    assert any(columns[0][1])
+
+
+def test_pages_of_several_shards_are_drawn_by_one_measure(valkey: Server) -> None:
+    client = valkey.client()
+    shards = Shards.open(client, shards=3, yields=True)
+    writer = Writer(shards)
+    urls = pages_of(8, 1)
+    events = [
+        Record(at, NOW * 1_000_000, encode_crawl_event(CrawlEvent(url, links=[f"{url}/{n}" for n in range(at + 1)])))
+        for at, url in enumerate(urls)
+    ]
+    writer.apply(PARTITION, events)
+    frontier = Frontier(Shards.open(valkey.client(), yields=True), AT_ONCE)
+    hot = frontier._hand.hot
+    hot.rng, found = np.random.default_rng(1), Counter[str]()
+    request = PagesRequest.of(1, 1.0, mode="refresh", policy="OR")
+    names: dict[Any, str] = {}
+    for _ in range(DRAWS):
+        (place,) = frontier._hand.peek(request)
+        names |= frontier.crawl.urls_of([place]) if place not in names else {}
+        found[names[place]] += 1
+    assert len({place[0] for place in names}) > 1
+    assert_frequencies(found, {url: at + 1 for at, url in enumerate(urls)})
+
+
+def test_weights_of_a_large_shard_are_summed_by_block() -> None:
+    """A draw of many blocks is that of the plain table, also after pages changed."""
+    replica = Replica(CrawlRules(), yields=True)
+    pages = 3 * BLOCK_PAGES + 5
+    replica.columns.reserve(pages)
+    replica.pages = pages
+    rng = np.random.default_rng(2)
+    replica.columns.state[:pages] = np.where(rng.random(pages) < 0.5, 0x18, 0x08)
+    weights = PageWeights(replica, "one")
+    read = weights.of(np.arange(pages))
+    assert weights.total() == read.sum()
+    assert read[weights.draw(500, rng)].all()
+    replica.columns.state[:BLOCK_PAGES] = 0
+    weights.changed(np.arange(BLOCK_PAGES))
+    assert weights.total() == read[BLOCK_PAGES:].sum()
+    assert (weights.draw(500, rng) >= BLOCK_PAGES).all()
+
+
+@pytest.mark.parametrize(
+    ("terms", "text"),
+    [
+        ({"mode": "refresh", "policy": "YDU"}, "policy='YDU' is none of U, OR, YR, YRU"),
+        ({"mode": "refresh", "policy": "LDU"}, "none of U, OR, YR, YRU: the links to each page are not counted"),
+        ({"mode": "any", "policy": "U"}, "policy='U' is about pages read before: ask with mode=refresh"),
+        ({"mode": "discover", "policy": "U"}, "ask with mode=refresh"),
+    ],
+)
+def test_policy_that_cannot_be_followed_is_refused(terms: dict[str, str], text: str) -> None:
+    with pytest.raises(BadInput, match=text):
+        PagesRequest.of(1, 1.0, **terms)  # type: ignore[arg-type]
+
+
+def test_policy_that_needs_yields_is_refused_without(valkey: Server) -> None:
+    crawl = Recrawl(valkey, yields=False)
+    for policy in POLICIES:
+        if policy != "U":
+            with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=on"):
+                crawl.frontier.next(1, mode="refresh", policy=policy)
+    assert len(crawl.frontier.next(4, mode="refresh", policy="U")["pages"]) == 4  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def asked(tmp_path: Path) -> Iterator[tuple[httpx.Client, EmbeddedService]]:
+    settings = Settings.load(data=tmp_path / "data", yields=True, host_delay_seconds=0, revisit_seconds=0)
+    with EmbeddedService(settings) as service, serving(service) as url:
+        yield httpx.Client(base_url=url, timeout=30), service
+
+
+def test_service_draws_the_pages_of_a_policy(asked: tuple[httpx.Client, EmbeddedService]) -> None:
+    http, service = asked
+    events = [{"url": url, "links": [f"{url}{n}" for n in range(3)]} for url in HUBS]
+    assert http.post("/v1/events", json=events).status_code == 202
+    wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == 4, WAIT_SECONDS)
+    with Client(str(http.base_url)) as client:
+        first = client.next(2, mode="refresh", policy="OR").pages
+        second = client.next(9, mode="refresh", policy="YRU").pages
+    assert sorted(page.url for page in [*first, *second]) == HUBS
+    (replica,) = service.backend.crawl.replicas
+    assert replica.yields is not None
+    assert replica.yields.part(0, len(replica))[0].sum() == 12
