@@ -13,6 +13,7 @@ import typer
 from opic.cli import frontier, pages, store
 from opic.cli.calls import Refusal
 from opic.cli.classes import classes_app
+from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
@@ -63,7 +64,7 @@ app.command()(pages.top)
 app.command()(pages.search)
 app.command()(pages.hosts)
 app.command()(pages.importance)
-app.command()(pages.history)
+app.command()(history)
 app.command()(pages.explain)
 app.command()(pages.inflow)
 app.command()(local_rank)

@@ -104,22 +104,6 @@ def importance(
 
 
 @choosing
-def history(
-    url: Url,
-    *,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
-    """Print the last reads of a page, oldest first.
-
-    Exit status 1 if the page was never seen.
-    """
-    with asking(chosen) as ask:
-        answer = ask("GET", "/v1/history", {"url": url})
-    print_list(("clock", "cash", "fetched_at"), answer, "measures", as_json)
-
-
-@choosing
 def explain(
     url: Url,
     *,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,7 @@ class Panel:
     lines: Mapping[str, Sequence[tuple[float, float]]]
     x: str
     y: str
-    x_scale: str = "linear"  # As matplotlib names it.
+    x_scale: str = "linear"  # As matplotlib names it, or "time": Unix seconds.
     y_scale: str = "log"
 
 
@@ -80,9 +81,16 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
             style = "--" if "seen" in name else "-"
             marker = "o" if len(points) == 1 else ""
             color = shown[name].get_color() if name in shown else COLORS[len(shown) % len(COLORS)]
-            (line,) = axes.plot(*zip(*points, strict=True), label=name, linestyle=style, marker=marker, color=color)
+            x, y = zip(*points, strict=True)
+            if panel.x_scale == "time":
+                x = tuple(datetime.fromtimestamp(at, UTC) for at in x)
+            (line,) = axes.plot(x, y, label=name, linestyle=style, marker=marker, color=color)
             shown.setdefault(name, line)
-        axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, xscale=panel.x_scale, yscale=panel.y_scale)
+        axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, yscale=panel.y_scale)
+        if panel.x_scale == "time":
+            axes.tick_params("x", labelrotation=30)
+        else:
+            axes.set_xscale(panel.x_scale)
     figure.legend(list(shown.values()), list(shown), loc="outside right upper")
     with mpl.rc_context({"svg.hashsalt": "opic"}):
         figure.savefig(path, metadata={"Date": None})

@@ -261,6 +261,14 @@ def test_page_never_seen_is_a_problem_found(store: Path) -> None:
     assert "http://z.example/ was never seen" in refusal("history", "http://z.example", "--data", store, status=1)
 
 
+def test_history_is_drawn_from_the_reads_kept(store: Path, tmp_path: Path) -> None:
+    done = opic("history", "http://a.example/", "--data", store, "--plot", tmp_path / "reads.svg")
+    assert done.returncode == 0, done.stderr
+    assert "<svg" in (tmp_path / "reads.svg").read_text()
+    complaint = refusal("history", "http://b.example/", "--data", store, "--plot", tmp_path / "none.svg")
+    assert "reads kept of this page: 1, and a picture needs 2" in complaint
+
+
 def test_history_is_a_measure_a_line(store: Path) -> None:
     lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
     measures = [line.split("\t") for line in lines]

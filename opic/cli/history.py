@@ -1,0 +1,171 @@
+"""The command for the history of a page: its last reads, or its importance at any past time of a recorded crawl."""
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from opic.cli.calls import asking
+from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.output import print_json, print_list, print_rows
+from opic.cli.pages import Policy, Url, Window
+from opic.errors import BadInput, MissingExtra
+
+if TYPE_CHECKING:
+    from opic.model.past_importance import TimedEvent
+
+POINTS = 200  # Times at which a recorded page is looked at, unless --at names one.
+ROWS = 20  # Of these are printed.
+MEASURES = 64  # Kept by the ledger that replays a recorded crawl.
+MILLION = 1_000_000
+
+
+@choosing
+def history(
+    url: Url,
+    *,
+    recorded: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            exists=True,
+            dir_okay=False,
+            help="Apply these crawl events in memory, in the order of their time, and print the page's importance over "
+            "time; no store is used.",
+        ),
+    ] = None,
+    at: Annotated[
+        str | None, typer.Option(metavar="TIME", help="With --recorded: at this time only, such as 2024-05-01.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw it over time.")] = None,
+    policy: Policy = None,
+    window: Window = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the last reads of a page, oldest first; or its importance at past times of a recorded crawl.
+
+    A picture of the last reads shows the share of all cash spent that came to the page between one read and the next.
+    Exit status 1 if the page was never seen.
+    """
+    if recorded:
+        _print_recorded(url, recorded, at, plot, policy, window, as_json)
+        return
+    if at or policy or window:
+        raise BadInput("--at, --policy and --window apply to --recorded only: a store keeps the last reads of a page")
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/history", {"url": url})
+    if plot is not None:
+        _draw(plot, str(answer["url"]), _flow(answer["measures"]), "share of the cash spent")
+    print_list(("clock", "cash", "fetched_at"), answer, "measures", as_json)
+
+
+def _flow(measures: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
+    """Return the share of the flow between reads, as steps: Unix seconds, share.
+
+    Raises:
+        BadInput: fewer than two reads are kept, so that there is no time between them.
+    """
+    if len(measures) < 2:
+        raise BadInput(
+            f"reads kept of this page: {len(measures)}, and a picture needs 2: read it again, or use --recorded"
+        )
+    points = []
+    for before, after in pairwise(measures):
+        share = after["cash"] / max(after["clock"] - before["clock"], 1)
+        points += [(before["fetched_at"], share), (after["fetched_at"], share)]
+    return points
+
+
+def _print_recorded(  # noqa: PLR0917 - options of one command
+    url: str, files: Sequence[Path], at: str | None, plot: Path | None, policy: str | None, window: str | None,
+    as_json: bool,
+) -> None:  # fmt: skip
+    from opic.model import series
+    from opic.model.cash import CrawlRules
+    from opic.model.past_importance import RecordedPast, standings
+    from opic.model.windows import POLICIES
+    from opic.urls.canonical import canonical_url
+
+    if policy not in (None, *POLICIES):
+        raise BadInput(f"--policy {policy} is none of {', '.join(POLICIES)}")
+    span = None if window is None else series.Window.parse(window)
+    page, events = canonical_url(url), list(_timed_events(files))
+    if not events:
+        raise BadInput(f"{', '.join(map(str, files))}: contains no crawl event")
+    first, last = (limit(event.time_us for event in events) for limit in (min, max))
+    times = [_time_us(at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
+    past = RecordedPast(events, CrawlRules(measures_max=MEASURES))
+    found = list(standings(past, page, times, policy or "static", span))
+    rows = [
+        {"time": one.time_us / MILLION, "importance": one.importance, "rank": one.rank, "pages": one.pages}
+        for one in found
+    ]
+    if plot is not None:
+        points = [(one.time_us / MILLION, one.importance) for one in found if one.importance is not None]
+        _draw(plot, page, points, "importance")
+    if as_json:
+        print_json({"url": page, "policy": policy or "static", "window": span and span.shown(), "past": rows})
+        return
+    shown = rows[:: max(1, len(rows) // ROWS)] if len(rows) > ROWS else rows
+    print_rows(
+        ("time", "importance", "rank", "pages"), [{k: "" if v is None else v for k, v in row.items()} for row in shown]
+    )
+
+
+def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
+    """Yield the events of files.
+
+    Raises:
+        BadInput: a file is of another kind, or an event can't be decoded or has no time.
+    """
+    from opic.errors import BadEvent
+    from opic.model.events import decode_crawl_event, time_us
+    from opic.model.past_importance import TimedEvent
+    from opic.ops.replay import format_of, lines_of, values_of
+    from opic.settings import Settings
+
+    bytes_max, now = Settings.load().max_body_bytes, int(datetime.now(UTC).timestamp() * MILLION)
+    for path in files:
+        kind = format_of(path)
+        if kind not in ("jsonl", "msgpack"):
+            raise BadInput(f"{path}: --recorded takes crawl events, .jsonl or .msgpack, and this is {kind}")
+        values = enumerate(values_of(path, bytes_max), 1) if kind == "msgpack" else lines_of(path, bytes_max)
+        for number, value in values:
+            try:
+                fetched_at = decode_crawl_event(value).fetched_at
+                if fetched_at is None:
+                    raise BadInput(f"{path}:{number}: the event has no fetched_at, so it has no place in the past")
+                yield TimedEvent(time_us(fetched_at, now), value)
+            except BadEvent as error:
+                raise BadInput(f"{path}:{number}: {error}") from None
+
+
+def _time_us(text: str) -> int:
+    """Read a time: Unix seconds, or an ISO date or time, UTC unless it says otherwise."""
+    try:
+        moment = float(text) if text.replace(".", "", 1).isdigit() else _iso(text).timestamp()
+    except ValueError:
+        raise BadInput(
+            f"--at {text} is neither Unix seconds nor a time such as 2024-05-01 or 2024-05-01T12:00Z"
+        ) from None
+    return round(moment * MILLION)
+
+
+def _iso(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:
+    try:
+        from opic.experiments.result import Panel, draw
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"the package {error.name}", "experiments") from None
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw([Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear")], path)
+    print(f"wrote {path}", file=sys.stderr)
