@@ -13,10 +13,13 @@ from opic.experiments.distribution import run_distribution
 from opic.experiments.focused_sampling import run_sampling
 from opic.experiments.kumar import run_dynamic, run_static
 from opic.experiments.opic_convergence import run_convergence
+from opic.experiments.opic_reads import run_reads
+from opic.experiments.recorded_history import run_history
 from opic.experiments.result import Progress, Result
 from opic.experiments.sampling_classifier import run_classifiers
 from opic.experiments.sites import run_sites
 from opic.experiments.window_figures import run_windows
+from opic.experiments.window_sizes import run_days, run_follow, run_sizes
 
 # Runs one: directory of recorded graphs or None, who is told of each step, and whether to run it small.
 Run = Callable[[Path | None, Progress, bool], Result]
@@ -36,14 +39,9 @@ def _table(name: str, data: Path | None, progress: Progress, quick: bool) -> Res
     return run_table(name, quick_plan(plan) if quick else plan, data, progress)
 
 
-def _convergence(name: str, data: Path | None, progress: Progress, quick: bool) -> Result:
-    del data  # The graph is synthetic.
-    return run_convergence(name, progress, quick)
-
-
-def _windows(name: str, data: Path | None, progress: Progress, quick: bool) -> Result:
+def _synthetic(run: Callable[[Progress, bool], Result], data: Path | None, progress: Progress, quick: bool) -> Result:
     del data
-    return run_windows(name, progress, quick)
+    return run(progress, quick)
 
 
 DAVIS_DHILLON: Final = "Davis, Dhillon 2006"
@@ -60,11 +58,6 @@ EXPERIMENTS: Final = {
     "table2": Experiment(
         "topics: the same, with half as many outside pages fetched", DAVIS_DHILLON, partial(_table, "table2")
     ),
-    "fig2": Experiment("convergence by crawling strategy", OPIC_PAPER, partial(_convergence, "fig2")),
-    "fig3": Experiment("the same, on the most important tenth", OPIC_PAPER, partial(_convergence, "fig3")),
-    "fig4": Experiment("error by size of the window and rate of change", OPIC_PAPER, partial(_windows, "fig4")),
-    "fig5": Experiment("measures stored by window policy", OPIC_PAPER, partial(_windows, "fig5")),
-    "fig6": Experiment("error by window policy and rate of change", OPIC_PAPER, partial(_windows, "fig6")),
     "distribution": Experiment("bytes and delay between shards, by host and by URL", OPIC_PAPER, run_distribution),
     "sites": Experiment("importance of sites: sums over pages, and cash between sites", OPIC_PAPER, run_sites),
     "rankmass-table2": Experiment("downloads until a guaranteed coverage", CHO_SCHONFELD, run_table_2),
@@ -76,6 +69,30 @@ EXPERIMENTS: Final = {
     ),
     "sampling": Experiment("focused samples of topics beside the truth", SAMPLING_PAPER, run_sampling),
     "sampling-classifier": Experiment("the same with classifiers that err", SAMPLING_PAPER, run_classifiers),
+    "fig2": Experiment(
+        "convergence by crawling strategy", OPIC_PAPER, partial(_synthetic, partial(run_convergence, "fig2"))
+    ),
+    "fig3": Experiment(
+        "the same, on the most important tenth", OPIC_PAPER, partial(_synthetic, partial(run_convergence, "fig3"))
+    ),
+    "fig4": Experiment(
+        "error by size of the window and rate of change", OPIC_PAPER, partial(_synthetic, partial(run_windows, "fig4"))
+    ),
+    "fig5": Experiment(
+        "measures stored by window policy", OPIC_PAPER, partial(_synthetic, partial(run_windows, "fig5"))
+    ),
+    "fig6": Experiment(
+        "error by window policy and rate of change", OPIC_PAPER, partial(_synthetic, partial(run_windows, "fig6"))
+    ),
+    "opic-reads": Experiment("reads until an error, beside PageRank of the crawled pages", OPIC_PAPER, run_reads),
+    "opic-windows": Experiment("bias and variance by size of the window, and the bound 1/|H|", OPIC_PAPER, run_sizes),
+    "opic-follow": Experiment("how fast the estimates follow a change", OPIC_PAPER, partial(_synthetic, run_follow)),
+    "opic-days": Experiment(
+        "windows in days and in rounds, in a crawl of varying speed", OPIC_PAPER, partial(_synthetic, run_days)
+    ),
+    "opic-history": Experiment(
+        "a site's past: estimates and PageRank at the end of each year", OPIC_PAPER, run_history
+    ),
 }
 
 

@@ -236,7 +236,7 @@ class Engine:
             clock=columns.clocks[page, number % kept],
             spent=columns.spent[page, number % kept],
             cash=self.cash,
-            history=columns.history,
+            history=columns.history.copy(),
             live=columns.state > 0,
             now=self.clock,
         )

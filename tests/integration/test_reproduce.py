@@ -2,7 +2,6 @@
 
 import gzip
 import json
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -20,8 +19,6 @@ from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
 from opic.experiments.recorded_time_graphs import pep_history
 from opic.experiments.recorded_topics import load_articles
 from opic.experiments.sampling_classifier import without_categories
-from opic.experiments.strategies import STRATEGIES
-from opic.experiments.window_figures import FIGURES
 from opic.graph.crawled import link_matrix
 from opic.graph.discovery import EXPANSIONS
 from opic.graph.pagerank import DAMPING, pagerank
@@ -55,40 +52,6 @@ def test_table_is_printed_with_the_papers_own() -> None:
     assert "five computer science sites\tSC\t0.0384\t0.9257" in done.stdout
     assert "hollins\t" in done.stdout
     assert "left out: uk-2007-05-100000" in done.stderr
-
-
-@pytest.mark.parametrize("name", ["fig2", "fig3"])
-def test_quick_run_of_a_figure_puts_ours_beside_each_claim(name: str, tmp_path: Path) -> None:
-    result = reproduce(name, None, lambda *_: None, quick=True)
-    result.write(tmp_path)
-    table = json.loads((tmp_path / f"{name}.json").read_text())
-    assert all(row.keys() == {"claim", "paper", "ours"} for row in table["paper"])
-    errors = {
-        (row["degrees"], row["strategy"]): [row[f"error at {n} N"] for n in (1, 2, 5, 10)]
-        for row in (dict(zip(table["columns"], row, strict=True)) for row in table["rows"])
-        if row["estimate"] == "(H+C)/(G+1)"
-    }
-    assert len(errors) == len(STRATEGIES) + 5
-    assert all(later < earlier for of in errors.values() for earlier, later in pairwise(of))
-    for degrees in ("in and out", "in"):
-        greedy, cycle, random = (errors[degrees, strategy][-1] for strategy in ("Greedy", "Cycle", "Random"))
-        assert greedy < cycle < random
-    assert ElementTree.parse(tmp_path / f"{name}.svg").getroot().tag.endswith("svg")
-
-
-@pytest.mark.parametrize("name", ["fig4", "fig5", "fig6"])
-def test_quick_run_of_windows_has_a_row_for_each_policy(name: str) -> None:
-    result, plan = reproduce(name, None, lambda *_: None, quick=True), FIGURES[name]
-    rows = [dict(zip(result.columns, row, strict=True)) for row in result.rows]
-    assert len(rows) == len(plan.policies) * len(plan.at) * len(plan.changes)
-    assert all(row.keys() == {"claim", "paper", "ours"} for row in result.paper)
-    still = {row["policy"]: row for row in rows if row["change"] == "0%" and row["months"] == plan.at[-1]}
-    assert all(0 < row["error"] < 25 for row in still.values())
-    assert still["Interpolation 4 months"]["measures a page"] == 1
-    if name == "fig5":
-        measures = {policy: row["measures a page"] for policy, row in still.items()}
-        assert measures["Variable 8 measures"] == 8
-        assert measures["Fixed 4 months"] < measures["Improved Fixed 4 months"] < measures["Fixed 8 months"] <= 8.5
 
 
 def small_run(name: str, directory: Path) -> list[dict[str, Any]]:
