@@ -20,6 +20,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from opic.model.cash import CLOCK_LIMIT, CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import Ledger
+from opic.query.inflow import SiblingsSent, host_bounds, inflow_error_bound
+from opic.urls.canonical import host_of
 
 FIRST_DAY_S = 1_600_000_000
 LOG_US = (FIRST_DAY_S + 60 * 86_400) * MILLION  # The log's time; events may be weeks older.
@@ -82,6 +84,7 @@ class Witness:
     spent: dict[str, int] = field(default_factory=dict)
     received: dict[str, int] = field(default_factory=dict)  # All that links ever sent to a page.
     inflow: dict[str, int] = field(default_factory=dict)
+    inflow_of_host: dict[str, int] = field(default_factory=dict)  # From other hosts.
     shown: dict[str, tuple[str, ...]] = field(default_factory=dict)  # Read since it became known or came back.
     gone: set[str] = field(default_factory=set)
     times_gone: dict[str, int] = field(default_factory=dict)
@@ -97,7 +100,7 @@ class Witness:
     def see(self, url: str) -> None:
         if url not in self.known:
             self.known[url] = None
-            self.spent[url] = self.received[url] = self.inflow[url] = self.held[url] = 0
+            self.spent[url] = self.received[url] = self.inflow[url] = self.held[url] = self.inflow_of_host[url] = 0
 
     def cash(self, url: str, granted: int) -> int:
         """What a live page holds: all it was granted and sent less what it spent, or what was paid to it at once."""
@@ -139,6 +142,7 @@ class Witness:
             self.held[child] += share
             self.pool = None if self.pool is None else self.pool - share
             self.inflow[child] += share if domain(child) != domain(url) else 0
+            self.inflow_of_host[child] += share if host_of(child) != host_of(url) else 0
         self.shown[url] = children
         self.count("reads")
         self.count("links", len(children))
@@ -189,6 +193,17 @@ class Witness:
                 walk[row[link], row[url]] = damping / len(links if links_to_gone_keep_their_share else kept)
         rank = np.linalg.solve(np.eye(len(live)) - walk, np.array([self.weight(url) for url in live]))
         return np.asarray(rank / rank.sum(), np.float64)
+
+    def exact_inflow(self, damping: float) -> npt.NDArray[np.float64]:
+        """What flows to each live page from other domains, by exact PageRank."""
+        live, ranks = self.live(), self.pagerank(damping)
+        row = {url: i for i, url in enumerate(live)}
+        flows = np.zeros(len(live))
+        for url, links in self.shown.items():
+            kept = [link for link in links if link in row]
+            for link in kept:
+                flows[row[link]] += damping * ranks[row[url]] / len(kept) * (domain(link) != domain(url))
+        return flows
 
 
 @dataclass
@@ -317,6 +332,33 @@ class LedgerMachine(RuleBasedStateMachine):
         self.crawl.ledger.apply("p", self.crawl.log[first:last])
         assert state(self.crawl.ledger) == before
 
+    def check_in_flow(self) -> None:
+        """Check that in-flow is within its bounds; once an example, as it takes another dense solve."""
+        crawl, books, rules = self.crawl, self.crawl.ledger.books, self.crawl.rules
+        live = crawl.witness.live()
+        if not rules.inflow or not live:
+            return
+        pages = [crawl.ledger.pages[url] for url in live]
+        inflow = np.array([page.inflow for page in pages])
+        for host in {host_of(url) for url in live}:
+            at = [i for i, url in enumerate(live) if host_of(url) == host]
+            spent = sum(
+                max(page.spent, 0)
+                for url, page in crawl.ledger.pages.items()
+                if domain(url) == domain(live[at[0]]) and host_of(url) != host
+            )
+            received = None if rules.continuous else np.array([pages[i].v + pages[i].spent for i in at])
+            least, most = host_bounds(inflow[at], received, SiblingsSent(spent, books.taken_back, books.reads), rules.q)
+            true = [crawl.witness.inflow_of_host[live[i]] for i in at]
+            assert np.all(least <= true)
+            assert np.all(true <= most)
+            assert spent or books.taken_back or np.array_equal(least, most)
+        if not rules.continuous and not books.cuts:
+            exact = crawl.witness.exact_inflow(1 - rules.q / MILLION)
+            error = np.abs(inflow / books.static_total(rules.minted) - exact).sum()
+            bound = inflow_error_bound(books, crawl.bound(), rules.minted, rules.q)
+            assert error <= bound + FLOAT_SLACK, (error, bound, crawl.bound())
+
     @invariant()
     def cash_is_conserved_and_the_totals_agree_with_a_recount(self) -> None:
         audit = self.crawl.ledger.audit()
@@ -404,6 +446,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "crawl"):
             return
+        self.check_in_flow()
         twin = Ledger(self.crawl.rules)
         twin.apply("p", self.crawl.log)
         assert state(twin) == state(self.crawl.ledger), "one batch gives another state than many"

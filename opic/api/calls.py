@@ -326,12 +326,17 @@ class Calls:
         return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
 
     async def get_inflow(self, asked: Annotated[sites.DomainInflow, Query()]) -> Response:
-        """Return the cash that pages of a registered domain received from outside, and the importance outside it."""
+        """Return the cash that pages of a registered domain or a host received from outside, and the importance there.
+
+        The count is of what came from other registered domains. So of a host there are bounds: `inflow`, and
+        `inflow_max`, which also allows for the other hosts of its domain.
+        """
         return await _in_thread(lambda: self._inflow(asked))
 
     def _inflow(self, asked: sites.DomainInflow) -> Mapping[str, object]:
         self._check_n(asked.n)
-        return inflow(self._service.backend.query, asked.domain, asked.after, asked.n)
+        area = {"host": asked.host, "policy": asked.policy, "window": asked.window}
+        return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
     async def put_local(self, domain: str, request: Request) -> Response:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""

@@ -68,13 +68,18 @@ class SiteDomains(_Answer):
 
 
 class DomainInflow(_Parameters):
-    """A request for the in-flow of a domain."""
+    """A request for the in-flow of a domain or a host; exactly one of the two."""
 
-    domain: str = Field(
-        min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["a.example"]
+    domain: str | None = Field(
+        None, min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["a.example"]
+    )
+    host: str | None = Field(
+        None, min_length=1, max_length=DOMAIN_CHARS_MAX, description="Or a host: its pages have bounds."
     )
     after: str | None = Field(None, description="Continue after this page: `next` of the previous answer.")
     n: int = Field(1_000, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+    policy: PolicyName | None = Field(None, description="None or static: in-flow is a total without a window.")
+    window: str | None = Field(None, max_length=DOMAIN_CHARS_MAX, description="Refused: in-flow has no window.")
 
 
 class PageInflow(_Answer):
@@ -82,7 +87,11 @@ class PageInflow(_Answer):
 
     url: str
     inflow: float = Field(
-        description="Share of all history and cash that the page received by links from read pages outside its domain."
+        description="Share of all history and cash that the page received by links from read pages outside its domain; "
+        "of a host, at least that much came from other hosts."
+    )
+    inflow_max: float | None = Field(
+        None, description="Of a host: at most so much came from other hosts, those of its domain included."
     )
 
 
@@ -97,6 +106,12 @@ class Inflow(_Answer):
         description="Importance of the pages outside the domain that were read and have no links."
     )
     known_pages: int = Field(description="Number of known pages in the whole store.")
+    policy: str = Field(description="Always static: in-flow is counted since the store was made.")
+    error_bound: float | None = Field(
+        None,
+        description="Bound on the L1 distance of the in-flow of all pages from that of exact PageRank of the known "
+        "graph; left out where it says nothing.",
+    )
     as_of: float = Field(description=AS_OF)
 
 
@@ -174,6 +189,8 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "unread_mass": 0.1,
             "dangling_mass": 0.05,
             "known_pages": 4,
+            "policy": "static",
+            "error_bound": 0.3,
             "as_of": _NOW,
         }
     ],

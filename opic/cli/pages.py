@@ -136,6 +136,9 @@ def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def inflow(
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
     *,
+    host: Annotated[
+        bool, typer.Option("--host", help="DOMAIN is a host: print bounds of what came from other hosts.")
+    ] = False,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 1_000,
     after: Annotated[
         str | None, typer.Option(metavar="URL", help="Continue after this page, as the last answer said.")
@@ -145,8 +148,8 @@ def inflow(
 ) -> None:
     """Print what each page of a registered domain received from pages outside it, as a share of all cash."""
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/inflow", {"domain": domain, "n": n, "after": after})
-    print_list(("inflow", "url"), answer, "pages", as_json)
+        answer = ask("GET", "/v1/inflow", {"host" if host else "domain": domain, "n": n, "after": after})
+    print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", as_json)
     if not as_json:
         print(
             f"outside {domain}: importance {answer['outside_mass']:.6g}, of which never read "

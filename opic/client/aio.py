@@ -246,9 +246,14 @@ class AsyncClient:
         """Find the `n` most important pages (20 if None) by a part of their URL. To look on, pass `next` as `after`."""
         return await self._do(calls.search(text, n, domain, after))
 
-    async def inflow(self, domain: str, *, after: str | None = None, n: int | None = None) -> answers.Inflows:
-        """Return the in-flow of a domain's pages from outside it. To get more pages, pass `next` as `after`."""
-        return await self._do(calls.inflow(domain, after, n))
+    async def inflow(
+        self, domain: str | None = None, *, host: str | None = None, after: str | None = None, n: int | None = None
+    ) -> answers.Inflows:
+        """Return the in-flow from outside of the pages of a registered domain, or of a host with bounds.
+
+        To get more pages, pass `next` as `after`.
+        """
+        return await self._do(calls.inflow(domain, host, after, n))
 
     async def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
         """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.

@@ -203,10 +203,14 @@ class Search(Struct, frozen=True):
 
 
 class Inflow(Struct, frozen=True):
-    """A page of a domain, and the share of all cash that it received from other domains."""
+    """A page of a domain, and the share of all cash that it received from other domains.
+
+    Of a host, `inflow` and `inflow_max` are bounds of what it received from other hosts.
+    """
 
     url: str
     inflow: float
+    inflow_max: float | None = None
 
 
 class Inflows(Struct, frozen=True):
@@ -218,6 +222,8 @@ class Inflows(Struct, frozen=True):
     dangling_mass: float
     known_pages: int
     next: str | None = None
+    policy: str = "static"
+    error_bound: float | None = None
     as_of: float | None = None
 
 

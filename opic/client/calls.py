@@ -308,9 +308,9 @@ def search(text: str, n: int | None, domain: str | None, after: str | None) -> C
     return Call("GET", "/v1/search", answers.Search, parameters=_given(text=text, n=n, domain=domain, after=after))
 
 
-def inflow(domain: str, after: str | None, n: int | None) -> Call[answers.Inflows]:
-    """Get the in-flow of a domain's pages."""
-    return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, after=after, n=n))
+def inflow(domain: str | None, host: str | None, after: str | None, n: int | None) -> Call[answers.Inflows]:
+    """Get the in-flow of the pages of a domain or a host."""
+    return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, host=host, after=after, n=n))
 
 
 def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:

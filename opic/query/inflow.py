@@ -4,48 +4,115 @@ Source: Davis, Dhillon (2006), "Estimating the global PageRank of web communitie
 the web. Here they are measured during the crawl.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import numpy as np
 
 from opic.errors import BadInput, NotKept
-from opic.model.cash import Flag
-from opic.query.host_index import Bools
+from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
+from opic.query.host_index import Bools, Int64s
 from opic.query.queries import Query, check_count
 from opic.query.snapshots import Snapshot
+from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import canonical_host, canonical_url, registered_domain
 
 
-def inflow(query: Query, domain: str, after: str | None = None, n: int = 1_000) -> dict[str, object]:
-    """Return how much cash each page of a registered domain received by links from read pages outside the domain.
+@dataclass(frozen=True, slots=True)
+class Area:
+    """The pages that in-flow is asked of: those of a registered domain, or of one host."""
+
+    name: str
+    is_host: bool
+
+
+def inflow(
+    query: Query,
+    domain: str | None = None,
+    after: str | None = None,
+    n: int = 1_000,
+    *,
+    host: str | None = None,
+    policy: str | None = None,
+    window: float | str | None = None,
+) -> dict[str, object]:
+    """Return how much cash each page of a registered domain, or of a host, received by links from read pages outside.
+
+    The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a
+    host it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an
+    upper bound, and equal to it while no other host of the domain has sent anything.
 
     Args:
         query: the query object of the crawl.
-        domain: a registered domain.
+        domain: a registered domain,
         after: continue after this page: the "next" of the answer before.
         n: maximum number of pages.
+        host: or a host; one of the two.
+        policy: None or "static": the counts have no window.
+        window: None.
 
     Returns:
         "pages", in order of shard and first sight, each with its "url" and "inflow": the cash received so, as a share
-        of all history and cash (the sum of H + C); "next", the value for `after`, if there are more; the importance of
-        live pages outside the domain: "outside_mass" of all of them, "unread_mass" of those never read since they
-        became known or came back, "dangling_mass" of those read that have no links; "known_pages", the number of live
-        pages in the whole store; and "as_of".
+        of all history and cash (the sum of H + C), and of a host "inflow_max"; "next", the value for `after`, if there
+        are more; the importance of live pages outside: "outside_mass" of all of them, "unread_mass" of those never
+        read since they became known or came back, "dangling_mass" of those read that have no links; "known_pages",
+        the number of live pages in the whole store; "policy"; "error_bound", see `inflow_error_bound`; and "as_of".
 
     Raises:
         NotKept: the store was created with OPIC_INFLOW off.
-        BadInput: `domain` is not a registered domain, or `after` is not a page of it.
+        BadInput: not one of `domain` and `host` is given, `domain` is not a registered domain, `after` is not a page
+            of it, or another policy than the static one is asked for.
     """
     if not query.crawl.rules.inflow:
         raise NotKept("this store was made with OPIC_INFLOW=off and keeps no in-flow: replay the log into a new store")
-    name = canonical_host(domain)
     check_count(n, "page")
+    if policy not in (None, "static") or window is not None:
+        raise BadInput(
+            "in-flow has no window: one total a page is kept, since the store was made; ask without window, and with "
+            "policy=static or none"
+        )
+    area = _area(domain, host)
+    return query.crawl.steadily(lambda: _page_of_inflow(query, area, after, n))
+
+
+def _area(domain: str | None, host: str | None) -> Area:
+    if (domain is None) == (host is None):
+        raise BadInput("in-flow is that of a registered domain or of a host: give one of domain and host")
+    if host is not None:
+        return Area(canonical_host(host), True)
+    assert domain is not None
+    name = canonical_host(domain)
     if (whole := registered_domain(name)) != name:
-        raise BadInput(f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}")
-    return query.crawl.steadily(lambda: _page_of_inflow(query, name, after, n))
+        raise BadInput(
+            f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}, or with "
+            f"host={name} for bounds; other sets of pages need OPIC_TRACK=links, which is not built yet"
+        )
+    return Area(name, False)
 
 
-def _page_of_inflow(query: Query, name: str, after: str | None, n: int) -> dict[str, object]:
+def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: int) -> float:
+    """Bound the L1 distance of the in-flow of all pages from that of exact PageRank of the known graph.
+
+    The exact in-flow of a page is d x*_i / o_i, summed over the pages i outside that link to it. With our estimate x in
+    the place of x*, it is wrong by at most d times the bound on x. And what was paid is not d x_i / o_i: cash on read
+    pages is not spent yet, some was spent along other links or sent to pages that are gone, is on its way between
+    shards, or was lost to rounding. Each of these is a total of the books; see docs/decisions/0001 and 0018.
+
+    Args:
+        books: of all shards.
+        importance_bound: the bound on the L1 distance of the estimates.
+        minted: at genesis.
+        q: 1 - damping in parts of a million.
+    """
+    damping = 1 - q / MILLION
+    unpaid = damping * (books.open_cash + books.drift_plus + books.drift_minus)
+    lost = books.rounding + books.reads + books.v_gone + books.h_gone + abs(books.net)
+    return damping * importance_bound + (unpaid + lost) / books.static_total(minted)
+
+
+def _page_of_inflow(query: Query, area: Area, after: str | None, n: int) -> dict[str, object]:
     snapshot = query.snapshots.fresh()
-    inside, live = _inside(snapshot, name), snapshot.scores >= 0
+    inside, live = _inside(snapshot, area), snapshot.scores >= 0
     at = np.flatnonzero(inside & live)
     first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
     positions = at[first : first + n]
@@ -57,21 +124,97 @@ def _page_of_inflow(query: Query, name: str, after: str | None, n: int) -> dict[
     }
     places = snapshot.places(positions)
     urls = query.crawl.urls_of(places)
-    grains = query.crawl.rows(places).inflow.tolist()
-    total = query.crawl.totals().static_total(query.crawl.rules.minted)
+    rows = query.crawl.rows(places)
+    rules, books = query.crawl.rules, query.crawl.totals()
+    total = books.static_total(rules.minted)
+    shares = {"inflow": rows.inflow.tolist()}
+    if area.is_host:
+        shares = _bounds_of_host(query, area.name, places, rows)
+    pages = [{"url": urls[place]} for place in places]
+    for name, grains in shares.items():
+        for page, one in zip(pages, grains, strict=True):
+            page[name] = min(one / total, 1.0)
+    bound = query.error_bound(rows.books)
+    error = None if bound is None or books.cuts else inflow_error_bound(books, bound, rules.minted, rules.q)
     return {
-        "pages": [{"url": urls[place], "inflow": min(g / total, 1.0)} for place, g in zip(places, grains, strict=True)],
+        "pages": pages,
         **({"next": urls[places[-1]]} if first + n < len(at) else {}),
         **{name: min(int(snapshot.scores[mask].sum()) / snapshot.total, 1.0) for name, mask in masses.items()},
         "known_pages": snapshot.books.live,
+        "policy": "static",
+        **({} if error is None or error >= 2 * (1 - rules.q / MILLION) else {"error_bound": error}),
         "as_of": snapshot.as_of,
     }
 
 
-def _inside(snapshot: Snapshot, domain: str) -> Bools:
-    """Return a mask of the pages of a registered domain."""
+def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows) -> dict[str, list[int]]:
+    """Return bounds of the grains that came to each page of a host from other hosts."""
+    rules, names, shards = query.crawl.rules, query.snapshots.fresh().table, len(query.crawl)
+    own, siblings = names.number(host), names.below(registered_domain(host))
+    spent = taken_back = reads = 0
+    for shard, replica in enumerate(query.crawl.replicas):  # After the rows: what had come by then was spent by then.
+        with replica.reading():
+            numbers = [n // shards for n in siblings if n % shards == shard and n != own]
+            sends = np.isin(replica.host, np.array(numbers, replica.host.dtype))
+            spent += int(np.maximum(replica.spent()[sends], 0).sum())
+            taken_back, reads = taken_back + replica.books.taken_back, reads + replica.books.reads
+    received: Int64s | None = None
+    if not rules.continuous:  # There a page that becomes known late owes what was paid before.
+        credit = np.array([books.credits() for books in rows.books], np.int64)
+        shard_of_page = np.array([shard for shard, _ in places], np.int64)
+        received = rows.cash - credit[shard_of_page, rows.state & CLASS_BITS] + rows.spent
+    least, most = host_bounds(rows.inflow, received, SiblingsSent(spent, taken_back, reads), rules.q)
+    return {"inflow": least.tolist(), "inflow_max": most.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class SiblingsSent:
+    """What the other hosts of a host's domain may have sent, in grains.
+
+    spent       by their reads, in all
+    taken_back  by pages with negative cash, in the whole crawl: any of it may have been theirs
+    reads       in the whole crawl: a read may send a grain more than its share, by rounding
+    """
+
+    spent: int
+    taken_back: int
+    reads: int
+
+    def most(self, q: int) -> int:
+        """Bound what they sent, and not to the virtual page; `q` is 1 - damping in parts of a million."""
+        gross = self.spent + self.taken_back
+        return -((q - MILLION) * gross // MILLION) + self.reads if gross else 0
+
+
+def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: int) -> tuple[Int64s, Int64s]:
+    """Bound the grains that came to each page of a host from other hosts.
+
+    To what came from other domains adds what came from the other hosts of its own. That is no more than what came from
+    its domain in all, its own host included, and no more than what these hosts sent.
+
+    Args:
+        inflow: (n,) what came to each page from other registered domains.
+        received: (n,) what came by links in all, that is its `v` and history under grants; None if it is not known.
+        sent: what the other hosts of the domain may have sent.
+        q: 1 - damping in parts of a million.
+
+    Returns:
+        The lower and the upper bounds, (n,) each.
+    """
+    back, most = sent.taken_back, sent.most(q)
+    least = np.maximum(inflow - back, 0)
+    siblings = np.full(len(inflow), most) if received is None else np.minimum(received - inflow + back, most)
+    return least, np.maximum(inflow + siblings, least)
+
+
+def _inside(snapshot: Snapshot, area: Area) -> Bools:
+    """Return a mask of the pages of a registered domain or a host."""
     host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
-    of_domain = [n for n in snapshot.table.below(domain) if registered_domain(snapshot.hosts[n]) == domain]
+    if area.is_host:
+        number = snapshot.table.number(area.name)
+        mask: Bools = host == (-1 if number is None else number)
+        return mask
+    of_domain = [n for n in snapshot.table.below(area.name) if registered_domain(snapshot.hosts[n]) == area.name]
     return np.isin(host, np.array(of_domain, np.int32))
 
 

@@ -93,6 +93,62 @@ def test_a_part_of_a_domain_or_a_page_elsewhere_is_refused(valkey: Server) -> No
     assert inflow(query, "unknown.example")["pages"] == []
 
 
+def test_in_flow_of_a_host_is_bounded_and_exact_while_its_domain_has_sent_nothing(valkey: Server) -> None:
+    a, www, b = "http://a.example/", "http://www.a.example/", "http://b.example/"
+    query = opened(valkey, [record(0, b, [a, www, f"{a}1"]), record(1, a, [f"{a}1", b])])
+    pages = {page["url"]: page for page in inflow(query, host="A.example")["pages"]}  # type: ignore[attr-defined]
+    assert list(pages) == [a, f"{a}1"]
+    assert all(page["inflow"] == page["inflow_max"] > 0 for page in pages.values())
+    (found,) = inflow(query, host="www.a.example")["pages"]  # type: ignore[misc]
+    assert found["inflow"] == found["inflow_max"] == pages[a]["inflow"]  # All that it received came from b.
+    Writer(query.crawl).apply(PARTITION, [record(2, www, [a])])
+    after = {page["url"]: page for page in inflow(query, host="a.example")["pages"]}  # type: ignore[attr-defined]
+    for url, gained in ((a, True), (f"{a}1", True)):
+        assert (after[url]["inflow"] < after[url]["inflow_max"]) == gained
+    assert inflow(query, host="none.example")["pages"] == []
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_bounds_of_a_host_hold_what_was_counted_by_host(valkey: Server, shards: int) -> None:
+    log = wide_log(150)
+    query, ledger = opened(valkey, log, shards), Ledger()
+    ledger.apply(PARTITION, log)
+    for host in DOMAINS:
+        found = inflow(query, host=host)["pages"]
+        assert {page["url"] for page in found} == {  # type: ignore[attr-defined]
+            url for url, page in ledger.pages.items() if host_of(url) == host and not page.has(Flag.GONE)
+        }
+        for page in found:  # type: ignore[attr-defined]
+            assert 0 <= page["inflow"] <= page["inflow_max"] <= 1
+
+
+def test_error_is_stated_and_falls_as_the_crawl_goes_on(valkey: Server) -> None:
+    web = [(f"http://{name}.example/", f"http://{other}.example/") for name, other in ("ab", "bc", "ca")]
+    query = opened(valkey, [record(at, *one) for at, one in enumerate((page, [link]) for page, link in web)])
+    writer, errors = Writer(query.crawl), []
+    for offset in range(3, 90):
+        page, link = web[offset % 3]
+        writer.apply(PARTITION, [record(offset, page, [link])])
+        errors.append(inflow(query, "a.example").get("error_bound"))
+    assert errors[-1] is not None
+    assert 0 < errors[-1] < 0.2
+
+
+def test_window_and_other_sets_of_pages_are_refused(valkey: Server) -> None:
+    query = opened(valkey, wide_log(5))
+    assert inflow(query, "a.example", policy="static")["policy"] == "static"
+    for asked in ({"policy": "interpolation"}, {"window": "8"}, {"policy": "static", "window": "8"}):
+        with pytest.raises(BadInput, match="in-flow has no window"):
+            inflow(query, "a.example", **asked)  # type: ignore[arg-type]
+    with pytest.raises(
+        BadInput, match=r"with host=www\.a\.example for bounds; other sets of pages need OPIC_TRACK=links"
+    ):
+        inflow(query, "www.a.example")
+    for both in ({}, {"domain": "a.example", "host": "a.example"}):
+        with pytest.raises(BadInput, match="give one of domain and host"):
+            inflow(query, **both)
+
+
 def test_store_without_the_column_says_so(valkey: Server) -> None:
     with pytest.raises(NotKept, match="OPIC_INFLOW=off"):
         inflow(opened(valkey, wide_log(5), kept=False), "a.example")
