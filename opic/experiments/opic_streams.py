@@ -51,7 +51,7 @@ def _breadth_first(graph: RecordedGraph, rng: np.random.Generator) -> Int64s:
             seen[start] = True
             queue.append(start)
         order.append(queue.popleft())
-        for page in graph.links[[order[-1]]].indices.tolist():
+        for page in graph.links_of(order[-1]).tolist():
             if not seen[page]:
                 seen[page] = True
                 queue.append(page)
@@ -79,6 +79,11 @@ class RecordedService:
     inflow: Float64s
     read: Bools
     dangling: Bools
+
+    def alone(self, domain: LocalDomain) -> Float64s:
+        """Return the service's importance of a domain's pages, sum 1; uniform where it knows none of them."""
+        known = np.nan_to_num(self.importance[domain.pages])
+        return known / known.sum() if known.any() else np.full(len(known), 1 / len(known))
 
     def knowledge(self, domain: LocalDomain, fetched: Int64s) -> ServiceKnowledge:
         """Return what the service says about a domain and about fetched pages, the domain's first."""
@@ -108,9 +113,7 @@ def read_by_service(graph: RecordedGraph, pages: Int64s, reads: float = READS) -
     urls = [f"http://part{part}.example/{page}" for page, part in enumerate(graph.group.tolist())]
     page_of = {url: page for page, url in enumerate(urls)}
     events = {
-        page: encode_crawl_event(
-            CrawlEvent(urls[page], links=[urls[to] for to in graph.links[[page]].indices.tolist()])
-        )
+        page: encode_crawl_event(CrawlEvent(urls[page], links=[urls[to] for to in graph.links_of(page).tolist()]))
         for page in pages.tolist()
     }
     ledger, batch = Ledger(), list(events)

@@ -49,6 +49,12 @@ class RecordedGraph:
         """Count the pages."""
         return int(self.links.shape[0])
 
+    def links_of(self, page: int) -> Int64s:
+        """Return the pages that a page links to; much faster than a row of the matrix."""
+        first, end = self.links.indptr[page : page + 2]
+        targets: Int64s = self.links.indices[first:end]
+        return targets
+
     def domains(self, pages_min: int, count: int | None = None) -> list["LocalDomain"]:
         """Return the largest parts, largest first, that have at least `pages_min` pages and a link to another part."""
         sizes = np.bincount(self.group[self.group >= 0], minlength=len(self.names))

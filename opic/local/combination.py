@@ -17,9 +17,17 @@ from opic.graph.pagerank import DAMPING
 
 PAPER: Final = "paper"
 COMBINED: Final = "combined"
-# Exponent of the scale for pages that nobody has read. It is above 1 because pages that were read lack what unread
-# pages would pass on to them. Between 1 and 1.6 it matters little; 1.3 is best on recorded graphs.
-SCALE_EXPONENT: Final = 1.3
+# Constants chosen on half of the domains and checked on the other half, see docs/decisions/0018-local-estimator.md.
+# The share of the local pages that the service does not know says as much about its coverage as this many pages that
+# are known to link to the domain.
+KNOWN_SHARE_PAGES: Final = 3
+# Part of the in-flow from unread pages that is distributed by the links within the crawl, not by the observed in-flow.
+# Who gets links from unread pages is then not decided by the few observed links alone.
+SMOOTHED_SHARE: Final = 0.2
+# Once the crawl has this share of all known pages, its own PageRank is nearer than what the service says of the rest.
+CRAWLED_SHARE_MAX: Final = 0.95
+# Factor of a candidate's score where the service has read the page: its links are in the in-flow already.
+READ_WEIGHT: Final = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +58,7 @@ class LocalEstimate:
     """The estimated global PageRank of the local pages. Attributes:
 
     importance  (n,) sum 1
-    method      "combined", or "paper" where the service's part is missing
+    method      "combined", or "paper" where the service is away or the crawl has nearly all known pages
     coverage    share of the mass outside the domain that is on pages that the service has read; 0 without the service
     """
 
@@ -80,18 +88,21 @@ def combined_estimate(
     numbers = (len(service.inflow), len(service.importance), len(service.read))
     if numbers != (graph.local, len(ranks), len(ranks)):
         raise BadInput(f"the service's numbers are of {numbers} pages, not {(graph.local, len(ranks), len(ranks))}")
-    estimate = open_system_ranks(graph, outside_of(graph, service, damping), damping)[: graph.local]
     seen = service.outside_mass - service.unread_mass
-    return LocalEstimate(
-        estimate / estimate.sum(), COMBINED, seen / service.outside_mass if service.outside_mass else 1.0
-    )
+    coverage = seen / service.outside_mass if service.outside_mass else 1.0
+    outside = outside_of(graph, service, damping)
+    if len(ranks) >= CRAWLED_SHARE_MAX * outside.pages:
+        return LocalEstimate(local / local.sum(), PAPER, coverage)
+    estimate = open_system_ranks(graph, outside, damping)[: graph.local]
+    return LocalEstimate(estimate / estimate.sum(), COMBINED, coverage)
 
 
 def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = DAMPING) -> Outside:
     """Return what flows into the fetched pages from pages that are neither fetched nor local.
 
     The service counts in its in-flow what pages pay that we have fetched as well; as we know their links, that part is
-    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read.
+    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read, and
+    to pages that the service does not know: see `_unknown_scale`.
     """
     local, out = graph.local, graph.out_degrees
     importance, unread_here = np.nan_to_num(service.importance), ~service.read
@@ -106,10 +117,35 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     mass = max(service.outside_mass - float(importance[local:].sum()), 0.0)
     unread = min(max(service.unread_mass - float(importance[local:][unread_here[local:]].sum()), 0.0), mass)
     idle = max(service.dangling_mass - float(importance[local:][idle_here[local:]].sum()), 0.0)
-    scale = (mass / (mass - unread)) ** SCALE_EXPONENT if unread < mass else 1.0
+    scale = (mass / (mass - unread) if unread < mass else 1.0) * _unknown_scale(graph, service)
     inflow = np.zeros(len(out))
     inflow[:local] = service.inflow - (graph.inside.T @ ours)[:local]
     known = ~np.isnan(service.importance[local:])
     inflow[local:][known] = (importance - graph.inside.T @ paid)[local:][known] - jump
     pages = max(service.known_pages + int(np.isnan(service.importance).sum()), len(out))
-    return Outside(scale * np.maximum(inflow, 0.0), min(scale * idle, mass), pages)
+    scaled = scale * np.maximum(inflow, 0.0)
+    scaled[:local] = _smoothed(scaled[:local], scale, graph)
+    return Outside(scaled, min(scale * idle, mass), pages)
+
+
+def _unknown_scale(graph: CrawledGraph, service: ServiceKnowledge) -> float:
+    """Return by how much the in-flow grows for pages that the service does not know.
+
+    The domain was crawled without the service, so the share of its pages that the service knows estimates the share of
+    the web that it knows. The more fetched pages link to the domain, the less this counts: the pages that link to such
+    a domain are easy to find, and the service has most of them.
+    """
+    local = graph.local
+    known = int((~np.isnan(service.importance[:local])).sum())
+    linking = np.count_nonzero(graph.inside[local:, :local].sum(axis=1))
+    return float(((local + 1) / (known + 1)) ** (KNOWN_SHARE_PAGES / (KNOWN_SHARE_PAGES + linking)))
+
+
+def _smoothed(scaled: Float64s, scale: float, graph: CrawledGraph) -> Float64s:
+    """Distribute SMOOTHED_SHARE of the in-flow that comes by scaling in proportion to links within the crawl."""
+    links = graph.inside[:, : graph.local].sum(axis=0)
+    if not links.any():
+        return scaled
+    added = (1 - 1 / scale) * SMOOTHED_SHARE
+    smoothed: Float64s = (1 - added) * scaled + added * scaled.sum() * links / links.sum()
+    return smoothed

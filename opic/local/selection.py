@@ -1,7 +1,7 @@
 """Which outside pages the estimator fetches next."""
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import numpy as np
@@ -9,14 +9,14 @@ import numpy as np
 from opic.errors import BadInput
 from opic.graph.crawled import CrawledGraph, Float64s
 from opic.graph.page_selection import highest, outlink_counts, pf_scores, sc_scores
+from opic.local.combination import READ_WEIGHT
 from opic.local.crawl_pages import PageNumbers
 from opic.local.service_view import ServiceView
 from opic.urls.canonical import host_of
 
 SELECTIONS: Final = ("sc", "pf", "outlinks", "random", "combined")
 PRIOR_PAGES_MAX: Final = 5_000  # The candidates with the highest scores of which the service is asked.
-PRIOR_MAX: Final = 4.0  # The service's word multiplies or divides a score by this at most.
-SUGGESTED: Final = 2.0  # What a greedy suggestion of the service multiplies a score by.
+SUGGESTED: Final = 2.0  # Factor of the score of a page that the service suggests.
 
 
 def check_selection(name: str) -> str:
@@ -44,11 +44,10 @@ def scores(name: str, graph: CrawledGraph, ranks: Float64s, seed: Sequence[int])
 def with_prior(
     scored: Float64s, graph: CrawledGraph, numbers: PageNumbers, service: ServiceView, count: int
 ) -> tuple[Float64s, Callable[[Sequence[str]], None]]:
-    """Multiply the highest scores by what the service says of their pages.
+    """Multiply the highest scores by what the service says of their pages: whether it read them, or would do so next.
 
-    The influence of a page grows with the rank that it passes on, which `sc` guesses from the crawled links alone. So a
-    score is multiplied by the root of the page's importance over the median of the candidates that the service knows,
-    within PRIOR_MAX, and a greedy suggestion doubles it.
+    Its importance of candidates does not count: as a factor it made the estimate worse on recorded graphs, see
+    docs/decisions/0018-local-estimator.md.
 
     Returns:
         The scores, and a function to call with the pages that are fetched: it releases the leases of the others.
@@ -56,8 +55,7 @@ def with_prior(
     best = highest(scored, PRIOR_PAGES_MAX)
     best = best[scored[best] > -np.inf]
     urls = {numbers.urls[graph.candidates[column]]: int(column) for column in best.tolist()}
-    known = {url: page.importance for url, page in service.importances(list(urls)).items()}
-    factors = prior(known)
+    factors = {url: READ_WEIGHT for url, page in service.importances(list(urls)).items() if page.read}
     hosts = list(dict.fromkeys(host_of(url) for url in urls))
     leased = service.suggestions(hosts, count)
     for page in leased:
@@ -72,18 +70,6 @@ def with_prior(
         service.release([page for page in leased if page.url not in chosen])
 
     return weighed, release
-
-
-def prior(importance: Mapping[str, float]) -> dict[str, float]:
-    """Return the factor of each page that the service knows.
-
-    >>> prior({"a": 4.0, "b": 1.0, "c": 1.0, "d": 400.0, "e": 0.0})
-    {'a': 2.0, 'b': 1.0, 'c': 1.0, 'd': 4.0, 'e': 0.25}
-    """
-    middle = float(np.median(list(importance.values()))) if importance else 0.0
-    if not middle:
-        return {}
-    return {url: min(max((one / middle) ** 0.5, 1 / PRIOR_MAX), PRIOR_MAX) for url, one in importance.items()}
 
 
 def choose(

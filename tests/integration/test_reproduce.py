@@ -39,9 +39,13 @@ def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
     assert "2 domains" in domains
     for domain in domains:
         of_domain = {row["algorithm"]: row for row in rows if row["domain"] == domain}
-        assert of_domain.keys() == ALGORITHMS | {f"50% {order}" for order in ORDERS}
+        views = {f"50% {order}" for order in ORDERS}
+        assert of_domain.keys() == ALGORITHMS | views | {f"alone {view}" for view in views}
         assert of_domain["SC"]["of_sc"] == 1.0
+        assert all(of_domain[view]["of_best"] >= of_domain[view]["of_sc"] for view in views)
         assert all(0 < row["l1"] < 2 and -1 <= row["tau"] <= 1 for row in of_domain.values())
+    assert "Runs of each domain: 1." in table["notes"]
+    assert any(note.startswith("The combination with 50% coverage: L1 is 0.") for note in table["notes"])
     assert {"domain": "socialism", "algorithm": "SC", "l1": 0.04318, "tau": 0.9604} in table["paper"]
     assert ElementTree.parse(tmp_path / "table2.svg").getroot().tag.endswith("svg")
 

@@ -9,7 +9,7 @@ from opic.errors import BadInput
 from opic.graph.comparison import distance
 from opic.graph.crawled import CrawledGraph, CrawledLinks, link_matrix
 from opic.graph.pagerank import DAMPING, pagerank
-from opic.local.combination import COMBINED, PAPER, ServiceKnowledge, combined_estimate
+from opic.local.combination import COMBINED, PAPER, ServiceKnowledge, combined_estimate, outside_of
 
 PAGES, LOCAL, FETCHED = 60, 12, 20
 EXACT = 1e-14
@@ -129,6 +129,39 @@ def test_crawl_of_more_than_the_service_knows_settles() -> None:
     found = combined_estimate(graph, pagerank(graph.inside), service)
     assert distance(found.importance, truth).l1 < 2
     assert found.importance.sum() == pytest.approx(1)
+
+
+def test_crawl_of_nearly_all_known_pages_is_left_to_the_paper() -> None:
+    web = random_web(4)
+    links = CrawledLinks(range(LOCAL), [np.flatnonzero(web[page]) for page in range(LOCAL)])
+    for page in range(LOCAL, PAGES - 2):
+        links.add(page, np.flatnonzero(web[page]))
+    graph = links.graph()
+    ranks = pagerank(graph.inside)
+    size = len(ranks)
+    for known_pages, method in ((PAGES, PAPER), (2 * PAGES, COMBINED)):
+        service = ServiceKnowledge(
+            np.full(LOCAL, 0.01), np.full(size, 0.01), np.ones(size, np.bool_), 0.9, 0.3, 0.0, known_pages
+        )
+        found = combined_estimate(graph, ranks, service)
+        assert (found.method, found.coverage) == (method, pytest.approx(2 / 3))
+        same = found.importance == pytest.approx(ranks[:LOCAL] / ranks[:LOCAL].sum())
+        assert same == (method == PAPER)
+
+
+@given(st.integers(0, LOCAL), st.integers(0, FETCHED - LOCAL))
+def test_inflow_grows_as_the_service_knows_less_of_the_domain(known: int, linking: int) -> None:
+    web = np.zeros((PAGES, PAGES), np.bool_)
+    web[:LOCAL, LOCAL:FETCHED] = True
+    web[LOCAL : LOCAL + linking, 0] = True
+    graph = crawled(web)
+    importance = np.full(FETCHED, 1e-3)
+    importance[known:LOCAL] = np.nan
+    service = ServiceKnowledge(np.full(LOCAL, 0.02), importance, np.zeros(FETCHED, np.bool_), 0.9, 0.0, 0.0, PAGES)
+    inflow = outside_of(graph, service).inflow[:LOCAL]
+    scale = ((LOCAL + 1) / (known + 1)) ** (3 / (3 + linking))
+    assert inflow.sum() == pytest.approx(scale * 0.02 * LOCAL)
+    assert inflow[0] >= inflow[1] == pytest.approx(inflow[-1])
 
 
 def test_numbers_of_other_pages_are_refused() -> None:
