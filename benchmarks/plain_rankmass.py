@@ -65,9 +65,16 @@ def greatest(rm: Sequence[float], downloaded: Sequence[int], push_from: float) -
 
 
 def windowed_rankmass(
-    links: Links, trust: Mapping[int, float], window: float, epsilon: float = 0.0, d: float = DAMPING, sweeps: int = 1
+    links: Links,
+    trust: Mapping[int, float],
+    window: float,
+    epsilon: float = 0.0,
+    d: float = DAMPING,
+    sweeps: int = 1,
+    parts: Sequence[Sequence[int]] | None = None,
 ) -> Iterator[Step]:
-    """Figure 6."""
+    """Figure 6, if each page is a part of its own; the pages of a part are expanded at once."""
+    parts = [[page] for page in range(len(links))] if parts is None else list(parts)
     crm = waiting = lost = 0.0
     rm, downloaded = [0.0] * len(links), set[int]()
     missing = 1 - math.fsum(trust.values())
@@ -82,18 +89,18 @@ def windowed_rankmass(
             yield page, (crm + waiting) / (1 - lost)
             downloaded.add(page)
             waiting += rm[page]
-        for _ in range(sweeps):
-            paid = [0.0] * len(links)
-            for page in sorted(downloaded):
-                amount, rm[page] = rm[page], 0.0
+        for part in parts * sweeps:
+            taken = {page: rm[page] for page in part if page in downloaded}
+            for page in taken:
+                rm[page] = 0.0
+            for page, amount in taken.items():
                 crm += amount
                 children = links[page]
                 if not children:
                     lost += amount * d / (1 - d)
                 for child in children:
-                    paid[child] += d / len(children) * amount
-            rm = [amount + more for amount, more in zip(rm, paid, strict=True)]
-            waiting = math.fsum(rm[page] for page in downloaded)
+                    rm[child] += d / len(children) * amount
+        waiting = math.fsum(rm[page] for page in downloaded)
     yield None, (crm + waiting) / (1 - lost)
 
 

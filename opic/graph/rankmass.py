@@ -36,6 +36,7 @@ from opic.graph.pagerank import DAMPING
 from opic.graph.trust import Trust
 
 BLOCK_MIN: Final = 64  # Pages; the maximum of fewer costs as much.
+PARTS: Final = 256  # Of a sweep: of the links to pages with higher numbers, nearly all are to later parts.
 SETTLED: Final = 1e-12  # Coverage; a guarantee this close to its limit has reached it.
 
 Bools = NDArray[np.bool_]
@@ -191,24 +192,27 @@ def windowed_rankmass(
     *,
     window: float,
     sweeps: int = 1,
+    parts: int = PARTS,
     target: float | None = None,
     downloads_max: int | None = None,
     damping: float = DAMPING,
 ) -> CoverageCrawl:
     """Download the pages with the greatest rm, a window of them at a time, and expand all downloaded pages after each.
 
-    The window is a share of the pages with rm > 0 that are not downloaded, rounded up. A sweep expands all downloaded
-    pages at once, with the rm that they had at its beginning; so a window of 1 with one sweep downloads as L-Neighbor,
-    and CRM is the guarantee of Theorem 2 where no page lacks links. Of pages with equal rm, the one with the lower
-    number comes first.
+    The window is a share of the pages with rm > 0 that are not downloaded, rounded up; of pages with equal rm, the one
+    with the lower number comes first. A sweep expands the downloaded pages in the order of their numbers, in so many
+    parts; the pages of a part are expanded at once, and see what the parts before them have passed on. With as many
+    parts as pages it is the paper's line by line. With one part and a window of 1, CRM is the guarantee of Theorem 2
+    after each level, where no page lacks links.
 
-    An iteration takes O(pages) and the links of the downloaded pages with rm > 0.
+    A sweep takes O(parts + pages) and the links of the downloaded pages with rm > 0.
 
     Args:
         links: (n, n); [i, j] is 1 where page i links to page j. Only rows of downloaded pages are read.
         trust: the trusted pages.
         window: 0 < window <= 1.
         sweeps: times that the downloaded pages are expanded before the next window; the paper's is 1.
+        parts: of a sweep, from 1 on.
         target: guaranteed coverage at which to stop; None is to download all that the trusted pages lead to.
         downloads_max: number of downloads at which to stop.
         damping: d, the probability that the surfer follows a link, 0 < d < 1.
@@ -217,11 +221,13 @@ def windowed_rankmass(
         BadInput: trusted pages that the graph does not have, equal trust in all pages, or a window that is no share.
         OutOfReach: the target is above what can be guaranteed.
 
-    Source: Figure 6. It leaves open of what the window is a share, and whether a page that is expanded sees what
-    others have passed on in the same sweep.
+    Source: Figure 6. It leaves open of what the window is a share.
     """
-    if not 0 < window <= 1 or sweeps < 1:
-        raise BadInput(f"a window of {window:g} with {sweeps} sweeps: give a share above 0, at most 1, and a sweep")
+    if not 0 < window <= 1 or sweeps < 1 or parts < 1:
+        raise BadInput(
+            f"a window of {window:g} with {sweeps} sweeps in {parts} parts: give a share above 0, at most 1, and at "
+            "least one sweep and one part"
+        )
     _check(links, trust, damping, target)
     rm = (1 - damping) * trust.vector(links.shape[0])
     done, account = np.zeros(links.shape[0], np.bool_), _Account(trust.missing, damping, target)
@@ -242,7 +248,9 @@ def windowed_rankmass(
                 guaranteed[-1][-1] = account.limit
             break
         for _ in range(sweeps):
-            expansions += _sweep(links, rm, done, account, damping)
+            for pages in np.array_split(np.arange(len(rm)), parts):
+                expansions += _expand(links, rm, pages[done[pages] & (rm[pages] > 0)], account, damping)
+            account.waiting = float(rm[done].sum())
         guaranteed[-1][-1] = account.guaranteed
     return _crawl(order, guaranteed, expansions)
 
@@ -256,23 +264,22 @@ def _greatest(rm: Float64s, pages: Int64s, count: int) -> Int64s:
     return chosen
 
 
-def _sweep(links: LinkMatrix, rm: Float64s, done: Bools, account: _Account, damping: float) -> int:
-    """Expand all downloaded pages at once, and return how many there were with rm > 0."""
-    pages = np.flatnonzero(done & (rm > 0))
+def _expand(links: LinkMatrix, rm: Float64s, pages: Int64s, account: _Account, damping: float) -> int:
+    """Expand downloaded pages at once, and return how many they are."""
     amounts = rm[pages]
     rm[pages] = 0
     entries, counts = _entries(links, pages)
     shares = damping / np.maximum(counts, 1) * amounts
-    rm += np.bincount(links.indices[entries], np.repeat(shares, counts), len(rm))
+    np.add.at(rm, links.indices[entries], np.repeat(shares, counts))
     account.covered += float(amounts.sum())
-    account.waiting = float(rm[done].sum())
     account.end(float(amounts[counts == 0].sum()))
     return len(pages)
 
 
 def _entries(links: LinkMatrix, pages: Int64s) -> tuple[Int64s, Int64s]:
     """Return where the links of some pages are in links.indices, and how many each page has."""
-    starts, counts = links.indptr[pages], np.diff(links.indptr)[pages].astype(np.int64)
+    starts = links.indptr[pages].astype(np.int64)
+    counts = links.indptr[pages + 1] - starts
     offsets = np.cumsum(counts) - counts
     return np.repeat(starts - offsets, counts) + np.arange(counts.sum()), counts
 

@@ -23,8 +23,10 @@ CRAWLS: dict[str, Crawl] = {
     "RankMass": rankmass,
     "RankMass, pushed first": lambda *args, **more: rankmass(*args, **more, push_from=0.125),
     "window of 5 %": lambda *args, **more: windowed_rankmass(*args, **more, window=0.05),
-    "window of 30 %, three sweeps": lambda *args, **more: windowed_rankmass(*args, **more, window=0.3, sweeps=3),
-    "window of 100 %": lambda *args, **more: windowed_rankmass(*args, **more, window=1.0),
+    "window of 30 %, three sweeps": lambda *args, **more: windowed_rankmass(
+        *args, **more, window=0.3, sweeps=3, parts=2
+    ),
+    "window of 100 %": lambda *args, **more: windowed_rankmass(*args, **more, window=1.0, parts=1),
 }
 
 
@@ -132,12 +134,22 @@ def test_rankmass_is_the_papers(web: Web, count: int, exponent: int) -> None:
     assert crawl.guaranteed == pytest.approx(guaranteed, abs=ROUNDING)
 
 
-@given(web=webs(), count=st.integers(1, 14), window=st.floats(0.01, 1.0), sweeps=st.integers(1, 3))
-def test_windowed_rankmass_is_the_papers(web: Web, count: int, window: float, sweeps: int) -> None:
+@given(web=webs(), count=st.integers(1, 14), window=st.floats(0.01, 1.0))
+def test_windowed_rankmass_with_each_page_a_part_is_the_papers(web: Web, count: int, window: float) -> None:
     trust = web.trust.most_trusted(count)
     named = dict(zip(trust.pages.tolist(), trust.shares.tolist(), strict=True))
-    crawl = windowed_rankmass(web.links, trust, window=window, sweeps=sweeps)
-    plain = plain_rankmass.windowed_rankmass(web.by_page, named, window, epsilon=-1.0, sweeps=sweeps)
+    crawl = windowed_rankmass(web.links, trust, window=window, parts=web.pages)
+    pages, guaranteed = steps(plain_rankmass.windowed_rankmass(web.by_page, named, window, epsilon=-1.0))
+    assert crawl.order.tolist() == pages
+    assert crawl.guaranteed == pytest.approx(guaranteed, abs=ROUNDING)
+
+
+@given(web=webs(), window=st.floats(0.01, 1.0), sweeps=st.integers(1, 3), parts=st.integers(1, 20))
+def test_sweeps_in_parts_are_those_of_the_plain_form(web: Web, window: float, sweeps: int, parts: int) -> None:
+    named = dict(zip(web.trust.pages.tolist(), web.trust.shares.tolist(), strict=True))
+    crawl = windowed_rankmass(web.links, web.trust, window=window, sweeps=sweeps, parts=parts)
+    split = [part.tolist() for part in np.array_split(np.arange(web.pages), parts)]
+    plain = plain_rankmass.windowed_rankmass(web.by_page, named, window, epsilon=-1.0, sweeps=sweeps, parts=split)
     pages, guaranteed = steps(plain)
     assert crawl.order.tolist() == pages
     assert crawl.guaranteed == pytest.approx(guaranteed, abs=ROUNDING)
@@ -154,7 +166,7 @@ def test_l_neighbor_is_the_papers(web: Web) -> None:
 
 @given(web=webs(dangling=False))
 def test_window_of_all_pages_downloads_levels_and_guarantees_no_less(web: Web) -> None:
-    whole, levels = windowed_rankmass(web.links, web.trust, window=1.0), l_neighbor(web.links, web.trust)
+    whole, levels = windowed_rankmass(web.links, web.trust, window=1.0, parts=1), l_neighbor(web.links, web.trust)
     assert whole.iterations == levels.iterations
     assert (whole.guaranteed >= levels.guaranteed - ROUNDING).all()
 
