@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
+from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
@@ -32,7 +33,7 @@ STATIC_COLUMNS: Final = ("graph", "pages", "k", "algorithm", "crawled", "crawl",
 MULTIPLES: Final = (1, 2, 5, 10, 20)  # Crawled pages, in multiples of k.
 DYNAMIC: Final = ("Sample-U", "Crawl-AI", "Crawl-GAI")
 DYNAMIC_COLUMNS: Final = (
-    "graph", "pages", "k", "crawls", "expansion", "recrawl", "place",
+    "graph", "pages", "k", "crawls", "runs", "expansion", "recrawl", "place",
     "crawl", "crawl_end", "discovery", "discovery_end", "lift_crawled", "lift_seen",
 )  # fmt: skip
 DRAWN: Final = (  # Of figure 2: what the paper's text compares.
@@ -63,11 +64,12 @@ STATIC_NOTES: Final = (
 )
 DYNAMIC_NOTES: Final = (
     "the paper's 340,000 links of 24 days are not public; sx-mathoverflow has as many, over 6 years; the paper prints"
-    " curves only, and does not say how many pages it crawls: here as many as links come, evenly in time",
+    " curves only, and does not say how many pages it crawls: here four for each person, then as many as links come,"
+    " evenly in time; with so many, Sample-U has crawled everybody before long, and leads",
     "the dense graphs are recorded ones whose links come at random moments of 24 days, each for 7 days; one crawl for"
     " two pages; pep-history: a link is there while the page shows it, three crawls for a page",
-    f"means of {RUNS} runs, over {POINTS} moments (crawl, discovery, lift_*) or at the end (*_end); `place` is among"
-    " the 15 combinations by `crawl`, without `none`, which never recrawls",
+    f"means of the runs in the column `runs`, over {POINTS} moments (crawl, discovery, lift_*) or at the end"
+    " (*_end); `place` is among the 15 combinations by `crawl`, without `none`, which never recrawls",
     "in a week of sx-mathoverflow fewer than 500 people receive a link: the targets are all of them",
     "Sample-U is not defined in the paper; here it takes any page, also one that has no link yet",
 )
@@ -157,12 +159,14 @@ class DynamicPlan:
     k            number of target pages
     first_s      when the crawl starts, in seconds after the first link
     crawls       number of crawls, given the graph
+    runs         with different random choices; fewer where there are many crawls
     """
 
     load: Callable[[Path | None, int], TimeGraph]
     k: int
     first_s: float
     crawls: Callable[[TimeGraph], int]
+    runs: int = 3
 
 
 def _half_the_pages(graph: TimeGraph) -> int:
@@ -170,15 +174,18 @@ def _half_the_pages(graph: TimeGraph) -> int:
 
 
 PLANS: Final[Mapping[str, DynamicPlan]] = {
-    "sx-mathoverflow": DynamicPlan(lambda data, _: mathoverflow(data), TARGETS, WINDOW_S, lambda g: len(g.start)),
+    "sx-mathoverflow": DynamicPlan(lambda data, _: mathoverflow(data), TARGETS, WINDOW_S, lambda g: 4 * g.pages),
     "wikispeedia": DynamicPlan(
         lambda data, run: with_random_times("wikispeedia", data, run), TARGETS, WINDOW_S, _half_the_pages
     ),
     "uk-2007-05-100000": DynamicPlan(
-        lambda data, run: with_random_times("uk-2007-05-100000", data, run), TARGETS, WINDOW_S, _half_the_pages
+        lambda data, run: with_random_times("uk-2007-05-100000", data, run), TARGETS, WINDOW_S, _half_the_pages, runs=1
     ),
     "hollins": DynamicPlan(lambda data, run: with_random_times("hollins", data, run), 100, WINDOW_S, _half_the_pages),
     "pep-history": DynamicPlan(lambda data, _: pep_history(data), 100, DAY_S, lambda g: 3 * g.pages),
+    "sx-mathoverflow, a crawl a link": DynamicPlan(
+        lambda data, _: mathoverflow(data), TARGETS, WINDOW_S, lambda g: len(g.start), runs=1
+    ),
 }
 
 
@@ -188,22 +195,23 @@ def run_dynamic(data: Path | None, progress: Progress, quick: bool) -> Result:
     Raises:
         NoGraph: none of the recorded graphs is here.
     """
-    started, missing, runs = time.perf_counter(), list[str](), 1 if quick else RUNS
+    started, missing = time.perf_counter(), list[str]()
     plans = _available([(name, partial(plan.load, data, 0)) for name, plan in PLANS.items()], missing)
     combinations = [(expansion, policy) for expansion in DYNAMIC for policy in POLICIES]
     curves: dict[str, dict[tuple[str, str], Float64s]] = {}
     rows: list[list[object]] = []
-    for number, (name, graph) in enumerate(plans.items()):
-        plan = PLANS[name]
+    done, total = 0, sum(1 if quick else PLANS[name].runs for name in plans) * len(combinations)
+    for name, graph in plans.items():
+        plan, runs = PLANS[name], 1 if quick else PLANS[name].runs
         crawls = min(plan.crawls(graph), 2_000) if quick else plan.crawls(graph)
         found = curves[name] = {pair: np.zeros((POINTS, 5)) for pair in combinations}
         for run in range(runs):
             of_run = plan.load(data, run) if run else graph
-            for at, pair in enumerate(combinations):
-                done = (number * runs + run) * len(combinations) + at
-                progress(done, len(plans) * runs * len(combinations), f"{name}: {' + '.join(pair)}, run {run + 1}")
+            for pair in combinations:
+                progress(done, total, f"{name}: {' + '.join(pair)}, run {run + 1}")
+                done += 1
                 found[pair] += dynamic_curve(of_run, plan, crawls, pair, run) / runs
-        rows += dynamic_rows([name, graph.pages, plan.k, crawls], found)
+        rows += dynamic_rows([name, graph.pages, plan.k, crawls, runs], found)
     seconds = time.perf_counter() - started
     return Result(
         "kumar-fig2", PAPER_DYNAMIC, DYNAMIC_COLUMNS, rows, seconds, _dynamic_panels(curves), missing, DYNAMIC_NOTES
@@ -238,8 +246,14 @@ def dynamic_curve(graph: TimeGraph, plan: DynamicPlan, crawls: int, pair: tuple[
 
 
 def source_page(graph: TimeGraph, now: float) -> int:
-    """Return where a crawl starts: the page with the most links at that time; of equal ones, the lower number."""
-    there = (graph.start <= now) & (graph.end >= now)
+    """Return where a crawl starts: of the largest strongly connected part, the page with the most links at that time.
+
+    The part is that of the links of all times; of equal pages the lower number.
+    """
+    ones = np.ones(len(graph.source), np.int8)
+    links = csr_array((ones, (graph.source, graph.target)), shape=(graph.pages, graph.pages))
+    _, part = connected_components(links, connection="strong")
+    there = (graph.start <= now) & (graph.end >= now) & (part[graph.source] == np.bincount(part).argmax())
     return int(np.bincount(graph.source[there], minlength=graph.pages).argmax())
 
 

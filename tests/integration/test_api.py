@@ -546,12 +546,12 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
     "a recrawl policy nobody knows": (
         "/v1/next",
         {"n": 1, "crawler": "c", "mode": "refresh", "policy": "LDU"},
-        "policy: Input should be 'U', 'OR', 'YR' or 'YRU'",
+        "policy: input should be 'U', 'OR', 'YR' or 'YRU'",
     ),
     "a recrawl policy of another mode": (
         "/v1/next",
         {"n": 1, "crawler": "c", "mode": "any", "policy": "U"},
-        "policy='U' is about pages read before: ask with mode=refresh",
+        "policy='U' is about pages read before",
     ),
     "a lease of no time": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 0}, "lease_seconds: "),
     "a lease without end": ("/v1/next", {"n": 1, "crawler": "c", "lease_seconds": 1e9}, "lease_seconds: "),

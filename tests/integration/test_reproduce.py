@@ -130,9 +130,9 @@ def test_discovery_is_measured_on_graphs_that_change(pair: tuple[str, str]) -> N
     assert (np.diff(curve[:, 0]) > 0).all()
     assert (curve[:, 1] <= curve[:, 2]).all()
     assert (curve[:, 3] <= 741 / 3).all()
-    (row,) = dynamic_rows(["pep-history", 741, 100, 300], {pair: curve})
-    assert row[4:7] == [*pair, "" if pair[1] == "none" else 1]
-    assert row[7] == pytest.approx(curve[:, 1].mean(), abs=1e-4)
+    (row,) = dynamic_rows(["pep-history", 741, 100, 300, 1], {pair: curve})
+    assert row[5:8] == [*pair, "" if pair[1] == "none" else 1]
+    assert row[8] == pytest.approx(curve[:, 1].mean(), abs=1e-4)
 
 
 def test_list_names_each_experiment() -> None:
