@@ -14,7 +14,7 @@ import typer
 
 from opic.cli.calls import service_address
 from opic.cli.options import ServiceChosen, choosing, ending_in_order
-from opic.cli.output import print_json, print_rows
+from opic.cli.output import counting, print_json, print_rows
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
 
@@ -156,7 +156,7 @@ def opened(
 
     name = canonical_host(domain)
     journal = stack.enter_context(Journal(name, given.state))
-    service = stack.enter_context(_service(address, name, settings)) if address is not None else None
+    service = stack.enter_context(service_view(address, name, settings)) if address is not None else None
     fetcher = _fetcher(given, settings)
     stack.callback(fetcher.close)
     return Estimator(name, options, fetcher, journal, service, on_progress=on_progress, stopped=stopped)
@@ -165,7 +165,7 @@ def opened(
 def begin(estimator: "Estimator", given: EstimatorInput, settings: "Settings", seeds: Sequence[str]) -> None:
     """Let an estimator take the domain's pages: from its crawl, or by crawling them."""
     domain = estimator.domain
-    events = _events(given.crawl, settings) if given.crawl else None
+    events = events_of(given.crawl, settings) if given.crawl else None
     estimator.open(events, list(seeds) or [f"https://{domain}/", f"http://{domain}/"])
 
 
@@ -174,12 +174,13 @@ def _fetcher(given: EstimatorInput, settings: "Settings") -> "Fetcher":
     from opic.local.web import WebFetcher, WebLimits
 
     if given.recorded:
-        return RecordedFetcher({event.url: event for event in _events(given.recorded, settings)})
+        return RecordedFetcher({event.url: event for event in events_of(given.recorded, settings)})
     delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
     return WebFetcher(WebLimits(delay, retry_seconds=given.retry_seconds, allow_private=given.allow_private))
 
 
-def _service(address: "Address", domain: str, settings: "Settings") -> "ServiceView":
+def service_view(address: "Address", domain: str, settings: "Settings") -> "ServiceView":
+    """Return a view of a service for a local domain; it connects to nothing yet."""
     import httpx
 
     from opic.local.service_view import ServiceView
@@ -190,18 +191,20 @@ def _service(address: "Address", domain: str, settings: "Settings") -> "ServiceV
     return ServiceView(address.url, domain, token=token, transport=transport)
 
 
-def _events(paths: Sequence[Path], settings: "Settings") -> "Iterator[CrawlEvent]":
+def events_of(
+    paths: Sequence[Path], settings: "Settings", decode: "Callable[[bytes], CrawlEvent] | None" = None
+) -> "Iterator[CrawlEvent]":
     """Yield the events of files with canonical URLs; bad ones are left out, and told on stderr."""
     import time
 
     from opic.model.events import check_event, decode_crawl_event
     from opic.ops.replay import lines_of
 
-    limits, bad = settings.limits(), 0
+    limits, bad, decode = settings.limits(), 0, decode or decode_crawl_event
     for path in paths:
         for number, line in lines_of(path, settings.max_body_bytes):
             try:
-                event = decode_crawl_event(line)
+                event = decode(line)
                 event.url = check_event(event, time.time_ns() // 1000, limits).url
             except BadEvent as error:
                 bad += 1
@@ -215,32 +218,8 @@ def _events(paths: Sequence[Path], settings: "Settings") -> "Iterator[CrawlEvent
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[EstimatorProgress], None]]":
-    """Show progress on stderr: a bar on a terminal, else a line for each twentieth."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        shown = (-1, "")
-
-        def say(progress: "EstimatorProgress") -> None:
-            nonlocal shown
-            now = (20 * progress.tried // max(progress.of, 1), progress.part)
-            if now != shown:
-                shown = now
-                print(_said(progress), file=sys.stderr, flush=True)
-
-        yield say
-        return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(progress: "EstimatorProgress") -> None:
-            bar.update(task, description=_said(progress), completed=progress.tried, total=progress.of)
-
-        yield show
+    with counting() as tell:
+        yield lambda at: tell(at.tried, at.of, _said(at))
 
 
 def _said(progress: "EstimatorProgress") -> str:

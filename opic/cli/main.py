@@ -21,6 +21,7 @@ from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
 from opic.cli.reproduce import reproduce
 from opic.cli.rules import rules_app
+from opic.cli.sample import sample, topic_model
 from opic.cli.serve import doctor, serve, worker
 from opic.errors import NotBuiltYet, OpicError
 
@@ -68,6 +69,8 @@ app.command()(history)
 app.command()(pages.explain)
 app.command()(pages.inflow)
 app.command()(local_rank)
+app.command()(sample)
+app.command()(topic_model)
 app.add_typer(classes_app, name="classes")
 app.add_typer(rules_app, name="rules")
 app.add_typer(politeness_app, name="politeness")
@@ -86,7 +89,6 @@ app.add_typer(letters_app, name="dead-letters")
 
 NOT_BUILT_YET: Final = {
     "coverage": "the guaranteed share of PageRank that was fetched",
-    "sample": "a focused sample of a topic",
 }
 
 

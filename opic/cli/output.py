@@ -5,7 +5,8 @@ No line is wrapped or cut, so that every URL can be copied. Times are local ISO 
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
 
@@ -61,6 +62,35 @@ def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> No
     for line in lines:
         cells = [c.ljust(w) if to_left else c.rjust(w) for c, w, to_left in zip(line, widths, left, strict=True)]
         print("  ".join(cells).rstrip())
+
+
+@contextmanager
+def counting() -> Iterator[Callable[[int, int, str], None]]:
+    """Lend a function that shows progress on stderr: so many done, of so many, and a sentence.
+
+    It is a bar on a terminal, else a line for each twentieth.
+    """
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        shown = (-1, -1)
+
+        def say(done: int, of: int, text: str) -> None:
+            nonlocal shown
+            now = (20 * done // max(of, 1), of)
+            if now != shown:
+                shown = now
+                print(text, file=sys.stderr, flush=True)
+
+        yield say
+        return
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, of, text: bar.update(task, description=text, completed=done, total=of)
 
 
 def as_text(name: str, value: object) -> str:

@@ -12,7 +12,7 @@ import sys
 from typing import Final
 
 from opic.local import html_links
-from opic.local.html_links import FRAME
+from opic.local.html_links import FRAME, TEXT_FLAG
 
 log = logging.getLogger("opic.local")
 
@@ -22,13 +22,14 @@ PROGRAM: Final = html_links.__file__
 class LinkProcess:
     """Asks one process after another for the links of pages. All calls are made in one event loop."""
 
-    def __init__(self) -> None:
-        """Start nothing yet."""
+    def __init__(self, *, with_text: bool = False) -> None:
+        """Start nothing yet; `with_text`: the texts of pages are wanted as well."""
+        self._flags = (TEXT_FLAG,) if with_text else ()
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 
-    async def links(self, url: str, html: bytes) -> list[str]:
-        """Return the links of a page of UTF-8; none where reading them takes too much time or memory."""
+    async def read(self, url: str, html: bytes) -> tuple[list[str], str]:
+        """Return the links and the text of a page of UTF-8; none where reading them takes too much time or memory."""
         async with self._turn:
             process = self._process or await self._start()
             self._process = None  # A call that is cancelled midway leaves no process that owes an answer.
@@ -37,7 +38,7 @@ class LinkProcess:
             except (asyncio.IncompleteReadError, ConnectionError):
                 log.warning("%s takes too much time or memory to parse: it counts as a page without links", url)
                 await process.wait()
-                return []
+                return [], ""
             except BaseException:
                 process.kill()
                 raise
@@ -52,16 +53,16 @@ class LinkProcess:
 
     async def _start(self) -> asyncio.subprocess.Process:
         # -P: the modules beside it are not to be imported in place of others of the same name.
-        command = (sys.executable, "-P", PROGRAM)
+        command = (sys.executable, "-P", PROGRAM, *self._flags)
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         return await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe, stderr=null)
 
 
-async def _ask(process: asyncio.subprocess.Process, url: bytes, html: bytes) -> list[str]:
+async def _ask(process: asyncio.subprocess.Process, url: bytes, html: bytes) -> tuple[list[str], str]:
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(FRAME.pack(len(url), len(html)) + url + html)
     await process.stdin.drain()
     size, _ = FRAME.unpack(await process.stdout.readexactly(FRAME.size))
-    found: list[str] = json.loads(await process.stdout.readexactly(size))
-    return found
+    links, text = json.loads(await process.stdout.readexactly(size))
+    return links, text

@@ -73,11 +73,22 @@ class _Site:
 class WebFetcher:
     """Fetches pages over HTTP. Use it as a context manager, in one thread."""
 
-    def __init__(self, limits: WebLimits = WebLimits(), agent: str = f"{AGENT}/{__version__}") -> None:
-        """Open no connection yet; `agent` is the User-Agent, whose name before the slash robots.txt may mention."""
-        self._limits, self._agent = limits, agent
+    def __init__(
+        self,
+        limits: WebLimits = WebLimits(),
+        agent: str = f"{AGENT}/{__version__}",
+        on_text: Callable[[str, str], object] | None = None,
+    ) -> None:
+        """Open no connection yet.
+
+        Args:
+            limits: of fetching.
+            agent: the User-Agent, whose name before the slash robots.txt may mention.
+            on_text: told the URL and the text of each page of HTML, before its event is passed on.
+        """
+        self._limits, self._agent, self._on_text = limits, agent, on_text
         self.host_pages_max: int | None = limits.host_pages_max
-        self._links = LinkProcess()
+        self._links = LinkProcess(with_text=on_text is not None)
         self._sites: defaultdict[str, _Site] = defaultdict(_Site)
         self._runner = asyncio.Runner()
         self._web = httpx.AsyncClient(
@@ -177,7 +188,9 @@ class WebFetcher:
                 delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
                 html = await self._read(url, event)
             if html:
-                event.links = await self._links.links(url, html)
+                event.links, text = await self._links.read(url, html)
+                if self._on_text is not None:
+                    self._on_text(url, text)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
             again = isinstance(error, httpx.NetworkError | httpx.RemoteProtocolError)
             again = again and not isinstance(error, NotReachable)

@@ -69,7 +69,7 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("coverage", "sample")
+NOT_BUILT = ("coverage",)
 
 
 def environment(**more: str) -> dict[str, str]:

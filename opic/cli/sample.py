@@ -1,0 +1,302 @@
+"""The commands of focused sampling: a sample of a topic, and training of the classifier that tells its pages."""
+
+import logging
+import sys
+import uuid
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from opic.cli.calls import asking, service_address
+from opic.cli.local_rank import AllowPrivate, events_of, service_view
+from opic.cli.options import Chosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.output import counting, print_answer, print_json
+from opic.errors import BadInput
+from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.local.service_view import ServiceView
+    from opic.model.events import CrawlEvent
+    from opic.sampling.sampled_web import SampledWeb
+    from opic.sampling.sampler import FocusedSample, SampleProgress, SampleRequest
+    from opic.sampling.topics import Topic
+    from opic.settings import Settings
+
+RECORDED_STEPS: Final = 10_000
+WEB_STEPS: Final = 1_000
+STARTS_ASKED: Final = 100
+PUBLISHED_AT_ONCE: Final = 100
+PAGES_SHOWN: Final = 20
+
+TOPIC_HELP: Final = (
+    "url:TEXT (the URL contains it), host:H (a host or domain), tag:T, word:W (the text contains it), text:MODEL"
+)
+RecordedFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Crawl events that stand for the web, with `title` and `text` if the topic needs them; repeatable.",
+    ),
+]
+InlinkFiles = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FILE",
+        exists=True,
+        dir_okay=False,
+        help="Without --recorded: crawl events that say which pages link to a page; repeatable.",
+    ),
+]
+HostDelay = Annotated[
+    float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
+]
+FirstPage = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="First page, on the topic; default: the service's or the crawl's best one."),
+]
+
+
+class WalkFocus(StrEnum):
+    """Which pages the walk may visit."""
+
+    HARD = "hard"
+    NEIGHBOURHOOD = "neighbourhood"
+    TRIAL = "trial"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class WebInput:
+    """What a sample of pages fetched over HTTP begins with, and its limits."""
+
+    crawl: Sequence[Path]
+    start: str | None
+    fetch: int | None
+    host_delay_seconds: float | None
+    allow_private: bool
+    publish: bool
+
+
+@choosing
+def sample(
+    *,
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help=TOPIC_HELP, show_default=False)],
+    estimate: Annotated[
+        str | None, typer.Option(metavar="TOPIC", help="Estimate which share of the topic's pages this is true of.")
+    ] = None,
+    recorded: RecordedFiles = None,
+    crawl: InlinkFiles = None,
+    start: FirstPage = None,
+    steps: Annotated[
+        int | None, typer.Option(help=f"Real steps; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP.")
+    ] = None,
+    focus: Annotated[
+        WalkFocus, typer.Option(help="Pages the walk visits: on topic, near it, by trial and error, all.")
+    ] = WalkFocus.NEIGHBOURHOOD,
+    fetch: Annotated[int | None, typer.Option(min=1, help="End after so many pages were fetched.")] = None,
+    host_window: Annotated[
+        int | None, typer.Option(min=0, help="At most half of so many pages are of one host; 0: no limit. [100]")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
+    host_delay: HostDelay = None,
+    allow_private: AllowPrivate = False,
+    publish: Annotated[bool, typer.Option(help="Send what was fetched over HTTP to the service.")] = True,
+    verbose: Annotated[bool, typer.Option(help="Say how samples were taken, and why so.")] = False,
+    chosen: ServiceChosen,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Take a uniform sample of the pages of a topic, and estimate what share of them has a property.
+
+    A random walk follows links both ways, stays near the topic, and counts each page equally often (Bar-Yossef,
+    Kanungo, Krauthgamer). Without --recorded it fetches pages over HTTP, politely and by robots.txt.
+
+    Example: opic sample --recorded crawl.jsonl --topic host:example.org --estimate url:/news/
+
+    --focus hard suits a topic whose pages link to each other. The default also walks on pages beside the topic, and so
+    finds parts of it that do not link to each other. A text classifier for text:MODEL is trained by opic topic-model.
+    """
+    from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
+    from opic.sampling.sampler import SampleRequest
+    from opic.sampling.topics import parse_topic
+
+    settings = chosen.settings(service=chosen.service)
+    log_to_stderr(logging.WARNING)
+    wanted_topic = parse_topic(topic)
+    window = host_window if host_window is not None else 0 if wanted_topic.kind == "host" else WINDOW
+    request = SampleRequest(
+        wanted_topic,
+        parse_topic(estimate) if estimate is not None else None,
+        steps if steps is not None else RECORDED_STEPS if recorded else WEB_STEPS,
+        seed,
+        WalkOptions(Focus(focus.value), window=window),
+    )
+    if recorded:
+        if crawl:
+            raise BadInput("--crawl adds in-links to pages fetched over HTTP: with --recorded, name the file there")
+        found = _from_recorded(request, recorded, start, fetch, settings)
+    else:
+        given = WebInput(crawl or (), start, fetch, host_delay, allow_private, publish)
+        found = _from_web(request, given, settings, chosen)
+    _print(found, as_json, verbose)
+
+
+def _from_recorded(
+    request: "SampleRequest", files: Sequence[Path], start: str | None, fetch: int | None, settings: "Settings"
+) -> "FocusedSample":
+    from opic.local.fetcher import RecordedFetcher
+    from opic.sampling.sampled_web import KnownInlinks, SampledWeb, content_of, decode_recorded_page
+
+    events = {event.url: event for event in events_of(files, settings, decode_recorded_page)}
+    if not events:
+        raise BadInput(f"{', '.join(map(str, files))}: no crawl event that can be taken")
+    for topic in (request.topic, request.wanted):
+        if topic is not None and topic.needs_text and not any(content_of(event).text for event in events.values()):
+            raise BadInput(
+                f"{topic.written} needs texts, and no recorded page has a field `text`: see docs/guide/sampling.md"
+            )
+    inlinks = KnownInlinks(events.values(), settings.limits())
+    web = SampledWeb(
+        RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=fetch
+    )
+    on_topic = [url for url, event in events.items() if request.topic.contains(content_of(event))]
+    # The page with most known in-links first.
+    return _walked(web, request, start, sorted(on_topic, key=lambda url: -len(inlinks.of(url))))
+
+
+def _from_web(
+    request: "SampleRequest", given: WebInput, settings: "Settings", chosen: ServiceChosen
+) -> "FocusedSample":
+    """Sample pages fetched over HTTP; a running service gets their events."""
+    from opic.local.web import WebFetcher, WebLimits
+    from opic.sampling.sampled_web import KnownInlinks, SampledWeb
+
+    for topic in (request.topic, request.wanted):
+        if topic is not None and topic.kind == "tag":
+            raise BadInput(f"{topic.written}: pages fetched over HTTP have no tags; name a crawl that has, --recorded")
+    address = service_address(chosen, settings)
+    candidates = _known_pages(request.topic, chosen, address) if given.start is None else ()
+    inlinks = KnownInlinks(events_of(given.crawl, settings), settings.limits())
+    delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
+    taken: list[CrawlEvent] = []
+    texts: dict[str, str] = {}
+    with ending_in_order(), ExitStack() as stack:
+        if given.publish and address is not None:
+            stack.callback(_publish, stack.enter_context(service_view(address, "", settings)), taken)
+        limits = WebLimits(delay, allow_private=given.allow_private)
+        fetcher = stack.enter_context(WebFetcher(limits, on_text=texts.__setitem__))
+        web = SampledWeb(
+            fetcher, inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=given.fetch,
+            texts=texts, took=taken.append,
+        )  # fmt: skip
+        return _walked(web, request, given.start, candidates)
+
+
+def _known_pages(topic: "Topic", chosen: ServiceChosen, address: object) -> list[str]:
+    """Return the most important pages that the service knows, of those that may be on the topic."""
+    if address is None:
+        raise BadInput(
+            "a walk begins on a page of the topic: name one with --start URL, or a service that knows some with "
+            "--service; --recorded FILE walks on a recorded crawl"
+        )
+    with asking(chosen) as ask:
+        if topic.kind == "url":
+            answer = ask("GET", "/v1/search", {"text": topic.value, "n": STARTS_ASKED})
+        else:
+            domain = topic.value if topic.kind == "host" else None
+            answer = ask("GET", "/v1/top", {"n": STARTS_ASKED, "domain": domain})
+    return [page["url"] for page in answer["pages"]]
+
+
+def _publish(service: "ServiceView", events: "Sequence[CrawlEvent]") -> None:
+    """Send events to the service, once each."""
+    name = uuid.uuid4().hex
+    for first in range(0, len(events), PUBLISHED_AT_ONCE):
+        if not service.publish(events[first : first + PUBLISHED_AT_ONCE], f"{name}-{first}"):
+            print(f"opic: {len(events) - first:,} events were not sent: {service.away}", file=sys.stderr)
+            return
+
+
+def _walked(
+    web: "SampledWeb", request: "SampleRequest", start: str | None, candidates: Iterable[str]
+) -> "FocusedSample":
+    """Walk from the first page, or from the first candidate on the topic; show progress."""
+    from opic.sampling.sampler import first_on_topic, take_sample
+    from opic.urls.canonical import canonical_url
+
+    first = canonical_url(start) if start is not None else first_on_topic(web, candidates)
+    if first is None:
+        raise BadInput(
+            f"no page that was looked at is on the topic {request.topic.written}: name one that is with "
+            "--start, or check the topic"
+        )
+    with counting() as tell:
+
+        def told(at: "SampleProgress") -> None:
+            failed = f", {at.failed:,} failed" if at.failed else ""
+            tell(at.steps, at.of, f"{at.steps:,} of {at.of:,} steps, {at.fetched:,} pages fetched{failed}")
+
+        return take_sample(web, first, request, told)
+
+
+def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
+    answer = found.shown()
+    if as_json:
+        print_json(answer)
+        return
+    notes, pages = answer.pop("notes"), answer.pop("pages")
+    if found.share is None:
+        for url in pages[:PAGES_SHOWN] if sys.stdout.isatty() else pages:
+            print(url)
+    else:
+        print_answer(answer, False)
+    for sentence in notes:
+        if verbose or sentence.startswith("doubt") or sentence.startswith("it ended"):
+            print(sentence, file=sys.stderr)
+
+
+@choosing
+def topic_model(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", dir_okay=False, show_default=False, help="File to write.")],
+    *,
+    recorded: Annotated[
+        list[Path],
+        typer.Option(
+            metavar="FILE", exists=True, dir_okay=False, help="Crawl events with the `text` of their pages; repeatable."
+        ),
+    ],
+    on: Annotated[str, typer.Option(metavar="TOPIC", help="Which pages are on the topic: tag:T, url:TEXT, host:H.")],
+    chosen: Chosen,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+) -> None:
+    """Train a classifier of texts for the topic text:MODEL, from pages that are labelled.
+
+    It prints how well such a classifier does on pages that it was not trained with (cross-validation): accuracy,
+    precision (how many of the pages it finds are on the topic), recall (how many of the topic's pages it finds).
+
+    Example: opic topic-model birds.json --recorded labelled.jsonl --on tag:birds
+    """
+    from opic.sampling.sampled_web import content_of, decode_recorded_page
+    from opic.sampling.text_model import train, validate
+    from opic.sampling.topics import parse_topic
+
+    settings = chosen.settings()
+    log_to_stderr(logging.WARNING)
+    topic = parse_topic(on)
+    events = {event.url: event for event in events_of(recorded, settings, decode_recorded_page)}
+    pages = [page for page in map(content_of, events.values()) if page.text]
+    if not pages:
+        raise BadInput(
+            f"{', '.join(map(str, recorded))}: no crawl event has a field `text`: see docs/guide/sampling.md"
+        )
+    texts, labels = [page.text for page in pages], [topic.contains(page) for page in pages]
+    trained = train(texts, labels)
+    trained.save(model)
+    answer = {"model": str(model), "topic": topic.written, **asdict(validate(texts, labels))}
+    print_answer(answer, as_json)

@@ -1,0 +1,176 @@
+"""A focused sample from beginning to end: walk, take samples, estimate, and say how it was done."""
+
+import math
+import random
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, Final
+
+import numpy as np
+
+from opic.errors import BadInput
+from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
+from opic.graph.walk_samples import (
+    BURN_IN_SHARE,
+    BURN_IN_TIMES,
+    CONFIDENCE,
+    ShareEstimate,
+    WalkSamples,
+    estimate_share,
+    take_samples,
+)
+from opic.sampling.sampled_web import FetchesSpent, SampledWeb
+from opic.sampling.topics import Topic
+
+EFFECTIVE_MIN: Final = 30.0  # Fewer independent samples than this are worth a warning.
+JUMPS_SHARE_MAX: Final = 0.05
+STARTS_TRIED_MAX: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRequest:
+    """What is asked for: a topic, a property whose share in it is wanted, steps, and how the walk goes."""
+
+    topic: Topic
+    wanted: Topic | None
+    steps: int
+    seed: int = 0
+    walk: WalkOptions = field(default_factory=WalkOptions)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleProgress:
+    """Counts to show while the walk goes on."""
+
+    steps: int
+    of: int
+    fetched: int
+    failed: int
+
+
+@dataclass(frozen=True, slots=True)
+class FocusedSample:
+    """The sample. `pages` are on the topic and nearly independent; `notes` says how it was taken, and what to doubt."""
+
+    request: SampleRequest
+    start: str
+    steps: int
+    samples: WalkSamples
+    share: ShareEstimate | None
+    pages: Sequence[str]
+    precision: float
+    fetched: int
+    failed: int
+    jumps: int
+    notes: Sequence[str]
+
+    def shown(self) -> dict[str, Any]:
+        """Return it as JSON: the fields of the contract, and some more."""
+        share = self.share
+        return {
+            "estimate": None if share is None else share.share,
+            "interval": None if share is None else [share.low, share.high],
+            "samples": self.samples.counted,
+            "steps": self.steps,
+            "topic": self.request.topic.written,
+            "estimated": None if self.request.wanted is None else self.request.wanted.written,
+            "effective_samples": None if share is None else round(share.effective, 1),
+            "focus": str(self.request.walk.focus),
+            "start": self.start,
+            "precision": self.precision,
+            "burn_in_steps": self.samples.burn_in,
+            "fetched": self.fetched,
+            "failed": self.failed,
+            "jumps": self.jumps,
+            "pages": list(self.pages),
+            "notes": list(self.notes),
+        }
+
+
+def first_on_topic(web: SampledWeb, candidates: Iterable[str]) -> str | None:
+    """Return the first page on the topic among candidates, of which STARTS_TRIED_MAX are looked at."""
+    with suppress(FetchesSpent):
+        for url in islice(candidates, STARTS_TRIED_MAX):
+            seen = web.look(url)
+            if seen is not None and seen.on_topic:
+                return seen.page
+    return None
+
+
+def take_sample(
+    web: SampledWeb,
+    start: str,
+    request: SampleRequest,
+    on_progress: Callable[[SampleProgress], object] = lambda _: None,
+) -> FocusedSample:
+    """Walk on a topic, and estimate.
+
+    Raises:
+        BadInput: the walk can't begin or go on, or is too short for a sample.
+    """
+    if request.steps < 1:
+        raise BadInput(f"{request.steps} steps make no sample: take 1 or more, 1,000 to begin with")
+    visits, spent = list[Visit[str]](), False
+    rng = random.Random(request.seed)  # noqa: S311 - a sample, not a secret
+    try:
+        walk = FocusedWalk(web, start, rng, request.walk)
+        for visit in walk.visits():
+            visits.append(visit)
+            on_progress(SampleProgress(len(visits), request.steps, web.fetched, web.failed))
+            if len(visits) == request.steps:
+                break
+    except FetchesSpent as error:
+        spent = True
+        if len(visits) < 2:
+            raise BadInput(f"{error} before the walk made two steps: allow more, or take a softer focus") from None
+    samples = take_samples(visits, by_degree=request.walk.focus is Focus.TRIAL)
+    urls = [visits[at].page for at in samples.visit.tolist()]
+    share = None
+    if request.wanted is not None:
+        number: dict[str, int] = {}
+        hits = np.array([web.is_wanted(url) for url in urls], np.bool_)
+        numbers = np.array([number.setdefault(url, len(number)) for url in urls], np.int64)
+        share = estimate_share(samples, hits, numbers)
+    elif not samples.counted:
+        raise BadInput("no sample is on the topic: take more steps, or a harder focus")
+    jumps = sum(visit.jumped for visit in visits)
+    precision = sum(visit.on_topic for visit in visits) / len(visits)
+    pages = [visits[at].page for at in samples.spaced().tolist()]
+    notes = notes_on(request, samples, share, len(visits), jumps)
+    if spent:
+        notes.append(f"it ended after {len(visits):,} of {request.steps:,} steps: the pages to fetch were used up")
+    return FocusedSample(
+        request, visits[0].page, len(visits), samples, share, pages, precision, web.fetched, web.failed, jumps, notes
+    )
+
+
+def notes_on(
+    request: SampleRequest, samples: WalkSamples, share: ShareEstimate | None, steps: int, jumps: int
+) -> list[str]:
+    """Say how samples were taken and why, and what to doubt."""
+    kept = max(1, math.ceil(2 * samples.time))
+    notes = [
+        f"burn-in: the first {samples.burn_in:,} steps are left out, so that the first page is forgotten "
+        f"({BURN_IN_SHARE:.0%} of the walk, or {BURN_IN_TIMES} autocorrelation times if that is longer)",
+        "samples: every visit, weighted by 1/degree"
+        if request.walk.focus is Focus.TRIAL
+        else "samples: the page at each mean hold of virtual time; at real steps, pages with many links would come too "
+        "often",
+        f"thinning: one sample in {kept} is among the pages, two autocorrelation times ({samples.time:.1f} samples) "
+        "apart, so that these are nearly independent; the estimate uses all, which is more exact",
+    ]
+    if share is not None:
+        notes.append(
+            f"interval: {CONFIDENCE:.0%}, from batch means: the samples are worth {share.effective:,.0f} independent "
+            "ones. It can't know of a part of the topic that the walk never came to"
+        )
+        if share.effective < EFFECTIVE_MIN:
+            notes.append(f"doubt: under {EFFECTIVE_MIN:.0f} independent samples: take more steps")
+    if jumps > JUMPS_SHARE_MAX * steps:
+        notes.append(
+            f"doubt: {jumps:,} of {steps:,} steps jumped out of a crowded host, which favours small hosts: "
+            "--host-window 0 lets the walk stay"
+        )
+    return notes

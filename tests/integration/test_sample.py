@@ -1,0 +1,235 @@
+"""`opic sample`: a recorded crawl, real websites on loopback, and a running service that knows where to begin."""
+
+import json
+import random
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import running
+from typer.testing import CliRunner
+from website import WebPage, linking, website
+
+from opic.cli.main import app
+from opic.errors import OpicError
+from opic.local.fetcher import RecordedFetcher
+from opic.model.events import CrawlEvent, EventLimits
+from opic.sampling.sampled_web import KnownInlinks, SampledWeb
+from opic.sampling.topics import parse_topic
+
+PAGES, BIRDS = 300, 60
+
+
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def url(page: int) -> str:
+    return f"http://h{page % 30}.example/{'bird' if page < BIRDS else 'train'}/{page}"
+
+
+@pytest.fixture(scope="module")
+def crawl(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A crawl of 300 pages on 30 hosts; every third is tagged, the first 60 are about birds."""
+    rng, path = random.Random(2), tmp_path_factory.mktemp("crawl") / "crawl.jsonl"
+    with path.open("w") as file:
+        for page in range(PAGES):
+            links = [url((page + 1) % PAGES), *(url(int(PAGES * rng.random() ** 2)) for _ in range(6))]
+            event = {
+                "url": url(page),
+                "links": links,
+                "tags": ["third"] if page % 3 == 0 else [],
+                "text": "wings and nests" if page < BIRDS else "steam and tracks",
+                "title": f"Page {page}",
+            }
+            file.write(json.dumps(event) + "\n")
+    return path
+
+
+def run(*words: object) -> tuple[Any, str]:
+    done = CliRunner().invoke(app, [*map(str, words)])
+    assert done.exit_code == 0, done.output + repr(done.exception)
+    return json.loads(done.stdout) if "--json" in words else done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("focus", ["hard", "neighbourhood", "trial", "none"])
+def test_estimate_of_a_recorded_topic_is_near_the_truth(crawl: Path, focus: str) -> None:
+    words = ("--topic", "tag:third", "--estimate", "url:/bird/", "--steps", 6_000, "--focus", focus, "--json")
+    found, _ = run("sample", "--recorded", crawl, *words)
+    assert list(found)[:5] == ["estimate", "interval", "samples", "steps", "topic"]
+    assert abs(found["estimate"] - 0.2) < 0.06
+    low, high = found["interval"]
+    assert 0 < low < found["estimate"] < high < 0.4
+    assert (found["topic"], found["steps"], found["focus"]) == ("tag:third", 6_000, focus)
+    assert 0 < found["samples"] <= 6_000
+    assert found["fetched"] <= PAGES
+    assert found["precision"] == 1.0 if focus == "hard" else 0.1 < found["precision"] < 1
+    again, _ = run("sample", "--recorded", crawl, *words)
+    assert again == found
+
+
+def test_sample_without_an_estimate_is_a_list_of_pages(crawl: Path) -> None:
+    text, said = run("sample", "--recorded", crawl, "--topic", "word:wings", "--steps", 2_000, "--verbose")
+    pages = text.splitlines()
+    assert len(pages) > 100
+    assert all("/bird/" in page for page in pages)
+    assert len({*pages}) > BIRDS / 2
+    for word in ("burn-in: the first", "thinning: one sample in", "samples: the page at each mean hold"):
+        assert word in said
+    found, _ = run("sample", "--recorded", crawl, "--topic", "word:wings", "--steps", 200, "--json")
+    assert (found["estimate"], found["interval"]) == (None, None)
+
+
+def test_text_classifier_is_trained_and_used(crawl: Path, tmp_path: Path) -> None:
+    model = tmp_path / "birds.json"
+    found, _ = run("topic-model", model, "--recorded", crawl, "--on", "url:/bird/", "--json")
+    assert found["pages"] == PAGES
+    assert found["on_topic"] == BIRDS
+    assert found["accuracy"] == found["precision"] == found["recall"] == 1.0
+    found, _ = run(
+        "sample", "--recorded", crawl, "--topic", f"text:{model}", "--estimate", "url:/bird/", "--steps", 500, "--json"
+    )
+    assert found["estimate"] == 1.0
+    assert found["interval"][0] < found["interval"][1] == 1.0
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--topic", "url:nowhere"), "no page that was looked at is on the topic url:nowhere: name one"),
+        (("--topic", "url:bird", "--steps", "0"), "0 steps make no sample"),
+        (("--topic", "url:bird", "--start", "http://unknown.example/"), "http://unknown.example/, can't be fetched"),
+        (("--topic", "url:bird", "--start", url(200)), "is not on the topic: name another"),
+        (("--topic", "url:bird/7", "--focus", "hard"), "has no neighbour that the walk may visit"),
+        (("--topic", "url:bird", "--fetch", "1"), "1 pages were fetched, as many as --fetch allows, before the walk"),
+        (("--topic", "url:"), "topic 'url:' is empty"),
+        (("--topic", "url:bird", "--crawl", "README.md"), "with --recorded, name the file there"),
+    ],
+)
+def test_what_can_not_be_sampled_says_why(crawl: Path, words: tuple[str, ...], complaint: str) -> None:
+    done = CliRunner().invoke(app, ["sample", "--recorded", str(crawl), *words])
+    assert isinstance(done.exception, OpicError)
+    assert complaint in str(done.exception)
+
+
+def test_bad_files_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "crawl.jsonl"
+    file.write_text('{"url": "http://a.example/", "link": []}\n{"url": "http://b.example/", "links": []}\n')
+    done = CliRunner().invoke(app, ["sample", "--recorded", str(file), "--topic", "word:a"])
+    assert "crawl.jsonl:1: not a crawl event, with title and text if it has them: " in done.stderr
+    assert "word:a needs texts, and no recorded page has a field `text`" in str(done.exception)
+    file.write_text("{}\n")
+    done = CliRunner().invoke(app, ["sample", "--recorded", str(file), "--topic", "url:a"])
+    assert "no crawl event that can be taken" in str(done.exception)
+    done = CliRunner().invoke(app, ["topic-model", str(tmp_path / "m"), "--recorded", str(file), "--on", "url:a"])
+    assert "no crawl event has a field `text`" in str(done.exception)
+
+
+def test_fetches_that_are_used_up_end_the_walk(crawl: Path) -> None:
+    found, _ = run(
+        "sample", "--recorded", crawl, "--topic", "url:/bird/", "--estimate", "tag:third", "--focus", "hard",
+        "--fetch", 60, "--json",
+    )  # fmt: skip
+    assert found["fetched"] == 60
+    assert 2 <= found["steps"] < 10_000
+    assert any("it ended after" in note for note in found["notes"])
+    assert any("under 30 independent samples" in note for note in found["notes"])
+
+
+def test_redirects_lead_on_and_failed_pages_are_none() -> None:
+    events = [
+        CrawlEvent("http://a.example/", links=["http://b.example/", "http://gone.example/", "http://loop.example/"]),
+        CrawlEvent("http://b.example/", status=301, redirect="http://c.example/"),
+        CrawlEvent("http://c.example/", links=["http://a.example/"]),
+        CrawlEvent("http://gone.example/", status=404),
+        CrawlEvent("http://loop.example/", status=302, redirect="http://loop.example/"),
+    ]
+    limits = EventLimits()
+    web = SampledWeb(
+        RecordedFetcher({event.url: event for event in events}),
+        KnownInlinks(events, limits),
+        parse_topic("host:example"),
+        None,
+        limits=limits,
+    )
+    moved = web.look("http://b.example/")
+    assert moved is not None
+    assert moved.page == "http://c.example/"
+    assert web.inlinks("http://c.example/") == ["http://a.example/"]
+    for page in ("http://gone.example/", "http://loop.example/", "http://unknown.example/"):
+        assert web.look(page) is None
+    assert (web.fetched, web.failed) == (5, 3)
+
+
+# Real pages over HTTP.
+
+
+@pytest.fixture
+def site() -> Iterator[Any]:
+    """A ring of 40 pages with a few links across; every second is about birds; /private is forbidden."""
+    pages = {"/robots.txt": WebPage("User-agent: *\nDisallow: /private\n")}
+    for page in range(40):
+        about = "<title>x</title><p>Birds sing" if page % 4 < 2 else "<p>Trains"
+        links = linking(f"/{(page + 1) % 40}", f"/{page * 7 % 40}", "/private", "/none")
+        pages[f"/{page}"] = WebPage(about + links.body)
+    with ExitStack() as stack:
+        yield stack.enter_context(website("127.0.0.1", pages))
+
+
+def test_pages_are_fetched_over_http_by_robots_txt_once_each(site: Any) -> None:
+    words = (
+        "--topic",
+        "word:birds",
+        "--estimate",
+        "url:/1",
+        "--steps",
+        150,
+        "--host-delay",
+        0,
+        "--allow-private",
+        "--json",
+    )
+    found, _ = run("sample", "--start", f"{site.url}/0", *words, "--store", "embedded:nowhere")
+    assert found["start"] == f"{site.url}/0"
+    assert found["steps"] == 150
+    assert found["fetched"] <= 42
+    assert "/private" not in site.paths()
+    assert len(site.paths()) == len({*site.paths()})
+    low, high = found["interval"]
+    assert 0 <= low <= found["estimate"] <= high <= 1
+
+
+@pytest.mark.slow
+def test_service_knows_where_to_begin_and_gets_what_was_fetched(site: Any, tmp_path: Path) -> None:
+    with running(tmp_path / "store", tmp_path / "log", host_delay_seconds=0) as service:
+        service.post("/v1/seeds", {"urls": [f"{site.url}/0", f"{site.url}/1"]}).raise_for_status()
+        service.settle()
+        found, _ = run(
+            "sample",
+            "--topic",
+            "host:127.0.0.1",
+            "--steps",
+            30,
+            "--host-delay",
+            0,
+            "--allow-private",
+            "--service",
+            service.url,
+            "--json",
+        )
+        assert found["start"] in (f"{site.url}/0", f"{site.url}/1")
+        service.settle()
+        assert service.get("/v1/stats").json()["read_pages"] > 5
+
+
+def test_walk_without_a_page_to_begin_with_says_what_to_do(tmp_path: Path) -> None:
+    done = CliRunner().invoke(app, ["sample", "--topic", "url:a", "--data", str(tmp_path)])
+    assert "name one with --start URL, or a service" in str(done.exception)
+    done = CliRunner().invoke(
+        app, ["sample", "--topic", "tag:a", "--start", "http://a.example/", "--data", str(tmp_path)]
+    )
+    assert "pages fetched over HTTP have no tags" in str(done.exception)
