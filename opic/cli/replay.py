@@ -66,6 +66,13 @@ def replay(
         int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")
     ] = None,
     seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
+    batch: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Greedy: share of the known pages read before the service is asked again; default 0.01.",
+        ),
+    ] = None,
     chosen: Chosen,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
@@ -78,7 +85,7 @@ def replay(
     """
     from opic.ops.replay import replay as run
 
-    plan = _plan(files, format, strategy, reads_per_page, seed, seeds, seed_url)
+    plan = _plan(files, format, strategy, reads_per_page, seed, seeds, seed_url, batch)
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
@@ -99,18 +106,22 @@ def _plan(  # noqa: PLR0917 - options of one command
     seed: int,
     seeds: int | None,
     seed_url: Sequence[str] | None,
+    batch: float | None,
 ) -> "Plan":
     """Check the options of `replay` against each other."""
-    from opic.ops.replay import READS_PER_PAGE, SEEDS, Plan, format_of
+    from opic.ops.replay import BATCH, READS_PER_PAGE, SEEDS, Plan, format_of
 
     formats = {format.value} if format else {format_of(path) for path in files}
     if len(formats) > 1:
         raise BadInput(f"files of several formats ({', '.join(sorted(formats))}): replay one format at a time")
     (kind,) = formats
-    if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url):
-        raise BadInput(f"--strategy, --reads-per-page, --seeds and --seed-url apply to edges only, and this is {kind}")
-    if strategy is not Strategy.GREEDY and (seeds or seed_url):
-        raise BadInput("--seeds and --seed-url apply to --strategy greedy only: the others need no seeds")
+    if kind != "edges" and (strategy or reads_per_page is not None or seeds or seed_url or batch is not None):
+        options = "--strategy, --reads-per-page, --seeds, --seed-url and --batch"
+        raise BadInput(f"{options} apply to edges only, and this is {kind}")
+    if strategy is not Strategy.GREEDY and (seeds or seed_url or batch is not None):
+        raise BadInput("--seeds, --seed-url and --batch apply to --strategy greedy only: the others need none of them")
+    if batch is not None and not 0 < batch <= 1:
+        raise BadInput(f"--batch {batch} is not a share of the known pages, above 0 and at most 1")
     return Plan(
         kind,
         (strategy or Strategy.LOG).value,
@@ -118,6 +129,7 @@ def _plan(  # noqa: PLR0917 - options of one command
         seed,
         SEEDS if seeds is None else seeds,
         tuple(seed_url or ()),
+        BATCH if batch is None else batch,
     )
 
 

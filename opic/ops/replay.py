@@ -49,8 +49,8 @@ GZIP_MAGIC: Final = b"\x1f\x8b"
 
 READS_PER_PAGE: Final = 1.0
 SEEDS: Final = 5
-BATCH_SHARE: Final = 100  # Greedy asks for 1 % of the known pages at a time; up to 10 % would cost no accuracy yet.
-BATCH_MAX: Final = 1_000
+BATCH: Final = 0.01  # Greedy reads this share of the known pages at a time; up to 0.1 costs no accuracy.
+BATCH_MAX: Final = 1_000  # Pages asked for at once.
 VALUES_A_CALL: Final = 500  # The number of records that the worker takes at once.
 # The first call has one event, and each further call twice as many, up to VALUES_A_CALL. Transfers between shards are
 # delivered between calls. If the first call were large, a shard would read its pages before it knew those that other
@@ -109,6 +109,7 @@ class Plan:
     seed: int = 0  # Seed of the random choices.
     seeds: int = SEEDS  # Number of pages that greedy starts from, unless `seed_urls` names them.
     seed_urls: Sequence[str] = ()
+    batch: float = BATCH  # Share of the known pages that greedy reads before it asks again.
 
 
 @dataclass(slots=True)
@@ -522,7 +523,7 @@ def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
     feeder.progress.total = reads
     choice = random.Random(plan.seed)  # noqa: S311 - a simulation that must repeat
     if plan.strategy == "greedy":
-        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice))
+        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice), plan.batch)
     if plan.strategy in ("random", "cycle"):
         feeder.seed(graph.urls)
     for read in range(reads):
@@ -546,7 +547,21 @@ def _next(target: Target, frontier: Frontier, n: int) -> object:
     return frontier.next(n, crawler="opic replay")["pages"]
 
 
-def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str]) -> str | None:
+def _batch(feeder: _Feeder, frontier: Frontier, n: int) -> list[Any]:
+    """Lease n pages, fewer if the service suggests no more."""
+    batch: list[Any] = []
+    while len(batch) < n:
+        ask = min(n - len(batch), BATCH_MAX, feeder.settings.max_n)
+        found: Any = feeder.patiently(partial(_next, feeder.target, frontier, ask))
+        batch += found
+        if len(found) < ask:  # The end of the order, or half of the best page's cash: see `Frontier.next`.
+            break
+    return batch
+
+
+def _crawl_greedily(
+    feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str], share: float = BATCH
+) -> str | None:
     target, settings = feeder.target, feeder.settings
     page_of = {url: page for page, url in enumerate(graph.urls)}
     # Disable delays: the graph may be a single host, and nothing is fetched.
@@ -556,8 +571,7 @@ def _crawl_greedily(feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[s
     left, filled = reads, time.monotonic()
     while left:
         live = feeder.patiently(target.crawl.totals).live
-        n = min(max(1, live // BATCH_SHARE), BATCH_MAX, settings.max_n, left)
-        batch: Any = feeder.patiently(partial(_next, target, frontier, n))
+        batch = _batch(feeder, frontier, min(max(1, int(live * share)), left))
         if not batch:
             feeder.deliver()  # Cash in transit between shards is on no page yet.
             if time.monotonic() - filled > EMPTY_SECONDS:

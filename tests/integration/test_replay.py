@@ -17,9 +17,10 @@ from packed_events import PACKED as GOOD
 from sameness import assert_same
 
 from opic.errors import BadInput, NotBuiltYet
+from opic.frontier import Frontier
 from opic.model.events import Record, decode_crawl_event
 from opic.model.ledger import Ledger
-from opic.ops.replay import Plan, Progress, Summary, format_of, read_graph, replay, url_of_name
+from opic.ops.replay import Plan, Progress, Summary, _next, format_of, read_graph, replay, url_of_name
 from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 
@@ -315,6 +316,53 @@ def test_greedy_ends_early_when_nothing_is_left_to_read(crawls: Crawls, tmp_path
     assert summary.events == 2
     assert summary.note is not None
     assert "98 reads early" in summary.note
+
+
+@pytest.mark.parametrize("share", [0.1, 1.0])
+def test_greedy_reads_batches_of_a_share_of_the_known_pages(
+    share: float, crawls: Crawls, graph: tuple[Path, "nx.DiGraph[str]"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, ask = list[int](), _next
+
+    def noting(target: Backend, frontier: Frontier, n: int) -> object:
+        asked.append(n)
+        return ask(target, frontier, n)
+
+    monkeypatch.setattr("opic.ops.replay._next", noting)
+    backend = crawls.open()
+    assert (
+        feed(backend, graph[0], Plan("edges", "greedy", reads_per_page=6, seed=SEED, batch=share)).events == 6 * NODES
+    )
+    assert max(asked) == max(1, round(share * NODES))
+    assert backend.query.stats()["error_bound"] < 1  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("strategy", ["log", "random", "greedy", "cycle"])
+@pytest.mark.parametrize(
+    ("rows", "pages", "what"),
+    [
+        (["a a"], 1, "one page"),
+        (["a a", "b b", "c c"], 3, "no links"),
+        (["a b", "b a", "x y", "y x"], 4, "disconnected"),
+        (["a b", "a c", "a d"], 4, "all dangling but one"),
+    ],
+)
+def test_odd_graph_is_crawled_with_its_books_right(
+    strategy: str, rows: list[str], pages: int, what: str, crawls: Crawls, tmp_path: Path
+) -> None:
+    backend = crawls.open()
+    summary = feed(backend, lines(tmp_path / "graph.txt", *rows), Plan("edges", strategy, reads_per_page=4))
+    assert (summary.pages, summary.dead_letters) == (pages, 0), what
+    assert sum(page["importance"] for page in backend.query.top(pages)) == pytest.approx(1)  # type: ignore[misc, arg-type]
+
+
+def test_page_that_links_to_100_000_pages_is_read(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.txt", *(f"hub {page}" for page in range(100_000)))
+    backend = crawls.open(max_links=100_000)
+    summary = feed(backend, file, Plan("edges", "log", reads_per_page=0.00002))
+    assert (summary.events, summary.pages, summary.links, summary.links_left_out) == (2, 100_001, 100_000, None)
+    (found,) = backend.query.importance(["http://graph.example/hub"])
+    assert 0 < found["importance"] <= 2e-5  # type: ignore[operator]
 
 
 def test_greedy_does_not_crawl_pages_of_others(crawls: Crawls, tmp_path: Path) -> None:
