@@ -60,8 +60,11 @@ def change_in_degrees(links: PageLinks, count: int, rng: np.random.Generator) ->
     kept = np.ones(len(sources), np.bool_)
     kept[candidates[place % 2 == 1]] = False
     more = np.bincount(links.targets, minlength=pages)[doubled]
-    keys = _drawn_keys(doubled, more, pages, rng)
-    return _links_of(np.concatenate((sources[kept] * pages + links.targets[kept], keys)), pages)
+    old = sources[kept] * pages + links.targets[kept]  # Already in order: sorting all links anew would take longest.
+    new = np.unique(_drawn_keys(doubled, more, pages, rng))
+    place = np.searchsorted(old, new)
+    fresh = (old[np.minimum(place, len(old) - 1)] != new) if len(old) else np.ones(len(new), np.bool_)
+    return _links_in_order(np.insert(old, place[fresh], new[fresh]), pages)
 
 
 def _drawn_keys(targets: Int64s, counts: Int64s, pages: int, rng: np.random.Generator) -> Int64s:
@@ -75,8 +78,12 @@ def _drawn_keys(targets: Int64s, counts: Int64s, pages: int, rng: np.random.Gene
 
 
 def _links_of(keys: Int64s, pages: int) -> PageLinks:
-    keys = np.unique(keys)
-    sources, targets = np.divmod(keys, pages)
+    return _links_in_order(np.unique(keys), pages)
+
+
+def _links_in_order(keys: Int64s, pages: int) -> PageLinks:
+    sources = keys // pages
+    targets = keys - sources * pages
     others = sources != targets
     starts = np.searchsorted(sources[others], np.arange(pages + 1)).astype(np.int64)
     return PageLinks(starts, targets[others])
