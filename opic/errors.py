@@ -84,6 +84,10 @@ class MissingExtra(OpicError, ImportError):
         super().__init__(f"{part} is not installed: install opic[{extra}], as in: pip install 'opic[{extra}]'")
 
 
+class NoTrust(BadInput):
+    """A question about coverage of a crawl without trusted pages."""
+
+
 class NotBuiltYet(OpicError):
     """A feature of the public contract that this version does not have."""
 

@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "store": ["errors", "model"],
     "replica": ["errors", "memory", "urls", "model", "store"],
     "ingest": ["errors", "memory", "urls", "model", "settings", "store", "replica"],
-    "query": ["errors", "urls", "model", "store", "replica"],
+    "query": ["errors", "urls", "model", "graph", "store", "replica"],
     "frontier": ["errors", "urls", "model", "store", "replica", "query"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors"],  # Crawlers import it: no server, no store.

@@ -113,10 +113,8 @@ class Calls:
         return await self._asked(request, models.Seeds, self._seed)
 
     def _seed(self, asked: models.Seeds) -> Mapping[str, object]:
-        if "trust" in asked.model_fields_set:
-            raise BadInput("trust is reserved for coverage, which is not built yet: leave it out")
         self._check_count("urls", asked.urls)
-        return self._service.backend.seed(asked.urls, asked.depth, asked.meta)
+        return self._service.backend.seed(asked.urls, asked.depth, asked.meta, asked.trust)
 
     async def put_classes(self, request: Request) -> Response:
         """Replace the classes of pages and their weights.
@@ -337,6 +335,14 @@ class Calls:
         self._check_n(asked.n)
         area = {"host": asked.host, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
+
+    async def get_coverage(self, asked: Annotated[sites.CoverageTarget, Query()]) -> Response:
+        """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
+
+        The teleport of this PageRank is to the trusted seeds. The guarantee is a lower bound for the graph as fetched
+        so far, whatever the pages link to that were not fetched.
+        """
+        return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target))
 
     async def put_local(self, domain: str, request: Request) -> Response:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""

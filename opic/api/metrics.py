@@ -23,7 +23,7 @@ from starlette.types import Scope
 from opic import __version__
 from opic.api.frontier_counts import Census, count
 from opic.api.scrape_cache import Beside
-from opic.errors import StoreError, StoreUnavailable
+from opic.errors import NoTrust, StoreError, StoreUnavailable
 from opic.ingest.event_log import Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.cash import MILLION, ROUND_BITS, Books
@@ -40,6 +40,7 @@ STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prom
 KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
+COVERAGE_SECONDS: Final = 10.0  # Minimum time between two computations of the coverage.
 CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which needs a current snapshot.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -100,6 +101,7 @@ class _Collector(Collector):
         self._kafka = Beside("opic-kafka-look", self._ends)
         self._store = Beside("opic-store-look", self._look)
         self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
+        self._coverage = Beside("opic-coverage", lambda: _covered(backend), COVERAGE_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
     def describe(self) -> Iterator[Metric]:
@@ -124,6 +126,9 @@ class _Collector(Collector):
         yield from _of_work(seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from _of_servers(seen.servers)
+        if (covered := self._coverage.lately(FIRST_SECONDS)) is not None and covered[0] is not None:
+            about = "Share of personalized PageRank that the fetched pages are guaranteed to hold; only with trust."
+            yield _gauge("opic_coverage", about, covered[0])
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
         yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
@@ -148,6 +153,14 @@ class _Collector(Collector):
             raise
         except StoreError:
             return False  # A block is missing, and so are its grains.
+
+
+def _covered(backend: Backend) -> float | None:
+    """Return the coverage; None in a crawl without trusted pages."""
+    try:
+        return backend.coverage.now().flow.coverage if backend.coverage.trusts else None
+    except NoTrust:
+        return None
 
 
 @dataclass(frozen=True, slots=True)

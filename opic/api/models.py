@@ -14,6 +14,7 @@ from opic.frontier.requests import DOMAINS_MAX
 from opic.model.classes import WEIGHT_MAX
 from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX
 from opic.model.series import NUMBER, Window
+from opic.model.trust import TRUST_MAX
 from opic.urls.rules import REVISIT_SECONDS_MAX
 
 CRAWLER_CHARS_MAX: Final = 200
@@ -98,7 +99,14 @@ class Seeds(_Body):
     meta: dict[str, str] | None = Field(
         None, description=f"Metadata of these pages, replacing what they had. {META}", examples=[{"job": "news"}]
     )
-    trust: Any = Field(None, description="Reserved: refused until coverage is built.")
+    trust: float | None = Field(
+        None,
+        ge=0,
+        le=TRUST_MAX,
+        allow_inf_nan=False,
+        description="Weight of each of these pages among the trusted pages of the coverage guarantee; 0 takes it away.",
+        examples=[1.0],
+    )
 
 
 class NextPages(_Body):
@@ -469,7 +477,7 @@ class Ready(_Answer):
 # --- Examples of bodies: valid for a new crawl, and about the same pages -------------------------------------------
 
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "Seeds": {"urls": ["https://a.example/", "https://b.example/"]},
+    "Seeds": {"urls": ["https://a.example/", "https://b.example/"], "trust": 1.0},
     "NextPages": {"n": 10, "crawler": "crawler-7"},
     "Leases": {"leases": ["0-1-1764000300000000"]},
     "ManyPages": {"urls": ["https://a.example/", "https://b.example/"]},

@@ -115,6 +115,30 @@ class Inflow(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class CoverageTarget(_Parameters):
+    """A request for the coverage guarantee."""
+
+    target: float | None = Field(
+        None, gt=0, le=1, allow_inf_nan=False, description="Coverage wanted, such as 0.98.", examples=[0.98]
+    )
+
+
+class CoverageFound(_Answer):
+    """The share of personalized PageRank, with teleport to the trusted pages, that the fetched pages hold."""
+
+    coverage: float = Field(ge=0, le=1, description="Lower bound on the share, whatever unfetched pages link to.")
+    fetched_pages: int = Field(description="Number of pages that were read since they became known or came back.")
+    trusted_pages: int = Field(description="Number of trusted pages that are not gone.")
+    damping: float = Field(description="Share of visitors that follow a link: OPIC_DAMPING.")
+    target: float | None = Field(None, description="The target of the request.")
+    fetches_expected: int | None = Field(
+        None,
+        description="About how many more pages to fetch, in the order of mode `coverage`, until the target is reached; "
+        "null if the pages known now do not suffice.",
+    )
+    as_of: float = Field(description=AS_OF)
+
+
 class CashParts(_Answer):
     """The parts of a page's cash, in grains: its cash is the sum of `deposits` and `credit`."""
 
@@ -191,6 +215,17 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "known_pages": 4,
             "policy": "static",
             "error_bound": 0.3,
+            "as_of": _NOW,
+        }
+    ],
+    "CoverageFound": [
+        {
+            "coverage": 0.62,
+            "fetched_pages": 3,
+            "trusted_pages": 1,
+            "damping": 0.85,
+            "target": 0.98,
+            "fetches_expected": None,
             "as_of": _NOW,
         }
     ],

@@ -24,6 +24,7 @@ from opic.errors import (
     KeysFull,
     NotBuiltYet,
     NotKept,
+    NoTrust,
     OpicError,
     Refused,
     StoreUnavailable,
@@ -50,6 +51,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "wrong-method": (405, "Method not allowed"),
     "slow": (408, "Request timeout"),
     "refused": (409, "Conflict with the state of the store"),
+    "no-trust": (409, "No page is trusted"),
     "not-kept": (409, "The store does not record this"),
     "too-large": (413, "Body too large"),
     "target-too-long": (414, "Path and query too long"),
@@ -78,6 +80,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "no-such-path": (),
     "no-list": ("/v1/local/{domain}",),
     "unknown-page": ("/v1/importance", "/v1/history", "/v1/explain"),
+    "no-trust": ("/v1/coverage", "/v1/next"),
     "not-kept": ("/v1/inflow",),
     "refused": ("/v1/classes", "/v1/rules", "/v1/politeness", "/v1/local/{domain}"),
     "bad-event": ("/v1/events",),
@@ -95,6 +98,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "unknown-page": "https://a.example/ was never seen",
     "no-list": "no estimator has sent a list of a.example: `opic local-rank` makes one",
     "refused": "the classes were accepted, but are not in effect: other classes were set at the same time",
+    "no-trust": "no page is trusted: give seeds trust with POST /v1/seeds or `opic seed --trust 1 URL`",
     "not-kept": "OPIC_INFLOW is off for this store: it does not record in-flow",
     "too-large": "the body is over OPIC_MAX_BODY_BYTES 16,777,216: send it in several calls",
     "wrong-media-type": "Content-Type 'text/plain' is not taken: send application/json",
@@ -193,6 +197,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem("disk-full", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
     if isinstance(error, Refused):
         return Problem("refused", str(error))
+    if isinstance(error, NoTrust):
+        return Problem("no-trust", str(error))
     if isinstance(error, NotKept):
         return Problem("not-kept", str(error))
     if isinstance(error, BadInput):

@@ -56,6 +56,10 @@ def seed(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="Metadata to keep with each page, which `next` returns; repeatable."),
     ] = None,
+    trust: Annotated[
+        float | None,
+        typer.Option(help="Weight of each page among the trusted pages of `opic coverage`; 0 takes its trust away."),
+    ] = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
@@ -64,6 +68,10 @@ def seed(
     if not given:
         raise BadInput("no seeds: name URLs, or a file of them with --file")
     more: dict[str, Any] = {} if depth is None else {"depth": depth}
+    if trust is not None:
+        from opic.model.trust import check_trust
+
+        more["trust"] = check_trust(trust)
     if meta:
         more["meta"] = dict(map(_pair, meta))
     total: dict[str, Any] = {"known": 0, "new": 0}

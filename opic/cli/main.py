@@ -6,13 +6,14 @@ import are imported by the command that needs them, so that `opic --help` is qui
 """
 
 import sys
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
 from opic.cli import frontier, pages, store
 from opic.cli.calls import Refusal
 from opic.cli.classes import classes_app
+from opic.cli.coverage import coverage
 from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
@@ -23,7 +24,7 @@ from opic.cli.reproduce import reproduce
 from opic.cli.rules import rules_app
 from opic.cli.sample import sample, topic_model
 from opic.cli.serve import doctor, serve, worker
-from opic.errors import NotBuiltYet, OpicError
+from opic.errors import OpicError
 
 WRONG_USAGE: Final = 2
 
@@ -68,6 +69,7 @@ app.command()(pages.importance)
 app.command()(history)
 app.command()(pages.explain)
 app.command()(pages.inflow)
+app.command()(coverage)
 app.command()(local_rank)
 app.command()(sample)
 app.command()(topic_model)
@@ -84,24 +86,6 @@ app.add_typer(topics_app, name="topics")
 app.command()(publish)
 app.command()(reproduce)
 app.add_typer(letters_app, name="dead-letters")
-
-# What the contract names and this version does not have.
-
-NOT_BUILT_YET: Final = {
-    "coverage": "the guaranteed share of PageRank that was fetched",
-}
-
-
-def _add_not_built_yet(name: str, what: str) -> None:
-    def refuse() -> NoReturn:
-        raise NotBuiltYet(f"`opic {name}` ({what}) is not built yet: see README.md")
-
-    anything = {"allow_extra_args": True, "ignore_unknown_options": True}
-    app.command(name=name, help=f"(not built yet) {what[0].upper()}{what[1:]}.", context_settings=anything)(refuse)
-
-
-for _name, _what in NOT_BUILT_YET.items():
-    _add_not_built_yet(_name, _what)
 
 
 def main() -> None:

@@ -116,7 +116,12 @@ class AsyncClient:
         return answer
 
     async def seed(
-        self, urls: Iterable[str], *, depth: int = 0, meta: Mapping[str, str] | None = None
+        self,
+        urls: Iterable[str],
+        *,
+        depth: int = 0,
+        meta: Mapping[str, str] | None = None,
+        trust: float | None = None,
     ) -> answers.Seeded:
         """Add seed pages. After a retry, pages added by the first attempt count as known.
 
@@ -124,8 +129,9 @@ class AsyncClient:
             urls: URLs of the pages.
             depth: depth of the pages; the smallest depth seen is kept.
             meta: strings to keep with each page, replacing those it had; `next` returns them.
+            trust: weight of each page among the trusted pages of `coverage`; 0 takes its trust away.
         """
-        return await self._do(calls.seeds(urls, depth, meta))
+        return await self._do(calls.seeds(urls, depth, meta, trust))
 
     async def next(
         self,
@@ -254,6 +260,14 @@ class AsyncClient:
         To get more pages, pass `next` as `after`.
         """
         return await self._do(calls.inflow(domain, host, after, n))
+
+    async def coverage(self, target: float | None = None) -> answers.Coverage:
+        """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
+
+        Args:
+            target: a coverage, such as 0.98: the answer then says how many more fetches it is expected to need.
+        """
+        return await self._do(calls.coverage(target))
 
     async def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
         """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.

@@ -227,6 +227,21 @@ class Inflows(Struct, frozen=True):
     as_of: float | None = None
 
 
+class Coverage(Struct, frozen=True):
+    """The share of personalized PageRank that the fetched pages are guaranteed to hold, at least.
+
+    `fetches_expected` is None where the pages known now are not expected to suffice, and without a target.
+    """
+
+    coverage: float
+    fetched_pages: int
+    trusted_pages: int
+    damping: float
+    target: float | None = None
+    fetches_expected: int | None = None
+    as_of: float | None = None
+
+
 class RankedPage(Struct, frozen=True):
     """A page of a local domain; over all pages of the domain the importance sums to 1."""
 

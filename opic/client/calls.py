@@ -222,9 +222,11 @@ def encoded(events: Events, form: Form) -> bytes:
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
 
-def seeds(urls: Iterable[str], depth: int = 0, meta: Mapping[str, str] | None = None) -> Call[answers.Seeded]:
+def seeds(
+    urls: Iterable[str], depth: int = 0, meta: Mapping[str, str] | None = None, trust: float | None = None
+) -> Call[answers.Seeded]:
     """Add seed pages."""
-    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, "meta": meta})
+    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, "meta": meta, "trust": trust})
 
 
 def next_pages(
@@ -311,6 +313,11 @@ def search(text: str, n: int | None, domain: str | None, after: str | None) -> C
 def inflow(domain: str | None, host: str | None, after: str | None, n: int | None) -> Call[answers.Inflows]:
     """Get the in-flow of the pages of a domain or a host."""
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, host=host, after=after, n=n))
+
+
+def coverage(target: float | None) -> Call[answers.Coverage]:
+    """Get the coverage guarantee."""
+    return Call("GET", "/v1/coverage", answers.Coverage, parameters=_given(target=target))
 
 
 def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:

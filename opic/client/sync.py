@@ -111,15 +111,23 @@ class Client:
             raise EventsRejected(answer)
         return answer
 
-    def seed(self, urls: Iterable[str], *, depth: int = 0, meta: Mapping[str, str] | None = None) -> answers.Seeded:
+    def seed(
+        self,
+        urls: Iterable[str],
+        *,
+        depth: int = 0,
+        meta: Mapping[str, str] | None = None,
+        trust: float | None = None,
+    ) -> answers.Seeded:
         """Add seed pages. After a retry, pages added by the first attempt count as known.
 
         Args:
             urls: URLs of the pages.
             depth: depth of the pages; the smallest depth seen is kept.
             meta: strings to keep with each page, replacing those it had; `next` returns them.
+            trust: weight of each page among the trusted pages of `coverage`; 0 takes its trust away.
         """
-        return self._do(calls.seeds(urls, depth, meta))
+        return self._do(calls.seeds(urls, depth, meta, trust))
 
     def next(
         self,
@@ -248,6 +256,14 @@ class Client:
         To get more pages, pass `next` as `after`.
         """
         return self._do(calls.inflow(domain, host, after, n))
+
+    def coverage(self, target: float | None = None) -> answers.Coverage:
+        """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
+
+        Args:
+            target: a coverage, such as 0.98: the answer then says how many more fetches it is expected to need.
+        """
+        return self._do(calls.coverage(target))
 
     def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
         """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.

@@ -24,7 +24,9 @@ from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
 from opic.model.events import CLASSIFIED_MAX, EventLimits, encode_ids, encode_seeds
 from opic.model.page_notes import pack_meta
+from opic.model.trust import check_trust
 from opic.query.convergence import Convergence
+from opic.query.coverage import CoverageQuery
 from opic.query.explain import explain
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
@@ -91,6 +93,7 @@ class Backend:
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
         self.query = Query(self.crawl, self.snapshots, settings.max_url_bytes, settings.policy, settings.window_rounds)
+        self.coverage = CoverageQuery(self.crawl)
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(
@@ -216,26 +219,34 @@ class Backend:
         if waiting + more > self.settings.max_lag:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
-    def seed(self, urls: Sequence[str], depth: int | None = 0, meta: Mapping[str, str] | None = None) -> dict[str, int]:
+    def seed(
+        self,
+        urls: Sequence[str],
+        depth: int | None = 0,
+        meta: Mapping[str, str] | None = None,
+        trust: float | None = None,
+    ) -> dict[str, int]:
         """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
 
         Args:
             urls: the pages.
             depth: of each of them, the least seen is kept; None for none.
             meta: of each of them, in place of what it had; None leaves that as it is.
+            trust: of each of them, in place of what it had; None leaves that as it is.
 
         Returns:
             "known": how many of the distinct URLs were known already; "new": how many were not.
 
         Raises:
-            BadInput: one of them or the metadata can't be taken; nothing is.
+            BadInput: one of them, the metadata or the trust can't be taken; nothing is.
         """
         pack_meta(meta or {})
+        check_trust(trust)
         distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
         if not distinct:
             return {"known": 0, "new": 0}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
-        self._settle(self.accept([encode_seeds(distinct, depth, meta)], "seeds"))
+        self._settle(self.accept([encode_seeds(distinct, depth, meta, trust)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
     def define(self, classes: Sequence[WeightClass]) -> ClassChange:

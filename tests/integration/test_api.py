@@ -410,8 +410,13 @@ def test_one_bad_seed_lets_none_in(api: Api) -> None:
     assert api.settle()["known_pages"] == before["known_pages"]
 
 
-def test_trust_is_refused_until_it_does_something(api: Api) -> None:
-    problem(api.client.post("/v1/seeds", json={"urls": ["http://a.example/"], "trust": 2}), 422, "trust", "coverage")
+@pytest.mark.parametrize("trust", ["-1", "1e10", "NaN", '"1"', "Infinity"])
+def test_trust_that_is_no_weight_is_refused_and_no_seed_gets_in(api: Api, trust: str) -> None:
+    before = api.settle()
+    body = f'{{"urls": ["http://untrusted.example/"], "trust": {trust}}}'
+    answer = api.client.post("/v1/seeds", content=body, headers={"content-type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert api.settle()["known_pages"] == before["known_pages"]
 
 
 def test_a_page_is_handed_to_one_crawler_until_its_lease_is_given_back(api: Api) -> None:

@@ -69,7 +69,6 @@ API_OF = {
     "audit": "/v1/audit",
     "stats": "/v1/stats",
 }
-NOT_BUILT = ("coverage",)
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -170,11 +169,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # Help.
-
-
-@pytest.mark.parametrize("name", NOT_BUILT)
-def test_command_not_built_yet_says_so_whatever_it_is_given(name: str) -> None:
-    assert refusal(name, "anything", "--at", "all").startswith(f"opic: `opic {name}` (")
 
 
 def test_unknown_option_is_wrong_usage() -> None:

@@ -156,6 +156,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
     "search": ("GET /v1/search", lambda client: client.search("methods", 3)),
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
+    "coverage": ("GET /v1/coverage", lambda client: (client.seed([PAGE], trust=1.0), client.coverage(0.98))[1]),
     "put_local": ("PUT /v1/local/{domain}", lambda client: client.put_local("methods.example", **RANKING)),
     "local": ("GET /v1/local/{domain}", lambda client: client.local("methods.example", 1)),
     "classes": ("GET /v1/classes", lambda client: client.classes()),
@@ -180,8 +181,8 @@ RANKING = {
     "service_coverage": 0.0,
     "as_of": 1_764_000_000.0,
 }
-# Of a body: what the client itself was given, what is refused as yet, and what the fields of an event are.
-NO_ARGUMENT = {"crawler", "trust"}
+# Of a body: what the client itself was given, and what the fields of an event are.
+NO_ARGUMENT = {"crawler"}
 
 
 def documented(url: str) -> dict[str, set[str]]:

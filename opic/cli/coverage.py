@@ -1,0 +1,39 @@
+"""The command that says whether a crawl may stop: `opic coverage`."""
+
+from typing import Annotated, Any, Final
+
+import typer
+
+from opic.cli.calls import asking
+from opic.cli.options import FOUND_A_PROBLEM, AsJson, ServiceChosen, choosing
+from opic.cli.output import print_answer
+
+TARGET: Final = 0.98
+
+
+@choosing
+def coverage(
+    *,
+    target: Annotated[float, typer.Option(help="The coverage wanted, over 0 and up to 1.")] = TARGET,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print what share of personalized PageRank the fetched pages are guaranteed to hold, and what is missing.
+
+    Seeds that were given trust are where this PageRank starts. Exit status 0 if the target is reached, 1 if not.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/coverage", {"target": target})
+    print_answer(answer if as_json else {**answer, "missing": _missing(answer)}, as_json)
+    if answer["coverage"] < target:
+        raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _missing(answer: dict[str, Any]) -> str:
+    """Say what is missing."""
+    short, expected = answer["target"] - answer["coverage"], answer["fetches_expected"]
+    if short <= 0:
+        return "nothing: the crawl may stop"
+    if expected is None:
+        return f"{short:.4g}; fetching all pages known now is not expected to be enough"
+    return f"{short:.4g}, about {expected:,} more pages in the order of mode coverage"

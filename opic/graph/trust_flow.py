@@ -1,0 +1,210 @@
+"""RankMass: a lower bound on the share of personalized PageRank that the fetched pages hold.
+
+Trust starts on the trusted pages, moves along the links of fetched pages, and stays where a page was not fetched. What
+stayed there may at worst keep visitors away from the fetched pages for the rest of their session. So the bound holds
+whatever the pages not fetched link to, and it is the best one that the fetched pages allow, up to the residual.
+
+With `h[i]` the visits counted at page i and `r[i]` those not moved on yet, `r = t + d P'h - h` holds throughout, where
+t is the trust, summing to 1, and P the links of fetched pages. A page without links ends the session, which sends its
+visitor to the trusted pages; hence the division by all visits at the end. Let `L` be the sum of h and of the r of
+fetched pages; let `U = (r of pages not fetched + d * r of fetched pages) / (1-d)`: each visit leads to at most 1/(1-d)
+in its session. Then `L / (L + U)` is the bound. After links or trust have changed, h stays and r is computed anew: it
+may be negative, and what is negative counts against L with the factor 1/(1-d).
+
+Source: Cho, Schonfeld (2007), "RankMass Crawler", section 4.2, figure 5 (`CRM` is L, `rm` is r), without its assumption
+that there are no pages without links.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+Uint32s = NDArray[np.uint32]
+Bools = NDArray[np.bool_]
+
+NOT_KEPT: Final = -1  # Instead of a number of links: the page's links are not known.
+UNKNOWN_PAGE: Final = (1 << 32) - 1  # A link to a page that has no number yet.
+RESIDUAL_MAX: Final = 1e-6  # Of all trust: what fetched pages may still hold at the end. The bound lacks as much.
+LINKS_A_SETTLE: Final = 30_000_000  # Links followed per call, half a second; the rest of the flow waits.
+LINKS_AT_ONCE: Final = 1 << 20  # Links gathered at once, which bounds the memory that this takes.
+ROUNDING: Final = 1e-9  # Subtracted from the bound: far more than the sums' errors in doubles.
+GARBAGE_MIN: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is known after a flow. All but `coverage` are in units of the trust, which sums to 1."""
+
+    coverage: float  # The lower bound, in [0, 1].
+    covered: float  # L: visits of fetched pages.
+    uncovered: float  # U: visits that pages not fetched may have, at most.
+    held: Float64s  # Per page: the trust that stays with a page that was not fetched; 0 for others.
+    damping: float
+    settled: bool  # Whether the flow came to its end.
+
+    def fetches_to(self, target: float, held: Float64s) -> int | None:
+        """Estimate how many more pages have to be fetched, those with most trust first, until the bound is `target`.
+
+        The trust of a page that is fetched is expected to do what all trust did so far: the same number of visits of
+        fetched pages, and the same share that ends on pages not fetched. None if the pages known now do not suffice.
+
+        Args:
+            target: the bound wanted.
+            held: the trust held by the pages that may be fetched; 0 for others.
+        """
+        if self.coverage >= target:
+            return 0
+        held = np.sort(held[held > 0])[::-1]
+        stays = self.uncovered * (1 - self.damping)
+        visits, leaks = (self.covered, min(stays, 1.0)) if self.covered else (1.0, self.damping)
+        moved = np.cumsum(held)
+        covered = self.covered + moved * visits
+        uncovered = (stays - moved * (1 - leaks)) / (1 - self.damping)
+        enough = np.flatnonzero(covered >= target * (covered + np.maximum(uncovered, 0)))
+        return int(enough[0]) + 1 if len(enough) else None
+
+
+class TrustFlow:
+    """The links of fetched pages, and how trust flows along them. Pages are numbers from 0 on, given by the caller.
+
+    Takes 20 bytes a page and 4 bytes a link. For one thread at a time.
+    """
+
+    def __init__(self, damping: float) -> None:
+        """Start without links; `damping` is the share of visitors that follow a link."""
+        self.damping = damping
+        self._start, self._count = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        self._visits = np.zeros(0)  # h.
+        self._pool, self._used, self._garbage = np.zeros(0, np.uint32), 0, 0
+
+    def set_links(self, page: int, links: Uint32s) -> None:
+        """Replace the links of a page: distinct other pages, UNKNOWN_PAGE for each that has no number yet."""
+        self._reserve(page + 1)
+        if (old := int(self._count[page])) > 0:
+            self._garbage += old
+        if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
+            self._count[page] = 0
+            self._compact()
+        end = self._used + len(links)
+        if end > len(self._pool):
+            self._pool = _grown(self._pool, end)
+        self._pool[self._used : end] = links
+        self._start[page], self._count[page], self._used = self._used, len(links), end
+
+    def links(self, page: int) -> Uint32s | None:
+        """Return the links of a page, or None if they are not known."""
+        if page >= len(self._count) or self._count[page] < 0:
+            return None
+        start = int(self._start[page])
+        return self._pool[start : start + int(self._count[page])]
+
+    def settle(self, trust: Float64s, fetched: Bools, gone: Bools, links_max: int = LINKS_A_SETTLE) -> Coverage:
+        """Let trust flow on from where the last call stopped, and return what is known then.
+
+        Args:
+            trust: (n,) the weight of each page, at least one of them positive. Pages are those below n.
+            fetched: (n,) whether the page was fetched. Trust stays where it was not, or where links are not known.
+            gone: (n,) whether the page does not exist any more: links to it count for nothing, nor does its trust.
+            links_max: about as many links are followed after r was computed; a bound that comes of less is lower.
+        """
+        n = len(trust)
+        self._reserve(n)
+        gone_too = np.append(gone, False)  # A page that is not known yet comes last, and exists.
+        active = fetched & ~gone & (self._count[:n] != NOT_KEPT)
+        self._visits[:n][~active] = 0.0
+        self._visits[n:] = 0.0
+        live = self._live_links(np.flatnonzero(active), gone_too)
+        weights = np.where(gone, 0.0, trust)
+        left = np.append(weights / weights.sum(), 0.0)
+        left[:n] -= self._visits[:n]
+        before = np.flatnonzero(self._visits[:n])
+        self._follow(before, self._visits[before], live, gone_too, left)
+        while True:
+            rows = self._next_rows(left[:n], active)
+            settled = not len(rows)
+            if settled or links_max <= 0:
+                break
+            amounts = left[rows]
+            self._visits[rows] += amounts
+            left[rows] = 0.0
+            self._follow(rows, amounts, live, gone_too, left)
+            links_max -= int(self._count[rows].sum()) + len(rows)
+        return self._coverage(left, fetched & ~gone, settled)
+
+    def _coverage(self, left: Float64s, fetched: Bools, settled: bool) -> Coverage:
+        damping, n = self.damping, len(fetched)
+        more, less = np.maximum(left, 0.0), float(np.maximum(-left, 0.0).sum())
+        waiting = float(more[:n][fetched].sum())
+        stays = float(more.sum()) - waiting
+        covered = max(float(self._visits.sum()) + waiting - less / (1 - damping), 0.0)
+        uncovered = max(stays + damping * waiting, 0.0) / (1 - damping)
+        bound = covered / (covered + uncovered) - ROUNDING if covered else 0.0
+        return Coverage(max(bound, 0.0), covered, uncovered, np.where(fetched, 0.0, more[:n]), damping, settled)
+
+    def _next_rows(self, left: Float64s, active: Bools) -> Int64s:
+        """Return the pages that move their trust on next: those with most of it. None if little is left in all."""
+        rows = np.flatnonzero(active & (left != 0.0))
+        sizes = np.abs(left[rows])
+        total = float(sizes.sum())
+        if total <= RESIDUAL_MAX:
+            return rows[:0]
+        return rows[sizes * (4 * len(rows)) > total]
+
+    def _live_links(self, rows: Int64s, gone: Bools) -> Int64s:
+        """Return for each page below the number of `gone` how many of its links lead to pages that are not gone."""
+        live = self._count[: len(gone) - 1].astype(np.int64)
+        if gone.any():
+            for some, links, of in self._gathered(rows):
+                live[some] = np.bincount(of, ~gone[self._places(links, gone)], len(some))
+        return live
+
+    def _follow(self, rows: Int64s, amounts: Float64s, live: Int64s, gone: Bools, into: Float64s) -> None:
+        """Add the share of each link of some pages, whose visits are `amounts`, to the page that it leads to."""
+        shares = self.damping * amounts / np.maximum(live[rows], 1)
+        at = 0
+        for some, links, of in self._gathered(rows):
+            places = self._places(links, gone)
+            share = shares[at : at + len(some)][of]
+            np.add.at(into, places, np.where(gone[places], 0.0, share))
+            at += len(some)
+
+    @staticmethod
+    def _places(links: Uint32s, gone: Bools) -> Int64s:
+        return np.minimum(links, len(gone) - 1).astype(np.int64)
+
+    def _gathered(self, rows: Int64s) -> Iterator[tuple[Int64s, Uint32s, Int64s]]:
+        """Yield the links of pages, about LINKS_AT_ONCE at once: the pages, their links, the page's index of each."""
+        ends = np.cumsum(self._count[rows], dtype=np.int64)
+        first = 0
+        while first < len(rows):
+            before = int(ends[first - 1]) if first else 0
+            end = max(first + 1, int(np.searchsorted(ends, before + LINKS_AT_ONCE, side="right")))
+            some, counts = rows[first:end], self._count[rows[first:end]]
+            of = np.repeat(np.arange(len(some)), counts)
+            starts = self._start[some] - (ends[first:end] - counts - before)
+            yield some, self._pool[starts[of] + np.arange(len(of))], of
+            first = end
+
+    def _compact(self) -> None:
+        """Move the links together."""
+        rows = np.flatnonzero(self._count > 0)
+        pool = np.concatenate([self._pool[:0], *(links for _, links, _ in self._gathered(rows))])
+        self._start[rows] = np.cumsum(self._count[rows], dtype=np.int64) - self._count[rows]
+        self._pool, self._used, self._garbage = pool, len(pool), 0
+
+    def _reserve(self, pages: int) -> None:
+        if pages > (have := len(self._count)):
+            for name in ("_start", "_count", "_visits"):
+                setattr(self, name, _grown(getattr(self, name), pages))
+            self._count[have:] = NOT_KEPT
+
+
+def _grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
+    grown = np.zeros(max(1024, 2 * len(column), rows), column.dtype)
+    grown[: len(column)] = column
+    return grown

@@ -1,0 +1,267 @@
+"""Coverage in the running service: a lower bound that follows the crawl, wherever the pages are, whatever is killed."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from frontiers import Crawl, until
+from logs import NOW_US
+from processes import environment
+from servers import Server
+from serving import serving
+
+from opic.errors import BadInput, NoTrust
+from opic.ingest import ShardWriter, Writer
+from opic.model.cash import DAY_US, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.ops.backup import backup
+from opic.ops.restore import restore
+from opic.query import coverage
+from opic.query.coverage import CoverageQuery
+from opic.replica import Crawl as Shards
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
+
+DAMPING = 0.85
+PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
+
+
+class Web:
+    """A crawl over a few shards, and what was seen of the graph."""
+
+    def __init__(self, server: Server, name: str, shards: int) -> None:
+        """Start empty."""
+        self.server, self.name = server, name
+        self.crawl = Shards.open(server.client(), name, {"shards": shards})
+        self.writer = Writer(self.crawl)
+        self.offset, self.at_us = 0, NOW_US
+        self.links: dict[str, list[str]] = {}
+        self.trust: dict[str, float] = {}
+
+    def apply(self, value: bytes, kind: str) -> None:
+        self.writer.apply("log/0", [Record(self.offset, self.at_us, value, kind)])
+        self.offset, self.at_us = self.offset + 1, self.at_us + DAY_US
+
+    def seed(self, urls: Sequence[str], trust: float | None) -> None:
+        self.apply(encode_seeds(list(urls), trust=trust), "seeds")
+        if trust is not None:
+            self.trust |= dict.fromkeys(urls, trust)
+
+    def event(self, url: str, links: Sequence[str], status: int = 200) -> None:
+        redirect = links[0] if links and 300 <= status < 400 else None
+        self.apply(encode_crawl_event(CrawlEvent(url, list(links), status=status, redirect=redirect)), "event")
+        if status < 400:
+            self.links[url] = [link for link in links if link != url]
+
+    def settle(self) -> None:
+        self.writer.drain()
+
+    def truth(self, draw: random.Random) -> float:
+        """The share of the fetched pages, if the pages not fetched link to what `draw` says."""
+        known = list(self.crawl.pages())
+        gone = {page.url for page in known if page.has(Flag.GONE)}
+        opened = {page.url for page in known if page.has(Flag.OPEN)}
+        live = [url for url in PAGES if url not in gone]
+        moves = np.zeros((len(PAGES), len(PAGES)))
+        for at, url in enumerate(PAGES):
+            here = self.links[url] if url in opened else draw.sample(live, draw.randint(0, 3))
+            targets = [PAGES.index(link) for link in here if link in live and link != url]
+            for target in targets if url in live else ():
+                moves[target, at] += DAMPING / len(targets)
+        start = np.array([0 if url in gone else self.trust.get(url, 0.0) for url in PAGES])
+        visits = np.linalg.solve(np.eye(len(PAGES)) - moves, start / start.sum())
+        return float(visits[[url in opened for url in PAGES]].sum() / visits.sum())
+
+
+def random_crawl(web: Web, draw: random.Random, steps: int) -> Iterator[None]:
+    for _ in range(steps):
+        url, links = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 4))
+        what = draw.random()
+        if what < 0.15:
+            web.event(url, [], status=404)
+        elif what < 0.25:
+            web.event(url, links[:1], status=301)
+        elif what < 0.35:
+            web.event(url, [], status=500)
+        elif what < 0.45:
+            web.seed([url], draw.choice([None, 0.0, 1.0, 2.5]))
+        else:
+            web.event(url, links)
+        yield
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_bound_holds_for_every_state_of_a_crawl_and_every_shape_of_the_rest(valkey: Server, shards: int) -> None:
+    draw = random.Random(shards)
+    for run in range(4):
+        web = Web(valkey, f"coverage-{shards}-{run}", shards)
+        web.event(PAGES[0], PAGES[1:4])  # Before the first trusted page: its links are not kept.
+        web.seed(PAGES[3:5], 1.0)
+        asked = CoverageQuery(web.crawl)
+        for number, _ in enumerate(random_crawl(web, draw, 30)):
+            if number % 3 == 0:
+                web.settle()
+            if number % 2 == 0:
+                try:
+                    found = asked.now()
+                except NoTrust:
+                    continue
+                for _ in range(3):
+                    assert 0 <= found.flow.coverage <= web.truth(draw) + 1e-12
+        web.settle()
+        web.seed([PAGES[3]], 1.0)
+        for url in PAGES:
+            web.event(url, draw.sample(PAGES, 3))
+        web.settle()
+        assert asked.now().flow.coverage == pytest.approx(1.0, abs=1e-5)
+        web.crawl.client.close()
+
+
+def test_many_shards_have_the_bound_of_one_once_nothing_is_in_flight(valkey: Server) -> None:
+    bounds = []
+    for shards in (1, 4):
+        web, draw = Web(valkey, f"same-{shards}", shards), random.Random(5)
+        web.seed(PAGES[:2], 1.0)
+        for _ in random_crawl(web, draw, 25):
+            web.settle()
+        web.seed(PAGES[:2], 1.0)
+        web.settle()
+        bounds.append(CoverageQuery(web.crawl).now())
+    one, many = bounds
+    assert one.flow.coverage == pytest.approx(many.flow.coverage, abs=1e-5)
+    assert (one.fetched_pages, one.trusted_pages) == (many.fetched_pages, many.trusted_pages)
+
+
+def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
+    web = Web(valkey, "in-flight", 4)
+    there = next(url for url in PAGES if web.crawl.shard_of(url).number != web.crawl.shard_of(PAGES[0]).number)
+    web.seed([PAGES[0]], 1.0)
+    web.event(PAGES[0], [there])
+    asked = CoverageQuery(web.crawl)
+    assert asked.now().flow.coverage == pytest.approx(0.15, abs=1e-5)
+    web.settle()
+    web.event(there, [])
+    assert asked.now().flow.coverage == pytest.approx(1.0, abs=1e-5)
+
+
+def test_reader_that_loads_now_finds_what_one_that_followed_all_along_has(valkey: Server) -> None:
+    crawl, draw = Crawl(valkey), random.Random(3)
+    crawl._apply(encode_seeds(PAGES[:2], trust=1.0), "seeds")
+    following = CoverageQuery(Shards.open(valkey.client()))
+    for number in range(40):
+        crawl.event(draw.choice(PAGES), draw.sample(PAGES, 3))
+        if number % 8 == 0:
+            crawl.store.checkpoint()
+        cold = CoverageQuery(Shards.open(valkey.client()))
+        assert following.now().flow.coverage == pytest.approx(cold.now().flow.coverage, abs=1e-5)
+
+
+def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coverage, "QUEUED_MAX", 3)
+    crawl = Crawl(valkey)
+    crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
+    asked = CoverageQuery(crawl.pages)
+    before = asked.now().flow.coverage
+    for at in range(10):
+        crawl.event(PAGES[at], [PAGES[at + 1]])
+    assert asked.now().flow.coverage > before
+    crawl.event(PAGES[10], [])
+    assert asked.now().flow.coverage == pytest.approx(1.0, abs=1e-5)
+
+
+def test_refused_and_repeated_records_leave_the_links_of_the_last_read(valkey: Server) -> None:
+    """Two workers send the same records in turns, as one that was killed and its successor do."""
+    crawl = Crawl(valkey)
+    other = ShardWriter(crawl.store.shard)
+    values = [(encode_seeds([PAGES[0]], trust=1.0), "seeds")]
+    values += [(encode_crawl_event(CrawlEvent(PAGES[0], PAGES[1 : 2 + at])), "event") for at in range(6)]
+    records = [Record(at, NOW_US + at, *value) for at, value in enumerate(values)]
+    for worker, upto in ((crawl.store, 3), (other, 5), (crawl.store, 4), (other, 7), (crawl.store, 7)):
+        worker.apply("log/0", records[:upto])
+    view = CoverageQuery(crawl.pages).now()
+    assert np.count_nonzero(view.held) == 6
+    assert crawl.store.shard.client.hlen(crawl.store.shard.keys.links) == 1
+
+
+def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl._apply(encode_seeds(PAGES[:2], trust=0.0), "seeds")
+    crawl.event(PAGES[0], PAGES)
+    shard = crawl.store.shard
+    assert not shard.client.exists(shard.keys.links)
+    crawl.store.checkpoint()
+    assert not shard.client.hexists(shard.keys.names_block, "trust")
+    with pytest.raises(NoTrust, match="no page is trusted"):
+        CoverageQuery(crawl.pages).now()
+
+
+def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:
+    crawl = Crawl(valkey)
+    crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
+    for at in range(6):
+        crawl.event(PAGES[at], PAGES[at + 1 : at + 3])
+    before = CoverageQuery(crawl.pages).now().flow.coverage
+    for number in range(2):  # The links from the journal alone, then from the copy of the hash.
+        backup(crawl.pages, tmp_path / f"copy{number}")
+        restore(valkey.client(), tmp_path / f"copy{number}", f"restored{number}")
+        restored = CoverageQuery(Shards.open(valkey.client(), f"restored{number}"))
+        assert restored.now().flow.coverage == pytest.approx(before, abs=1e-9)
+        crawl.store.checkpoint()
+
+
+@pytest.mark.parametrize("trust", [-1.0, float("nan"), float("inf"), 1e10])
+def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) -> None:
+    crawl = Crawl(valkey)
+    crawl._apply(encode_seeds([PAGES[0]], trust=trust), "seeds")
+    assert crawl.store.shard.books().dead_letters == 1
+    with pytest.raises(BadInput, match="no page is trusted"):
+        CoverageQuery(crawl.pages).now()
+
+
+def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data")
+    with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+        answer = client.get("/v1/coverage")
+        assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (409, "no-trust")
+        seeded = client.post("/v1/seeds", json={"urls": PAGES[:2], "trust": 2})
+        assert seeded.json() == {"known": 0, "new": 2}
+        assert client.get("/v1/coverage", params={"target": 1.5}).status_code == 422
+        found = client.get("/v1/coverage", params={"target": 0.9}).json()
+        assert found.pop("as_of") > 0
+        expected = {"coverage": 0.0, "fetched_pages": 0, "trusted_pages": 2, "damping": DAMPING, "target": 0.9}
+        assert found == {**expected, "fetches_expected": None}
+        client.post("/v1/events", json=[{"url": page, "links": PAGES[:2]} for page in PAGES[:2]])
+        wait_for_reads(client, 2)
+        found = client.get("/v1/coverage", params={"target": 0.9}).json()
+        assert found["coverage"] == pytest.approx(1, abs=1e-5)
+        assert found["fetches_expected"] == 0
+        done = run_coverage(url, "--target", "0.9", "--json")
+        assert done.returncode == 0
+        assert json.loads(done.stdout)["coverage"] == found["coverage"]
+        client.post("/v1/seeds", json={"urls": PAGES[2:4], "trust": 2})
+        done = run_coverage(url, "--target", "0.9")
+        assert done.returncode == 1
+        assert "missing\t" in done.stdout
+        assert "opic_coverage " in client.get("/metrics").text
+        kept = client.get("/v1/coverage").json()
+    with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+        assert client.get("/v1/coverage").json() == {**kept, "as_of": pytest.approx(kept["as_of"], rel=1)}
+        client.post("/v1/seeds", json={"urls": PAGES[:4], "trust": 0})
+        assert client.get("/v1/coverage").status_code == 409
+        done = run_coverage(url)
+        assert (done.returncode, "no page is trusted" in done.stderr) == (2, True)
+
+
+def wait_for_reads(client: httpx.Client, reads: int) -> None:
+    until(lambda: client.get("/v1/stats").json()["read_pages"] >= reads)
+
+
+def run_coverage(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opic", "coverage", "--service", url, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
