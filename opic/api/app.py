@@ -193,8 +193,8 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
     add("PUT", "/v1/rules", calls.put_rules, rules.RulesFound, put, body=_json_body(rules.Rules))
     add("GET", "/v1/rules", calls.get_rules, rules.RulesFound, (422, 503))
-    add("POST", "/v1/next", calls.post_next, models.Next, posted, body=_json_body(models.NextPages))
-    add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (422, 503))
+    add("POST", "/v1/next", calls.post_next, models.Next, (*posted, 409), body=_json_body(models.NextPages))
+    add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (409, 422, 503))
     add(
         "PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, put, body=_json_body(manners.Politeness)
     )

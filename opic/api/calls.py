@@ -185,6 +185,8 @@ class Calls:
             crawl_delays=asked.crawl_delays,
             max_depth=asked.max_depth,
         )
+        if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
+            await run_in_threadpool(self._service.backend.coverage.recent)
         now, gone = time.time(), threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found)

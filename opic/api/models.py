@@ -33,7 +33,10 @@ WINDOW = (
 )
 WINDOW_SHOWN = "The requested window: rounds, or a duration such as 30d; null for the static policy."
 DOMAIN = "Only pages of this host or registered domain, including subdomains."
-MODE = "any: all pages; discover: pages never read; refresh: pages read before."
+MODE = (
+    "any: all pages; discover: pages never read; refresh: pages read before; coverage: pages never read, by the trust "
+    "that waits at them instead of cash."
+)
 RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
     "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
@@ -139,7 +142,7 @@ class NextPages(_Body):
         description="Several such hosts or registered domains, beside `domain`.",
         examples=[["example.org", "b.example"]],
     )
-    mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
+    mode: Literal["any", "discover", "refresh", "coverage"] = Field("any", description=MODE)
     policy: Literal["U", "OR", "YR", "YRU"] | None = Field(None, description=RECRAWL)
     max_depth: int | None = Field(
         None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
@@ -221,7 +224,7 @@ class FrontierHead(_Parameters):
 
     n: int = Field(10, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
     domain: str | None = Field(None, min_length=1, max_length=DOMAIN_CHARS_MAX, description=DOMAIN)
-    mode: Literal["any", "discover", "refresh"] = Field("any", description=MODE)
+    mode: Literal["any", "discover", "refresh", "coverage"] = Field("any", description=MODE)
 
 
 class PageHistory(_Parameters):

@@ -80,7 +80,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
     "no-such-path": (),
     "no-list": ("/v1/local/{domain}",),
     "unknown-page": ("/v1/importance", "/v1/history", "/v1/explain"),
-    "no-trust": ("/v1/coverage", "/v1/next"),
+    "no-trust": ("/v1/coverage", "/v1/frontier", "/v1/next"),
     "not-kept": ("/v1/inflow",),
     "refused": ("/v1/classes", "/v1/rules", "/v1/politeness", "/v1/local/{domain}"),
     "bad-event": ("/v1/events",),

@@ -22,6 +22,7 @@ class Mode(StrEnum):
     ANY = "any"
     DISCOVER = "discover"
     REFRESH = "refresh"
+    COVERAGE = "coverage"
 
 
 class Recrawl(StrEnum):
@@ -34,7 +35,11 @@ class Recrawl(StrEnum):
 
 
 Offered = Annotated[
-    Mode, typer.Option(help="Any page, only pages never read (discover), or only pages read before (refresh).")
+    Mode,
+    typer.Option(
+        help="Any page, only pages never read (discover), only pages read before (refresh), or pages never read by the "
+        "trust that waits at them (coverage)."
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from msgspec import Struct, field
 
 Policy = Literal["static", "interpolation", "fixed", "variable", "improved"]
-Mode = Literal["any", "discover", "refresh"]
+Mode = Literal["any", "discover", "refresh", "coverage"]
 RecrawlPolicy = Literal["U", "OR", "YR", "YRU"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 

@@ -12,6 +12,8 @@ from opic.frontier.requests import NEED_YIELDS, FrontierTerms, PagesRequest, Pol
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, place_in_order, state_of
+from opic.frontier.trust_order import TrustOrder
+from opic.query.coverage import CoverageQuery
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
 
@@ -28,6 +30,7 @@ class Frontier:
         share: float | None = None,
         admission: Admission | None = None,
         pending: Callable[[], bool] = lambda: False,
+        coverage: CoverageQuery | None = None,
     ) -> None:
         """Offer the pages of an open crawl.
 
@@ -39,10 +42,13 @@ class Frontier:
                 cash if None.
             admission: filters pages that must not be offered.
             pending: whether accepted events have yet to take effect; then no answer says that pages are exhausted.
+            coverage: the coverage of the crawl, for mode "coverage".
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.admission = discovery, admission
-        self._hand = Scheduler(crawl, FrontierTerms(self.politeness, discovery, share), admission, pending)
+        trust_order = None if coverage is None else lambda: TrustOrder.of(coverage.recent())
+        terms = FrontierTerms(self.politeness, discovery, share)
+        self._hand = Scheduler(crawl, terms, admission, pending, trust_order)
 
     def next(
         self,
@@ -68,7 +74,8 @@ class Frontier:
             busy_hosts: hosts to skip.
             domain: only pages of this host or domain and its subdomains.
             domains: the same for several, at most 100.
-            mode: "discover": only pages never read since they became known or came back; "refresh": only other pages.
+            mode: "discover": only pages never read since they became known or came back; "refresh": only other pages;
+                "coverage": pages never read, by the trust that waits at them instead of cash (RankMass).
             policy: with mode "refresh", a recrawl policy: U, OR, YR or YRU; see `opic.frontier.recrawl`. Pages are then
                 drawn at random instead of by cash, and the batch does not end early.
             crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
@@ -87,6 +94,7 @@ class Frontier:
         Raises:
             BadInput: a parameter is invalid.
             NotKept: the policy needs what the service does not keep.
+            NoTrust: the mode is "coverage", and no page is trusted.
         """
         request = self.wish(
             n,

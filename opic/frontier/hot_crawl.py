@@ -19,9 +19,10 @@ from opic.frontier.admission import Admission, Ration
 from opic.frontier.held_pages import read_held, read_released, read_stamps
 from opic.frontier.hot_order import HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.picking import SIDES, Fit, Picked, Within, first_free, near_of, pick
+from opic.frontier.picking import SIDES, Fit, Picked, Scope, Within, first_free, near_of, pick
 from opic.frontier.recrawl import DrawnPages, draw_pages
 from opic.frontier.requests import FrontierTerms
+from opic.frontier.trust_order import TrustOrder, TrustScope
 from opic.model.cash import Books, Flag
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
@@ -56,6 +57,7 @@ class HotCrawl:
         self._rules: object = None
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._domains: dict[tuple[str, ...], _Domain] = {}
+        self.trust = TrustOrder.empty(len(crawl))  # The order of mode coverage.
         self._overdrawn = (float("-inf"), 0)
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
@@ -251,11 +253,12 @@ class HotCrawl:
                 current = all(map(self._is_current, range(len(self.crawl))))
                 if current:
                     now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
-                    within, numbers = self._within(domains), self._numbers(busy)
+                    within, numbers = self._scope(mode, domains), self._numbers(busy)
                     restart = (lambda: None) if ration is None else partial(ration.take, ())
                     picked = pick(
                         self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
-                        restart=restart, drawn=partial(self._drawn, policy, within, nearness) if policy else None,
+                        restart=restart, drawn=partial(self._drawn, policy, domains, nearness) if policy else None,
+                        keys_of=self.trust.trust_of if mode == "coverage" else None,
                     )  # fmt: skip
             if not current:
                 self.prepare()
@@ -271,9 +274,9 @@ class HotCrawl:
             )
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
-    def _drawn(self, policy: str, within: Within | None, nearness: int) -> list[DrawnPages]:
-        """Return the read pages of each shard, within some hosts and a depth, as a recrawl policy draws them."""
-        only = None
+    def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> list[DrawnPages]:
+        """Return the read pages of each shard, within some domains and a depth, as a recrawl policy draws them."""
+        within, only = self._within(domains), None
         if within is not None or nearness:
             pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
             only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
@@ -309,7 +312,7 @@ class HotCrawl:
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            within, numbers = self._within(domains), self._numbers(busy)
+            within, numbers = self._scope(mode, domains), self._numbers(busy)
             return first_free(
                 self.orders, mode=mode, busy=numbers, within=within, nearness=nearness, seconds_max=seconds_max
             )
@@ -330,7 +333,7 @@ class HotCrawl:
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            within = self._within(domains)
+            within = self._scope(mode, domains)
             for shard, hot in enumerate(self.shards):
                 order = hot.order
                 order.advance(hot.now())
@@ -346,7 +349,7 @@ class HotCrawl:
         kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])
         free, leased = kinds[page_counts.FREE], int(kinds[page_counts.LEASED].sum())
         unknown = self.running() - sum(hot.leased() for hot in self.shards)  # Leases of other endpoints, not heard of.
-        if unknown > 0 and not domains and not nearness:
+        if unknown > 0 and within is None and not nearness:
             free, leased = np.maximum(free - unknown, 0), leased + unknown
         elif unknown > 0 and empty and not kinds[page_counts.FREE : page_counts.DENIED].any():
             self.stale |= set(range(len(self.crawl)))
@@ -393,6 +396,14 @@ class HotCrawl:
                     known.within.hosts[shard] = np.concatenate((known.within.hosts[shard], np.array(fresh, np.int64)))
                 known.seen[shard] = count
         return known.within
+
+    def _scope(self, mode: str, domains: tuple[str, ...]) -> Scope | None:
+        """Return the pages that a request may get; None for all."""
+        if mode != "coverage":
+            return self._within(domains)
+        if self.trust.loads != self.crawl.loads:  # Its ids may belong to other pages now.
+            self.trust = TrustOrder.empty(len(self.crawl))
+        return TrustScope(self.trust, self._within(domains))
 
     # Totals of the crawl.
 

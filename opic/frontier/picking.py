@@ -16,7 +16,8 @@ Bools = NDArray[np.bool_]
 STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
 DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
-SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,)}
+KeysOf = Callable[[int, Int64s], Keys]
+SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
 
 @dataclass(eq=False, slots=True)
@@ -48,6 +49,20 @@ class Within:
             mask[hosts] = True
             known = self._masks[shard] = len(hosts), mask
         return known[1]
+
+
+class Scope(Protocol):
+    """Restricts a choice to some pages: those of some hosts (`Within`), or those that hold trust."""
+
+    @property
+    def hosts(self) -> Sequence[Int64s]:
+        """For each shard an array that is empty if the shard has no such page."""
+
+    def pages(self, shard: int, order: HotOrder) -> Int64s:
+        """Return the ids of the pages, ascending."""
+
+    def mask(self, shard: int, order: HotOrder) -> Bools:
+        """Return a mask over a shard's host numbers of their hosts."""
 
 
 class PageSource(Protocol):
@@ -153,13 +168,15 @@ class RunSource:
 class ListSource:
     """The free pages among a list of pages of a hot order, sorted lazily."""
 
-    def __init__(self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int]) -> None:
-        """Take pages with ascending ids."""
+    def __init__(
+        self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int], keys_of: KeysOf | None = None
+    ) -> None:
+        """Take pages with ascending ids; `keys_of` returns other keys than those of the hot order, all over 0."""
         self.shard, self._order = shard, order
         keys, read = order.keys(ids)
         order.looked += len(ids)
         fit = keys > 0 if len(sides) > 1 else (keys > 0) & (read == sides[0])
-        self._ids, self._keys = ids[fit], keys[fit]
+        self._ids, self._keys = ids[fit], keys[fit] if keys_of is None else keys_of(shard, ids[fit])
         self._sorted: Int64s | None = None
         self.ids, self.neg, self.done, self.short = self._ids[:0], -self._keys[:0], False, False
 
@@ -206,11 +223,12 @@ def pick(
     *,
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
-    within: Within | None = None,
+    within: Scope | None = None,
     fit: Fit | None = None,
     nearness: int = 0,
     restart: Callable[[], object] = lambda: None,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
+    keys_of: KeysOf | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
@@ -218,22 +236,27 @@ def pick(
         orders: the order of each shard.
         count: maximum number of pages.
         now: the time by the clock of each order; it never goes back.
-        mode: "any", "discover" for pages never read, "refresh" for others.
+        mode: "any", "discover" and "coverage" for pages never read, "refresh" for others.
         busy: numbers of the hosts to skip, for each shard.
-        within: only pages of these hosts.
+        within: only these pages.
         fit: takes shards and hosts of pages, in order; returns a mask of the pages that may be taken. Calls are
             cumulative: each continues from the one before.
         nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
         restart: called before the pages are chosen anew; `fit` then starts from the beginning.
         drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
             are then its business.
+        keys_of: takes a shard and ids; returns keys, all over 0, that decide the order in place of the cash. All pages
+            of `within` are then sorted by them.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
     listed = drawn is not None or (within is None and not nearness)
     while True:
-        sources = drawn() if drawn else _sources(orders, SIDES[mode], within, nearness, listed=listed)
+        if drawn is not None:
+            sources = drawn()
+        else:
+            sources = _sources(orders, SIDES[mode], within, nearness, keys_of, listed=listed)
         try:
             picked = _merge(orders, sources, count, fit)
         finally:
@@ -256,7 +279,7 @@ def first_free(
     *,
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
-    within: Within | None = None,
+    within: Scope | None = None,
     nearness: int = 0,
     seconds_max: float = 60.0,
 ) -> float | None:
@@ -309,7 +332,13 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str, nearness: int) -> float:
 
 
 def _sources(
-    orders: Sequence[HotOrder], sides: Sequence[int], within: Within | None, nearness: int, *, listed: bool
+    orders: Sequence[HotOrder],
+    sides: Sequence[int],
+    within: Scope | None,
+    nearness: int,
+    keys_of: KeysOf | None,
+    *,
+    listed: bool,
 ) -> list[PageSource]:
     sources: list[PageSource] = []
     for shard, order in enumerate(orders):
@@ -318,9 +347,9 @@ def _sources(
             if not len(within.hosts[shard]):
                 continue
             ids = within.pages(shard, order)
-            if listed or len(ids) <= DOMAIN_PAGES:
+            if listed or keys_of is not None or len(ids) <= DOMAIN_PAGES:
                 near = ids[order.columns.nearness(ids) >= nearness] if nearness else ids
-                sources.append(ListSource(shard, order, near, sides))
+                sources.append(ListSource(shard, order, near, sides, keys_of))
                 continue
             inside = within.mask(shard, order)
         elif nearness and listed:

@@ -11,7 +11,7 @@ from opic.urls.canonical import canonical_host, shown
 # Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
 POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one")}
 NEED_YIELDS: Final = ("OR", "YR", "YRU")
-MODES: Final = ("any", "discover", "refresh")
+MODES: Final = ("any", "discover", "refresh", "coverage")
 NO_LDU: Final = ": the links to each page are not counted, which its link score needs"
 LEASE_SECONDS_MAX: Final = 86_400.0
 DOMAINS_MAX: Final = 100  # Of one request.

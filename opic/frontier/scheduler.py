@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.errors import StoreDamaged, StoreUnavailable
+from opic.errors import NoTrust, StoreDamaged, StoreUnavailable
 from opic.frontier.admission import Admission
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
@@ -23,6 +23,7 @@ from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.page_counts import KINDS
 from opic.frontier.requests import FrontierTerms, PagesRequest
+from opic.frontier.trust_order import TrustOrder
 from opic.model.cash import MILLION, Flag
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
@@ -74,9 +75,10 @@ class Scheduler:
         terms: FrontierTerms,
         admission: Admission | None,
         pending: Callable[[], bool] = lambda: False,
+        trust_order: Callable[[], TrustOrder] | None = None,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._pending = pending
+        self._pending, self._trust_order = pending, trust_order
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
@@ -92,7 +94,9 @@ class Scheduler:
 
     def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
         """Return the places of the pages that would be handed out next."""
+        trust = self._trust([wish])
         with self.lock:
+            self.hot.trust = trust or self.hot.trust
             try:
                 self.hot.look()
                 picked = self.hot.pick(
@@ -103,11 +107,30 @@ class Scheduler:
                 raise
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
+    def _trust(self, wishes: Sequence[PagesRequest]) -> TrustOrder | None:
+        """Return the order for requests with mode coverage, computed before others wait; None if there are none.
+
+        Raises:
+            NoTrust: no page is trusted, and all requests have this mode.
+        """
+        if all(wish.mode != "coverage" for wish in wishes):
+            return None
+        if self._trust_order is None:
+            raise NoTrust("this frontier has no coverage")
+        try:
+            return self._trust_order()
+        except NoTrust:
+            if all(wish.mode == "coverage" for wish in wishes):
+                raise
+            return TrustOrder.empty(len(self.crawl))
+
     # Serving requests.
 
     def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
+        trust = self._trust(wishes)
         with self.lock:
+            self.hot.trust = trust or self.hot.trust
             answers: list[dict[str, object]] = []
             at = 0
             while at < len(wishes):
@@ -398,7 +421,7 @@ class Scheduler:
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    counts=self.terms.counts(cash, bool(state & Flag.OPEN)),
+                    counts=self._counts(part.mode, place, cash, bool(state & Flag.OPEN)),
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
@@ -409,6 +432,12 @@ class Scheduler:
             )
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
+
+    def _counts(self, mode: str, place: Place, cash: int, read: bool) -> float:
+        """Return the key by which a page was chosen."""
+        if mode == "coverage":
+            return float(self.hot.trust.trust_of(place[0], np.array([place[1]]))[0])
+        return self.terms.counts(cash, read)
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.
@@ -450,6 +479,7 @@ class Scheduler:
         if waiting is None:
             return {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
         over = empty and not any(count for kind, count in waiting.items() if kind != "denied")
+        over = over and (mode != "coverage" or self.hot.trust.heads == heads)  # Newer records may have brought pages.
         return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
 
     def _is_at_rest(self, heads: Sequence[Head]) -> bool:

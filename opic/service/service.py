@@ -110,6 +110,7 @@ class Backend:
             share=settings.discovery_share,
             admission=self.admission,
             pending=self._is_pending,
+            coverage=self.coverage,
         )
 
     @cached_property

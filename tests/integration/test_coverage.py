@@ -6,17 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import pytest
-from frontiers import Crawl, until
+from frontiers import AT_ONCE, Crawl, until
 from logs import NOW_US
 from processes import environment
 from servers import Server
 from serving import serving
 
 from opic.errors import BadInput, NoTrust
+from opic.frontier import Frontier
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import DAY_US, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -201,6 +203,53 @@ def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) 
         CoverageQuery(crawl.pages).now()
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, shards: int) -> None:
+    web = Web(valkey, f"next-{shards}", shards)
+    one, two, three, four, five = PAGES[:5]
+    crawl = Shards.open(valkey.client(), web.name)
+    frontier = Frontier(crawl, AT_ONCE, coverage=CoverageQuery(crawl))
+    web.seed([five], None)
+    with pytest.raises(NoTrust):
+        frontier.next(mode="coverage")
+    web.seed([one], 3.0)
+    web.seed([two], 1.0)
+    web.event(one, [three, four])
+    web.event(PAGES[5], [four])  # Holds no trust, so what it links to gets none from it.
+    web.settle()
+    # Three and four hold .31 of all trust each, two holds a quarter, and five none.
+    (first,) = frontier.next(1, mode="coverage")["pages"]  # type: ignore[misc]
+    assert first["url"] in {three, four}
+    found = frontier.next(10, mode="coverage")
+    while pages := frontier.next(10, mode="coverage")["pages"]:
+        found["pages"] += pages  # type: ignore[operator]
+    assert [page["url"] for page in found["pages"]] == [({three, four} - {first["url"]}).pop(), two]  # type: ignore[attr-defined]
+    left = frontier.next(10, mode="coverage")
+    assert (left["pages"], left["exhausted"], left["waiting"]["leased"]) == ([], False, 3)  # type: ignore[index]
+    for url in (two, three, four):
+        web.event(url, [])
+    web.settle()
+    left = frontier.next(10, mode="coverage")
+    assert (left["pages"], left["exhausted"]) == ([], True)
+    assert five in {page["url"] for page in frontier.next(10)["pages"]}  # type: ignore[attr-defined]
+
+
+def test_mode_coverage_stays_within_the_domains_and_the_depth_asked_for(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    frontier = Frontier(crawl.pages, AT_ONCE, coverage=CoverageQuery(crawl.pages))
+    crawl._apply(encode_seeds(["http://a.org/", "http://b.org/"], depth=0, trust=1.0), "seeds")
+    crawl.event("http://a.org/", ["http://www.a.org/", "http://www.b.org/"])
+
+    def urls(**terms: Any) -> list[str]:
+        peeked = frontier.peek(mode="coverage", **terms)["pages"]
+        return [page["url"] for page in peeked]  # type: ignore[attr-defined]
+
+    assert urls() == ["http://b.org/", "http://www.a.org/", "http://www.b.org/"]
+    assert urls(domain="a.org") == ["http://www.a.org/"]
+    near = frontier.next(10, mode="coverage", max_depth=0)["pages"]
+    assert [page["url"] for page in near] == ["http://b.org/"]  # type: ignore[attr-defined]
+
+
 def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:
     crawl = Crawl(valkey)
     crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
@@ -227,6 +276,7 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
 def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
     with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+        assert client.post("/v1/next", json={"mode": "coverage"}).status_code == 409
         answer = client.get("/v1/coverage")
         assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (409, "no-trust")
         seeded = client.post("/v1/seeds", json={"urls": PAGES[:2], "trust": 2})
@@ -251,7 +301,9 @@ def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: P
         assert "opic_coverage " in client.get("/metrics").text
         kept = client.get("/v1/coverage").json()
     with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
-        assert client.get("/v1/coverage").json() == {**kept, "as_of": pytest.approx(kept["as_of"], rel=1)}
+        found = client.get("/v1/coverage").json()
+        assert found["coverage"] == pytest.approx(kept["coverage"], abs=1e-5)
+        assert (found["fetched_pages"], found["trusted_pages"]) == (2, 4)
         client.post("/v1/seeds", json={"urls": PAGES[:4], "trust": 0})
         assert client.get("/v1/coverage").status_code == 409
         done = run_coverage(url)
