@@ -194,7 +194,7 @@ def _notes(name: str, pages: int) -> list[str]:
     else:
         notes.append(
             "Interpolation is an exponential average: until the clock has run 2.5 windows the estimate is the whole "
-            "history's, and that is what 8 months show after 10"
+            "history's, and that is what 4 and 8 months show after 10"
         )
     if name == "fig4":
         notes.append(
