@@ -23,10 +23,20 @@ from sameness import small_blocks
 from opic.ingest import Writer, worker
 from opic.ingest.event_log import EventLog
 from opic.replica import Crawl
-from opic.store import Shard, connect
+from opic.store import connect
 
 TRACED = ("worker.py", "log.py", "shard_writer.py", "checkpointer.py", "batch.py", "replica.py", "histories.py")
-TRACED += ("checkpoint.py", "url_tail.py", "follow.py", "shard.py", "connection.py", "server.py", "library.py")
+TRACED += (
+    "writer.py",
+    "class_sweeps.py",
+    "checkpoint.py",
+    "url_tail.py",
+    "follow.py",
+    "shard.py",
+    "connection.py",
+    "server.py",
+    "library.py",
+)
 JOURNAL_BYTES = 8_000  # So that blocks are written and records trimmed all the time.
 
 
@@ -70,11 +80,11 @@ def main() -> None:
     tracer = Tracer(plan)
     worker.RECORDS_A_READ = batch
     sys.settrace(tracer.call)
-    shard = Shard.open(connect(url, retries=0), crawl)
-    source = EventLog(connect(url, retries=0), shard.keys)
+    shards = Crawl.open(connect(url, retries=0), crawl, create=False)
+    source = EventLog(connect(url, retries=0), shards.shards[0].keys)
     # A server that died ends this worker too: the next one must find its way alone.
     died: list[float] = []
-    writer = Writer(Crawl([shard]), journal_bytes=JOURNAL_BYTES)
+    writer = Writer(shards, journal_bytes=JOURNAL_BYTES)
     until = plan.get("until", source.end())
     with small_blocks(64, 8):
         worker.work(
@@ -82,6 +92,8 @@ def main() -> None:
             worker.LogSource(source, writer.resume, pause=died.append, until_offset=until),
             stopped=lambda: bool(died),
         )
+        if not died:
+            writer.drain()
     sys.settrace(None)
     if "record" in plan:
         print(json.dumps(tracer.seen))

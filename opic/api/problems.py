@@ -107,7 +107,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "bad-event": "url '/about' is not an absolute http(s) URL",
     "key-reused": "this Idempotency-Key came with another body before",
     "internal": "the service failed; its log says why under this request's id",
-    "not-built-yet": "classes of pages are not built yet for a crawl of 16 shards",
+    "not-built-yet": "OPIC_TRACK=links is not built yet: use off",
     "not-ready": "the worker is not running; it is being started",
     "ending": "the service shut down before the request was done: send it again",
     "kafka-refused": "there is no topic crawl.events: `opic topics create` makes it",

@@ -1,21 +1,25 @@
 """The writer of a crawl: routes a partition's records to the shards of their pages and delivers cash between shards.
 
 Each shard has a `ShardWriter`; with one shard, this class only passes records on to it. With several, it sends each
-record to the shard of its page, delivers outbox entries and decides grants. Its state can be rebuilt from the store.
+record to the shard of its page, delivers outbox entries, and decides grants and classes. All its state can be rebuilt
+from the store.
 """
 
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import Any, Final
 
-from opic.errors import DeliveryPaused, OutboxFull, StoreError, TailLost
+from opic.errors import BadInput, DeliveryPaused, OutboxFull, OutOfOrder, StoreError, TailLost
 from opic.ingest.checkpointer import JOURNAL_BYTES
+from opic.ingest.class_sweeps import next_records
 from opic.ingest.shard_writer import ShardWriter, Step
-from opic.model.cash import payout_due
+from opic.model.cash import Books, payout_due, room_for
+from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
-from opic.model.transfer import GRANTS, Transfer, source_of
+from opic.model.transfer import GRANTS, SWEEP, Transfer, source_of
 from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
 from opic.replica.remote_pages import RemotePages
@@ -27,7 +31,6 @@ log = logging.getLogger("opic.ingest")
 
 PAUSED_SECONDS: Final = 0.02  # Retry interval of deliveries while a backup holds them.
 ENTRIES_A_DELIVERY: Final = 100  # Per outbox; a few kilobytes each.
-NO_CLASSES = "classes of pages need a crawl of one shard: make one with OPIC_SHARDS=1 and replay the log into it"
 
 
 def _ignore(_: Step) -> None:
@@ -118,23 +121,35 @@ class Writer:
             self.stores[0].apply(partition, records, on_step, since)
             self.stores[0].shard.barrier()
         elif records:
-            if (found := self.resume(partition)) < since:
-                raise TailLost(self.crawl.home(partition).number, partition, found, since)
-            parts: dict[int, list[Input]] = {}
-            for record in records:
-                for shard, event in self._route(partition, decode_record(partition, record, self.limits)):
-                    parts.setdefault(shard, []).append(Input(partition, record, event))
-            try:
-                for shard in sorted(parts):
-                    self._take(shard, parts[shard], on_step)
-            except TailLost as lost:  # The other shards have the records after it and will skip them.
-                if self.resume(partition) > lost.offset:
-                    self._move_resume(partition, lost.offset, {lost.shard: lost.offset})
-                raise
+            for _, same in groupby(records, lambda record: record.kind == "classes"):
+                part = list(same)
+                self._apply_routed(partition, part, on_step, since)
+                since = part[-1].offset + 1
+
+    def _apply_routed(
+        self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int
+    ) -> None:
+        """Apply records to many shards; definitions of classes come by themselves."""
+        if (found := self.resume(partition)) < since:
+            raise TailLost(self.crawl.home(partition).number, partition, found, since)
+        parts: dict[int, list[Input]] = {}
+        for record in records:
+            for shard, event in self._route(partition, decode_record(partition, record, self.limits)):
+                parts.setdefault(shard, []).append(Input(partition, record, event))
+        try:
             for shard in sorted(parts):
-                self.stores[shard].shard.barrier()
-            rests_on = {shard: inputs[-1].record.offset + 1 for shard, inputs in parts.items()}
-            self._move_resume(partition, records[-1].offset + 1, rests_on, since)
+                if records[0].kind == "classes":
+                    self._define(parts[shard], on_step)
+                else:
+                    self._take(shard, parts[shard], on_step)
+        except TailLost as lost:  # The other shards have the records after it and will skip them.
+            if self.resume(partition) > lost.offset:
+                self._move_resume(partition, lost.offset, {lost.shard: lost.offset})
+            raise
+        for shard in sorted(parts):
+            self.stores[shard].shard.barrier()
+        rests_on = {shard: inputs[-1].record.offset + 1 for shard, inputs in parts.items()}
+        self._move_resume(partition, records[-1].offset + 1, rests_on, since)
 
     def _move_resume(self, partition: str, offset: int, rests_on: Mapping[int, int], since: int | None = None) -> None:
         """Move a resume point forward, but only if it is at least `since`: records before that were not read again.
@@ -173,10 +188,67 @@ class Writer:
                 seeds = {shard: [] for shard in range(shards)} | seeds
             for shard, urls in seeds.items():
                 yield shard, replace(event, seeds=tuple(urls))
-        elif event.concerns_classes:
-            yield self.crawl.home(partition).number, CheckedEvent(Outcome.DEAD, reason=NO_CLASSES)
+        elif event.outcome is Outcome.CLASSES:
+            yield 0, event
         else:
+            if event.outcome is Outcome.CLASSIFY:  # Of a log of one shard; here the shards do so by themselves.
+                event = replace(event, ids=(0, 0))
             yield self.crawl.home(partition).number, event
+
+    # Classes of pages.
+
+    def _define(self, inputs: Sequence[Input], on_step: Callable[[Step], object]) -> None:
+        """Decide definitions of classes for all shards, in shard 0, whose outboxes take them to the others.
+
+        Each waits until all shards have the one before. So a page can't come into a place that is given to another
+        class, and the definitions reach each shard in the same order, between the same grants.
+        """
+        for one in inputs:
+            while True:
+                self._spread()
+                self.stores[0].look()
+                latest = self.stores[0].replica.classes
+                placed = replace(one, event=self._placed(one.decoded(self.limits), latest))
+                try:
+                    self._take(0, [placed], on_step)
+                    break
+                except OutOfOrder:  # Another worker defined classes first.
+                    if self.stores[0].replica.classes.version == latest.version:
+                        raise
+
+    def _spread(self) -> None:
+        """Deliver until every shard has taken all that shard 0 has sent by now."""
+        sent, source = self._sent()[0], source_of(0)
+        while any(self.stores[to].offsets([source], anew=True)[source] < count for to, count in sent.items()):
+            try:
+                self.deliver()
+            except DeliveryPaused:
+                time.sleep(PAUSED_SECONDS)
+
+    def _placed(self, event: CheckedEvent, latest: WeightClasses) -> CheckedEvent:
+        """Return a definition with the places of its classes, or the dead letter that it becomes."""
+        if event.outcome is not Outcome.CLASSES:
+            return event
+        parts, rules = self.crawl.books(), self.crawl.rules
+        try:
+            if rules.continuous:
+                raise BadInput(NO_WEIGHTS)
+            placed = latest.placed_for_all(event.classes, Books.merged(parts, rules).known_by)
+            if not room_for(parts, placed.extra(), rules):
+                raise BadInput(NO_ROOM)
+        except BadInput as error:
+            return CheckedEvent(Outcome.DEAD, reason=str(error))
+        return replace(event, placed=placed)
+
+    def _sweep(self, shard: int) -> int:
+        """Classify the next pages of a shard again, if its classes have changed; return how many records that took."""
+        store = self.stores[shard]
+        classes = store.replica.classes
+        if not classes.version:
+            return 0
+        records = next_records(classes, store.offsets([SWEEP])[SWEEP], store.replica.books.time_us)
+        store.take([Input(SWEEP, record) for record in records])
+        return len(records)
 
     def responsible(self, partition: int, partitions: int) -> list[int]:
         """Return the shards that the reader of a partition delivers to. Each shard belongs to exactly one partition."""
@@ -198,8 +270,8 @@ class Writer:
         """Apply the outbox entries that wait for the given shards, or for all; return how many were applied.
 
         The reader of a partition calls this for `responsible(partition)`, periodically and whenever it is idle, and
-        once at the start for all shards. With shard 0, this also decides grants to all pages and counts them: a result
-        of 0 means that there is nothing left to do.
+        once at the start for all shards. With shard 0, this also decides grants to all pages. Pages that were known
+        when classes changed are classified again. Both count: a result of 0 means that there is nothing left to do.
 
         Raises:
             StoreUnavailable: the store was unavailable in between; nothing is lost.
@@ -212,7 +284,7 @@ class Writer:
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.look()
         sent = self._sent()
-        delivered = sum(self._deliver_to(to, sent) for to in wanted)
+        delivered = sum(self._deliver_to(to, sent) + self._sweep(to) for to in wanted)
         return delivered + (self._grant() if 0 in wanted else 0)
 
     def drain(self, on_round: Callable[[], object] = lambda: None) -> None:

@@ -5,6 +5,7 @@ negative, and so may the cash of a gone page (it returns its grants, but its chi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -122,6 +123,15 @@ def split(cash: int, links: int, q: int) -> Split:
 Anchor = tuple[int, int]
 
 
+@dataclass(frozen=True, slots=True)
+class PageMeasure:
+    """One read of a page: the clock after it, the cash it spent, when it was fetched (microseconds)."""
+
+    clock: int
+    cash: int
+    fetched_at_us: int
+
+
 def roll(anchors: tuple[Anchor, ...], clock: int, spent: int, rules: CrawlRules) -> tuple[Anchor, ...]:
     """Return the anchors of a page after a read. Under the continuous payout: the first one, later the last two.
 
@@ -200,7 +210,7 @@ class Books:
         Counts and amounts are sums. The credit is the largest, because a grant reaches the shards one after the other.
         The time is the latest. Each shard counts rounds of its own pages: with grants, they are averaged, weighted by
         live pages; with the continuous payout, where each shard counts its share of all cash, they are summed. Class
-        weights are those of the first shard, since a crawl of many shards has none.
+        weights are those of the first shard, which has new ones before the others.
         """
         if len(parts) == 1:
             return parts[0]
@@ -245,14 +255,14 @@ class Books:
         """Return the open pages of a class."""
         return self.open_by[slot] if slot else self.open - sum(self.open_by)
 
-    def has_room(self, grains: int) -> bool:
+    def has_room(self, grains: int, floor: int = -DEBT_MAX) -> bool:
         """Return whether the pool may pay this for a change of classes. Half of its possible debt is kept for pages."""
-        return grains <= 0 or self.pool - grains > -DEBT_MAX
+        return grains <= 0 or self.pool - grains > floor
 
-    def reclass(self, old: int, new: int, *, live: bool, opened: bool) -> bool:
-        """Move a page to another class; return False if the pool can't pay for it."""
+    def reclass(self, old: int, new: int, *, live: bool, opened: bool, floor: int = -DEBT_MAX) -> bool:
+        """Move a page to another class; return False if the pool can't pay for it. `floor` is that of `pool_floor`."""
         more = self.credit_of(new) - self.credit_of(old) if live else 0
-        if not self.has_room(more):
+        if not self.has_room(more, floor):
             return False
         self.cuts += self.extra[new] < self.extra[old]
         self.count(old, known=-1, live=-live, opened=-opened)
@@ -261,12 +271,15 @@ class Books:
         self.open_cash += more * opened
         return True
 
-    def reweigh(self, extra: Sequence[int]) -> bool:
-        """Change the weights of all classes; return False if the pool can't pay for it."""
+    def reweigh(self, extra: Sequence[int], *, surely: bool = False) -> bool:
+        """Change the weights of all classes; return False if the pool can't pay for it.
+
+        With many shards, `surely`: whether all of them can was decided before; see `room_for`.
+        """
         before, old = self.credits(), self.extra
         self.extra = tuple(extra)
         more, more_open = self._difference(before)
-        if not self.has_room(more):
+        if not (surely or self.has_room(more)):
             self.extra = old
             return False
         self.cuts += any(a > b and n for a, b, n in zip(old, extra, self.known_by, strict=True))
@@ -476,12 +489,43 @@ def by_weight(grains: int, extra: int) -> int:
     return grains + grains * extra // MILLION if extra else grains
 
 
+def pool_floor(minted: int, shard: int, shards: int) -> int:
+    """Return how far pages that change their class may take a shard's account with the virtual page.
+
+    The accounts together may owe DEBT_MAX; each shard has the same part of what all may spend.
+
+    >>> [pool_floor(1 << 62, shard, 2) >> 60 for shard in (0, 1)], pool_floor(1 << 62, 0, 1) == -DEBT_MAX
+    ([1, -3], True)
+    """
+    return (0 if shard else minted) - (minted + DEBT_MAX) // shards
+
+
+def room_for(parts: Sequence[Books], extra: Sequence[int], rules: CrawlRules) -> bool:
+    """Return whether the virtual page can pay for new weights in all shards of a crawl.
+
+    Besides, no shard's account with it may near the end of its range.
+    """
+    whole = Books.merged(parts, rules)
+    if not whole.reweigh(extra):
+        return False
+    after = [copy(part) for part in parts]
+    for part in after:
+        part.reweigh(extra, surely=True)
+    return all(abs(part.pool) < BALANCE_LIMIT // 4 * 3 for part in after)
+
+
+def same_weights(parts: Sequence[Books]) -> bool:
+    """Return whether all shards have the same weights: none are on their way to a shard."""
+    return len({part.extra for part in parts}) == 1
+
+
 def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
     """Return the grains due to every live page of a crawl of many shards; 0 if nothing is due.
 
-    Nothing is due until the last payout has reached every shard. Cash in flight between shards counts as not spent yet.
+    Nothing is due until the last payout and the last weights have reached every shard. Cash in flight between shards
+    counts as not spent yet.
     """
-    if len({books.credit for books in parts}) > 1:
+    if len({books.credit for books in parts}) > 1 or not same_weights(parts):
         return 0
     whole = Books.merged(parts, rules)
     whole.open_cash += abs(whole.net)
@@ -491,7 +535,11 @@ def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
 def grants_due_of(parts: Sequence[Books]) -> int:
     """Return the grains still missing on live pages whose shard a grant has not reached yet."""
     credit = max(part.credit for part in parts)
-    return sum((credit - part.credit) * part.live for part in parts)
+    return sum(
+        (by_weight(credit, part.extra[slot]) - part.credit_of(slot)) * part.live_of(slot)
+        for part in parts
+        for slot in range(CLASSES_MAX)
+    )
 
 
 def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:

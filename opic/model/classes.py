@@ -195,11 +195,15 @@ class _Matcher:
 
 
 class WeightClasses:
-    """The classes that are defined, in order, each with its slot. It never changes."""
+    """The classes that are defined, in order, each with its slot. It never changes.
 
-    def __init__(self, placed: Sequence[tuple[int, WeightClass]] = ()) -> None:
+    With many shards, shard 0 places classes in slots for all: `version` counts these definitions, and `known` is how
+    many pages the shard knew when it took the last one, which are to be classified again. Both are 0 with one shard.
+    """
+
+    def __init__(self, placed: Sequence[tuple[int, WeightClass]] = (), version: int = 0, known: int = 0) -> None:
         """Place classes in slots."""
-        self.placed = tuple(placed)
+        self.placed, self.version, self.known = tuple(placed), version, known
         self._matchers = [_Matcher(slot, one) for slot, one in self.placed]
 
     def __bool__(self) -> bool:
@@ -207,8 +211,11 @@ class WeightClasses:
         return bool(self.placed)
 
     def __eq__(self, other: object) -> bool:
-        """Equal to classes that are placed alike."""
-        return isinstance(other, WeightClasses) and self.placed == other.placed
+        """Equal to classes that are placed alike, of the same version."""
+        return isinstance(other, WeightClasses) and self._all() == other._all()
+
+    def _all(self) -> tuple[object, ...]:
+        return self.placed, self.version, self.known
 
     __hash__ = None  # type: ignore[assignment]
 
@@ -250,7 +257,20 @@ class WeightClasses:
                     "try again once they were classified anew"
                 )
             placed.append((slot, one))
-        return WeightClasses(placed)
+        return WeightClasses(placed, self.version)
+
+    def placed_for_all(self, definitions: Sequence[WeightClass], known_by: Sequence[int]) -> "WeightClasses":
+        """Return the next version of the classes of many shards; see `redefined`.
+
+        Args:
+            definitions: all new definitions.
+            known_by: number of pages by slot in all shards, each of which has these classes: then no page comes into a
+                slot that is free.
+
+        Raises:
+            Refused: no slot is free for a new name.
+        """
+        return WeightClasses(self.redefined(definitions, known_by).placed, self.version + 1)
 
     def extra(self) -> tuple[int, ...]:
         """Return by how much the weight of each slot differs from 1, in parts of a million; as the books keep it."""
@@ -261,13 +281,20 @@ class WeightClasses:
 
     def pack(self) -> bytes:
         """Serialise the classes for the store."""
-        packed: bytes = msgpack.packb([(slot, asdict(one)) for slot, one in self.placed])
+        placed: object = [(slot, asdict(one)) for slot, one in self.placed]
+        packed: bytes = msgpack.packb({"v": self.version, "k": self.known, "p": placed} if self.version else placed)
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes) -> "WeightClasses":
         """Deserialise classes packed by `pack`; empty bytes mean no classes."""
-        return cls([(slot, _unpacked(one)) for slot, one in msgpack.unpackb(packed)] if packed else ())
+        found = msgpack.unpackb(packed) if packed else []
+        version, known, placed = (found["v"], found["k"], found["p"]) if isinstance(found, dict) else (0, 0, found)
+        return cls([(slot, _unpacked(one)) for slot, one in placed], version, known)
+
+    def taken_by(self, known: int) -> "WeightClasses":
+        """Return the same classes, as a shard of many takes them that knows `known` pages."""
+        return WeightClasses(self.placed, self.version, known)
 
 
 def encode_classes(classes: Sequence[WeightClass]) -> bytes:

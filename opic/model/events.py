@@ -16,7 +16,7 @@ import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
-from opic.model.classes import WeightClass, decode_classes
+from opic.model.classes import WeightClass, WeightClasses, decode_classes
 from opic.model.page_notes import DEPTH_MAX, nearness_of, pack_meta
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
@@ -93,6 +93,7 @@ class CheckedEvent:
     reason: str = ""
     tags: Sequence[str] = ()
     classes: Sequence[WeightClass] = ()
+    placed: WeightClasses | None = None  # The same as decided for all of many shards.
     ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
     transfer: Transfer | None = None
     grant: int = 0
@@ -105,6 +106,8 @@ class CheckedEvent:
     @property
     def concerns_classes(self) -> bool:
         """Tell whether it is about classes of pages, not about a page."""
+        if self.transfer is not None:
+            return bool(self.transfer.classes)
         return self.outcome is Outcome.CLASSES or self.outcome is Outcome.CLASSIFY
 
 
@@ -343,6 +346,8 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
     if is_own(partition):
         if record.kind == "grant":
             return CheckedEvent(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
+        if record.kind == "classify":
+            return CheckedEvent(Outcome.CLASSIFY, ids=_ids_from_msgpack(record.value), at_us=record.time_us)
         return CheckedEvent(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)
     try:
         if record.problem:

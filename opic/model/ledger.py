@@ -23,9 +23,8 @@ that becomes known starts with nothing, and a page that goes away gives all its 
 """
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 from opic.errors import BadInput, BadUrl
 from opic.model.cash import (
@@ -37,8 +36,10 @@ from opic.model.cash import (
     BooksAudit,
     CrawlRules,
     Flag,
+    PageMeasure,
     count_by,
     gone_until_us,
+    pool_floor,
     roll,
     split,
 )
@@ -46,18 +47,9 @@ from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 from opic.model.page_notes import one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
-from opic.model.transfer import Deposit, Transfer, far_number
+from opic.model.transfer import Deposit, Transfer, far_number, links_digest
 from opic.model.trust import with_trust
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
-
-
-@dataclass(frozen=True, slots=True)
-class PageMeasure:
-    """One read of a page: the clock after it, the cash it spent, when it was fetched (microseconds)."""
-
-    clock: int
-    cash: int
-    fetched_at_us: int
 
 
 @dataclass(slots=True)
@@ -90,12 +82,6 @@ class LedgerPage:
         return self.state & CLASS_BITS
 
 
-def links_digest(ids: Iterable[int]) -> int:
-    """Return 48 bits that tell one set of links from another; 0 for none."""
-    packed = b"".join(i.to_bytes(8, "little") for i in sorted(ids))
-    return (int.from_bytes(blake2b(packed, digest_size=6).digest(), "little") or 1) if packed else 0
-
-
 class Ledger:
     """One shard in memory, with the store's interface."""
 
@@ -112,6 +98,7 @@ class Ledger:
         self._minted = 0 if shard else self.rules.minted
         self.grants: dict[int, int] = dict.fromkeys(set(range(shards)) - {shard}, 0)  # On their way to other shards,
         self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
+        self.placed: list[WeightClasses] = []  # Classes that this shard sent to the others.
         self._seen: dict[bytes, int] = {}
         self.trust: dict[str, float] | None = None  # Weights of the trusted pages; None before the first.
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
@@ -302,7 +289,9 @@ class Ledger:
         deposit.add(grains, inflow, at_us, nearness)
 
     def _receive(self, transfer: Transfer) -> None:
-        """Process a transfer from another shard: first its grants, then its deposits, which make pages known."""
+        """Process a transfer from another shard: classes, then grants, then deposits, which make pages known."""
+        if transfer.classes:
+            self._place(WeightClasses.unpack(transfer.classes))
         self.books.grant_all(transfer.grant)
         nearness = transfer.nearness.tolist() or [0] * len(transfer.urls)
         columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist(), nearness)
@@ -382,6 +371,9 @@ class Ledger:
 
     def _define(self, event: CheckedEvent) -> None:
         """Apply new definitions. Weights apply at once; known pages change class when they are classified again."""
+        if event.placed is not None:
+            self.placed.append(event.placed)
+            return self._place(event.placed)
         try:
             if self.rules.continuous:
                 raise BadInput(NO_WEIGHTS)
@@ -391,9 +383,16 @@ class Ledger:
             self.classes = classes
         except BadInput:
             self.books.dead_letters += 1
+        return None
+
+    def _place(self, classes: WeightClasses) -> None:
+        """Apply classes that shard 0 decided for all shards."""
+        self.books.reweigh(classes.extra(), surely=True)
+        self.classes = classes.taken_by(len(self.pages))
 
     def _classify(self, page: LedgerPage, tags: Sequence[str] = ()) -> None:
         slot, tagged = self.classes.slot_of(page.url, tags)
         live, opened = not page.has(Flag.GONE), page.has(Flag.OPEN)
-        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
+        floor = pool_floor(self.rules.minted, self.shard, self.shards)
+        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened, floor=floor):
             page.state = page.state & ~(CLASS_BITS | Flag.TAGGED) | slot | (Flag.TAGGED if tagged else 0)

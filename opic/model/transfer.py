@@ -1,11 +1,11 @@
-"""Transfers between shards: grants for all pages of a shard, and deposits for single pages, named by URL.
+"""Transfers between shards: grants and classes for all pages of a shard, and deposits for single pages, named by URL.
 
 A read in one shard pays pages in others. Its step writes the transfer to an outbox in the same call as its own effect,
 and the other shard takes it as a record of its log (docs/decisions/0009). Deposits of a step to one page are combined.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Final
 
@@ -21,6 +21,7 @@ Int64s = NDArray[np.int64]
 ZSTD_LEVEL: Final = 1
 UNPACKED_BYTES_MAX: Final = 256 << 20  # 10,000 links an event and 4,000 a step, of at most 64 KiB each.
 NUMBER_BYTES: Final = 8
+COLUMNS_MAX: Final = 4  # Of numbers in an entry.
 NO_NUMBERS: Final = np.empty(0, np.int64)
 
 
@@ -52,6 +53,7 @@ class Transfer:
     inflow: Int64s = field(default_factory=lambda: NO_NUMBERS)
     at_us: Int64s = field(default_factory=lambda: NO_NUMBERS)
     nearness: Int64s = field(default_factory=lambda: NO_NUMBERS)  # Also empty if no depth is known.
+    classes: bytes = b""  # New classes of pages, which hold from this entry on, packed; b"" for none.
 
     @classmethod
     def of(cls, time_us: int, grant: int, deposits: Mapping[str, Deposit]) -> "Transfer":
@@ -62,10 +64,11 @@ class Transfer:
     def pack(self) -> bytes:
         """Serialise the transfer for an outbox: about 15 bytes per deposit."""
         columns = [self.grains, self.inflow, self.at_us]
-        if self.nearness.any():
+        if self.nearness.any() or self.classes:
             columns.append(self.nearness)
         numbers = [column.astype("<i8").tobytes() for column in columns]
-        packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers])
+        more = [self.classes] if self.classes else []
+        packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers, *more])
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
 
     @classmethod
@@ -78,8 +81,9 @@ class Transfer:
         try:
             unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
             time_us, grant, urls, *numbers = msgpack.unpackb(unpacked)
-            columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers]
-            return cls(time_us, grant, urls.split("\n") if urls else (), *columns)
+            columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers[:COLUMNS_MAX]]
+            found = cls(time_us, grant, urls.split("\n") if urls else (), *columns)  # type: ignore[arg-type]
+            return replace(found, classes=numbers[COLUMNS_MAX]) if len(numbers) > COLUMNS_MAX else found
         except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
             raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
 
@@ -92,6 +96,10 @@ def source_of(shard: int) -> str:
 GRANTS: Final = "grants:all"  # The partition whose records are grants to all pages, each with an amount.
 
 
+SWEEP: Final = "sweep:own"  # The partition whose records have pages of a shard classified again.
+SWEEP_BITS: Final = 40  # Its offsets: the version of the classes, then the page, in so many bits.
+
+
 def is_own(partition: str) -> bool:
     """Return whether a partition's records are written by the store itself: only these may contain cash."""
     return ":" in partition
@@ -101,3 +109,9 @@ def far_number(url: str) -> int:
     """Return the number of a page of another shard for digests of links: above every id, below 2^63."""
     digest = blake2b(url.encode(), digest_size=NUMBER_BYTES).digest()
     return int.from_bytes(digest, "little") >> 2 | 1 << 62
+
+
+def links_digest(ids: Iterable[int]) -> int:
+    """Return 48 bits that tell one set of links from another, given the pages' ids or far numbers; 0 for none."""
+    packed = b"".join(i.to_bytes(8, "little") for i in sorted(ids))
+    return (int.from_bytes(blake2b(packed, digest_size=6).digest(), "little") or 1) if packed else 0

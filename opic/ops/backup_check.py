@@ -14,9 +14,8 @@ from opic.model.cash import BooksAudit, CrawlRules
 from opic.model.transfer import Transfer, source_of
 from opic.ops.backup_files import LOG_SHARD, file_name, read_values
 from opic.replica.audit import audit_replica
-from opic.replica.batch import entry_digest
 from opic.replica.checkpoint import Loading, blocks_of
-from opic.replica.effect import NO_DIGEST, Effect, Head
+from opic.replica.effect import NO_DIGEST, Effect, Head, entry_digest
 from opic.replica.follow import head_of
 from opic.replica.replica import Replica
 from opic.store.shard import books_of

@@ -13,7 +13,7 @@ import numpy as np
 
 from opic.errors import BadInput, SettingsError
 from opic.model import windows
-from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of
+from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of, same_weights
 from opic.model.classes import OTHERS
 from opic.model.series import Window
 from opic.query.host_index import Floats, Sites
@@ -394,11 +394,12 @@ class Query:
     def error_bound(self, parts: Sequence[Books]) -> float | None:
         """Return the bound on the static estimate's error, from the shards' books, or None if it says nothing.
 
-        It is None under the continuous payout. It is also None once a weight was cut, on a store that changes faster
+        It is None under the continuous payout, and while new weights are on their way to some of the shards. It is
+        also None once a weight was cut, on a store that changes faster
         than its snapshots: what pages owe is not in any total, and a snapshot's sum of it is then of another instant.
         """
         rules, debt = self.crawl.rules, 0
-        if rules.continuous:
+        if rules.continuous or not same_weights(parts):
             return None
         books = Books.merged(parts, rules)
         if books.cuts:

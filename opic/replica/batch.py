@@ -9,20 +9,19 @@ batch. A batch does not change the replica: `Replica.apply` does, given the effe
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import BadInput, OutOfOrder
-from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, split
-from opic.model.classes import NO_ROOM, NO_WEIGHTS
+from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, pool_floor, split
+from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
 from opic.replica.depth_changes import depth_changes
-from opic.replica.effect import DIGEST_BYTES, NO_DIGEST, Effect
+from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest
 from opic.replica.page_lookup import Context, PageLookup, distinct
 from opic.replica.replica import pack_bits
 from opic.replica.trust_changes import TrustChanges
@@ -33,7 +32,6 @@ Uint64s = NDArray[np.uint64]
 LINKS_A_BATCH_MAX: Final = 4_000
 # Total size of the input records: a few thousand long URLs, or dead letters, which are stored unchanged.
 BYTES_A_BATCH_MAX: Final = 1 << 20
-LINKS_DIGEST_BYTES: Final = 6
 NEVER: Final = 1 << 63
 READ: Final = Outcome.READ
 OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
@@ -128,7 +126,7 @@ class Batch:
         self.books, self.entry = copy(self.replica.books), self.replica.series[-1] if self.replica.series else None
         self.entries: list[bytes] = []
         self.classes, self.defined = self.replica.classes, False
-        self.grants = 0  # Grains granted to every page of the other shards.
+        self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
         self.taken: dict[int, bytes] = {}
         self.moved_page, self.moved = list[Int64s](), list[Int64s]()
         # One tuple per read: page, cash, share, fetch time, digest, number of links in this shard, event.
@@ -297,6 +295,11 @@ class Batch:
         self.letters += (reason, one.partition, str(one.record.offset), one.record.value)
 
     def _define(self, one: Input, event: CheckedEvent) -> None:
+        if event.placed is not None:
+            if event.placed.version != self.classes.version + 1:
+                raise OutOfOrder("another worker defined classes first")
+            self.placed = event.placed.pack()
+            return self._place(event.placed)
         try:
             if self.rules.continuous:
                 raise BadInput(NO_WEIGHTS)
@@ -306,11 +309,18 @@ class Batch:
             self.classes, self.defined = classes, True
         except BadInput as error:
             self._refuse(one, str(error))
+        return None
+
+    def _place(self, classes: WeightClasses) -> None:
+        """Apply classes that shard 0 decided for all shards."""
+        self.books.reweigh(classes.extra(), surely=True)
+        self.classes, self.defined = classes.taken_by(self.named.first), True
 
     def _classify(self, page: _Page, url: str, tags: Sequence[str] = ()) -> None:
         slot, tagged = self.classes.slot_of(url, tags)
         live, opened = not page.state & GONE, bool(page.state & OPEN)
-        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened):
+        floor = pool_floor(self.rules.minted, self.replica.shard, self.context.shards)
+        if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened, floor=floor):
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
     def _read(self, page: _Page, event: CheckedEvent, place: int, new: int) -> None:
@@ -399,6 +409,8 @@ class Batch:
         self.taken[source] = entry_digest(previous, one.record.value)
         books, order = self.books, self.named.order[place]
         grains, inflow, at_us = transfer.grains[order], transfer.inflow[order], transfer.at_us[order]
+        if transfer.classes:
+            self._place(WeightClasses.unpack(transfer.classes))
         books.grant_all(transfer.grant)
         start, end = self.named.edges[place], self.named.edges[place + 1]
         pages = self.named.links[start:end]
@@ -573,24 +585,13 @@ class Batch:
         """Turn the payments to other shards into outbox entries, and clear them from the table."""
         far, time_us = np.concatenate([*self.far_sent, NO_NUMBERS]), self.books.time_us
         transfers = self.context.far.take(distinct(far), time_us)
-        if self.grants:
+        if self.grants or self.placed:
             for to in set(range(self.context.shards)) - {self.replica.shard}:
-                transfers[to] = replace(transfers.get(to, Transfer(time_us)), grant=self.grants)
+                waiting = transfers.get(to, Transfer(time_us))
+                transfers[to] = replace(waiting, grant=self.grants, classes=self.placed)
         for to, transfer in transfers.items():
             number, before = self.replica.sent.get(to, (0, NO_DIGEST))
             self.outboxes[to] = number, before, transfer.pack()
-
-
-def links_digest(packed: bytes) -> int:
-    """Return the same digest as `opic.model.ledger.links_digest`, given the bytes of increasing ids."""
-    if not packed:
-        return 0
-    return int.from_bytes(blake2b(packed, digest_size=LINKS_DIGEST_BYTES).digest(), "little") or 1
-
-
-def entry_digest(before: bytes, entry: bytes) -> bytes:
-    """Return the digest of an outbox entry, chained over all entries before it."""
-    return blake2b(before + entry, digest_size=DIGEST_BYTES).digest()
 
 
 def _joined(parts: Sequence[Int64s]) -> Int64s:

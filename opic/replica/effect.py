@@ -39,6 +39,7 @@ MAGIC: Final = b"OPIJ"
 VERSION: Final = 3
 VERSIONS_READ: Final = (1, 2, VERSION)
 DIGEST_BYTES: Final = 8
+LINKS_DIGEST_BYTES: Final = 6
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
@@ -330,3 +331,15 @@ def _books(numbers: Sequence[int]) -> Books:
 
 
 assert {name for name, _ in SECTIONS} < {f.name for f in fields(Effect)}
+
+
+def links_digest(packed: bytes) -> int:
+    """Return the same digest as `opic.model.transfer.links_digest`, given the bytes of increasing ids."""
+    if not packed:
+        return 0
+    return int.from_bytes(blake2b(packed, digest_size=LINKS_DIGEST_BYTES).digest(), "little") or 1
+
+
+def entry_digest(before: bytes, entry: bytes) -> bytes:
+    """Return the digest of an outbox entry, chained over all entries before it."""
+    return blake2b(before + entry, digest_size=DIGEST_BYTES).digest()

@@ -12,8 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules
-from opic.model.ledger import PageMeasure
+from opic.model.cash import ANCHOR_ROUNDS, Anchor, CrawlRules, PageMeasure
 from opic.replica.columns import Growing, Undo
 
 Int64s = NDArray[np.int64]

@@ -13,10 +13,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, TypeVar
 
-from opic.errors import BadInput, DiskFull, NotBuiltYet, Refused, StoreError, StoreUnavailable
+from opic.errors import BadInput, DiskFull, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.admission import Admission
 from opic.ingest import Writer
+from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall, Log, Positions
 from opic.ingest.worker import LogSource, work
@@ -256,33 +257,31 @@ class Backend:
         Weights take effect at once. Known pages are classified again by further records, which are also appended here,
         and awaited for a while.
 
+        With many shards, shard 0 has the new weights first, and each other shard when it takes what shard 0 sent.
+
         Args:
             classes: all that are to be, in order.
 
         Raises:
             BadInput: the payout is continuous.
-            NotBuiltYet: the crawl has many shards.
             Refused: there is no place for so many, or no cash for so much weight.
         """
-        if len(self.crawl) > 1:
-            raise NotBuiltYet(
-                f"classes of pages are not built yet for a crawl of {len(self.crawl)} shards: their weights would have "
-                "to change in all of them at once"
-            )
-        if not self.log.single:
+        if len(self.crawl) == 1 and not self.log.single:
             raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
         if self.shard.rules.continuous:
             raise BadInput(NO_WEIGHTS)
-        (replica,) = self.crawl.follow()
-        last = replica.classes.redefined(classes, replica.books.known_by)
+        last = self.crawl.follow()[0].classes.redefined(classes, self.crawl.totals().known_by)
         self._settle(self.accept([encode_classes(classes)], "classes"))
-        found = self.crawl.follow()[0].classes
+        replicas = self.crawl.follow()
+        found = replicas[0].classes
         if [one for _, one in found.placed] != [one for _, one in last.placed]:
             raise Refused(
                 "the classes were accepted, but are not in effect: other classes were set at the same time, or the "
                 "weights would grant known pages more than a shard has; read the present classes, and try again"
             )
-        known = len(replica)
+        if len(replicas) > 1:
+            return ClassChange(sum(map(len, replicas)), self._in_time(lambda: not unclassified(self.crawl)))
+        known = len(replicas[0])
         ranges = range(0, known, CLASSIFIED_MAX)
         records = [encode_ids((first, min(first + CLASSIFIED_MAX, known))) for first in ranges]
         settled = True
@@ -331,15 +330,25 @@ class Backend:
         if not self._takes_effect(positions, seconds):
             raise StoreUnavailable(f"accepted, but it did not take effect within {seconds:.0f} s: the worker lags")
 
+    def _in_time(self, done: Callable[[], bool], seconds: float = SETTLE_SECONDS) -> bool:
+        """Wait for something; return False if it is not done in time."""
+        deadline = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(POLL_SECONDS)
+        return True
+
     def _takes_effect(self, positions: Positions, seconds: float) -> bool:
         """Wait until all records below the positions have taken effect; return False if they did not in time."""
-        deadline = time.monotonic() + seconds
-        for partition, offset in positions.items():
-            while self.crawl.resume(partition) < offset:
-                if time.monotonic() > deadline:
-                    return False
-                time.sleep(POLL_SECONDS)
-        return True
+        waiting = dict(positions)
+
+        def done() -> bool:
+            for partition in [name for name, offset in waiting.items() if self.crawl.resume(name) >= offset]:
+                del waiting[partition]
+            return not waiting
+
+        return self._in_time(done, seconds)
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
         """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.

@@ -51,10 +51,15 @@ def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, t
             assert (stats["read_pages"], stats["known_pages"], stats["lag"]) == (40, 81, 0)
             wait_until(lambda: httpx.get(f"{url}/v1/audit", timeout=30).json()["in_flight"] == 0)
             assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
+            classes = {"classes": [{"name": "a", "weight": 2, "hosts": ["h7.example", "h8.example"]}]}
+            answer = httpx.put(f"{url}/v1/classes", json=classes, timeout=60)
+            if shards == 1:  # Its events have no common order.
+                assert answer.status_code == 422
+            else:
+                assert answer.status_code == 200, answer.text
+                wait_until(lambda: httpx.get(f"{url}/v1/classes").json()["classes"][0]["known_pages"] == 2)
+                assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
             worker.stop()
-        refused = httpx.put(f"{url}/v1/classes", json={"classes": [{"name": "a", "weight": 2, "hosts": ["a.example"]}]})
-        assert 400 <= refused.status_code < 600
-        assert refused.status_code in (422, 501)
 
 
 def test_repeated_call_carries_its_key_to_the_step(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import Server
 
 from opic.api.metrics import Metrics
-from opic.errors import BadInput, NotBuiltYet
+from opic.errors import BadInput
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import MILLION, Flag
@@ -25,8 +25,7 @@ from opic.model.transfer import Deposit, Transfer
 from opic.query.queries import POLICIES, Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.replica.batch import entry_digest
-from opic.replica.effect import NO_DIGEST
+from opic.replica.effect import NO_DIGEST, entry_digest
 from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Shard
@@ -513,14 +512,6 @@ def test_metrics_are_sums_over_shards_with_what_is_under_way(crawled: Crawled) -
     assert (found["opic_step_events_bucket5.0"], found["opic_step_events_bucket10.0"]) == (0, 4)
     assert (found["opic_step_events_sum"], found["opic_step_round_trips_total"]) == (40_000, 18)
     assert found["opic_cash_conserved"] == 1
-
-
-def test_classes_are_refused_with_many_shards(valkey: Server) -> None:
-    Crawl.open(valkey.client(), "default", shards=2)
-    backend = Backend(Settings.load(), valkey.url)
-    with pytest.raises(NotBuiltYet, match="crawl of 2 shards"):
-        backend.define([])
-    backend.close()
 
 
 def test_a_shard_that_owes_more_than_one_has_is_no_missing_page(valkey: Server) -> None:

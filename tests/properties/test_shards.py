@@ -18,13 +18,15 @@ from servers import Server
 
 from opic.errors import StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
-from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules
-from opic.model.events import Outcome, Record, decode_seeds, encode_seeds
+from opic.ingest.class_sweeps import unclassified
+from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules, Flag
+from opic.model.classes import check_classes, encode_classes
+from opic.model.events import CheckedEvent, Outcome, Record, decode_seeds, encode_seeds
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
 from opic.replica import Crawl
-from opic.replica.batch import Input, entry_digest
-from opic.replica.effect import NO_DIGEST
+from opic.replica.batch import Input
+from opic.replica.effect import NO_DIGEST, entry_digest
 from opic.urls.canonical import host_of, shard_of
 
 HOSTS = [f"{name}.org" for name in "abcdefgh"] + ["www.a.org", "www.b.org"]
@@ -41,15 +43,28 @@ def test_hosts_of_the_tests_are_in_all_shards() -> None:
         assert {shard_of(host, shards) for host in HOSTS} == set(range(shards))
 
 
+patterns = st.sampled_from([
+    {"hosts": ["a.org", "c.org"]}, {"hosts": ["org"]}, {"contains": ["/p"]}, {"urls": ["http://b.org/"]},
+    {"tags": ["news"]}, {"tags": ["spam"], "hosts": ["d.org"]},
+])  # fmt: skip
+weights = st.sampled_from([1, 0.5, 3, 40, 0.000001])
+definitions = st.dictionaries(st.sampled_from("stuvwxyz"), st.tuples(weights, patterns), max_size=4).map(
+    lambda found: [{"name": name, "weight": weight, **what} for name, (weight, what) in found.items()]
+)
+
+
 @st.composite
 def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
     for offset in range(draw(st.integers(1, 40))):
-        kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call"]))
+        kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes"]))
         url, at, noted = draw(urls), draw(times), draw(notes)
         if kind == "read":
             links = draw(st.lists(st.one_of(urls, urls, urls, others), max_size=10))
-            made.append(record(offset, url, links, fetched_at=at, **noted))
+            tags = draw(st.sampled_from([{}, {}, {"tags": ["news"]}, {"tags": ["spam", "other"]}]))
+            made.append(record(offset, url, links, fetched_at=at, **noted, **tags))
+        elif kind == "classes":
+            made.append(Record(offset, NOW_US + offset, encode_classes(check_classes(draw(definitions))), kind))
         elif kind == "call":
             number = draw(st.integers(0, 3))
             made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
@@ -76,28 +91,42 @@ def watched() -> Iterator[dict[tuple[str, int], list[Input]]]:
         yield taken
 
 
+class DecidedLedger(Ledger):
+    """A ledger that takes definitions of classes as they were decided for all shards, not as they stand in the log."""
+
+    decided: CheckedEvent | None = None
+
+    def _decide(self, event: CheckedEvent) -> None:
+        super()._decide(self.decided or event)
+
+
 def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], list[Input]]) -> None:
     """Fail on the first difference of a shard from its ledger, and of what was sent from what arrived."""
     sent, arrived = Counter[tuple[int, str, str]](), Counter[tuple[int, str, str]]()
     for shard in crawl.shards:
-        ledger = Ledger(crawl.rules, shard=shard.number, shards=len(crawl))
+        ledger = DecidedLedger(crawl.rules, shard=shard.number, shards=len(crawl))
         for one in taken.get((shard.keys.crawl, shard.number), []):
             entry = one.record
             if one.event is not None and one.event.outcome is Outcome.SEEDS:  # Those of this shard.
                 given = decode_seeds(entry.value)
                 value = encode_seeds(list(one.event.seeds), given.depth, given.meta, given.trust)
                 entry = replace(entry, value=value)
+            ledger.decided = one.event if one.record.kind == "classes" else None
             ledger.apply(one.partition, [entry])
             if one.record.kind == "transfer":
                 note(arrived, shard.number, Transfer.unpack(one.record.value))
         assert_same(shard, ledger)
+        assert crawl.follow()[shard.number].classes == ledger.classes
         for to in ledger.outbox:
             note(sent, to, ledger.take(to))
+            sent.update((to, "classes", placed.pack().hex()) for placed in ledger.placed)
     assert sent == arrived
 
 
 def note(into: Counter[tuple[int, str, str]], to: int, transfer: Transfer) -> None:
     into[to, "grant", ""] += transfer.grant
+    if transfer.classes:
+        into[to, "classes", transfer.classes.hex()] += 1
     for url, grains, inflow in zip(transfer.urls, transfer.grains.tolist(), transfer.inflow.tolist(), strict=True):
         into[to, "grains", url] += grains
         into[to, "inflow", url] += inflow
@@ -117,10 +146,25 @@ def assert_drained(crawl: Crawl) -> None:
     books = crawl.books()
     assert sum(part.net for part in books) == 0
     assert len({part.credit for part in books}) == 1
+    assert_all_in_their_classes(crawl)
     whole, audits = crawl.audit()
     assert whole.conserved, whole.mismatches
     assert all(audit.conserved for audit in audits), audits
     assert sum(audit.pages + audit.virtual for audit in audits) == crawl.rules.minted
+
+
+def assert_all_in_their_classes(crawl: Crawl) -> None:
+    """All shards have the same classes, and each page is in the one that its URL says, or a tag."""
+    replicas = crawl.follow()
+    latest = replicas[0].classes
+    assert {(replica.classes.placed, replica.classes.version) for replica in replicas} == {
+        (latest.placed, latest.version)
+    }
+    assert len({part.extra for part in crawl.books()}) == 1
+    assert unclassified(crawl) == 0
+    for page in crawl.pages():
+        slot, _ = latest.slot_of(page.url)
+        assert page.slot == slot or (page.has(Flag.TAGGED) and latest.has_tags(page.slot)), page
 
 
 def open_crawl(server: Server, rules: CrawlRules, shards: int) -> Crawl:

@@ -8,8 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.model.cash import CONTINUOUS, CrawlRules, roll
-from opic.model.ledger import Anchor, PageMeasure
+from opic.model.cash import CONTINUOUS, Anchor, CrawlRules, PageMeasure, roll
 from opic.replica.columns import Undo
 from opic.replica.histories import Histories
 

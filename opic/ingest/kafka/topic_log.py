@@ -158,10 +158,10 @@ class KafkaLog:
             BadInput: a record is too large for Kafka, or its kind needs a single shard and a single partition.
             KafkaUnavailable: Kafka is unavailable; some of the records may have been written.
         """
-        if kind in ("classes", "classify") and not self.single:
+        if kind in ("classes", "classify") and len(self._crawl) == 1 and not self.single:
             raise BadInput(
-                f"classes can't be set with {len(self._crawl)} shards and {len(self._partitions)} partitions of "
-                f"{self._cluster.topic}, because their events have no common order: use one shard and one partition"
+                f"classes can't be set with one shard and {len(self._partitions)} partitions of "
+                f"{self._cluster.topic}, because their events have no common order: use one partition, or many shards"
             )
         if kind == "seeds":
             values = list(seeds_by_shard(values, len(self._crawl)))
@@ -227,7 +227,7 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
     b'example.org'
     """
     if kind not in ("event", "seeds"):
-        return None
+        return kind.encode()  # Definitions of classes take effect in their order: all in one partition.
     try:
         url = decode_seeds(value).urls[0] if kind == "seeds" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
