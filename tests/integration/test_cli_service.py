@@ -36,6 +36,8 @@ SAME = [
     ("inflow", "b.example"),
     ("search", "EXAMPLE/1"),
     ("frontier", "--mode", "discover"),
+    ("next", "--policy", "U"),  # Refused: of mode refresh alone.
+    ("next", "--mode", "refresh", "--policy", "OR"),  # Refused: yields are not kept.
     ("classes",),
     ("rules", "show"),
     ("politeness",),
