@@ -27,13 +27,13 @@ from opic.graph.matrix_pages import MatrixPages
 from opic.graph.walk_samples import estimate_share, take_samples
 
 PAGES = "10000"
-STEPS = 20_000
+STEPS = 3_000  # So few that even on the smallest graph most visits are first ones.
 PLAIN_STEPS = 2_000
 LINKS = 10  # Of each page.
 BACK_SHARE = 0.3  # Of the links that have one back.
 SKEW = 1.5  # Page number int(n * u^SKEW), u uniform.
 TOPIC_OF = 3
-REPEATS = 3
+REPEATS = 5
 ERRORS_MAX = 5.0
 SEED = 20050131
 
@@ -97,6 +97,7 @@ def main() -> int:
                 visits, seconds = walked(web, focus, given.steps, repeat)
                 took = min(took, seconds)
             row[f"{focus}_steps_per_s"] = round(given.steps / took)
+            row[f"{focus}_first_visits"] = len({visit.page for visit in visits})
             if focus is Focus.HARD:
                 if any(visit.page % TOPIC_OF for visit in visits):
                     wrong.append(f"{pages:,} pages: hard focus left the topic")
