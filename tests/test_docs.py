@@ -28,7 +28,6 @@ from documents import (
 from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
 
-from opic.cli.main import NOT_BUILT_YET
 from opic.client import AsyncClient, Client
 from opic.settings import Settings
 from opic.urls.traps import Traps
@@ -80,10 +79,6 @@ def test_readme_fits_on_a_few_screens() -> None:
 def test_readme_links_every_page_of_the_guide() -> None:
     assert GUIDE
     assert {relative(page) for page in GUIDE} <= set(links(README))
-
-
-def test_readme_says_which_commands_are_not_built() -> None:
-    assert {f"opic {name}" for name in NOT_BUILT_YET} <= set(spans(README))
 
 
 @pytest.mark.parametrize("path", PAGES, ids=relative)
@@ -158,7 +153,7 @@ def test_page_of_traps_has_every_threshold_with_its_default() -> None:
 
 def test_command_line_page_names_every_command() -> None:
     text = (ROOT / "docs/guide/cli.md").read_text()
-    assert {name for name in opic_subcommands() if f"`opic {name}`" not in text} == set(NOT_BUILT_YET)
+    assert {name for name in opic_subcommands() if f"`opic {name}`" not in text} == set()
 
 
 def test_http_page_names_every_call_and_no_other() -> None:
