@@ -211,6 +211,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
     add("GET", "/v1/coverage", calls.get_coverage, sites.CoverageFound, (409, 422, 503))
     kept = _json_body(models_local.LocalList)
+    add("GET", "/v1/local", calls.get_locals, models_local.LocalDomains, (422, 503))
     add("PUT", "/v1/local/{domain}", calls.put_local, models_local.LocalListKept, put, body=kept)
     add("GET", "/v1/local/{domain}", calls.get_local, models_local.LocalRanking, (404, 422, 503))
     add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))

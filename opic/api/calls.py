@@ -32,7 +32,7 @@ from opic.query.inflow import inflow
 from opic.query.queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.service import Backend
-from opic.store.local_lists import put_list, read_list
+from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
 
 TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
@@ -363,6 +363,20 @@ class Calls:
         backend.check_room()
         put_list(backend.crawl.client, backend.shard.keys, name, asked.model_dump())
         return {"domain": name, "pages": len(asked.pages)}
+
+    async def get_locals(self, _: Annotated[models.Nothing, Query()]) -> Response:
+        """Return the local domains that have a ranked list, that which was sent last first.
+
+        A list that its estimator does not renew for 30 days is dropped. At most 1,000 are kept, in 256 MiB.
+        """
+        return await _in_thread(self._locals)
+
+    def _locals(self) -> Mapping[str, object]:
+        now, backend = time.time(), self._service.backend
+        heads = read_heads(backend.crawl.client, backend.shard.keys)
+        shown_fields = models_local.RankedDomain.model_fields.keys()
+        domains = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
+        return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in domains], "as_of": now}
 
     async def get_local(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
         """Return the ranked list of a local domain that its estimator sent last."""

@@ -7,10 +7,13 @@ from pydantic import Field
 from opic.api.models import _Answer, _Body, _Parameters
 
 METHOD_CHARS_MAX: Final = 64
+CHANGES_MAX: Final = 1_000
 _OUTSIDE = "Number of pages outside the domain that the estimator fetched."
 _METHOD = "How the importance was estimated: `combined` with the service's in-flow, or by the `paper` alone."
 _COVERAGE = "Share of the importance outside the domain that is on pages the service has read; 0 without it."
 _AS_OF = "Unix seconds at which the estimator made the list."
+_CHANGES = "How much each round of fetching moved the ranking, oldest first."
+_EXPIRES = "Unix seconds at which the list is dropped, unless its estimator sends another one: 30 days after it came."
 
 
 class LocalPage(_Body):
@@ -18,6 +21,18 @@ class LocalPage(_Body):
 
     url: str
     importance: float = Field(ge=0, le=1, allow_inf_nan=False)
+
+
+class LocalChange(_Body):
+    """How much a round of an estimator moved the ranking."""
+
+    outside_fetched: int = Field(ge=0, description="Number of outside pages fetched until then.")
+    change: float = Field(
+        ge=0,
+        le=2,
+        allow_inf_nan=False,
+        description="L1 distance of the PageRank of the domain's pages, by the crawled links alone, from that before.",
+    )
 
 
 class LocalList(_Body):
@@ -28,6 +43,7 @@ class LocalList(_Body):
     method: str = Field(min_length=1, max_length=METHOD_CHARS_MAX, description=_METHOD)
     service_coverage: float = Field(ge=0, le=1, allow_inf_nan=False, description=_COVERAGE)
     as_of: float = Field(ge=0, allow_inf_nan=False, description=_AS_OF)
+    changes: list[LocalChange] = Field([], max_length=CHANGES_MAX, description=_CHANGES)
 
 
 class LocalListKept(_Answer):
@@ -60,16 +76,42 @@ class LocalRanking(_Answer):
     method: str = Field(description=_METHOD)
     service_coverage: float = Field(description=_COVERAGE)
     as_of: float = Field(description=_AS_OF)
+    changes: list[LocalChange] = Field(description=_CHANGES)
+    expires_at: float = Field(description=_EXPIRES)
+
+
+class RankedDomain(_Answer):
+    """A local domain that has a ranked list."""
+
+    domain: str
+    pages: int = Field(description="Number of pages of the list.")
+    outside_fetched: int = Field(description=_OUTSIDE)
+    method: str = Field(description=_METHOD)
+    service_coverage: float = Field(description=_COVERAGE)
+    as_of: float = Field(description=_AS_OF)
+    expires_at: float = Field(description=_EXPIRES)
+
+
+class LocalDomains(_Answer):
+    """The local domains that have a ranked list, that which was sent last first."""
+
+    domains: list[RankedDomain]
+    as_of: float = Field(description="Unix seconds of the answer.")
 
 
 _COUNTS: Final = {"outside_fetched": 40, "method": "combined", "service_coverage": 0.5, "as_of": 1_764_000_000.0}
+_LATER: Final = {"expires_at": 1_766_592_000.0}
+_ROUNDS: Final = {"changes": [{"outside_fetched": 20, "change": 0.12}, {"outside_fetched": 40, "change": 0.03}]}
 PATH_EXAMPLES: Final = {"domain": "a.example"}
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "LocalRanking": [
         {"domain": "a.example", "pages": [{"url": "https://a.example/", "importance": 1.0, "rank": 1}], **_COUNTS}
+        | _ROUNDS
+        | _LATER
     ],
+    "LocalDomains": [{"domains": [{"domain": "a.example", "pages": 1, **_COUNTS, **_LATER}], "as_of": 1_764_000_000.0}],
     "LocalListKept": [{"domain": "a.example", "pages": 1}],
 }
 BODIES: Final[dict[str, dict[str, Any]]] = {
-    "LocalList": {"pages": [{"url": "https://a.example/", "importance": 1.0}], **_COUNTS},
+    "LocalList": {"pages": [{"url": "https://a.example/", "importance": 1.0}], **_COUNTS, **_ROUNDS},
 }

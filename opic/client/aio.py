@@ -253,13 +253,21 @@ class AsyncClient:
         return await self._do(calls.search(text, n, domain, after))
 
     async def inflow(
-        self, domain: str | None = None, *, host: str | None = None, after: str | None = None, n: int | None = None
+        self,
+        domain: str | None = None,
+        *,
+        host: str | None = None,
+        after: str | None = None,
+        n: int | None = None,
+        policy: answers.Policy | None = None,
+        window: answers.Window | None = None,
     ) -> answers.Inflows:
         """Return the in-flow from outside of the pages of a registered domain, or of a host with bounds.
 
-        To get more pages, pass `next` as `after`.
+        To get more pages, pass `next` as `after`. In-flow has no window: the service refuses one, and every `policy`
+        but static.
         """
-        return await self._do(calls.inflow(domain, host, after, n))
+        return await self._do(calls.inflow(domain, host=host, after=after, n=n, policy=policy, window=window))
 
     async def coverage(self, target: float | None = None) -> answers.Coverage:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
@@ -277,6 +285,10 @@ class AsyncClient:
         """
         return await self._do(calls.local(domain, n))
 
+    async def local_domains(self) -> answers.LocalDomains:
+        """Return the local domains that have a ranked list, that which was sent last first."""
+        return await self._do(calls.local_domains())
+
     async def put_local(
         self,
         domain: str,
@@ -286,6 +298,7 @@ class AsyncClient:
         method: str,
         service_coverage: float,
         as_of: float,
+        changes: Iterable[Mapping[str, float]] = (),
     ) -> answers.LocalListKept:
         """Replace the ranked list of a local domain. Estimators make this call.
 
@@ -296,11 +309,11 @@ class AsyncClient:
             method: how the importance was estimated.
             service_coverage: share of the importance outside the domain that is on pages the service has read.
             as_of: Unix seconds of the list.
+            changes: of each round, `outside_fetched` and `change`: how far it moved the ranking, as an L1 distance.
         """
-        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage}
-        return await self._do(
-            calls.put_local(domain, {"pages": list(pages), "method": method, "as_of": as_of, **counts})
-        )
+        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage, "as_of": as_of}
+        lists = {"pages": list(pages), "changes": list(changes)}
+        return await self._do(calls.put_local(domain, {**lists, "method": method, **counts}))
 
     async def audit(self) -> answers.Audit:
         """Recount the books of the service."""

@@ -250,11 +250,19 @@ class RankedPage(Struct, frozen=True):
     rank: int
 
 
+class LocalChange(Struct, frozen=True):
+    """How much a round of an estimator moved the ranking: the L1 distance from the one before."""
+
+    outside_fetched: int
+    change: float
+
+
 class LocalRanking(Struct, frozen=True):
     """The last list of a local domain's estimator, descending.
 
     `method` is "combined" with the service's in-flow, or "paper"; `service_coverage` the share of the importance
-    outside the domain that is on pages the service has read, 0 without it.
+    outside the domain that is on pages the service has read, 0 without it; `expires_at` is when the list is dropped
+    unless its estimator sends another one, in Unix seconds.
     """
 
     domain: str
@@ -263,6 +271,27 @@ class LocalRanking(Struct, frozen=True):
     method: str
     service_coverage: float
     as_of: float
+    changes: list[LocalChange] = []
+    expires_at: float | None = None
+
+
+class RankedDomain(Struct, frozen=True):
+    """A local domain that has a ranked list; see `LocalRanking`."""
+
+    domain: str
+    pages: int
+    outside_fetched: int
+    method: str
+    service_coverage: float
+    as_of: float
+    expires_at: float
+
+
+class LocalDomains(Struct, frozen=True):
+    """The local domains that have a ranked list, that which was sent last first."""
+
+    domains: list[RankedDomain]
+    as_of: float | None = None
 
 
 class LocalListKept(Struct, frozen=True):

@@ -310,9 +310,9 @@ def search(text: str, n: int | None, domain: str | None, after: str | None) -> C
     return Call("GET", "/v1/search", answers.Search, parameters=_given(text=text, n=n, domain=domain, after=after))
 
 
-def inflow(domain: str | None, host: str | None, after: str | None, n: int | None) -> Call[answers.Inflows]:
-    """Get the in-flow of the pages of a domain or a host."""
-    return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, host=host, after=after, n=n))
+def inflow(domain: str | None, **asked: Any) -> Call[answers.Inflows]:
+    """Get the in-flow of the pages of a domain or a host; `asked` are the other parameters."""
+    return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, **asked))
 
 
 def coverage(target: float | None) -> Call[answers.Coverage]:
@@ -323,6 +323,11 @@ def coverage(target: float | None) -> Call[answers.Coverage]:
 def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:
     """Get the ranked list of a local domain."""
     return Call("GET", f"/v1/local/{quote(domain, safe='')}", answers.LocalRanking, parameters=_given(n=n))
+
+
+def local_domains() -> Call[answers.LocalDomains]:
+    """Get the local domains that have a ranked list."""
+    return Call("GET", "/v1/local", answers.LocalDomains)
 
 
 def put_local(domain: str, ranking: Mapping[str, Any]) -> Call[answers.LocalListKept]:

@@ -249,13 +249,21 @@ class Client:
         return self._do(calls.search(text, n, domain, after))
 
     def inflow(
-        self, domain: str | None = None, *, host: str | None = None, after: str | None = None, n: int | None = None
+        self,
+        domain: str | None = None,
+        *,
+        host: str | None = None,
+        after: str | None = None,
+        n: int | None = None,
+        policy: answers.Policy | None = None,
+        window: answers.Window | None = None,
     ) -> answers.Inflows:
         """Return the in-flow from outside of the pages of a registered domain, or of a host with bounds.
 
-        To get more pages, pass `next` as `after`.
+        To get more pages, pass `next` as `after`. In-flow has no window: the service refuses one, and every `policy`
+        but static.
         """
-        return self._do(calls.inflow(domain, host, after, n))
+        return self._do(calls.inflow(domain, host=host, after=after, n=n, policy=policy, window=window))
 
     def coverage(self, target: float | None = None) -> answers.Coverage:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
@@ -273,6 +281,10 @@ class Client:
         """
         return self._do(calls.local(domain, n))
 
+    def local_domains(self) -> answers.LocalDomains:
+        """Return the local domains that have a ranked list, that which was sent last first."""
+        return self._do(calls.local_domains())
+
     def put_local(
         self,
         domain: str,
@@ -282,6 +294,7 @@ class Client:
         method: str,
         service_coverage: float,
         as_of: float,
+        changes: Iterable[Mapping[str, float]] = (),
     ) -> answers.LocalListKept:
         """Replace the ranked list of a local domain. Estimators make this call.
 
@@ -292,9 +305,11 @@ class Client:
             method: how the importance was estimated.
             service_coverage: share of the importance outside the domain that is on pages the service has read.
             as_of: Unix seconds of the list.
+            changes: of each round, `outside_fetched` and `change`: how far it moved the ranking, as an L1 distance.
         """
-        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage}
-        return self._do(calls.put_local(domain, {"pages": list(pages), "method": method, "as_of": as_of, **counts}))
+        counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage, "as_of": as_of}
+        lists = {"pages": list(pages), "changes": list(changes)}
+        return self._do(calls.put_local(domain, {**lists, "method": method, **counts}))
 
     def audit(self) -> answers.Audit:
         """Recount the books of the service."""

@@ -32,6 +32,7 @@ WAVE_MAX: Final = 100  # Pages of the domain in one round of its own crawl.
 SETTLE_SECONDS: Final = 10.0
 SETTLE_POLL_SECONDS: Final = 0.05
 FRONTIER_SHOWN: Final = 10
+CHANGES_MAX: Final = 1_000  # The last ones; /v1/local takes no more.
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,11 @@ class EstimatorProgress:
 
 @dataclass(frozen=True, slots=True)
 class DomainRanking:
-    """The ranked pages of the domain, descending, with the best candidates and their scores."""
+    """The ranked pages of the domain, descending, with the best candidates and their scores.
+
+    `changes` has, for each round, the outside pages fetched until then and how far it moved the PageRank of the local
+    pages by the crawled links alone, as an L1 distance.
+    """
 
     domain: str
     urls: Sequence[str]
@@ -82,6 +87,7 @@ class DomainRanking:
     service_away: str | None
     frontier: Sequence[tuple[str, float]]
     as_of: float
+    changes: Sequence[tuple[int, float]]
 
     def shown(self, n: int | None = None) -> dict[str, Any]:
         """Return it in the form of GET /v1/local/{domain}, with the first `n` pages, and some more fields."""
@@ -93,6 +99,7 @@ class DomainRanking:
             "method": self.method,
             "service_coverage": self.service_coverage,
             "as_of": self.as_of,
+            "changes": self._rounds(),
             "select": self.select,
             "failed": self.failed,
             "service_away": self.service_away,
@@ -108,7 +115,11 @@ class DomainRanking:
             "method": self.method,
             "service_coverage": self.service_coverage,
             "as_of": self.as_of,
+            "changes": self._rounds(),
         }
+
+    def _rounds(self) -> list[dict[str, float]]:
+        return [{"outside_fetched": fetched, "change": change} for fetched, change in self.changes]
 
 
 def _never() -> bool:
@@ -147,6 +158,8 @@ class Estimator:
         self._links: CrawledLinks | None = None
         self._state: tuple[CrawledGraph, Float64s] | None = None
         self._scored: Float64s | None = None
+        self._before: Float64s | None = None  # PageRank of the local pages, before the last round.
+        self._changes: list[tuple[int, float]] = []
         self._rounds = self._tried = self._failed = 0
 
     # The domain's own pages.
@@ -181,6 +194,7 @@ class Estimator:
                 if planned.left:
                     self._fetch(planned)
                 if not planned.left:
+                    self._graph()  # The changes are those of each round.
                     self._add_round(planned)
         self._publish()
 
@@ -304,7 +318,15 @@ class Estimator:
         if self._state is None:
             graph = self._links.graph()
             self._state = graph, pagerank(graph.inside)
+            self._note_change(graph, self._state[1])
         return self._state
+
+    def _note_change(self, graph: CrawledGraph, ranks: Float64s) -> None:
+        """Note how far the last round moved the PageRank of the local pages."""
+        local = ranks[: graph.local] / ranks[: graph.local].sum()
+        if self._before is not None:
+            self._changes.append((self.outside_fetched, float(np.abs(local - self._before).sum())))
+        self._before = local
 
     def _scores(self) -> Float64s:
         """Return the scores of all candidates of the graph."""
@@ -352,6 +374,7 @@ class Estimator:
             self.service.away if self.service is not None else None,
             self._frontier(graph),
             time.time(),
+            self._changes[-CHANGES_MAX:],
         )
 
     def _frontier(self, graph: CrawledGraph) -> list[tuple[str, float]]:

@@ -1,11 +1,13 @@
-"""The last ranked lists of local-domain estimators, kept for `GET /v1/local/{domain}`.
+"""The last ranked lists of local-domain estimators, kept for `GET /v1/local`.
 
-A hash of shard 0: domain -> list, MessagePack in zstd. An estimator replaces its list as a whole; nothing else in the
-store depends on it.
+A hash of shard 0 with two fields for each domain: its name -> the list, and its name after HEAD -> what is told of it
+without reading it. Both are MessagePack, the list in zstd. An estimator replaces its list as a whole; nothing else in
+the store depends on it. A list that nobody renews for KEPT_SECONDS is gone, and the next list that comes makes room.
 """
 
-from collections.abc import Mapping
-from typing import Any, Final
+import time
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgpack
 import zstandard
@@ -15,29 +17,81 @@ from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 
 LISTS_MAX: Final = 1_000
+BYTES_MAX: Final = 256 << 20  # Of all lists together, compressed: the store keeps them in memory.
+KEPT_SECONDS: Final = 30 * 86_400
 UNPACKED_BYTES_MAX: Final = 64 << 20  # Far above what a body of OPIC_MAX_BODY_BYTES gives.
 LEVEL: Final = 3
+HEAD: Final = "="  # No domain begins so.
 
 
-def put_list(client: Client, keys: Keys, domain: str, ranking: Mapping[str, Any]) -> None:
-    """Replace the list of a domain.
+class ListHead(NamedTuple):
+    """What is told of a list: domain, when it came (Unix seconds), its bytes, its fields; of the pages, how many."""
+
+    domain: str
+    sent_at: float
+    packed_bytes: int
+    fields: Mapping[str, Any]
+
+    @property
+    def expires_at(self) -> float:
+        """When the list is dropped unless another one comes, in Unix seconds."""
+        return self.sent_at + KEPT_SECONDS
+
+
+def put_list(client: Client, keys: Keys, domain: str, ranking: Mapping[str, Any]) -> ListHead:
+    """Replace the list of a domain, and drop those that have expired.
 
     Raises:
-        Refused: there are LISTS_MAX lists of other domains.
+        Refused: there are LISTS_MAX lists of other domains, or lists of BYTES_MAX in all.
     """
     packed = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(ranking))
+    fields = {name: value for name, value in ranking.items() if name != "pages"} | {"pages": len(ranking["pages"])}
+    head, others = ListHead(domain, time.time(), len(packed), fields), list[ListHead]()
     with store_errors():
-        if client.hlen(keys.local_lists) >= LISTS_MAX and not client.hexists(keys.local_lists, domain):
+        for other in _heads(client, keys):
+            if other.expires_at <= head.sent_at:
+                client.hdel(keys.local_lists, other.domain, HEAD + other.domain)
+            elif other.domain != domain:
+                others.append(other)
+        if len(others) >= LISTS_MAX:
             raise Refused(f"the store keeps the lists of {LISTS_MAX:,} domains already, which is the limit")
-        client.hset(keys.local_lists, domain, packed)
+        if sum(other.packed_bytes for other in others) + len(packed) > BYTES_MAX:
+            raise Refused(f"with this list those of all domains are over {BYTES_MAX:,} bytes: send fewer pages")
+        told = msgpack.packb([head.sent_at, head.packed_bytes, dict(fields)])
+        client.hset(keys.local_lists, mapping={domain: packed, HEAD + domain: told})
+    return head
 
 
 def read_list(client: Client, keys: Keys, domain: str) -> dict[str, Any] | None:
-    """Return the list of a domain, or None."""
+    """Return the list of a domain with "expires_at", or None where there is none or it has expired."""
     with store_errors():
-        packed = client.hget(keys.local_lists, domain)
-    if packed is None:
+        packed, told = client.hmget(keys.local_lists, [domain, HEAD + domain])
+    if packed is None or told is None:
+        return None
+    head = _unpacked(domain, told)
+    if head.expires_at <= time.time():
         return None
     unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
-    ranking: dict[str, Any] = msgpack.unpackb(unpacked)
-    return ranking
+    return {**msgpack.unpackb(unpacked), "expires_at": head.expires_at}
+
+
+def read_heads(client: Client, keys: Keys) -> list[ListHead]:
+    """Return what is told of all lists that have not expired, the newest first."""
+    now = time.time()
+    with store_errors():
+        heads = [head for head in _heads(client, keys) if head.expires_at > now]
+    return sorted(heads, key=lambda head: (-head.sent_at, head.domain))
+
+
+def _heads(client: Client, keys: Keys) -> Iterable[ListHead]:
+    names = [name for name in map(_text, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
+    found = client.hmget(keys.local_lists, names) if names else []
+    return [_unpacked(name.removeprefix(HEAD), told) for name, told in zip(names, found, strict=True) if told]
+
+
+def _text(name: bytes | str) -> str:
+    return name.decode() if isinstance(name, bytes) else name
+
+
+def _unpacked(domain: str, told: bytes) -> ListHead:
+    return ListHead(domain, *msgpack.unpackb(told))

@@ -342,6 +342,38 @@ def test_in_flow_of_a_domain_is_shown(watched: Watched, service: Service) -> Non
     assert page.is_hidden("#inflow")
 
 
+RANKED = {
+    "pages": [{"url": f"http://a.example/{n}", "importance": (5 - n) / 15} for n in range(5)],
+    "changes": [{"outside_fetched": 10 * n, "change": 0.4 / n} for n in (1, 2, 3, 4)],
+    **{"outside_fetched": 40, "method": "combined", "service_coverage": 0.5, "as_of": 1_764_000_000.0},
+}
+
+
+def put_local(service: Service, domain: str, **ranking: object) -> None:
+    body = {**RANKED, **ranking}
+    httpx.put(f"{service.url}/v1/local/{domain}", json=body, timeout=30).raise_for_status()
+
+
+def test_local_domains_are_shown_with_their_lists(watched: Watched, service: Service) -> None:
+    page = watched.loaded()
+    watched.text("#local-none", "No estimator has sent a list")
+    put_local(service, "b.example", pages=[{"url": "http://b.example/<b>x", "importance": 1}], changes=[])
+    put_local(service, "a.example")
+    watched.text("#ranking-title", "Pages of a.example")  # The newest, until another is chosen.
+    assert page.locator("#local-rows tr").count() == 2
+    assert page.inner_text("#local-rows tr:first-child td:nth-child(3)") == "40"
+    shown = [page.text_content(f"#ranking-rows tr:nth-child({n}) .look") for n in range(1, 6)]
+    assert shown == [f"http://a.example/{n}" for n in range(5)]
+    assert page.locator("#ranking-curve path.line").count() == 1
+    assert "0.1" in str(page.get_attribute("#ranking-curve svg", "aria-label"))
+    page.click("#local-rows tr:nth-child(2) .look")
+    watched.text("#ranking-title", "Pages of b.example")
+    expect(page.locator("#ranking-rows tr")).to_have_count(1, timeout=WAIT_MS)
+    assert page.locator("#ranking-curve svg").count() == 0
+    assert page.text_content("#ranking-rows .look") == "http://b.example/<b>x"
+    assert watched.complaints == []
+
+
 def test_hostile_text_is_shown_as_text(watched: Watched, service: Service) -> None:
     page = watched.loaded()
     watched.text("#dead-rows", "<img src=x onerror=hit()><script>hit()</script>")
@@ -554,6 +586,8 @@ def test_it_fits_the_screen_and_is_readable(
         page.fill("#domain", "wikipedia.org")
         page.press("#domain", "Enter")
         page.wait_for_selector("#inflow-rows tr")
+        put_local(service, "a.example")
+        page.wait_for_selector("#ranking-curve svg", timeout=WAIT_MS)
         assert page.evaluate(OVERFLOWING) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
         assert page.evaluate(CONTRAST) == []

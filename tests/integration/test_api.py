@@ -54,7 +54,7 @@ CALLS = (
     "audit",
     "stats",
 )
-CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local/{domain}")
+CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
     "coverage": ("GET /v1/coverage", lambda client: (client.seed([PAGE], trust=1.0), client.coverage(0.98))[1]),
     "put_local": ("PUT /v1/local/{domain}", lambda client: client.put_local("methods.example", **RANKING)),
+    "local_domains": ("GET /v1/local", lambda client: client.local_domains()),
     "local": ("GET /v1/local/{domain}", lambda client: client.local("methods.example", 1)),
     "classes": ("GET /v1/classes", lambda client: client.classes()),
     "define_classes": ("PUT /v1/classes", lambda client: client.define_classes([])),

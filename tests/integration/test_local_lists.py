@@ -1,5 +1,6 @@
 """The ranked list of a local domain: its estimator sends it, whoever asks gets the last one, over restarts too."""
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from opic.store import local_lists
 pytestmark = pytest.mark.slow
 
 PAGES = [{"url": f"http://www.a.example/{n}", "importance": (5 - n) / 15} for n in range(5)]
+PAGES_OF_B = [{"url": "http://b.example/", "importance": 1.0}]
 RANKING = {"outside_fetched": 7, "method": "combined", "service_coverage": 0.25, "as_of": 1_764_000_000.0}
 
 
@@ -70,6 +72,44 @@ def test_lists_of_domains_are_limited(url: str, monkeypatch: pytest.MonkeyPatch)
         client.put_local("a.example", PAGES, **RANKING)
         with pytest.raises(Conflict, match="1 domains already"):
             client.put_local("b.example", [], **RANKING)
+
+
+def test_bytes_of_all_lists_are_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Client(url) as client:
+        client.put_local("a.example", PAGES, **RANKING)
+        monkeypatch.setattr(local_lists, "BYTES_MAX", 200)
+        with pytest.raises(Conflict, match="over 200 bytes: send fewer pages"):
+            client.put_local("b.example", PAGES_OF_B, **RANKING)
+        client.put_local("a.example", PAGES[:1], **RANKING)  # It takes the place of the one before.
+
+
+def test_domains_with_a_list_are_listed_the_newest_first(url: str) -> None:
+    changes = [{"outside_fetched": 5, "change": 0.5}, {"outside_fetched": 7, "change": 0.25}]
+    with Client(url) as client:
+        assert client.local_domains().domains == []
+        client.put_local("a.example", PAGES, **RANKING, changes=changes)
+        client.put_local("b.example", PAGES_OF_B, **RANKING)
+        found = client.local_domains().domains
+        assert [(one.domain, one.pages, one.outside_fetched) for one in found] == [
+            ("b.example", 1, 7),
+            ("a.example", 5, 7),
+        ]
+        whole = client.local("a.example")
+    assert [(one.outside_fetched, one.change) for one in whole.changes] == [(5, 0.5), (7, 0.25)]
+    assert whole.expires_at == found[1].expires_at > time.time()
+
+
+def test_list_that_nobody_renews_expires_and_makes_room(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local_lists, "LISTS_MAX", 1)
+    with Client(url) as client:
+        client.put_local("a.example", PAGES, **RANKING)
+        monkeypatch.setattr(local_lists, "KEPT_SECONDS", 0)
+        assert client.local_domains().domains == []
+        with pytest.raises(NotFound, match=r"no estimator has sent a list of a\.example"):
+            client.local("a.example")
+        client.put_local("b.example", PAGES_OF_B, **RANKING)
+        monkeypatch.setattr(local_lists, "KEPT_SECONDS", 1_000)
+        assert [one.domain for one in client.local_domains().domains] == ["b.example"]
 
 
 def test_other_methods_are_told_which_there_are(url: str) -> None:

@@ -20,6 +20,7 @@ FILES: Final = {
     "/console/console.js": ("console.js", "text/javascript"),
     "/console/ask.js": ("ask.js", "text/javascript"),
     "/console/draw.js": ("draw.js", "text/javascript"),
+    "/console/local.js": ("local.js", "text/javascript"),
     "/console/show.js": ("show.js", "text/javascript"),
     "/console/view.js": ("view.js", "text/javascript"),
     "/console/why.js": ("why.js", "text/javascript"),

@@ -3,6 +3,7 @@
 import { ask, token, Trouble } from "./ask.js";
 import { bars, lines, spark } from "./draw.js";
 import { byId, dayOf, fill, html, linkOut, momentOf, ofTheWeb, pageCell, percent, plain, setText, short, span, three, timeOf, tree, whole } from "./show.js";
+import { showDomains } from "./local.js";
 import * as view from "./view.js";
 import { reasons } from "./why.js";
 
@@ -202,6 +203,7 @@ const PANELS = [
   { id: "dead", path: "v1/dead-letters", with: { n: LETTERS }, every: 10, show: showDead },
   { id: "classes", path: "v1/classes", every: 30, show: showClasses },
   { id: "rules", path: "v1/rules", every: 30, show: showRules },
+  { id: "local", path: "v1/local", every: 10, show: (answer) => showDomains(answer, { showRows, showRowsOf, cell, pageOf, share }) },
   { id: "audit", path: "v1/audit", every: 30, show: showAudit },
 ].map((panel) => ({ ...panel, due: 0, busy: false, came: null, age: 0 }));
 const STATS = PANELS[0];
