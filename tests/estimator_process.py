@@ -65,11 +65,11 @@ class LocalDomain:
 
 
 def settled_list(estimator: LocalDomain, service: Service, domain: str) -> dict[str, Any]:
-    """The list that the service has once all is fetched and nothing changes any more, without its time."""
+    """The list that the service has once all is fetched and nothing changes any more, without its times."""
     wait_until(estimator.fetched_all, RUN_SECONDS_MAX)
     service.settle()
     for _ in range(2):  # One that was under way may be of the time before.
         sent = estimator.metric("opic_local_sent_time_seconds")
         wait_until(lambda sent=sent: estimator.metric("opic_local_sent_time_seconds") > sent, RUN_SECONDS_MAX)
     found: dict[str, Any] = service.get(f"/v1/local/{domain}", n="1000").raise_for_status().json()
-    return {name: value for name, value in found.items() if name != "as_of"}
+    return {name: value for name, value in found.items() if name not in ("as_of", "expires_at")}

@@ -221,15 +221,4 @@ class ServiceView:
 def _event(event: CrawlEvent) -> Event:
     given = event.fetched_at
     assert given is None or isinstance(given, str) or isfinite(given)
-    return Event(
-        url=event.url,
-        links=event.links,
-        fetched_at=given,
-        status=event.status,
-        redirect=event.redirect,
-        excluded=event.excluded,
-        tags=event.tags,
-        crawler=event.crawler,
-        depth=event.depth,
-        meta=event.meta,
-    )
+    return Event(**{name: getattr(event, name) for name in Event.__struct_fields__})

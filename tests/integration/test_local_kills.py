@@ -172,4 +172,5 @@ def test_killed_chain_ends_with_the_list_of_an_undisturbed_one(tmp_path: Path) -
         assert stormy.service.get("/v1/audit").json()["conserved"]
     assert (len(expected["pages"]), expected["method"]) == (OWN_PAGES, "combined")
     assert expected["outside_fetched"] > FETCHED / 2
+    assert len(expected["changes"]) == 8  # Rounds of five pages.
     assert found == expected

@@ -16,6 +16,7 @@ import pytest
 from conftest import want_tool
 from website import WebPage, Website, linking, redirect, website
 
+from opic.errors import BadInput
 from opic.local import addresses
 from opic.local.addresses import is_public
 from opic.local.estimator import Estimator, EstimatorOptions
@@ -164,6 +165,33 @@ def test_trap_gets_only_a_share_of_the_fetches(sites: Sites) -> None:
         assert len([path for path in trap.paths() if path != "/robots.txt"]) <= 10
         assert {"/0", "/1", "/2"} <= set(other.paths())
         assert found.outside_fetched + found.failed == 12
+
+
+def test_domain_whose_pages_are_missing_is_refused(sites: Sites) -> None:
+    home = sites({})
+    with WebFetcher(QUICK) as web:
+        estimator = Estimator("127.0.0.1", EstimatorOptions(5, "sc"), web, Journal("127.0.0.1"))
+        with pytest.raises(BadInput, match=r"127\.0\.0\.1 has no page that was fetched"):
+            estimator.open(None, [f"{home.url}/"])
+
+
+def test_redirects_out_and_back_and_in_a_circle_end(sites: Sites) -> None:
+    home, other = sites({}), sites({}, "127.0.0.2")
+    home.pages = {"/": linking(f"{other.url}/out", f"{other.url}/circle"), "/back": linking("/")}
+    other.pages = {
+        "/out": redirect(f"{home.url}/back"),
+        "/circle": redirect("/circle2"),
+        "/circle2": redirect("/circle"),
+    }
+    with WebFetcher(QUICK) as web:
+        estimator = Estimator("127.0.0.1", EstimatorOptions(20, "sc", 1), web, Journal("127.0.0.1"))
+        estimator.open(None, [f"{home.url}/"])
+        while not estimator.done and estimator.round():
+            pass
+        found = estimator.ranking()
+    assert (found.urls, found.outside_fetched, found.failed) == ([f"{home.url}/"], 3, 0)
+    assert {path for path in other.paths() if path != "/robots.txt"} == {"/out", "/circle", "/circle2"}
+    assert found.frontier == []
 
 
 # What must not be reached, and what must not be taken in.
