@@ -24,6 +24,9 @@ KNOWN_SHARE_PAGES: Final = 3
 # Part of the in-flow from unread pages that is distributed by the links within the crawl, not by the observed in-flow.
 # Who gets links from unread pages is then not decided by the few observed links alone.
 SMOOTHED_SHARE: Final = 0.2
+# Limit of the scale for pages that the service knows but has not read. Beyond it, most of them are pages that nobody
+# will read, such as those of sites that can't be reached, and they link to nothing.
+UNREAD_SCALE_MAX: Final = 2.5
 # Once the crawl has this share of all known pages, its own PageRank is nearer than what the service says of the rest.
 CRAWLED_SHARE_MAX: Final = 0.95
 # Factor of a candidate's score where the service has read the page: its links are in the in-flow already.
@@ -117,7 +120,8 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     mass = max(service.outside_mass - float(importance[local:].sum()), 0.0)
     unread = min(max(service.unread_mass - float(importance[local:][unread_here[local:]].sum()), 0.0), mass)
     idle = max(service.dangling_mass - float(importance[local:][idle_here[local:]].sum()), 0.0)
-    scale = (mass / (mass - unread) if unread < mass else 1.0) * _unknown_scale(graph, service)
+    scale = min(mass / (mass - unread), UNREAD_SCALE_MAX) if unread < mass else 1.0
+    scale *= _unknown_scale(graph, service)
     inflow = np.zeros(len(out))
     inflow[:local] = service.inflow - (graph.inside.T @ ours)[:local]
     known = ~np.isnan(service.importance[local:])

@@ -149,6 +149,14 @@ def test_crawl_of_nearly_all_known_pages_is_left_to_the_paper() -> None:
         assert same == (method == PAPER)
 
 
+@pytest.mark.parametrize(("unread", "scale"), [(0.0, 1.0), (0.3, 1.5), (0.899, 2.5)])
+def test_inflow_grows_with_unread_mass_up_to_a_limit(unread: float, scale: float) -> None:
+    graph = crawled(np.zeros((PAGES, PAGES), np.bool_))
+    read = np.zeros(FETCHED, np.bool_)
+    service = ServiceKnowledge(np.full(LOCAL, 0.01), np.zeros(FETCHED), read, 0.9, unread, 0.0, PAGES)
+    assert outside_of(graph, service).inflow[:LOCAL] == pytest.approx(scale * 0.01)
+
+
 @given(st.integers(0, LOCAL), st.integers(0, FETCHED - LOCAL))
 def test_inflow_grows_as_the_service_knows_less_of_the_domain(known: int, linking: int) -> None:
     web = np.zeros((PAGES, PAGES), np.bool_)
