@@ -23,6 +23,7 @@ from opic.graph.rankmass import CoverageCrawl, l_neighbor, rankmass, windowed_ra
 from opic.graph.trust import Trust
 
 GRAPHS: Final = ("wikispeedia", "hollins", "uk-2007-05-100000")
+GRAPHS_QUICK: Final = ("hollins",)
 TRUSTED: Final = 159
 TARGET: Final = 0.98
 POWER_LAW_PAGES: Final = 1_000_000
@@ -115,8 +116,9 @@ def run_table_2(data: Path | None, progress: Progress, quick: bool) -> Result:
     """Count downloads until a coverage of .98 is guaranteed, and until it is there."""
     started, missing, rows, panels = time.perf_counter(), list[str](), list[list[object]](), list[Panel]()
     choices = 1 if quick else CHOICES
-    total, done = (len(GRAPHS) + 1) * choices * len(CRAWLS), 0
-    for graph in graphs(GRAPHS, data, missing, quick=quick):
+    names = GRAPHS_QUICK if quick else GRAPHS
+    total, done = (len(names) + 1) * choices * len(CRAWLS), 0
+    for graph in graphs(names, data, missing, quick=quick):
         runs: dict[str, list[CoverageRun]] = {}
         optimal = list[Float64s]()
         for choice in range(choices):
@@ -192,8 +194,9 @@ def run_table_3(data: Path | None, progress: Progress, quick: bool) -> Result:
     """Download more than half of each graph, and count iterations and time."""
     started, missing, rows, panels = time.perf_counter(), list[str](), list[list[object]](), list[Panel]()
     crawls = {name: CRAWLS[name] for name in ("L-Neighbor", *reversed(WINDOWS), "RankMass")}
-    total, done = (len(GRAPHS) + 1) * len(crawls), 0
-    for graph in graphs(GRAPHS, data, missing, quick=quick):
+    names = GRAPHS_QUICK if quick else GRAPHS
+    total, done = (len(names) + 1) * len(crawls), 0
+    for graph in graphs(names, data, missing, quick=quick):
         trust = graph.trust(0)
         truth = graph.truth(trust)
         lines = {}
@@ -235,8 +238,9 @@ def run_figure_10(data: Path | None, progress: Progress, quick: bool) -> Result:
     """Begin crawls with few and with many of the pages that have trust."""
     started, missing, rows, panels = time.perf_counter(), list[str](), list[list[object]](), list[Panel]()
     counts = [count // 10 for count in SEED_COUNTS] if quick else SEED_COUNTS
-    total, done = 2 * len(counts), 0
-    for graph in graphs(GRAPHS[-1:], data, missing, quick=quick):
+    names = GRAPHS_QUICK if quick else GRAPHS[-1:]
+    total, done = (len(names) + 1) * len(counts), 0
+    for graph in graphs(names, data, missing, quick=quick):
         pages = graph.links.shape[0]
         trust = Trust.weighted(np.arange(pages), pagerank(graph.links, threshold=TRUTH_THRESHOLD))
         truth, at = graph.truth(trust), [int(share * pages) - 1 for share in READ_AT]

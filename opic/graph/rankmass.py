@@ -202,31 +202,25 @@ def windowed_rankmass(
     The window is a share of the pages with rm > 0 that are not downloaded, rounded up; of pages with equal rm, the one
     with the lower number comes first. A sweep expands the downloaded pages in the order of their numbers, in so many
     parts; the pages of a part are expanded at once, and see what the parts before them have passed on. With as many
-    parts as pages it is the paper's line by line. With one part and a window of 1, CRM is the guarantee of Theorem 2
-    after each level, where no page lacks links.
+    parts as pages it is the paper's line by line.
 
     A sweep takes O(parts + pages) and the links of the downloaded pages with rm > 0.
 
     Args:
-        links: (n, n); [i, j] is 1 where page i links to page j. Only rows of downloaded pages are read.
-        trust: the trusted pages.
+        links, trust, target, downloads_max, damping: as for `l_neighbor`.
         window: 0 < window <= 1.
         sweeps: times that the downloaded pages are expanded before the next window; the paper's is 1.
         parts: of a sweep, from 1 on.
-        target: guaranteed coverage at which to stop; None is to download all that the trusted pages lead to.
-        downloads_max: number of downloads at which to stop.
-        damping: d, the probability that the surfer follows a link, 0 < d < 1.
 
     Raises:
-        BadInput: trusted pages that the graph does not have, equal trust in all pages, or a window that is no share.
-        OutOfReach: the target is above what can be guaranteed.
+        BadInput, OutOfReach: as for `l_neighbor`; BadInput for a window that is no share.
 
     Source: Figure 6. It leaves open of what the window is a share.
     """
     if not 0 < window <= 1 or sweeps < 1 or parts < 1:
         raise BadInput(
-            f"a window of {window:g} with {sweeps} sweeps in {parts} parts: give a share above 0, at most 1, and at "
-            "least one sweep and one part"
+            f"window {window:g}, sweeps {sweeps}, parts {parts}: give a window above 0, up to 1, and at least one of "
+            "the others"
         )
     _check(links, trust, damping, target)
     rm = (1 - damping) * trust.vector(links.shape[0])
@@ -302,15 +296,11 @@ def rankmass(
     O(c + sqrt(n)), in a handful of numpy calls.
 
     Args:
-        links: (n, n); [i, j] is 1 where page i links to page j. Only rows of downloaded pages are read.
-        trust: the trusted pages.
+        links, trust, target, downloads_max, damping: as for `l_neighbor`.
         push_from: 0 < push_from <= 1; 1 is the paper's algorithm.
-        target: guaranteed coverage at which to stop; None is to download all that the trusted pages lead to.
-        downloads_max: number of downloads at which to stop.
-        damping: d, the probability that the surfer follows a link, 0 < d < 1.
 
     Raises:
-        BadInput, OutOfReach: as for `windowed_rankmass`.
+        BadInput, OutOfReach: as for `l_neighbor`; BadInput for a push_from that is no share.
 
     Source: Figure 5. Its line 10 sets rm[i] to 0 after its links were paid; we do before, for pages that link to
     themselves.

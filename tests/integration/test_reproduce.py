@@ -71,7 +71,7 @@ def small_run(name: str, directory: Path) -> list[dict[str, Any]]:
 def test_rankmass_needs_fewer_downloads_than_breadth_first_and_a_window_fewer_still(tmp_path: Path) -> None:
     rows = small_run("rankmass-table2", tmp_path)
     graphs = {row["graph"] for row in rows}
-    assert graphs == {"wikispeedia", "hollins", "power law, 5,000 pages"}
+    assert graphs == {"hollins", "power law, 5,000 pages"}
     for graph in graphs:
         of_graph = {row["algorithm"]: row for row in rows if row["graph"] == graph}
         after = {name: row["guaranteed_after"] for name, row in of_graph.items()}
@@ -94,8 +94,8 @@ def test_smaller_windows_take_more_iterations(tmp_path: Path) -> None:
 
 def test_few_seeds_cannot_guarantee_more_than_their_trust(tmp_path: Path) -> None:
     rows = small_run("rankmass-fig10", tmp_path)
-    assert [row["seeds"] for row in rows] == [16, 160, 1_600]
-    assert sorted(row["trust"] for row in rows) == [row["trust"] for row in rows]
+    assert [row["seeds"] for row in rows] == [16, 160, 1_600] * 2
+    assert all(few["trust"] < more["trust"] for few, more in pairwise(rows) if few["graph"] == more["graph"])
     assert all(row["guaranteed_at_0.5"] <= row["trust"] for row in rows)
 
 

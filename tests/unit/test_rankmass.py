@@ -110,7 +110,7 @@ class TestEachCrawl:
 def test_shares_that_are_none_are_refused() -> None:
     trust = Trust.uniform([0])
     for window, sweeps, parts in ((0.0, 1, 1), (1.5, 1, 1), (0.5, 0, 1), (0.5, 1, 0)):
-        with pytest.raises(BadInput, match="give a share above 0, at most 1, and at least one sweep and one part"):
+        with pytest.raises(BadInput, match="give a window above 0, up to 1, and at least one of the others"):
             windowed_rankmass(ring(3), trust, window=window, sweeps=sweeps, parts=parts)
     for push_from in (0.0, 1.5):
         with pytest.raises(BadInput, match="give a share above 0, at most 1"):
