@@ -275,7 +275,11 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
 
 def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
-    with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         assert client.post("/v1/next", json={"mode": "coverage"}).status_code == 409
         answer = client.get("/v1/coverage")
         assert (answer.status_code, answer.json()["type"].rpartition(":")[2]) == (409, "no-trust")
@@ -300,7 +304,11 @@ def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: P
         assert "missing\t" in done.stdout
         assert "opic_coverage " in client.get("/metrics").text
         kept = client.get("/v1/coverage").json()
-    with EmbeddedService(settings) as service, serving(service) as url, httpx.Client(base_url=url) as client:
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
         found = client.get("/v1/coverage").json()
         assert found["coverage"] == pytest.approx(kept["coverage"], abs=1e-5)
         assert (found["fetched_pages"], found["trusted_pages"]) == (2, 4)
