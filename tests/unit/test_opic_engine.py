@@ -1,5 +1,6 @@
 """The engine of the experiments moves cash as the ledger does, grain by grain, and as the paper's algorithm says."""
 
+import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,6 +19,7 @@ from opic.experiments.opic_engine import (
     off_line_step,
     payment_shares,
 )
+from opic.experiments.recorded_graphs import load_graph
 from opic.experiments.strategies import STRATEGIES, expected_change
 from opic.experiments.synthetic_graphs import change_in_degrees, power_law_both_ways, power_law_links
 from opic.graph.crawled import link_matrix
@@ -173,6 +175,14 @@ def test_fixed_point_is_pagerank() -> None:
     links = random_links(40, np.random.default_rng(4))
     matrix = link_matrix(np.repeat(np.arange(40), links.degrees), links.targets, (40, 40))
     assert fixed_point(links, GRANTS) == pytest.approx(pagerank(matrix, threshold=1e-13), rel=1e-9)
+
+
+def test_fixed_point_of_a_recorded_graph_is_what_networkx_says() -> None:
+    matrix = load_graph("hollins").links
+    pages = matrix.shape[0]
+    graph = nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)
+    ranks = nx.pagerank(graph, alpha=0.85, tol=1e-12 / pages, max_iter=500)
+    assert fixed_point(PageLinks.of(matrix), GRANTS) == pytest.approx([ranks[page] for page in range(pages)], rel=1e-6)
 
 
 @pytest.mark.parametrize(
