@@ -13,6 +13,7 @@ from matplotlib.lines import Line2D
 
 Progress = Callable[[int, int, str], object]  # Steps done, all steps, what comes next.
 PANEL_INCHES: Final = (5.0, 4.0)
+PANELS_A_ROW: Final = 4
 COLORS: Final = [mpl.colormaps[name](i) for name, count in (("tab10", 10), ("Dark2", 8)) for i in range(count)]
 
 
@@ -72,11 +73,15 @@ class Result:
 
 
 def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Draw panels side by side, as SVG."""
-    width, height = PANEL_INCHES
-    figure = Figure((width * len(panels), height), layout="constrained")
+    """Draw panels in rows of up to PANELS_A_ROW, as SVG."""
+    columns = min(len(panels), PANELS_A_ROW)
+    rows = -(-len(panels) // columns)
+    figure = Figure((PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained")
+    places = figure.subplots(rows, columns, squeeze=False).ravel()
+    for axes in places[len(panels) :]:
+        axes.set_axis_off()
     shown: dict[str, Line2D] = {}  # A line has one colour in all panels.
-    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+    for axes, panel in zip(places, panels, strict=False):
         for name, points in panel.lines.items():
             style = "--" if "seen" in name else "-"
             marker = "o" if len(points) == 1 else ""
