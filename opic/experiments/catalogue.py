@@ -9,6 +9,7 @@ from typing import Final
 from opic.errors import BadInput, instead_of
 from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
+from opic.experiments.discovery_knob import run_discovery_knob
 from opic.experiments.distribution import run_distribution
 from opic.experiments.focused_sampling import run_sampling
 from opic.experiments.kumar import run_dynamic, run_static
@@ -60,6 +61,9 @@ EXPERIMENTS: Final = {
     ),
     "distribution": Experiment("bytes and delay between shards, by host and by URL", OPIC_PAPER, run_distribution),
     "sites": Experiment("importance of sites: sums over pages, and cash between sites", OPIC_PAPER, run_sites),
+    "discovery-knob": Experiment(
+        "weight of pages never read: what it finds, and what it costs", OPIC_PAPER, run_discovery_knob
+    ),
     "rankmass-table2": Experiment("downloads until a guaranteed coverage", CHO_SCHONFELD, run_table_2),
     "rankmass-table3": Experiment("size of the window: iterations, time, coverage", CHO_SCHONFELD, run_table_3),
     "rankmass-fig10": Experiment("number of trusted pages that a crawl begins with", CHO_SCHONFELD, run_figure_10),

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import BadInput
 from opic.experiments.catalogue import EXPERIMENTS, reproduce
+from opic.experiments.distribution import Layout, SimulatedShards
 from opic.experiments.kumar import PLANS, dynamic_curve, dynamic_rows
 from opic.experiments.opic_streams import ORDERS, read_by_service
 from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
@@ -211,3 +212,50 @@ def test_each_order_names_every_page_once() -> None:
     graph = load_graph("hollins")
     for pages_in in ORDERS.values():
         assert sorted(pages_in(graph, np.random.default_rng(1)).tolist()) == list(range(len(graph)))
+
+
+def test_bytes_between_shards_fall_with_their_buffers_and_are_fewer_by_host(tmp_path: Path) -> None:
+    rows = small_run("distribution", tmp_path)
+    by = {name: [row for row in rows if row["by"] == name] for name in ("one shard", "host", "url")}
+    for name in ("host", "url"):
+        sent = [row["bytes_a_read"] for row in by[name]]
+        assert sorted(sent, reverse=True) == sent
+        assert all(row["bytes_a_read"] < row["plain_bytes_a_read"] for row in by[name])
+    assert all(a["bytes_a_read"] < b["bytes_a_read"] for a, b in zip(by["host"], by["url"], strict=True))
+    assert [row["bytes_a_read"] for row in by["one shard"]] == [0]
+    assert by["url"][0]["l1_at_1n"] < by["url"][-1]["l1_at_1n"]
+
+
+def test_deposits_of_shards_keep_all_cash_and_arrive() -> None:
+    rng = np.random.default_rng(3)
+    web = rng.random((60, 60)) < 0.1
+    np.fill_diagonal(web, False)
+    graph = RecordedGraph("made up", link_matrix(*np.nonzero(web), web.shape), np.arange(60) // 6, [*"abcdefghij"])
+    for by in ("host", "url"):
+        shards = SimulatedShards(graph.links, Layout.of(graph, by, 4))
+        for _ in range(5):
+            shards.read_batch()
+        out, here = np.maximum(web.sum(axis=1), 1), shards.cash + shards.owed.sum(axis=0)
+        received = 1 + DAMPING * (shards.history / out) @ web
+        assert here + shards.history == pytest.approx(received)
+        assert shards.in_flight() > 0
+        shards.deliver()
+        assert shards.in_flight() == 0
+        assert shards.cash == pytest.approx(here)
+        assert shards.traffic.deposits <= shards.traffic.links
+
+
+def test_importance_of_sites_from_links_between_them_alone_is_not_the_sum_over_pages(tmp_path: Path) -> None:
+    rows = {row["computation"]: row for row in small_run("sites", tmp_path)}
+    assert rows["sites, weighted by pages' importance"]["l1"] < 1e-9
+    assert rows["sites, each link once"]["l1"] > 0.1
+    assert rows["sites, each link between pages"]["l1"] > 0.1
+    assert 0 < rows["pages, without links inside sites"]["l1"] < rows["sites, each link once"]["l1"]
+
+
+def test_weight_of_pages_never_read_buys_discovery_and_costs_accuracy(tmp_path: Path) -> None:
+    rows = [row for row in small_run("discovery-knob", tmp_path) if row["knob"] == "weight" and row["reads"] == 1]
+    assert [row["value"] for row in rows] == [0.01, 1, 100]
+    for rising in ("known", "read", "importance_read", "age"):
+        assert sorted(row[rising] for row in rows) == [row[rising] for row in rows]
+    assert rows[0]["l1_known"] < rows[1]["l1_known"] < rows[2]["l1_known"]
