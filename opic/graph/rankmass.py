@@ -202,9 +202,7 @@ def windowed_rankmass(
     The window is a share of the pages with rm > 0 that are not downloaded, rounded up; of pages with equal rm, the one
     with the lower number comes first. A sweep expands the downloaded pages in the order of their numbers, in so many
     parts; the pages of a part are expanded at once, and see what the parts before them have passed on. With as many
-    parts as pages it is the paper's line by line.
-
-    A sweep takes O(parts + pages) and the links of the downloaded pages with rm > 0.
+    parts as pages it is the paper's line by line. A sweep takes O(parts + pages) and the links of the pages expanded.
 
     Args:
         links, trust, target, downloads_max, damping: as for `l_neighbor`.

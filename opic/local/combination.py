@@ -17,7 +17,7 @@ from opic.graph.pagerank import DAMPING
 
 PAPER: Final = "paper"
 COMBINED: Final = "combined"
-# Constants chosen on half of the domains and checked on the other half, see docs/decisions/0018-local-estimator.md.
+# How these constants were chosen: docs/decisions/0021-local-estimator.md.
 # The share of the local pages that the service does not know says as much about its coverage as this many pages that
 # are known to link to the domain.
 KNOWN_SHARE_PAGES: Final = 3

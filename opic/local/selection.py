@@ -47,7 +47,7 @@ def with_prior(
     """Multiply the highest scores by what the service says of their pages: whether it read them, or would do so next.
 
     Its importance of candidates does not count: as a factor it made the estimate worse on recorded graphs, see
-    docs/decisions/0018-local-estimator.md.
+    docs/decisions/0021-local-estimator.md.
 
     Returns:
         The scores, and a function to call with the pages that are fetched: it releases the leases of the others.

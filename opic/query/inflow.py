@@ -96,7 +96,7 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
     The exact in-flow of a page is d x*_i / o_i, summed over the pages i outside that link to it. With our estimate x in
     the place of x*, it is wrong by at most d times the bound on x. And what was paid is not d x_i / o_i: cash on read
     pages is not spent yet, some was spent along other links or sent to pages that are gone, is on its way between
-    shards, or was lost to rounding. Each of these is a total of the books; see docs/decisions/0001 and 0018.
+    shards, or was lost to rounding. Each of these is a total of the books; see docs/decisions/0001 and 0020.
 
     Args:
         books: of all shards.
