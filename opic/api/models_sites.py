@@ -71,7 +71,12 @@ class DomainInflow(_Parameters):
     """A request for the in-flow of a domain or a host; exactly one of the two."""
 
     domain: str | None = Field(
-        None, min_length=1, max_length=DOMAIN_CHARS_MAX, description="A registered domain.", examples=["a.example"]
+        None,
+        min_length=1,
+        max_length=DOMAIN_CHARS_MAX,
+        description="A registered domain.",
+        examples=["a.example"],
+        json_schema_extra={"example": "a.example"},  # The page at /docs fills in a parameter that may be left out.
     )
     host: str | None = Field(
         None, min_length=1, max_length=DOMAIN_CHARS_MAX, description="Or a host: its pages have bounds."
