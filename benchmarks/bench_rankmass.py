@@ -19,7 +19,7 @@ import numpy as np
 import plain_rankmass
 from harness import write_result
 
-from opic.experiments.power_law import power_law_graph
+from opic.experiments.synthetic_graphs import power_law_matrix
 from opic.graph.crawled import LinkMatrix
 from opic.graph.rankmass import CoverageCrawl, rankmass, windowed_rankmass
 from opic.graph.trust import Trust
@@ -63,7 +63,7 @@ def measured(crawl: Callable[[], CoverageCrawl]) -> tuple[CoverageCrawl, float]:
 
 def measure(pages: int, plain_downloads: int) -> dict[str, float]:
     """Return the figures of a graph; raise SystemExit where the orders differ."""
-    links = power_law_graph(pages, SEED)
+    links = power_law_matrix(pages, SEED)
     trust = Trust.uniform(np.random.default_rng(SEED).choice(pages, TRUSTED, replace=False))
     count = int(DOWNLOADED_SHARE * pages)
     whole, seconds = measured(lambda: rankmass(links, trust, downloads_max=count))

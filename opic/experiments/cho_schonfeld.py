@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from opic.experiments.power_law import power_law_graph
 from opic.experiments.recorded_graphs import NoGraph, load_graph
 from opic.experiments.result import Panel, Progress, Result
+from opic.experiments.synthetic_graphs import power_law_matrix
 from opic.graph.crawled import Float64s, LinkMatrix
 from opic.graph.pagerank import pagerank
 from opic.graph.rankmass import CoverageCrawl, l_neighbor, rankmass, windowed_rankmass
@@ -87,7 +87,7 @@ def graphs(names: Sequence[str], data: Path | None, missing: list[str], *, quick
         except NoGraph as error:
             missing.append(str(error))
     pages = POWER_LAW_PAGES_QUICK if quick else POWER_LAW_PAGES
-    yield CoverageGraph(f"power law, {pages:,} pages", power_law_graph(pages, SEED))
+    yield CoverageGraph(f"power law, {pages:,} pages", power_law_matrix(pages, SEED))
 
 
 # Table 2, figure 7.
