@@ -199,10 +199,10 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
         q: 1 - damping in parts of a million.
 
     Returns:
-        The lower and the upper bounds, (n,) each.
+        The lower and the upper bounds, (n,) each; negative where more was taken back from a page than came.
     """
     back, most = sent.taken_back, sent.most(q)
-    least = np.maximum(inflow - back, 0)
+    least = inflow - back
     siblings = np.full(len(inflow), most) if received is None else np.minimum(received - inflow + back, most)
     return least, np.maximum(inflow + siblings, least)
 

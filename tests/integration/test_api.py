@@ -55,6 +55,7 @@ CALLS = (
     "stats",
 )
 CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
+CALLS += ("domains", "coverage")
 
 
 @dataclass(frozen=True)

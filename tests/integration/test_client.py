@@ -30,7 +30,6 @@ from opic.client import (
     Event,
     EventsRejected,
     HostManners,
-    NotBuilt,
     NotFound,
     PageClass,
     Rule,
@@ -274,12 +273,14 @@ def test_what_is_behind_a_score_is_told(client: Any) -> None:
     assert wait_until(lambda: client.inflow("new.example", n=10).pages)[0].url == "http://new.example/"
 
 
-def test_call_not_built_yet_is_an_exception_of_its_own(tmp_path: Path) -> None:
+def test_classes_are_defined_in_a_crawl_of_two_shards(tmp_path: Path) -> None:
     trusted = PageClass(name="trusted", weight=2, hosts=["a.example"])
-    with EmbeddedService(Settings.load(data=tmp_path, shards=2)) as two_shards, serving(two_shards) as url:
-        client = Client(url)
-        with client, pytest.raises(NotBuilt, match="crawl of 2 shards"):
-            client.define_classes([trusted])
+    with (
+        EmbeddedService(Settings.load(data=tmp_path, shards=2)) as two_shards,
+        serving(two_shards) as url,
+        Client(url) as client,
+    ):
+        assert [one.name for one in client.define_classes([trusted]).classes] == ["trusted"]
 
 
 def test_the_wrong_token_is_an_exception_of_its_own(url: str) -> None:

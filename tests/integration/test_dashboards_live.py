@@ -56,6 +56,7 @@ def load(url: str) -> Iterator[None]:
 
     def crawl() -> None:
         with httpx.Client(base_url=url, timeout=30) as client:
+            client.post("/v1/seeds", json={"urls": ["http://h1.example/1"], "trust": 1}).raise_for_status()
             for number in itertools.count():
                 if done.wait(PAUSE_SECONDS):
                     return
