@@ -364,7 +364,7 @@ class Calls:
         put_list(backend.crawl.client, backend.shard.keys, name, asked.model_dump())
         return {"domain": name, "pages": len(asked.pages)}
 
-    async def get_locals(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    async def get_local(self, _: Annotated[models.Nothing, Query()]) -> Response:
         """Return the local domains that have a ranked list, that which was sent last first.
 
         A list that its estimator does not renew for 30 days is dropped. At most 1,000 are kept, in 256 MiB.
@@ -378,7 +378,7 @@ class Calls:
         domains = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
         return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in domains], "as_of": now}
 
-    async def get_local(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
+    async def get_local_list(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
         """Return the ranked list of a local domain that its estimator sent last."""
         return await _in_thread(lambda: self._local(domain, asked.n))
 
