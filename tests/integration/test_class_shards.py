@@ -241,6 +241,7 @@ def settle(client: httpx.Client) -> dict[str, object]:
     return dict(found)
 
 
+@pytest.mark.slow
 def test_weights_change_on_a_running_service_of_many_shards(client: httpx.Client) -> None:
     for page in PAGES[:8]:
         client.post("/v1/events", json={"url": page, "links": PAGES}).raise_for_status()

@@ -273,6 +273,7 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
         CoverageQuery(crawl.pages).now()
 
 
+@pytest.mark.slow
 def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
     with (

@@ -25,6 +25,8 @@ from opic.graph.crawled import link_matrix
 from opic.graph.discovery import EXPANSIONS
 from opic.graph.pagerank import DAMPING, pagerank
 
+pytestmark = pytest.mark.slow
+
 ALGORITHMS = {"none", "SC", "PF", "OutlinkCount", "InlinkCount", "Random"}
 ARTICLES = load_articles(None)
 

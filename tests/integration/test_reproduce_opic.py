@@ -16,6 +16,8 @@ from opic.experiments.result import Result
 from opic.experiments.strategies import STRATEGIES
 from opic.experiments.window_figures import FIGURES
 
+pytestmark = pytest.mark.slow
+
 
 def quick(name: str) -> tuple[Result, list[dict[str, object]]]:
     result = reproduce(name, None, lambda *_: None, quick=True)

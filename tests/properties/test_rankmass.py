@@ -98,6 +98,7 @@ def test_guarantee_with_some_of_the_trusted_pages_is_never_above_the_truth(name:
     assert crawl.guaranteed[-1] <= 1 - named.missing + ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CRAWLS)
 @given(web=webs(dangling=False), count=st.integers(1, 5))
 def test_all_that_some_trusted_pages_lead_to_is_guaranteed_their_trust(name: str, web: Web, count: int) -> None:

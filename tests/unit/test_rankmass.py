@@ -102,6 +102,7 @@ class TestEachCrawl:
         with pytest.raises(BadInput, match="give a number between 0 and 1"):
             crawl(ring(4), Trust.uniform([0]), damping=damping)
 
+    @pytest.mark.slow
     def test_pages_beyond_what_float64_can_count_are_as_good_as_unknown(self, crawl: type[CoverageCrawl]) -> None:
         chain = web(6_000, *((page, page + 1) for page in range(5_999)))
         assert crawl(chain, Trust.uniform([0])).guaranteed[-1] == 1.0
