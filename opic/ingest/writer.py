@@ -121,24 +121,25 @@ class Writer:
             self.stores[0].apply(partition, records, on_step, since)
             self.stores[0].shard.barrier()
         elif records:
-            for _, same in groupby(records, lambda record: record.kind == "classes"):
+            for defines, same in groupby(records, lambda record: record.kind == "classes"):
                 part = list(same)
-                self._apply_routed(partition, part, on_step, since)
+                self._apply_routed(partition, part, on_step, since, defines=defines)
                 since = part[-1].offset + 1
 
     def _apply_routed(
-        self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int
+        self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int, *, defines: bool
     ) -> None:
-        """Apply records to many shards; definitions of classes come by themselves."""
+        """Apply records to many shards: either definitions of classes, which shard 0 decides, or none of them."""
         if (found := self.resume(partition)) < since:
             raise TailLost(self.crawl.home(partition).number, partition, found, since)
         parts: dict[int, list[Input]] = {}
         for record in records:
-            for shard, event in self._route(partition, decode_record(partition, record, self.limits)):
-                parts.setdefault(shard, []).append(Input(partition, record, event))
+            event = decode_record(partition, record, self.limits)
+            for shard, part in [(0, event)] if defines else self._route(partition, event):
+                parts.setdefault(shard, []).append(Input(partition, record, part))
         try:
             for shard in sorted(parts):
-                if records[0].kind == "classes":
+                if defines:
                     self._define(parts[shard], on_step)
                 else:
                     self._take(shard, parts[shard], on_step)
@@ -188,8 +189,6 @@ class Writer:
                 seeds = {shard: [] for shard in range(shards)} | seeds
             for shard, urls in seeds.items():
                 yield shard, replace(event, seeds=tuple(urls))
-        elif event.outcome is Outcome.CLASSES:
-            yield 0, event
         else:
             if event.outcome is Outcome.CLASSIFY:  # Of a log of one shard; here the shards do so by themselves.
                 event = replace(event, ids=(0, 0))

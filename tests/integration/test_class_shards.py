@@ -106,6 +106,15 @@ def test_two_partitions_may_define_at_once_and_one_follows_the_other(valkey: Ser
     assert cash_of(crawl) == {url: 2 * GRANT if url.endswith("s") else GRANT for url in PAGES}
 
 
+def test_undecodable_definition_becomes_a_dead_letter_and_the_partition_goes_on(valkey: Server) -> None:
+    crawl, writer = opened(valkey)
+    partitions = {crawl.home(name).number: name for name in (f"log/{number}" for number in range(40))}
+    for partition in (partitions[number] for number in range(SHARDS)):
+        writer.apply(partition, [Record(0, NOW_US, b"\xc1", "classes")])
+        assert writer.resume(partition) == Writer(crawl).resume(partition) == 1
+    assert crawl.totals().dead_letters == SHARDS
+
+
 def test_a_place_is_given_away_once_no_shard_has_a_page_in_it(valkey: Server) -> None:
     crawl, writer = opened(valkey)
     old = [named(f"old-{n}", 2, hosts=[host]) for n, host in enumerate(HOSTS[:7])]
