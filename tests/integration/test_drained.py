@@ -64,6 +64,7 @@ def test_replay_ends_with_every_page_known_and_nothing_between_shards(valkey: Se
     assert (summary.pages, told[-1]) == (pages, 0)
 
 
+@pytest.mark.slow
 def test_replay_beside_a_worker_ends_as_drained(valkey: Server, tmp_path: Path) -> None:
     pages, backend = chain(tmp_path / "crawl.jsonl"), opened(valkey)
     settings = backend.settings

@@ -99,6 +99,7 @@ def load_with_pauses(shard: Shard, pause: Callable[[int], object]) -> tuple[Repl
     return replica, next(numbers)
 
 
+@pytest.mark.slow
 def test_loader_that_is_overtaken_after_any_of_its_reads_ends_where_the_writer_stands(servers: Server) -> None:
     """Meanwhile journal and checkpoint turn over ten times: what it has read so far is of another time."""
     writing = Writing(Shard.open(servers.client()))

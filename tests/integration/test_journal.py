@@ -142,6 +142,7 @@ def test_call_that_writes_blocks_and_is_refused_keeps_those_blocks_dirty_and_no_
     assert_all_same(store, count=603)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answered", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("function", ["step", "blocks", "trim"])
 def test_connection_that_is_cut_at_a_call_costs_time_and_nothing_else(
@@ -215,6 +216,7 @@ def test_file_that_is_cut_anywhere_leaves_former_owners_and_a_reader_with_one_tr
         shard.client.close()
 
 
+@pytest.mark.slow
 def test_file_that_is_cut_at_each_call_in_turn_is_a_state_that_all_agree_on(valkey: Server, tmp_path: Path) -> None:
     """Former owners, who had seen all of it, go on from there; so does a reader, and who loads it cold."""
     owners = [ShardWriter(Shard.open(connect(valkey.url)), journal_bytes=2_000) for _ in range(2)]

@@ -323,6 +323,7 @@ def test_body_of_a_strange_kind_does_no_harm(sites: Sites, page: WebPage, status
     assert (event.status, len(event.links)) == (status, status // 200)
 
 
+@pytest.mark.slow
 def test_page_that_takes_the_parser_too_long_has_no_links_and_the_next_one_has(
     sites: Sites, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -190,6 +190,7 @@ def answers_at_each_point(
     raise AssertionError("there is no end to it")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deed", [make_anew, load_again])
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_answer_is_of_one_state_whenever_a_replica_is_loaded_anew(
@@ -203,6 +204,7 @@ def test_answer_is_of_one_state_whenever_a_replica_is_loaded_anew(
         assert answer in expected, f"at point {point}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [Endpoint.next, Endpoint.next_in_turns])
 def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_leased(
     valkey: Server, ask: Callable[[Endpoint], object]
