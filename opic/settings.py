@@ -69,6 +69,7 @@ class Settings(BaseSettings):
     history_measures: Annotated[int, Field(ge=1, le=64)] = 4
     inflow: bool = True
     yields: bool = False
+    keep_links: bool = False
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.1
     policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = (

@@ -209,6 +209,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/domains", calls.get_domains, sites.SiteDomains, (422, 503))
     add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
+    add("GET", "/v1/inlinks", calls.get_inlinks, sites.Inlinks, (404, 409, 422, 503))
     add("GET", "/v1/coverage", calls.get_coverage, sites.CoverageFound, (409, 422, 503))
     kept = _json_body(models_local.LocalList)
     add("GET", "/v1/local", calls.get_local, models_local.LocalDomains, (422, 503))

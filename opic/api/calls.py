@@ -29,6 +29,7 @@ from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
 from opic.query.inflow import inflow
+from opic.query.inlinks import inlinks
 from opic.query.queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.service import Backend
@@ -337,6 +338,20 @@ class Calls:
         self._check_n(asked.n)
         area = {"host": asked.host, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
+
+    async def get_inlinks(self, asked: Annotated[sites.PageInlinks, Query()]) -> Response:
+        """Return pages that were read and whose links, as last read, lead to a page.
+
+        Needs OPIC_KEEP_LINKS=on; a page's links are known from its first read after that.
+        """
+        return await _in_thread(lambda: self._inlinks(asked))
+
+    def _inlinks(self, asked: sites.PageInlinks) -> Mapping[str, object]:
+        self._check_n(asked.n)
+        backend = self._service.backend
+        if (found := inlinks(backend.query, backend.links, asked.url, asked.n)) is None:
+            raise Problem("unknown-page", backend.query.never_seen(asked.url))
+        return found
 
     async def get_coverage(self, asked: Annotated[sites.CoverageTarget, Query()]) -> Response:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.

@@ -120,6 +120,22 @@ class Inflow(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class PageInlinks(_Parameters):
+    """A request for the pages that link to a page."""
+
+    url: str = Field(description="Absolute http(s) URL.", examples=["https://a.example/"])
+    n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+
+
+class Inlinks(_Answer):
+    """The pages known to link to a page."""
+
+    url: str = Field(description="Canonical URL of the page.")
+    inlinks: list[str] = Field(description="Pages that were read, are not gone, and link to it as last read.")
+    known: int = Field(description="How many such pages there are in all.")
+    as_of: float = Field(description=AS_OF)
+
+
 class CoverageTarget(_Parameters):
     """A request for the coverage guarantee."""
 
@@ -220,6 +236,14 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "known_pages": 4,
             "policy": "static",
             "error_bound": 0.3,
+            "as_of": _NOW,
+        }
+    ],
+    "Inlinks": [
+        {
+            "url": "https://a.example/",
+            "inlinks": ["https://b.example/", "https://a.example/new"],
+            "known": 2,
             "as_of": _NOW,
         }
     ],

@@ -9,7 +9,7 @@ import typer
 
 from opic.cli.calls import asking
 from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
-from opic.cli.output import print_answer, print_list
+from opic.cli.output import print_answer, print_json, print_list, print_rows
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[
@@ -158,3 +158,25 @@ def inflow(
         )
         if answer.get("next") is not None:
             print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
+
+
+@choosing
+def inlinks(
+    url: Url,
+    *,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print pages that were read and link to a page. Needs OPIC_KEEP_LINKS=on.
+
+    Exit status 1 if the page was never seen.
+    """
+    with asking(chosen) as ask:
+        answer = ask("GET", "/v1/inlinks", {"url": url, "n": n})
+    if as_json:
+        print_json(answer)
+        return
+    print_rows(("url",), [{"url": page} for page in answer["inlinks"]])
+    if answer["known"] > len(answer["inlinks"]):
+        print(f"{answer['known']:,} pages link to it: --n shows more", file=sys.stderr)

@@ -227,6 +227,15 @@ class Inflows(Struct, frozen=True):
     as_of: float | None = None
 
 
+class Inlinks(Struct, frozen=True):
+    """Pages that link to a page, as last read; `known` counts all that the service knows of."""
+
+    url: str
+    inlinks: list[str]
+    known: int
+    as_of: float | None = None
+
+
 class Coverage(Struct, frozen=True):
     """The share of personalized PageRank that the fetched pages are guaranteed to hold, at least.
 

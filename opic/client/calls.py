@@ -315,6 +315,11 @@ def inflow(domain: str | None, **asked: Any) -> Call[answers.Inflows]:
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, **asked))
 
 
+def inlinks(url: str, n: int | None) -> Call[answers.Inlinks]:
+    """Get the pages that link to a page."""
+    return Call("GET", "/v1/inlinks", answers.Inlinks, parameters=_given(url=url, n=n))
+
+
 def coverage(target: float | None) -> Call[answers.Coverage]:
     """Get the coverage guarantee."""
     return Call("GET", "/v1/coverage", answers.Coverage, parameters=_given(target=target))

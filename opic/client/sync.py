@@ -265,6 +265,15 @@ class Client:
         """
         return self._do(calls.inflow(domain, host=host, after=after, n=n, policy=policy, window=window))
 
+    def inlinks(self, url: str, n: int | None = None) -> answers.Inlinks:
+        """Return up to `n` pages (100 if None) that were read and link to a page; the service needs OPIC_KEEP_LINKS=on.
+
+        Raises:
+            NotFound: the page was never seen.
+            Conflict: the service keeps no links.
+        """
+        return self._do(calls.inlinks(url, n))
+
     def coverage(self, target: float | None = None) -> answers.Coverage:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 

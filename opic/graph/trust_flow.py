@@ -15,27 +15,21 @@ Source: Cho, Schonfeld (2007), "RankMass Crawler", section 4.2, figure 5 (`CRM` 
 that there are no pages without links.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.graph.link_pool import NOT_KEPT, LinkPool, Uint32s, grown
+
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
-Uint32s = NDArray[np.uint32]
 Bools = NDArray[np.bool_]
 
-NOT_KEPT: Final = -1  # Instead of a number of links: the page's links are not known.
-UNKNOWN_PAGE: Final = (1 << 32) - 1  # A link to a page that has no number yet.
 RESIDUAL_MAX: Final = 1e-6  # Of all trust: what fetched pages may still hold at the end. The bound lacks as much.
 LINKS_A_SETTLE: Final = 150_000_000  # Links followed per call, about two seconds; the rest of the flow waits.
-# Links gathered at once. It bounds the memory that this takes; and trust that moves on sees what moved just before, so
-# that half as many passes are needed as if all moved at once (Gauss-Seidel).
-LINKS_AT_ONCE: Final = 1 << 17
 ROUNDING: Final = 1e-9  # Subtracted from the bound: far more than the sums' errors in doubles.
-GARBAGE_MIN: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +66,17 @@ class Coverage:
 
 
 class TrustFlow:
-    """The links of fetched pages, and how trust flows along them. Pages are numbers from 0 on, given by the caller.
+    """How trust flows along links. Takes 8 bytes a page beside the links. For one thread at a time."""
 
-    Takes 20 bytes a page and 4 bytes a link. For one thread at a time.
-    """
+    def __init__(self, damping: float, links: LinkPool) -> None:
+        """Start without visits.
 
-    def __init__(self, damping: float) -> None:
-        """Start without links; `damping` is the share of visitors that follow a link."""
-        self.damping = damping
-        self._start, self._count = np.zeros(0, np.int64), np.zeros(0, np.int32)
+        Args:
+            damping: the share of visitors that follow a link.
+            links: the links of fetched pages; the caller may change them between calls.
+        """
+        self.damping, self._links = damping, links
         self._visits = np.zeros(0)  # h.
-        self._pool, self._used, self._garbage = np.zeros(0, np.uint32), 0, 0
-
-    def set_links(self, page: int, links: Uint32s) -> None:
-        """Replace the links of a page: distinct other pages, UNKNOWN_PAGE for each that has no number yet."""
-        self._reserve(page + 1)
-        if (old := int(self._count[page])) > 0:
-            self._garbage += old
-        if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
-            self._count[page] = 0
-            self._compact()
-        end = self._used + len(links)
-        if end > len(self._pool):
-            self._pool = _grown(self._pool, end)
-        self._pool[self._used : end] = links
-        self._start[page], self._count[page], self._used = self._used, len(links), end
-
-    def links(self, page: int) -> Uint32s | None:
-        """Return the links of a page, or None if they are not known."""
-        if page >= len(self._count) or self._count[page] < 0:
-            return None
-        start = int(self._start[page])
-        return self._pool[start : start + int(self._count[page])]
 
     def settle(self, trust: Float64s, fetched: Bools, gone: Bools, links_max: int = LINKS_A_SETTLE) -> Coverage:
         """Let trust flow on from where the last call stopped, and return what is known then.
@@ -115,9 +88,11 @@ class TrustFlow:
             links_max: about as many links are followed after r was computed; a bound that comes of less is lower.
         """
         n = len(trust)
-        self._reserve(n)
+        count = self._links.counts(n)
+        if n > len(self._visits):
+            self._visits = grown(self._visits, n)
         gone_too = np.append(gone, False)  # A page that is not known yet comes last, and exists.
-        active = fetched & ~gone & (self._count[:n] != NOT_KEPT)
+        active = fetched & ~gone & (count != NOT_KEPT)
         self._visits[:n][~active] = 0.0
         self._visits[n:] = 0.0
         live = self._live_links(np.flatnonzero(active), gone_too)
@@ -131,7 +106,7 @@ class TrustFlow:
             if settled or links_max <= 0:
                 break
             self._follow(rows, live, gone_too, left)
-            links_max -= int(self._count[rows].sum()) + len(rows)
+            links_max -= int(count[rows].sum()) + len(rows)
         return self._coverage(left, fetched & ~gone, settled)
 
     def _coverage(self, left: Float64s, fetched: Bools, settled: bool) -> Coverage:
@@ -155,15 +130,15 @@ class TrustFlow:
 
     def _live_links(self, rows: Int64s, gone: Bools) -> Int64s:
         """Return for each page below the number of `gone` how many of its links lead to pages that are not gone."""
-        live = self._count[: len(gone) - 1].astype(np.int64)
+        live = self._links.counts(len(gone) - 1).astype(np.int64)
         if gone.any():
-            for some, links, of in self._gathered(rows):
+            for some, links, of in self._links.gathered(rows):
                 live[some] = np.bincount(of, ~gone[self._places(links, gone)], len(some))
         return live
 
     def _follow(self, rows: Int64s, live: Int64s, gone: Bools, left: Float64s, *, again: bool = False) -> None:
         """Move what is left at some pages on along their links, and count it as visits; or all counted ones `again`."""
-        for some, links, of in self._gathered(rows):
+        for some, links, of in self._links.gathered(rows):
             if again:
                 amounts = self._visits[some]
             else:
@@ -177,35 +152,3 @@ class TrustFlow:
     @staticmethod
     def _places(links: Uint32s, gone: Bools) -> Int64s:
         return np.minimum(links, len(gone) - 1).astype(np.int64)
-
-    def _gathered(self, rows: Int64s) -> Iterator[tuple[Int64s, Uint32s, Int64s]]:
-        """Yield the links of pages, about LINKS_AT_ONCE at once: the pages, their links, the page's index of each."""
-        ends = np.cumsum(self._count[rows], dtype=np.int64)
-        first = 0
-        while first < len(rows):
-            before = int(ends[first - 1]) if first else 0
-            end = max(first + 1, int(np.searchsorted(ends, before + LINKS_AT_ONCE, side="right")))
-            some, counts = rows[first:end], self._count[rows[first:end]]
-            of = np.repeat(np.arange(len(some)), counts)
-            starts = self._start[some] - (ends[first:end] - counts - before)
-            yield some, self._pool[starts[of] + np.arange(len(of))], of
-            first = end
-
-    def _compact(self) -> None:
-        """Move the links together."""
-        rows = np.flatnonzero(self._count > 0)
-        pool = np.concatenate([self._pool[:0], *(links for _, links, _ in self._gathered(rows))])
-        self._start[rows] = np.cumsum(self._count[rows], dtype=np.int64) - self._count[rows]
-        self._pool, self._used, self._garbage = pool, len(pool), 0
-
-    def _reserve(self, pages: int) -> None:
-        if pages > (have := len(self._count)):
-            for name in ("_start", "_count", "_visits"):
-                setattr(self, name, _grown(getattr(self, name), pages))
-            self._count[have:] = NOT_KEPT
-
-
-def _grown(column: NDArray[Any], rows: int) -> NDArray[Any]:
-    grown = np.zeros(max(1024, 2 * len(column), rows), column.dtype)
-    grown[: len(column)] = column
-    return grown

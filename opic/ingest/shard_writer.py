@@ -101,7 +101,7 @@ class ShardWriter:
             journal_bytes: budget of this shard's journal in the server's memory.
         """
         self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
-        self.rules, self.shards = shard.rules, shard.shards
+        self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
         self.fingerprints = Fingerprints(shard.secret)
@@ -249,7 +249,7 @@ class ShardWriter:
         forget = batch.books.time_us - FORGET_US
         metas = [part for pair in effect.pages_by_meta() for part in pair]
         parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
-        if links := [part for pair in effect.kept_links().items() for part in pair]:
+        if links := [part for pair in effect.kept_links() for part in pair]:
             parts.append(links)
             names.append(keys.links)
         blob = msgpack.packb(parts, use_bin_type=False)

@@ -100,7 +100,7 @@ class Ledger:
         self.outbox: dict[int, dict[str, Deposit]] = {to: {} for to in self.grants}  # and deposits.
         self.placed: list[WeightClasses] = []  # Classes that this shard sent to the others.
         self._seen: dict[bytes, int] = {}
-        self.trust: dict[str, float] | None = None  # Weights of the trusted pages; None before the first.
+        self.trust: dict[str, float] | None = None  # Weights of the trusted pages; None if no links are kept.
         self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
         self._next_offset: dict[str, int] = {}
 

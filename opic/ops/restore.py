@@ -148,7 +148,7 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         yield from _zadd(keys.seen, [(name, time_us) for name, time_us in effect.calls.items()])
         for page, meta in effect.metas.items():
             yield ["HSET", keys.page_meta, page, meta] if meta else ["HDEL", keys.page_meta, page]
-        for page, links in effect.kept_links().items():
+        for page, links in effect.kept_links():
             yield ["HSET", keys.links, page, links]
     own = Effect(
         lsn=effect.lsn + 1,

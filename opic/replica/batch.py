@@ -134,7 +134,7 @@ class Batch:
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
         self.far_sent: list[Int64s] = []
-        self.trust = TrustChanges(keeps=self.replica.trust is not None)
+        self.trust = TrustChanges(keeps=self.replica.trust is not None, begins=self.context.keep_links)
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)

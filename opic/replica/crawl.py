@@ -117,6 +117,7 @@ class Crawl:
         shards: int = 1,
         durability: Durability | None = None,
         yields: bool = False,
+        keep_links: bool = False,
     ) -> "Crawl":
         """Open all shards of a crawl, creating them if they do not exist.
 
@@ -128,6 +129,7 @@ class Crawl:
             shards: number of shards of a new crawl, unless `given` sets it.
             durability: what must hold before an offset counts as durable; if None, whatever the server does.
             yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
+            keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`.
 
         Raises:
             StoreMismatch: the store has another format version or other rules, or a shard is missing.
@@ -137,6 +139,7 @@ class Crawl:
         others = [Shard.beside(first, number) for number in range(1, first.shards)]
         for shard in (first, *others):
             shard.durability, shard.yields = durability or Durability(), yields
+            shard.keep_links = keep_links
         for other in others:
             if other.restored != first.restored:
                 raise StoreMismatch(

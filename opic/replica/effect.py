@@ -150,17 +150,20 @@ class Effect:
             pages.setdefault(meta, []).append(page)
         return list(pages.items())
 
-    def kept_links(self) -> dict[int, bytes]:
-        """Return the links of the pages whose links are kept, packed as `opic.model.trust` says."""
+    def kept_links(self) -> list[tuple[int, bytes]]:
+        """Return the pages whose links are kept and their links, packed as `opic.model.trust` says, by time of read.
+
+        A page that was read twice is there twice.
+        """
         if self.kept_from < 0:
-            return {}
+            return []
         first = self.kept_from
         ends = np.cumsum(self.read_links, dtype=np.int64).tolist()
         far_ends = np.cumsum(self.far_counts, dtype=np.int64).tolist() or [0] * (len(ends) - first)
-        start, far_start, found = ends[first - 1] if first else 0, 0, {}
+        start, far_start, found = ends[first - 1] if first else 0, 0, list[tuple[int, bytes]]()
         for page, end, far_end in zip(self.read_page[first:].tolist(), ends[first:], far_ends, strict=True):
             far = slice(far_start, far_end)
-            found[page] = pack_links(self.links[start:end], self.far_links[far], self.far_shards[far])
+            found.append((page, pack_links(self.links[start:end], self.far_links[far], self.far_shards[far])))
             start, far_start = end, far_end
         return found
 

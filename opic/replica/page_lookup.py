@@ -35,6 +35,7 @@ class Context(Protocol):
     shards: int
     far: RemotePages
     fingerprints: Fingerprints
+    keep_links: bool  # Whether the shard is to keep the links of pages, even if no page is trusted.
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages."""

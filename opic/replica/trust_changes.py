@@ -1,4 +1,8 @@
-"""How a batch of events changes the trust of pages, and whose links it keeps: nothing, in a crawl without trust."""
+"""How a batch of events changes the trust of pages, and whose links it keeps.
+
+A shard keeps the links of pages from the first trusted page on, or from the first batch of a writer that was told to
+(OPIC_KEEP_LINKS), and never stops: links that were kept once would otherwise outlive the next read of their page.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -15,10 +19,11 @@ Int64s = NDArray[np.int64]
 class TrustChanges:
     """The changes of one batch. The links of its reads from number `kept_from` on are kept; -1 keeps none."""
 
-    def __init__(self, *, keeps: bool) -> None:
-        """Start a batch; `keeps` tells whether the shard keeps links already."""
-        self.weights: dict[int, float] | None = None  # Of pages whose trust changed; empty if the keeping began.
-        self.kept_from = 0 if keeps else -1
+    def __init__(self, *, keeps: bool, begins: bool = False) -> None:
+        """Start a batch; `keeps` tells whether the shard keeps links already, `begins` that it does from now on."""
+        # Of pages whose trust changed; empty if the keeping began.
+        self.weights: dict[int, float] | None = {} if begins and not keeps else None
+        self.kept_from = 0 if keeps or begins else -1
 
     def give(self, weight: float, pages: Iterable[int], reads: int) -> None:
         """Give pages a weight, after `reads` reads of the batch. The first weight over 0 begins the keeping of links.

@@ -29,6 +29,7 @@ from opic.model.trust import check_trust
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.explain import explain
+from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
@@ -85,7 +86,7 @@ class Backend:
         durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
         self.crawl = Crawl.open(
             asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability,
-            yields=settings.yields,
+            yields=settings.yields, keep_links=settings.keep_links,
         )  # fmt: skip
         self.shard = self.crawl.shards[0]  # Beside which the log is.
         self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
@@ -94,7 +95,8 @@ class Backend:
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
         self.query = Query(self.crawl, self.snapshots, settings.max_url_bytes, settings.policy, settings.window_rounds)
-        self.coverage = CoverageQuery(self.crawl)
+        self.links = KeptLinks(self.crawl)
+        self.coverage = CoverageQuery(self.links)
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(

@@ -64,7 +64,7 @@ class Worker:
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
             crawl = self._patiently(lambda: Crawl.open(
                 connect(self._store_url()), settings.crawl, settings.rules_given(), shards=settings.shards_made,
-                durability=durability, yields=settings.yields,
+                durability=durability, yields=settings.yields, keep_links=settings.keep_links,
             ))  # fmt: skip
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
                 log.warning("durability: %s", problem.text)

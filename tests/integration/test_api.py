@@ -55,7 +55,7 @@ CALLS = (
     "stats",
 )
 CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
-CALLS += ("domains", "coverage")
+CALLS += ("domains", "coverage", "inlinks")
 
 
 @dataclass(frozen=True)

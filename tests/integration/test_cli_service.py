@@ -34,6 +34,7 @@ SAME = [
     ("history", "http://a.example/"),
     ("explain", "http://c.example/"),
     ("inflow", "b.example"),
+    ("inlinks", "http://b.example/", "--n", "1"),
     ("search", "EXAMPLE/1"),
     ("frontier", "--mode", "discover"),
     ("next", "--policy", "U"),  # Refused: of mode refresh alone.

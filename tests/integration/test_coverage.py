@@ -24,8 +24,9 @@ from opic.model.cash import DAY_US, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.ops.backup import backup
 from opic.ops.restore import restore
-from opic.query import coverage
+from opic.query import kept_links
 from opic.query.coverage import CoverageQuery
+from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl as Shards
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -105,7 +106,7 @@ def test_bound_holds_for_every_state_of_a_crawl_and_every_shape_of_the_rest(valk
         web = Web(valkey, f"coverage-{shards}-{run}", shards)
         web.event(PAGES[0], PAGES[1:4])  # Before the first trusted page: its links are not kept.
         web.seed(PAGES[3:5], 1.0)
-        asked = CoverageQuery(web.crawl)
+        asked = CoverageQuery(KeptLinks(web.crawl))
         for number, _ in enumerate(random_crawl(web, draw, 30)):
             if number % 3 == 0:
                 web.settle()
@@ -134,7 +135,7 @@ def test_many_shards_have_the_bound_of_one_once_nothing_is_in_flight(valkey: Ser
             web.settle()
         web.seed(PAGES[:2], 1.0)
         web.settle()
-        bounds.append(CoverageQuery(web.crawl).now())
+        bounds.append(CoverageQuery(KeptLinks(web.crawl)).now())
     one, many = bounds
     assert one.flow.coverage == pytest.approx(many.flow.coverage, abs=1e-5)
     assert (one.fetched_pages, one.trusted_pages) == (many.fetched_pages, many.trusted_pages)
@@ -145,7 +146,7 @@ def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
     there = next(url for url in PAGES if web.crawl.shard_of(url).number != web.crawl.shard_of(PAGES[0]).number)
     web.seed([PAGES[0]], 1.0)
     web.event(PAGES[0], [there])
-    asked = CoverageQuery(web.crawl)
+    asked = CoverageQuery(KeptLinks(web.crawl))
     assert asked.now().flow.coverage == pytest.approx(0.15, abs=1e-5)
     web.settle()
     web.event(there, [])
@@ -155,20 +156,20 @@ def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
 def test_reader_that_loads_now_finds_what_one_that_followed_all_along_has(valkey: Server) -> None:
     crawl, draw = Crawl(valkey), random.Random(3)
     crawl._apply(encode_seeds(PAGES[:2], trust=1.0), "seeds")
-    following = CoverageQuery(Shards.open(valkey.client()))
+    following = CoverageQuery(KeptLinks(Shards.open(valkey.client())))
     for number in range(40):
         crawl.event(draw.choice(PAGES), draw.sample(PAGES, 3))
         if number % 8 == 0:
             crawl.store.checkpoint()
-        cold = CoverageQuery(Shards.open(valkey.client()))
+        cold = CoverageQuery(KeptLinks(Shards.open(valkey.client())))
         assert following.now().flow.coverage == pytest.approx(cold.now().flow.coverage, abs=1e-5)
 
 
 def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(coverage, "QUEUED_MAX", 3)
+    monkeypatch.setattr(kept_links, "QUEUED_MAX", 3)
     crawl = Crawl(valkey)
     crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
-    asked = CoverageQuery(crawl.pages)
+    asked = CoverageQuery(KeptLinks(crawl.pages))
     before = asked.now().flow.coverage
     for at in range(10):
         crawl.event(PAGES[at], [PAGES[at + 1]])
@@ -186,7 +187,7 @@ def test_refused_and_repeated_records_leave_the_links_of_the_last_read(valkey: S
     records = [Record(at, NOW_US + at, *value) for at, value in enumerate(values)]
     for worker, upto in ((crawl.store, 3), (other, 5), (crawl.store, 4), (other, 7), (crawl.store, 7)):
         worker.apply("log/0", records[:upto])
-    view = CoverageQuery(crawl.pages).now()
+    view = CoverageQuery(KeptLinks(crawl.pages)).now()
     assert np.count_nonzero(view.held) == 6
     assert crawl.store.shard.client.hlen(crawl.store.shard.keys.links) == 1
 
@@ -200,7 +201,7 @@ def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) 
     crawl.store.checkpoint()
     assert not shard.client.hexists(shard.keys.names_block, "trust")
     with pytest.raises(NoTrust, match="no page is trusted"):
-        CoverageQuery(crawl.pages).now()
+        CoverageQuery(KeptLinks(crawl.pages)).now()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -208,7 +209,7 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
     web = Web(valkey, f"next-{shards}", shards)
     one, two, three, four, five = PAGES[:5]
     crawl = Shards.open(valkey.client(), web.name)
-    frontier = Frontier(crawl, AT_ONCE, coverage=CoverageQuery(crawl))
+    frontier = Frontier(crawl, AT_ONCE, coverage=CoverageQuery(KeptLinks(crawl)))
     web.seed([five], None)
     with pytest.raises(NoTrust):
         frontier.next(mode="coverage")
@@ -236,7 +237,7 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
 
 def test_mode_coverage_stays_within_the_domains_and_the_depth_asked_for(valkey: Server) -> None:
     crawl = Crawl(valkey)
-    frontier = Frontier(crawl.pages, AT_ONCE, coverage=CoverageQuery(crawl.pages))
+    frontier = Frontier(crawl.pages, AT_ONCE, coverage=CoverageQuery(KeptLinks(crawl.pages)))
     crawl._apply(encode_seeds(["http://a.org/", "http://b.org/"], depth=0, trust=1.0), "seeds")
     crawl.event("http://a.org/", ["http://www.a.org/", "http://www.b.org/"])
 
@@ -255,11 +256,11 @@ def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:
     crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
     for at in range(6):
         crawl.event(PAGES[at], PAGES[at + 1 : at + 3])
-    before = CoverageQuery(crawl.pages).now().flow.coverage
+    before = CoverageQuery(KeptLinks(crawl.pages)).now().flow.coverage
     for number in range(2):  # The links from the journal alone, then from the copy of the hash.
         backup(crawl.pages, tmp_path / f"copy{number}")
         restore(valkey.client(), tmp_path / f"copy{number}", f"restored{number}")
-        restored = CoverageQuery(Shards.open(valkey.client(), f"restored{number}"))
+        restored = CoverageQuery(KeptLinks(Shards.open(valkey.client(), f"restored{number}")))
         assert restored.now().flow.coverage == pytest.approx(before, abs=1e-9)
         crawl.store.checkpoint()
 
@@ -270,7 +271,7 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
     crawl._apply(encode_seeds([PAGES[0]], trust=trust), "seeds")
     assert crawl.store.shard.books().dead_letters == 1
     with pytest.raises(BadInput, match="no page is trusted"):
-        CoverageQuery(crawl.pages).now()
+        CoverageQuery(KeptLinks(crawl.pages)).now()
 
 
 @pytest.mark.slow

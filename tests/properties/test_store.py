@@ -62,9 +62,13 @@ def cuts(draw: st.DrawFn, most: int = 41) -> list[int]:
 names = count()
 
 
-def open_store(server: Server, rules: CrawlRules, limits: EventLimits | None = None) -> ShardWriter:
+def open_store(
+    server: Server, rules: CrawlRules, limits: EventLimits | None = None, *, keep_links: bool = False
+) -> ShardWriter:
     """Open a crawl of its own: cheaper than an empty server, and crawls must not see each other anyway."""
-    return ShardWriter(Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules)), limits)
+    shard = Shard.open(server.client(), f"crawl-{next(names)}", asdict(rules))
+    shard.keep_links = keep_links
+    return ShardWriter(shard, limits)
 
 
 PAYOUTS = [CrawlRules(), CONTINUOUS]
@@ -79,12 +83,21 @@ rules = st.builds(
 
 
 @examples(100)
-@given(log=logs(), cut=cuts(), rules=rules, links=BATCH_LINKS, links_max=st.sampled_from([1, 3, 10_000]))
+@given(
+    log=logs(),
+    cut=cuts(),
+    rules=rules,
+    links=BATCH_LINKS,
+    links_max=st.sampled_from([1, 3, 10_000]),
+    keep_links=st.booleans(),
+)
 def test_store_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int, links_max: int
+    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int, links_max: int, keep_links: bool
 ) -> None:
     limits = EventLimits(links_max)
-    ledger, store = Ledger(rules, limits), open_store(valkey, rules, limits)
+    ledger = Ledger(rules, limits)
+    ledger.trust = {} if keep_links else None
+    store = open_store(valkey, rules, limits, keep_links=keep_links)
     ledger.apply(PARTITION, log)
     done = 0
     with small_batches(links):
@@ -122,12 +135,21 @@ def test_workers_that_share_a_shard_make_one_effect(
 
 
 @examples(60)
-@given(log=logs(), cut=cuts(), rules=rules, whole=st.booleans(), budget=st.sampled_from([1, 2_000, 20_000]))
+@given(
+    log=logs(),
+    cut=cuts(),
+    rules=rules,
+    whole=st.booleans(),
+    budget=st.sampled_from([1, 2_000, 20_000]),
+    keep_links=st.booleans(),
+)
 def test_readers_that_follow_from_anywhere_and_that_load_any_checkpoint_end_in_one_state(
-    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, whole: bool, budget: int
+    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, whole: bool, budget: int, keep_links: bool
 ) -> None:
     """A journal of almost no bytes is trimmed all the time; each cut leaves a reader that follows from there."""
-    ledger, shard = Ledger(rules), open_store(valkey, rules).shard
+    ledger = Ledger(rules)
+    ledger.trust = {} if keep_links else None
+    shard = open_store(valkey, rules, keep_links=keep_links).shard
     ledger.apply(PARTITION, log)
     store, readers = ShardWriter(shard, journal_bytes=budget), []
     with small_batches(5), small_blocks():

@@ -6,8 +6,8 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.graph import trust_flow
-from opic.graph.trust_flow import UNKNOWN_PAGE, Coverage, TrustFlow
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
+from opic.graph.trust_flow import Coverage, TrustFlow
 
 DAMPING = 0.85
 PAGES = 8
@@ -53,9 +53,10 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
 ) -> None:
     """After each read the flow goes on from where it was, under links, trust and gone pages that changed meanwhile."""
     reads, weights, gone = crawl
-    trust, flow, seen = np.array(weights), TrustFlow(DAMPING), Links()
+    trust, pool, seen = np.array(weights), LinkPool(), Links()
+    flow = TrustFlow(DAMPING, pool)
     for number, (page, targets) in enumerate([*reads, (0, [1])]):
-        flow.set_links(page, np.array(targets, np.uint32))
+        pool.put(page, np.array(targets, np.uint32))
         seen[page] = targets
         now_gone = gone if number % 2 else set[int]()
         here = trust if number % 3 else np.where(np.arange(PAGES) == min(set(range(PAGES)) - gone), 1.0, trust)
@@ -73,9 +74,9 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
 
 def test_bound_is_what_the_worst_pages_would_leave() -> None:
     """A trusted page links to itself no more than to two others; if these keep all visitors, the bound is the truth."""
-    flow = TrustFlow(0.5)
-    flow.set_links(0, np.array([1, 2], np.uint32))
-    flow.set_links(1, np.array([0], np.uint32))
+    flow = TrustFlow(0.5, pool := LinkPool())
+    pool.put(0, np.array([1, 2], np.uint32))
+    pool.put(1, np.array([0], np.uint32))
     found = flow.settle(np.array([1.0, 0, 0]), np.array([True, True, False]), np.zeros(3, bool))
     # Page 0 has 1 / (1 - 1/8) visits, page 1 a quarter of that, and page 2 gets as much, which lasts twice as long.
     assert found.coverage == pytest.approx(1.25 / 1.75, abs=1e-5)
@@ -83,36 +84,22 @@ def test_bound_is_what_the_worst_pages_would_leave() -> None:
 
 
 def test_link_to_a_page_without_a_number_is_not_covered() -> None:
-    flow = TrustFlow(0.5)
-    flow.set_links(0, np.array([1, UNKNOWN_PAGE], np.uint32))
-    flow.set_links(1, np.array([], np.uint32))
+    flow = TrustFlow(0.5, pool := LinkPool())
+    pool.put(0, np.array([1, UNKNOWN_PAGE], np.uint32))
+    pool.put(1, np.array([], np.uint32))
     found = flow.settle(np.array([1.0, 0]), np.array([True, True]), np.zeros(2, bool))
     assert found.coverage == pytest.approx(1.25 / (1.25 + 0.5), abs=1e-5)
 
 
 def test_flow_that_stops_early_goes_on_with_the_next_call() -> None:
-    flow = TrustFlow(DAMPING)
+    flow = TrustFlow(DAMPING, pool := LinkPool())
     for page in range(90):
-        flow.set_links(page, np.array([(page + 1) % 90], np.uint32))
+        pool.put(page, np.array([(page + 1) % 90], np.uint32))
     trust, fetched, gone = np.eye(90)[0], np.ones(90, bool), np.zeros(90, bool)
     bounds = [flow.settle(trust, fetched, gone, links_max=8).coverage for _ in range(50)]
     assert bounds == sorted(bounds)
     assert bounds[0] < 0.9
     assert bounds[-1] == pytest.approx(1.0, abs=1e-5)
-
-
-def test_links_are_kept_through_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trust_flow, "GARBAGE_MIN", 10)
-    monkeypatch.setattr(trust_flow, "LINKS_AT_ONCE", 3)
-    flow, seen, draw = TrustFlow(DAMPING), {}, np.random.default_rng(7)
-    for _ in range(300):
-        page = int(draw.integers(20))
-        seen[page] = draw.integers(0, 99, draw.integers(0, 6)).astype(np.uint32)
-        flow.set_links(page, seen[page])
-    for page in range(30):
-        links = flow.links(page)
-        assert (links is None) == (page not in seen)
-        assert links is None or links.tolist() == seen[page].tolist()
 
 
 @pytest.mark.parametrize(("target", "expected"), [(0.4, 0), (0.51, 1), (0.7, 3), (0.76, None), (1.0, None)], ids=str)

@@ -1,0 +1,81 @@
+"""In-links: the pages that were read and whose links, as last read, lead to a page."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+from opic.errors import NotKept
+from opic.model.cash import Flag
+from opic.query.kept_links import KeptLinks
+from opic.query.queries import Query, check_count
+from opic.replica.crawl import Outdated, Place
+from opic.urls.canonical import canonical_url
+
+NOT_KEPT = (
+    "the links of pages are not kept here: set OPIC_KEEP_LINKS=on for the workers; the links of a page are then known "
+    "from its next read on"
+)
+
+
+def check_kept(kept: KeptLinks) -> Callable[[], None]:
+    """Return a function for `KeptLinks.catch_up` that raises NotKept where no links are kept."""
+
+    def check() -> None:
+        if not kept.kept:
+            raise NotKept(NOT_KEPT)
+
+    return check
+
+
+def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, object] | None:
+    """Return the pages known to link to a page. It compares all kept links with the page: O(links).
+
+    Pages that were read before links were kept are unknown, and those that are gone are left out. A link to a page that
+    moved is one to the old URL; the redirect itself is a link to the new one.
+
+    Args:
+        query: the query object of the crawl.
+        kept: its kept links.
+        url: the page.
+        n: maximum number of pages in the answer.
+
+    Returns:
+        None for a page never seen. Otherwise "url"; "inlinks", the URLs of up to `n` pages that link to it, in order of
+        first sight, then of shard; "known", how many there are in all; "as_of".
+
+    Raises:
+        NotKept: no links are kept.
+        BadUrl: the URL is invalid.
+    """
+    check_count(n, "page")
+    canonical, crawl = canonical_url(url, query.url_bytes_max), query.crawl
+    check = check_kept(kept)
+
+    def ask() -> dict[str, object] | None:
+        loads, shards = crawl.loads, len(crawl)
+        (place,) = crawl.ids_of([canonical])
+        with kept.lock:
+            as_of = kept.catch_up(check, lambda _: None).as_of
+            if place is None:
+                return None
+            if kept.loads != loads:
+                raise Outdated
+            sources = kept.pool.to(place[1] * shards + place[0])
+        live = np.zeros(len(sources), np.bool_)
+        for number, replica in enumerate(crawl.replicas):
+            at = np.flatnonzero(sources % shards == number)
+            with replica.reading():
+                if crawl.loads != loads:
+                    raise Outdated
+                live[at] = (replica.state[sources[at] // shards] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+        sources = sources[live]
+        places: list[Place] = [(position % shards, position // shards) for position in sources[:n].tolist()]
+        urls = crawl.urls_of(places)
+        return {
+            "url": canonical,
+            "inlinks": [urls[place] for place in places],
+            "known": len(sources),
+            "as_of": as_of,
+        }
+
+    return crawl.steadily(ask)

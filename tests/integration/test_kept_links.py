@@ -1,0 +1,190 @@
+"""Kept links without trust: OPIC_KEEP_LINKS begins the keeping, and /v1/inlinks says which pages link to a page."""
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import httpx
+import pytest
+from logs import NOW_US
+from processes import wait_until
+from servers import Server
+from serving import serving
+
+from opic.client import Client, Conflict, NotFound
+from opic.errors import NotKept
+from opic.ingest import Writer
+from opic.model.cash import DAY_US, Flag
+from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.ops.backup import backup
+from opic.ops.restore import restore
+from opic.query import kept_links
+from opic.query.inlinks import inlinks
+from opic.query.kept_links import KeptLinks
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
+
+PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
+WAIT_SECONDS = 20.0
+
+
+class Web:
+    """A crawl that keeps links, and beside it the links that each page showed last."""
+
+    def __init__(self, server: Server, name: str, shards: int = 1, *, keep_links: bool = True) -> None:
+        self.server, self.name = server, name
+        self.crawl = self.opened(shards, keep_links=keep_links)
+        self.writer = Writer(self.crawl)
+        self.offset, self.at_us = 0, NOW_US
+        self.links: dict[str, list[str]] = {}
+
+    def opened(self, shards: int = 1, *, keep_links: bool = False) -> Crawl:
+        return Crawl.open(self.server.client(), self.name, {"shards": shards}, keep_links=keep_links)
+
+    def apply(self, *events: CrawlEvent) -> None:
+        """Apply events as one batch."""
+        records = []
+        for event in events:
+            records.append(Record(self.offset, self.at_us, encode_crawl_event(event), "event"))
+            self.offset, self.at_us = self.offset + 1, self.at_us + DAY_US
+            if event.status < 400:
+                self.links[event.url] = [link for link in event.links if link != event.url]
+        self.writer.apply("log/0", records)
+
+    def read(self, url: str, links: Sequence[str], status: int = 200) -> None:
+        redirect = links[0] if links and 300 <= status < 400 else None
+        self.apply(CrawlEvent(url, list(links), status=status, redirect=redirect))
+
+    def sources(self) -> dict[str, set[str]]:
+        """By page: the pages that link to it."""
+        live = {page.url for page in self.crawl.pages() if page.has(Flag.OPEN) and not page.has(Flag.GONE)}
+        return {url: {page for page, links in self.links.items() if url in links and page in live} for url in PAGES}
+
+
+class Asked:
+    """A reader of a crawl's in-links."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        self.kept, self.query = KeptLinks(crawl), Query(crawl, Snapshots(crawl))
+
+    def __call__(self, url: str, n: int = 100) -> set[str] | None:
+        found = inlinks(self.query, self.kept, url, n)
+        if found is None:
+            return None
+        pages = found["inlinks"]
+        assert isinstance(pages, list)
+        assert len(pages) == min(n, found["known"])  # type: ignore[call-overload]
+        assert len(set(pages)) == len(pages)
+        return set(pages)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_in_links_are_those_of_the_last_reads_of_pages_that_are_there(valkey: Server, shards: int) -> None:
+    """Asked by a reader that follows all along, by one that begins now, and from a backup at the end."""
+    web, draw = Web(valkey, f"inlinks-{shards}", shards), random.Random(shards)
+    asked = Asked(web.crawl)
+    for step in range(60):
+        url, links, what = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 4)), draw.random()
+        if what < 0.15:
+            web.read(url, [], status=404)
+        elif what < 0.25:
+            web.read(url, links[:1], status=301)
+        else:
+            web.read(url, links)
+        if step % 2:
+            web.writer.drain()
+        if step % 5 == 4:
+            web.writer.drain()
+            known = {page.url for page in web.crawl.pages()}
+            readers = [asked, Asked(web.opened(shards))]
+            for page, sources in web.sources().items():
+                for reader in readers:
+                    assert reader(page) == (sources if page in known else None)
+                    assert (reader(page, 1) or set()) <= sources
+
+
+def test_in_links_of_many_shards_are_found_once_the_linked_page_is_known_there(valkey: Server) -> None:
+    web = Web(valkey, "in-flight", 4)
+    there = next(url for url in PAGES if web.crawl.shard_of(url).number != web.crawl.shard_of(PAGES[0]).number)
+    asked = Asked(web.crawl)
+    web.read(PAGES[0], [there])
+    assert asked(there) is None
+    web.writer.drain()
+    assert asked(there) == {PAGES[0]}
+
+
+def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept_links, "QUEUED_MAX", 3)
+    web = Web(valkey, "behind")
+    asked = Asked(web.crawl)
+    web.read(PAGES[0], PAGES[1:])
+    assert asked(PAGES[5]) == {PAGES[0]}
+    for url in PAGES[1:]:
+        web.read(url, [PAGES[0]])
+    assert asked(PAGES[0]) == set(PAGES[1:])
+    assert asked.kept.generation == 2
+
+
+def test_keeping_begins_with_the_setting_and_does_not_end_with_it(valkey: Server) -> None:
+    """Without the setting a later worker goes on, or it would leave links that pages do not show any more."""
+    web = Web(valkey, "begins", keep_links=False)
+    web.read(PAGES[0], [PAGES[1]])
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        Asked(web.crawl)(PAGES[1])
+    assert not valkey.client().exists(web.crawl.shards[0].keys.links)
+    for keep_links in (True, False):
+        web.writer = Writer(web.opened(keep_links=keep_links))
+        web.read(PAGES[2], [PAGES[1 if keep_links else 3]])
+    asked = Asked(web.opened())
+    assert asked(PAGES[1]) == set()  # Page 0 was read before.
+    assert asked(PAGES[3]) == {PAGES[2]}
+
+
+def test_restored_crawl_has_the_in_links(valkey: Server, tmp_path: Path) -> None:
+    web = Web(valkey, "saved")
+    web.read(PAGES[0], [PAGES[1], PAGES[2]])
+    web.writer.stores[0].checkpoint()
+    web.read(PAGES[3], [PAGES[1]])
+    for number in range(2):  # With records behind the checkpoint, and without.
+        backup(web.crawl, tmp_path / f"{number}")
+        restore(valkey.client(), tmp_path / f"{number}", f"again{number}")
+        assert Asked(Crawl.open(valkey.client(), f"again{number}"))(PAGES[1]) == {PAGES[0], PAGES[3]}
+        web.writer.stores[0].checkpoint()
+
+
+def test_service_tells_in_links(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data", keep_links=True)
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=30) as http,
+        Client(url) as client,
+    ):
+        assert http.get("/v1/inlinks", params={"url": PAGES[0]}).status_code == 404
+        events = [{"url": page, "links": [PAGES[0]]} for page in PAGES[1:]]
+        assert http.post("/v1/events", json=events).status_code == 202
+        wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == len(PAGES) - 1, WAIT_SECONDS)
+        found = client.inlinks(PAGES[0], 5)
+        assert (found.url, found.inlinks, found.known) == (PAGES[0], PAGES[1:6], 13)
+        assert found.as_of is not None
+        assert client.inlinks(PAGES[1]).inlinks == []
+        with pytest.raises(NotFound, match="was never seen"):
+            client.inlinks("http://nowhere.example/")
+        assert http.get("/v1/inlinks", params={"url": "nowhere"}).status_code == 422
+        assert "OPIC_MAX_N" in http.get("/v1/inlinks", params={"url": PAGES[0], "n": 1_001}).json()["detail"]
+
+
+def test_service_without_the_setting_says_what_to_set(tmp_path: Path) -> None:
+    with (
+        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        serving(service) as url,
+        Client(url) as client,
+    ):
+        client.seed(PAGES[:1])
+        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+            client.inlinks(PAGES[0])
+        client.seed(PAGES[:1], trust=1.0)
+        assert client.inlinks(PAGES[0]).known == 0

@@ -1,0 +1,31 @@
+"""The pool of links answers as a plain dict of lists does, through any changes and compactions."""
+
+import numpy as np
+import pytest
+
+from opic.graph import link_pool
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
+
+PAGES = 30
+
+
+def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(link_pool, "GARBAGE_MIN", 10)
+    monkeypatch.setattr(link_pool, "LINKS_AT_ONCE", 3)
+    pool, seen, draw = LinkPool(), dict[int, list[int]](), np.random.default_rng(7)
+    for step in range(300):
+        page = int(draw.integers(20))
+        seen[page] = draw.choice(PAGES, draw.integers(0, 6), replace=False).tolist()
+        unknown = [UNKNOWN_PAGE] * int(draw.integers(2))
+        pool.put(page, np.array([*seen[page], *unknown], np.uint32))
+        seen[page] += unknown
+        if step % 10:
+            continue
+        sources = {to: sorted(page for page, links in seen.items() if to in links) for to in range(PAGES)}
+        for page in range(PAGES):
+            links = pool.of(page)
+            assert (links is None) == (page not in seen)
+            assert links is None or links.tolist() == seen[page]
+            assert pool.to(page).tolist() == sources[page]
+        assert pool.link_counts(PAGES).tolist() == [len(sources[to]) for to in range(PAGES)]
+        assert pool.link_counts(5).tolist() == [len(sources[to]) for to in range(5)]
