@@ -22,7 +22,7 @@ from opic.logs import log_to_stderr
 if TYPE_CHECKING:
     from opic.local.service_view import ServiceView
     from opic.model.events import CrawlEvent
-    from opic.sampling.sampled_web import SampledWeb
+    from opic.sampling.sampled_web import Inlinks, SampledWeb
     from opic.sampling.sampler import FocusedSample, SampleProgress, SampleRequest
     from opic.sampling.topics import Topic
     from opic.settings import Settings
@@ -175,20 +175,24 @@ def _from_web(
 ) -> "FocusedSample":
     """Sample pages fetched over HTTP; a running service gets their events."""
     from opic.local.web import WebFetcher, WebLimits
-    from opic.sampling.sampled_web import KnownInlinks, SampledWeb
+    from opic.sampling.sampled_web import KnownInlinks, SampledWeb, ServiceInlinks
 
     for topic in (request.topic, request.wanted):
         if topic is not None and topic.kind == "tag":
             raise BadInput(f"{topic.written}: pages fetched over HTTP have no tags; name a crawl that has, --recorded")
     address = service_address(chosen, settings)
     candidates = _known_pages(request.topic, chosen, address) if given.start is None else ()
-    inlinks = KnownInlinks(events_of(given.crawl, settings), settings.limits())
+    known = KnownInlinks(events_of(given.crawl, settings), settings.limits())
     delay = settings.host_delay_seconds if given.host_delay_seconds is None else given.host_delay_seconds
     taken: list[CrawlEvent] = []
     texts: dict[str, str] = {}
     with ending_in_order(), ExitStack() as stack:
-        if given.publish and address is not None:
-            stack.callback(_publish, stack.enter_context(service_view(address, "", settings)), taken)
+        inlinks: Inlinks = known
+        if address is not None:
+            service = stack.enter_context(service_view(address, "", settings))
+            inlinks = ServiceInlinks(known, service, lambda said: print(f"opic: {said}", file=sys.stderr))
+            if given.publish:
+                stack.callback(_publish, service, taken)
         limits = WebLimits(delay, allow_private=given.allow_private)
         fetcher = stack.enter_context(WebFetcher(limits, on_text=texts.__setitem__))
         web = SampledWeb(

@@ -12,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 import httpx
 
-from opic.client import AsyncClient, BadAnswer, BadRequest, ClientError, Conflict, Event, Page
+from opic.client import AsyncClient, BadAnswer, BadRequest, ClientError, Conflict, Event, NotFound, Page
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import registered_domain
 
@@ -26,6 +26,7 @@ INFLOW_PAGES_MAX: Final = 1_000_000
 URLS_A_CALL: Final = 1_000
 HOSTS_A_CALL: Final = 100
 SUGGESTION_SECONDS: Final = 300.0
+INLINKS_MAX: Final = 1_000  # Of a page; what OPIC_MAX_N allows by default.
 
 T = TypeVar("T")
 
@@ -118,6 +119,24 @@ class ServiceView:
                 if page.importance is not None and 0 <= page.importance <= 1:
                     found[url] = KnownPage(page.importance, bool(page.reads))
         return found
+
+    def inlinks(self, url: str) -> list[str] | None:
+        """Return up to INLINKS_MAX pages that the service knows to link to a page; None if it is away.
+
+        Raises:
+            Conflict: the service keeps no links.
+        """
+
+        async def asked(client: AsyncClient) -> list[str]:
+            try:
+                return (await client.inlinks(url, INLINKS_MAX)).inlinks
+            except NotFound:
+                return []
+            except BadRequest as error:
+                self._refused(str(error))
+                return []
+
+        return self._ask(asked, refusals=True)
 
     def suggestions(self, hosts: Sequence[str], n: int) -> list[Page]:
         """Lease the pages of some hosts that the service would have fetched next."""

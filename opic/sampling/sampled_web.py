@@ -1,19 +1,25 @@
 """The web as a walk of URLs sees it: pages from a recorded crawl or over HTTP, in-links as far as they are known."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 
+from opic.client import Conflict
 from opic.errors import BadEvent, OpicError
 from opic.graph.focused_walk import SeenPage
 from opic.local.crawl_pages import fetched_page
 from opic.local.fetcher import Fetcher
+from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
 from opic.sampling.topics import PageContent, Topic
 from opic.urls.canonical import host_of
 
 REDIRECTS_MAX: Final = 5
+NO_LINKS: Final = (
+    "the service keeps no links (OPIC_KEEP_LINKS=on at its workers), so in-links are known only from --crawl and from "
+    "visited pages"
+)
 
 
 class RecordedPage(CrawlEvent, forbid_unknown_fields=True):
@@ -83,13 +89,50 @@ def _resolved(url: str, moved: Mapping[str, str]) -> str:
     return url
 
 
+class Inlinks(Protocol):
+    """Says which pages link to a page."""
+
+    def of(self, url: str) -> Sequence[str]:
+        """Return the pages that are known to link to a page."""
+
+
+class ServiceInlinks:
+    """The in-links that recorded events say, then those that a service knows. An answer holds for the whole walk."""
+
+    def __init__(self, known: KnownInlinks, service: ServiceView, told: Callable[[str], object]) -> None:
+        """Ask nothing yet.
+
+        Args:
+            known: what events say.
+            service: is asked about each page once.
+            told: gets a sentence, once, if the service keeps no links.
+        """
+        self._known, self._service, self._told = known, service, told
+        self._answers: dict[str, Sequence[str]] = {}
+        self._keeps = True
+
+    def of(self, url: str) -> Sequence[str]:
+        """Return the pages that are known to link to a page."""
+        known = self._known.of(url)
+        if url not in self._answers and self._keeps:
+            try:
+                found = self._service.inlinks(url)
+            except Conflict:
+                self._keeps = False
+                self._told(NO_LINKS)
+            else:
+                if found is not None:  # If it is away, ask again at the next look; a visited page is never asked about.
+                    self._answers[url] = found
+        return [*known, *self._answers.get(url, ())]
+
+
 class SampledWeb:
     """The pages that a walk sees. Each is fetched once; of its content, only the answers about it are kept."""
 
     def __init__(
         self,
         fetcher: Fetcher,
-        inlinks: KnownInlinks,
+        inlinks: Inlinks,
         topic: Topic,
         wanted: Topic | None,
         *,

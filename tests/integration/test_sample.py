@@ -226,6 +226,32 @@ def test_service_knows_where_to_begin_and_gets_what_was_fetched(site: Any, tmp_p
         assert service.get("/v1/stats").json()["read_pages"] > 5
 
 
+@pytest.fixture
+def star() -> Iterator[Any]:
+    """Thirty pages that link to /hub, which links to /end alone: without in-links nothing leads back to them."""
+    pages = {f"/leaf/{page}": linking("/hub") for page in range(30)}
+    with website("127.0.0.1", {**pages, "/hub": linking("/end"), "/end": linking()}) as site:
+        yield site
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [True, False])
+def test_service_that_keeps_links_tells_the_walk_its_in_links(star: Any, tmp_path: Path, keeps: bool) -> None:
+    settings = {"host_delay_seconds": 0, "keep_links": keeps}
+    with running(tmp_path / "store", tmp_path / "log", **settings) as service:
+        events = [{"url": f"{star.url}/leaf/{page}", "links": [f"{star.url}/hub"]} for page in range(30)]
+        events.append({"url": f"{star.url}/hub", "links": [f"{star.url}/end"]})
+        service.post("/v1/events", events).raise_for_status()
+        service.settle()
+        web = ("--start", f"{star.url}/leaf/0", "--host-delay", 0, "--allow-private", "--service", service.url)
+        found, said = run("sample", "--topic", "host:127.0.0.1", "--estimate", "url:/leaf/", "--json", *web)
+    assert said.count("opic: the service keeps no links (OPIC_KEEP_LINKS=on at its workers)") == (0 if keeps else 1)
+    assert found["fetched"] == (32 if keeps else 3)
+    assert abs(found["estimate"] - (30 / 32 if keeps else 1 / 3)) < 0.1
+    asked = [path for path in star.paths() if path != "/robots.txt"]
+    assert len(asked) == len({*asked}) == found["fetched"]
+
+
 def test_walk_without_a_page_to_begin_with_says_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["sample", "--topic", "url:a", "--data", str(tmp_path)])
     assert "name one with --start URL, or a service" in str(done.exception)
