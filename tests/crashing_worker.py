@@ -8,19 +8,25 @@ is itself) just before that statement runs for the third time, and says which on
 nothing of it.
 """
 
+import inspect
 import json
 import linecache
 import os
 import signal
+import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from logs import PARTITION
+from repository import ROOT
 from sameness import small_blocks
+from servers import Server
 
-from opic.ingest import Writer, worker
+from opic.ingest import ShardWriter, Writer, worker
+from opic.ingest.checkpointer import Checkpointer
 from opic.ingest.event_log import EventLog
 from opic.replica import Crawl
 from opic.store import connect
@@ -29,6 +35,7 @@ TRACED = ("worker.py", "log.py", "shard_writer.py", "checkpointer.py", "batch.py
 TRACED += (
     "writer.py",
     "class_sweeps.py",
+    "trust_changes.py",
     "checkpoint.py",
     "url_tail.py",
     "follow.py",
@@ -38,6 +45,32 @@ TRACED += (
     "library.py",
 )
 JOURNAL_BYTES = 8_000  # So that blocks are written and records trimmed all the time.
+WORKER_SECONDS_MAX = 120
+
+
+def run_worker(server: Server, crawl: str, batch: int, plan: dict[str, object]) -> "subprocess.CompletedProcess[str]":
+    """Run this script as a process of its own, until it is killed or at the end of the plan."""
+    command = [sys.executable, __file__, server.url, crawl, str(batch), json.dumps(plan)]
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": ""}
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS_MAX, check=False
+    )
+
+
+def near_the_append(seen: Iterable[str]) -> list[str]:
+    """The statements where a crash has most to break: from before a record is sent until all of it is confirmed."""
+    found = []
+    for owner, file, functions in (
+        (ShardWriter, "shard_writer.py", ("_stream", "_append", "_confirmed", "_confirm", "_take_trim")),
+        (Checkpointer, "checkpointer.py", ("confirm", "trimmed")),
+    ):
+        for name in functions:
+            lines, first = inspect.getsourcelines(getattr(owner, name))
+            if name == "_append":  # Before it is applied here, it is as if nothing had begun.
+                first += next(at for at, line in enumerate(lines) if "replica.apply" in line)
+                lines = lines[next(at for at, line in enumerate(lines) if "replica.apply" in line) :]
+            found += [f"{file}:{number}" for number in range(first, first + len(lines))]
+    return [statement for statement in found if statement in seen]
 
 
 class Tracer:

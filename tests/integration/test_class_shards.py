@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from itertools import groupby
@@ -11,8 +9,8 @@ from pathlib import Path
 
 import httpx
 import pytest
+from crashing_worker import run_worker
 from logs import NOW_US, PARTITION, record, seeds
-from repository import ROOT
 from sameness import small_blocks
 from servers import Server
 from serving import serving
@@ -34,7 +32,6 @@ SHARDS = 4
 HOSTS = [f"{name}.org" for name in "abcdefgh"]
 PAGES = [f"http://{host}/{name}" for host in HOSTS for name in "pqrs"]
 DEADLINE_SECONDS = 60.0
-WORKER_SECONDS_MAX = 120
 GRANT = CrawlRules().grant
 
 
@@ -174,15 +171,6 @@ def history() -> list[Record]:
     return made
 
 
-def run_worker(server: Server, crawl: str, plan: dict[str, object]) -> "subprocess.CompletedProcess[str]":
-    script = Path(__file__).parent.parent / "crashing_worker.py"
-    command = [sys.executable, str(script), server.url, crawl, "20", json.dumps(plan)]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": ""}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS_MAX, check=False
-    )
-
-
 def filled(server: Server, name: str, log: list[Record]) -> Crawl:
     crawl = Crawl.open(connect(server.url), name, shards=SHARDS)
     source = EventLog(crawl.client, crawl.shards[0].keys)
@@ -204,18 +192,18 @@ def test_worker_killed_anywhere_defines_each_time_once(valkey: Server) -> None:
     """Before statements of the writer, the sweeps and the step: then others go on, and in the end all is as ever."""
     log, rng = history(), random.Random(20030524)
     filled(valkey, "scratch", log)
-    seen = json.loads(run_worker(valkey, "scratch", {"record": True}).stdout)
+    seen = json.loads(run_worker(valkey, "scratch", 20, {"record": True}).stdout)
     first = [where for where in sorted(seen) if where.startswith(("writer.py", "class_sweeps.py"))]
     rest = [where for where in sorted(seen) if where.startswith(("batch.py", "shard_writer.py", "replica.py"))]
     crawl, killed = filled(valkey, "real", log), 0
     for where in [*rng.sample(first, 9), *rng.sample(rest, 4)]:
         until = min(crawl.resume(PARTITION) + len(log) // 11, len(log) - 1)
         plan = {"statement": where, "times": rng.randint(1, 3), "victim": 0, "until": until}
-        killed += "killed the worker" in run_worker(valkey, "real", plan).stderr
+        killed += "killed the worker" in run_worker(valkey, "real", 20, plan).stderr
         whole, _ = crawl.audit()
         assert whole.conserved, (where, whole.mismatches)
     assert killed > 3
-    done = run_worker(valkey, "real", {"statement": "", "victim": 0})
+    done = run_worker(valkey, "real", 20, {"statement": "", "victim": 0})
     assert done.returncode == 0, done.stderr
 
     books, replicas = crawl.totals(), crawl.follow()

@@ -1,23 +1,17 @@
 """Whatever is killed, wherever: each event takes effect once, and the books balance to the grain."""
 
-import inspect
 import json
 import random
-import subprocess
-import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import groupby
-from pathlib import Path
 
 import pytest
+from crashing_worker import near_the_append, run_worker
 from files import append_only_file, cut
 from logs import NOW_US, PARTITION, pep_history
-from repository import ROOT
 from sameness import assert_same, small_blocks
 from servers import Server
 
-from opic.ingest import ShardWriter
-from opic.ingest.checkpointer import Checkpointer
 from opic.ingest.event_log import EventLog
 from opic.model.classes import check_classes, encode_classes
 from opic.model.events import Record, encode_ids
@@ -28,7 +22,6 @@ from opic.store import Shard, connect
 CRASHES = 50
 OTHERS = 25  # Crashes anywhere, once each statement near the append had its turn.
 SEED = 20030524
-WORKER_SECONDS_MAX = 120
 
 
 @pytest.fixture(autouse=True)
@@ -36,15 +29,6 @@ def small() -> Iterator[None]:
     """The same blocks of few pages as those of the workers."""
     with small_blocks(64, 8):
         yield
-
-
-def run_worker(server: Server, crawl: str, batch: int, plan: dict[str, object]) -> subprocess.CompletedProcess[str]:
-    script = Path(__file__).parent.parent / "crashing_worker.py"
-    command = [sys.executable, str(script), server.url, crawl, str(batch), json.dumps(plan)]
-    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "PATH": ""}
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=WORKER_SECONDS_MAX, check=False
-    )
 
 
 def fill(server: Server, crawl: str, log: Sequence[Record]) -> Shard:
@@ -63,22 +47,6 @@ def weighed_history() -> list[Record]:
         made = [("classes", encode_classes(check_classes(classes)))]
         records[at:at] = made + [("classify", encode_ids((first, first + 300))) for first in (0, 300, 600)]
     return [Record(offset, NOW_US, value, kind) for offset, (kind, value) in enumerate(records)]
-
-
-def near_the_append(seen: Iterable[str]) -> list[str]:
-    """The statements where a crash has most to break: from before a record is sent until all of it is confirmed."""
-    found = []
-    for owner, file, functions in (
-        (ShardWriter, "shard_writer.py", ("_stream", "_append", "_confirmed", "_confirm", "_take_trim")),
-        (Checkpointer, "checkpointer.py", ("confirm", "trimmed")),
-    ):
-        for name in functions:
-            lines, first = inspect.getsourcelines(getattr(owner, name))
-            if name == "_append":  # Before it is applied here, it is as if nothing had begun.
-                first += next(at for at, line in enumerate(lines) if "replica.apply" in line)
-                lines = lines[next(at for at, line in enumerate(lines) if "replica.apply" in line) :]
-            found += [f"{file}:{number}" for number in range(first, first + len(lines))]
-    return [statement for statement in found if statement in seen]
 
 
 @pytest.mark.slow
