@@ -46,6 +46,7 @@ NOTHING_HANDED: Final[Mapping[str, Any]] = {
     "exhausted": False,
     "waiting": dict.fromkeys(KINDS, 0),
 }
+Handed = Callable[[Mapping[str, Any], str, str | None], object]
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
 
@@ -61,8 +62,8 @@ class Service(Protocol):
 class Calls:
     """The request handlers: a coroutine reads the request; a method in a worker thread runs what may block."""
 
-    def __init__(self, service: Service, handed: Callable[[Mapping[str, Any]], object] = lambda _: None) -> None:
-        """Answer for `service`; `handed` is called with each answer that hands out pages."""
+    def __init__(self, service: Service, handed: Handed = lambda *_: None) -> None:
+        """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
         self.instance = uuid.uuid4().hex  # What tells this service from another program on its port.
         self._handed = handed
         self._service = service
@@ -190,7 +191,7 @@ class Calls:
             await run_in_threadpool(self._service.backend.coverage.recent)
         now, gone = time.time(), threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
-        self._handed(found)
+        self._handed(found, asked.mode, asked.policy)
         return Json({**found, "as_of": now})
 
     def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:

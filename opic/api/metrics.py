@@ -1,9 +1,9 @@
 """Prometheus metrics of the endpoint (`GET /metrics`).
 
 Nearly all metrics come from the store, so that all endpoints report the same values and a restart loses nothing. The
-exceptions, which each process counts itself, are the times of HTTP requests, the pages handed out, the lag of its
-replicas, and its resource use. No label contains a URL or a host: label values are few and known in advance.
-docs/operations.md lists all metrics.
+exceptions, which each process counts itself, are the times of HTTP requests, the pages handed out, the coverage last
+asked for, the lag of its replicas, and its resource use. No label contains a URL or a host: label values are few and
+known in advance. docs/operations.md lists all metrics.
 
 The store, Kafka and the columns are read in background threads: a backend that hangs delays a scrape by some seconds,
 and all other metrics are still reported.
@@ -23,7 +23,8 @@ from starlette.types import Scope
 from opic import __version__
 from opic.api.frontier_counts import Census, count
 from opic.api.scrape_cache import Beside
-from opic.errors import NoTrust, StoreError, StoreUnavailable
+from opic.errors import StoreError, StoreUnavailable
+from opic.frontier.requests import MODES, POLICIES
 from opic.ingest.event_log import Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.cash import MILLION, ROUND_BITS, Books
@@ -40,10 +41,11 @@ STORE_SECONDS: Final = 5.0  # Timeout after which the store counts as down; Prom
 KAFKA_SECONDS: Final = 2.0
 FIRST_SECONDS: Final = 1.0  # How long the first scrape waits for the first audit, and for the first census.
 AUDIT_SECONDS: Final = 60.0  # Minimum time between two audits: an audit reads whole columns, 16 bytes per page.
-COVERAGE_SECONDS: Final = 10.0  # Minimum time between two computations of the coverage.
+COVERAGE_SECONDS: Final = 3600.0  # The coverage that somebody asked for is shown so long; no scrape computes it.
 CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which needs a current snapshot.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+ASKED: Final = [*((mode, None) for mode in MODES), *(("refresh", policy) for policy in POLICIES)]
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
     Outcome.READ: "reads",
@@ -67,12 +69,12 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=self._registry,
         )
-        self._suggestions = Counter(
-            "opic_suggestions", "Pages handed out to crawlers by this endpoint.", registry=self._registry
-        )
-        about = "Calls of POST /v1/next, by whether they returned any pages."
-        calls = Counter("opic_suggestion_calls", about, ("answer",), registry=self._registry)
-        self._calls = {name: calls.labels(name) for name in ("pages", "none")}
+        about = "Pages handed out to crawlers by this endpoint, by the mode and the recrawl policy asked for."
+        self._suggestions = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
+        about = "Calls of POST /v1/next, by mode and recrawl policy, and by whether they returned any pages."
+        self._calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
+        for mode, policy in ASKED:
+            self.handed({"pages": []}, mode, policy, calls=0)
         ProcessCollector(registry=self._registry)
         self._registry.register(_Collector(backend))
 
@@ -82,10 +84,12 @@ class Metrics:
         method = scope["method"] if scope["method"] in METHODS else "other"
         self._requests.labels(method, path or "other", f"{status // 100}xx" if status else "aborted").observe(seconds)
 
-    def handed(self, found: Mapping[str, Any]) -> None:
-        """Count the pages handed out to a crawler."""
-        self._suggestions.inc(len(found["pages"]))
-        self._calls["pages" if found["pages"] else "none"].inc()
+    def handed(self, found: Mapping[str, Any], mode: str, policy: str | None, calls: int = 1) -> None:
+        """Count the pages handed out to a crawler that asked for a mode and a recrawl policy, both valid."""
+        asked = mode, policy or ""
+        self._suggestions.labels(*asked).inc(len(found["pages"]))
+        for answer, given in (("pages", bool(found["pages"])), ("none", not found["pages"])):
+            self._calls.labels(answer, *asked).inc(calls * given)
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics in the format that the header `Accept` requests, and their content type."""
@@ -101,7 +105,6 @@ class _Collector(Collector):
         self._kafka = Beside("opic-kafka-look", self._ends)
         self._store = Beside("opic-store-look", self._look)
         self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
-        self._coverage = Beside("opic-coverage", lambda: _covered(backend), COVERAGE_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
     def describe(self) -> Iterator[Metric]:
@@ -126,9 +129,7 @@ class _Collector(Collector):
         yield from _of_work(seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from _of_servers(seen.servers)
-        if (covered := self._coverage.lately(FIRST_SECONDS)) is not None and covered[0] is not None:
-            about = "Share of personalized PageRank that the fetched pages are guaranteed to hold; only with trust."
-            yield _gauge("opic_coverage", about, covered[0])
+        yield from _of_coverage(self._backend)
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
         yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
@@ -155,12 +156,13 @@ class _Collector(Collector):
             return False  # A block is missing, and so are its grains.
 
 
-def _covered(backend: Backend) -> float | None:
-    """Return the coverage; None in a crawl without trusted pages."""
-    try:
-        return backend.coverage.now().flow.coverage if backend.coverage.trusts else None
-    except NoTrust:
-        return None
+def _of_coverage(backend: Backend) -> Iterator[Metric]:
+    view = backend.coverage.latest
+    if view is None or (age := max(time.time() - view.as_of, 0.0)) > COVERAGE_SECONDS:
+        return
+    about = "Share of personalized PageRank that the fetched pages are guaranteed to hold, when last asked for."
+    yield _gauge("opic_coverage", about, view.flow.coverage)
+    yield _gauge("opic_coverage_age_seconds", "Age of opic_coverage.", age)
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,11 @@ class CoverageQuery:
         """Whether the crawl has trusted pages, as far as its replicas know."""
         return any(replica.trust for replica in self._crawl.replicas)
 
+    @property
+    def latest(self) -> CoverageView | None:
+        """The coverage that was last asked for; None without trusted pages, or if nobody asked yet."""
+        return self._view if self.trusts else None
+
     def now(self) -> CoverageView:
         """Return the coverage of the present state.
 
@@ -112,7 +117,8 @@ class CoverageQuery:
             self._flow, self._view = TrustFlow(1 - self._crawl.rules.q / MILLION, self._kept.pool), None
             self._generation = self._kept.generation
         if self._view is not None and self._view.heads == read.heads and self._view.flow.settled:
-            return replace(self._view, as_of=read.as_of)
+            self._view = replace(self._view, as_of=read.as_of)
+            return self._view
         shards, (states, trusts) = len(self._crawl), zip(*read.taken, strict=True)
         began = time.monotonic()
         size = max(map(len, states)) * shards

@@ -62,6 +62,7 @@ def load(url: str) -> Iterator[None]:
                     return
                 client.post("/v1/events", json=events(number)).raise_for_status()
                 client.post("/v1/next", json={"n": 5, "crawler": "c", "lease_seconds": 2}).raise_for_status()
+                client.post("/v1/next", json={"n": 1, "mode": "coverage", "lease_seconds": 2}).raise_for_status()
                 client.get("/v1/top", params={"n": 10}).raise_for_status()
                 client.get("/v1/importance", params={"url": "http://h1.example/1"})
 

@@ -123,10 +123,51 @@ def test_every_page_of_the_frontier_is_of_one_kind(served: tuple[httpx.Client, E
     assert counted == wanted
     assert sum(wanted.values()) == found["opic_known_pages"] + found["opic_gone_pages"]
     assert (found["opic_leases"], found["opic_page_waits"], found["opic_host_waits"]) == (2, 1, 0)
-    assert found["opic_suggestions_total"] == 2
-    assert found["opic_suggestion_calls_total,answer=pages"] == 1
+    assert found["opic_suggestions_total,mode=discover,policy="] == 2
+    assert found["opic_suggestion_calls_total,answer=pages,mode=discover,policy="] == 1
     assert 0 <= found["opic_estimate_age_seconds"] < 1
     assert 0 <= found["opic_frontier_age_seconds"] < 10
+
+
+def test_pages_handed_out_are_counted_by_mode_and_policy(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, _ = served
+    client.post("/v1/seeds", json={"urls": [f"http://h{n}.example/" for n in range(8)]}).raise_for_status()
+    for mode, count in (("any", 1), ("discover", 3), ("refresh", 2)):
+        client.post("/v1/next", json={"n": count, "mode": mode}).raise_for_status()
+    assert client.post("/v1/next", json={"mode": "refresh", "policy": "U"}).json()["pages"] == []
+    assert client.post("/v1/next", json={"mode": "refresh", "policy": "OR"}).status_code == 409  # Without OPIC_YIELDS.
+    found = scraped(client)
+    handed = {name.partition(",")[2]: value for name, value in found.items() if name.startswith("opic_suggestions_t")}
+    assert {name: value for name, value in handed.items() if value} == {
+        "mode=any,policy=": 1,
+        "mode=discover,policy=": 3,
+    }
+    assert len(handed) == 8  # Each mode, and each policy of mode refresh, from the first scrape on.
+    none = "opic_suggestion_calls_total,answer=none"
+    assert (found[f"{none},mode=refresh,policy="], found[f"{none},mode=refresh,policy=U"]) == (1, 1)
+    assert found[f"{none},mode=refresh,policy=OR"] == 0
+
+
+def test_no_scrape_computes_the_coverage(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    client.post("/v1/seeds", json={"urls": ["http://a.example/"], "trust": 1}).raise_for_status()
+    client.post("/v1/events", json={"url": "http://a.example/", "links": ["http://b.example/"]}).raise_for_status()
+    service.backend.await_effect({"log/0": 2})
+    assert "opic_coverage" not in scraped(client)
+    (page,) = client.post("/v1/next", json={"mode": "coverage"}).json()["pages"]
+    found = scraped(client)
+    assert found["opic_coverage"] == pytest.approx(0.15, abs=1e-5)
+    assert 0 <= found["opic_coverage_age_seconds"] < 10
+    assert found["opic_suggestions_total,mode=coverage,policy="] == 1
+    client.post("/v1/events", json={"url": page["url"]}).raise_for_status()
+    service.backend.await_effect({"log/0": 3})
+    assert scraped(client)["opic_coverage"] == found["opic_coverage"]
+    now = client.get("/v1/coverage").json()["coverage"]
+    assert now > found["opic_coverage"]
+    assert scraped(client)["opic_coverage"] == now
+    client.post("/v1/seeds", json={"urls": ["http://a.example/"], "trust": 0}).raise_for_status()
+    assert client.get("/v1/coverage").status_code == 409
+    assert "opic_coverage" not in scraped(client)
 
 
 def test_pages_that_rules_hold_back_are_counted_apart(served: tuple[httpx.Client, EmbeddedService]) -> None:
