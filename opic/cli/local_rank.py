@@ -4,7 +4,7 @@ import csv
 import logging
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -14,7 +14,7 @@ import typer
 
 from opic.cli.calls import service_address
 from opic.cli.options import ServiceChosen, choosing, ending_in_order
-from opic.cli.output import counting, print_json, print_rows
+from opic.cli.output import print_json, print_rows, showing_progress
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
 
@@ -119,8 +119,11 @@ def local_rank(
     options = EstimatorOptions(fetch, select.value, round_pages, local_pages, seed, publish, settings.limits())
     given = EstimatorInput(crawl or (), recorded or (), state, host_delay, allow_private, retry_seconds)
     address = service_address(chosen, settings)
-    with ending_in_order(), _progress() as told, ExitStack() as stack:
-        estimator = opened(stack, domain, options, given, settings=settings, address=address, on_progress=told)
+    with ending_in_order(), showing_progress() as show, ExitStack() as stack:
+        estimator = opened(
+            stack, domain, options, given, settings=settings, address=address,
+            on_progress=lambda at: show(at.tried, at.of, _shown(at)),
+        )  # fmt: skip
         begin(estimator, given, settings, seed_url or ())
         ranking = _run(estimator, publish)
     _print(ranking, as_json, as_csv)
@@ -216,13 +219,7 @@ def events_of(
         print(f"opic: and {bad - BAD_SHOWN_MAX:,} more events that can't be taken", file=sys.stderr)
 
 
-@contextmanager
-def _progress() -> "Iterator[Callable[[EstimatorProgress], None]]":
-    with counting() as tell:
-        yield lambda at: tell(at.tried, at.of, _said(at))
-
-
-def _said(progress: "EstimatorProgress") -> str:
+def _shown(progress: "EstimatorProgress") -> str:
     away = f"; without the service: {progress.away}" if progress.away else ""
     failed = f", {progress.failed:,} failed" if progress.failed else ""
     return f"{progress.tried:,} of at most {progress.of:,} {progress.part} pages fetched{failed}{away}"

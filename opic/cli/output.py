@@ -5,10 +5,13 @@ No line is wrapped or cut, so that every URL can be copied. Times are local ISO 
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any, Final
+
+ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps if they are known, a text.
 
 # Fields of answers that are Unix seconds.
 TIMES: Final = frozenset({
@@ -65,32 +68,41 @@ def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> No
 
 
 @contextmanager
-def counting() -> Iterator[Callable[[int, int, str], None]]:
-    """Lend a function that shows progress on stderr: so many done, of so many, and a sentence.
+def showing_progress(line_seconds: float = 0.0) -> Iterator[ShowProgress]:
+    """Yield a function that shows progress on stderr, given the steps done, their total (None: unknown) and a text.
 
-    It is a bar on a terminal, else a line for each twentieth.
+    On a terminal it draws a bar. Elsewhere it prints the text as a line: after each twentieth of the total, or every
+    `line_seconds` if these are given.
     """
     from rich.console import Console
 
     console = Console(stderr=True)
     if not console.is_terminal:
-        shown = (-1, -1)
-
-        def say(done: int, of: int, text: str) -> None:
-            nonlocal shown
-            now = (20 * done // max(of, 1), of)
-            if now != shown:
-                shown = now
-                print(text, file=sys.stderr, flush=True)
-
-        yield say
+        yield _line_printer(line_seconds)
         return
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task("", total=None)
-        yield lambda done, of, text: bar.update(task, description=text, completed=done, total=of)
+        yield lambda done, total, text: bar.update(task, description=text, completed=done, total=total)
+
+
+def _line_printer(line_seconds: float) -> ShowProgress:
+    previous: object = 0 if line_seconds else None  # With an interval, the first line comes after it.
+    started = time.monotonic()
+
+    def show(done: int, total: int | None, text: str) -> None:
+        nonlocal previous
+        if line_seconds:
+            current: object = int((time.monotonic() - started) / line_seconds)
+        else:
+            current = (20 * done // max(total or 1, 1), total)
+        if current != previous:
+            previous = current
+            print(text, file=sys.stderr, flush=True)
+
+    return show
 
 
 def as_text(name: str, value: object) -> str:

@@ -1,9 +1,8 @@
 """The command that feeds recorded crawls, or simulates the crawl of a graph."""
 
 import logging
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order, open_to_feed
-from opic.cli.output import print_fields, print_json
+from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
@@ -90,8 +89,11 @@ def replay(
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
         backend, works_here = open_to_feed(settings, stack)
-        with _progress() as told:
-            summary = run(backend, files, plan, works_here=works_here, on_progress=told)
+        with showing_progress(PROGRESS_LINE_SECONDS) as show:
+            summary = run(
+                backend, files, plan, works_here=works_here,
+                on_progress=lambda at: show(at.events, at.total, _shown(at)),
+            )  # fmt: skip
         audit = backend.query.audit()
     _print_summary(summary, audit, as_json)
     if not audit["conserved"]:
@@ -133,43 +135,11 @@ def _plan(  # noqa: PLR0917 - options of one command
     )
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[["Progress"], None]]:
-    """Show progress on stderr: a bar on a terminal, else a line now and then."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        last = 0.0
-
-        def say(progress: "Progress") -> None:
-            nonlocal last
-            if progress.seconds - last >= PROGRESS_LINE_SECONDS:
-                last = progress.seconds
-                of = f" of {progress.total:,}" if progress.total else ""
-                rate = progress.events / progress.seconds
-                text = f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
-                print(text, file=sys.stderr, flush=True)
-
-        yield say
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Bar(*columns, console=console, transient=True) as bar:
-        task = bar.add_task("", total=None)
-
-        def show(progress: "Progress") -> None:
-            rate = progress.events / max(progress.seconds, 1e-6)
-            text = f"{progress.events:,} events, {rate:,.0f}/s, lag {progress.lag:,}{_transfers(progress)}"
-            bar.update(task, description=text, completed=progress.events, total=progress.total)
-
-        yield show
-
-
-def _transfers(progress: "Progress") -> str:
-    return f", {progress.undelivered:,} transfers between shards" if progress.undelivered else ""
+def _shown(progress: "Progress") -> str:
+    of = f" of {progress.total:,}" if progress.total else ""
+    rate = progress.events / max(progress.seconds, 1e-6)
+    transfers = f", {progress.undelivered:,} transfers between shards" if progress.undelivered else ""
+    return f"{progress.events:,}{of} events, {rate:,.0f}/s, lag {progress.lag:,}{transfers}"
 
 
 def _print_summary(summary: "Summary", audit: Mapping[str, object], as_json: bool) -> None:

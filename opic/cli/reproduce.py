@@ -1,20 +1,13 @@
 """The command that repeats the papers' experiments."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated
 
 import typer
 
-from opic.cli.output import print_json, print_rows
+from opic.cli.output import print_json, print_rows, showing_progress
 from opic.errors import BadInput
-
-if TYPE_CHECKING:
-    from opic.experiments.result import Progress
-
-PROGRESS_LINE_STEPS: Final = 10
 
 
 def reproduce(
@@ -45,8 +38,8 @@ def reproduce(
         return
     if name is None:
         raise BadInput("name an experiment: `opic reproduce --list` shows them")
-    with _progress() as progress:
-        result = run(name, data, progress, quick=quick)
+    with showing_progress() as show:
+        result = run(name, data, lambda done, total, text: show(done, total, f"{done} of {total}: {text}"), quick=quick)
     for sentence in result.missing:
         print(f"left out: {sentence}", file=sys.stderr)
     written = result.write(out) if out else []
@@ -61,27 +54,3 @@ def reproduce(
         print(f"note: {sentence}")
     for path in written:
         print(f"wrote {path}", file=sys.stderr)
-
-
-@contextmanager
-def _progress() -> Iterator["Progress"]:
-    """Show progress on stderr: a bar on a terminal, else a line now and then."""
-    from rich.console import Console
-
-    console = Console(stderr=True)
-    if not console.is_terminal:
-
-        def say(done: int, total: int, text: str) -> None:
-            if done % PROGRESS_LINE_STEPS == 0:
-                print(f"{done} of {total}: {text}", file=sys.stderr, flush=True)
-
-        yield say
-        return
-    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-    from rich.progress import Progress as Bar
-
-    with Bar(
-        BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task("", total=None)
-        yield lambda done, total, text: bar.update(task, description=text, completed=done, total=total)

@@ -15,7 +15,7 @@ import typer
 from opic.cli.calls import asking, service_address
 from opic.cli.local_rank import AllowPrivate, events_of, service_view
 from opic.cli.options import Chosen, ServiceChosen, choosing, ending_in_order
-from opic.cli.output import counting, print_answer, print_json
+from opic.cli.output import print_answer, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
@@ -240,11 +240,11 @@ def _walked(
             f"no page that was looked at is on the topic {request.topic.written}: name one that is with "
             "--start, or check the topic"
         )
-    with counting() as tell:
+    with showing_progress() as show:
 
         def told(at: "SampleProgress") -> None:
             failed = f", {at.failed:,} failed" if at.failed else ""
-            tell(at.steps, at.of, f"{at.steps:,} of {at.of:,} steps, {at.fetched:,} pages fetched{failed}")
+            show(at.steps, at.of, f"{at.steps:,} of {at.of:,} steps, {at.fetched:,} pages fetched{failed}")
 
         return take_sample(web, first, request, told)
 
