@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.options import AsJson, ServiceChosen, choosing, event_files
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
 from opic.errors import BadInput, MissingExtra
@@ -30,12 +30,9 @@ def history(
     *,
     recorded: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE",
-            exists=True,
-            dir_okay=False,
-            help="Apply these crawl events in memory, in the order of their time, and print the page's importance over "
-            "time; no store is used.",
+        event_files(
+            "Apply these crawl events in memory, in the order of their time, and print the page's importance over "
+            "time; no store is used."
         ),
     ] = None,
     at: Annotated[

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
 from opic.cli.output import print_fields, print_json, print_list
 from opic.errors import BadEvent
 from opic.logs import log_to_stderr
@@ -25,7 +25,6 @@ BAD_SHOWN_MAX: Final = 5
 
 topics_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 letters_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 class PublishFormat(StrEnum):
@@ -61,7 +60,7 @@ def create_topics(
         typer.Option(min=1, help="Replicas of each partition; default 3, or the number of brokers if fewer."),
     ] = None,
     chosen: Chosen,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Create the topics of crawl events and dead letters, if missing.
 
@@ -96,7 +95,7 @@ def create_topics(
 def list_topics(
     *,
     chosen: Chosen,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Show the topics of crawl events and dead letters.
 
@@ -136,7 +135,7 @@ def publish(
     *,
     format: Annotated[PublishFormat | None, typer.Option(help="Default: by the file name; otherwise jsonl.")] = None,
     chosen: Chosen,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Publish recorded crawl events to the Kafka topic.
 
@@ -211,7 +210,7 @@ def list_letters(
     n: Annotated[int, typer.Option("-n", "--n", min=1, help="Number of dead letters, newest last.")] = 100,
     error: Error = None,
     chosen: Chosen,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Show dead letters, from the topic with Kafka, otherwise from the store."""
     with _letters(chosen.settings()) as letters:
@@ -226,7 +225,7 @@ def replay_letters(
     n: Annotated[int | None, typer.Option("-n", "--n", min=1, help="Maximum number, oldest first.")] = None,
     error: Error = None,
     chosen: Chosen,
-    as_json: AsJson = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Publish dead letters again, unchanged, each once: after you raised a limit or fixed a fault.
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.calls import service_address
-from opic.cli.options import ServiceChosen, choosing, ending_in_order
+from opic.cli.options import AllowPrivate, AsJson, HostDelay, ServiceChosen, choosing, ending_in_order, event_files
 from opic.cli.output import print_json, print_rows, showing_progress
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
@@ -31,10 +31,6 @@ RETRY_SECONDS: Final = 10.0
 BAD_SHOWN_MAX: Final = 5
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
-
-AllowPrivate = Annotated[
-    bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
-]
 
 RetrySeconds = Annotated[
     float, typer.Option(min=0, help="How long pages of a host that gives no answer are tried again.")
@@ -69,15 +65,11 @@ def local_rank(
     *,
     crawl: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Crawl events of the domain's pages; repeatable."
-        ),
+        event_files("Crawl events of the domain's pages; repeatable."),
     ] = None,
     recorded: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Crawl events to take pages from, instead of over HTTP."
-        ),
+        event_files("Crawl events to take pages from, instead of over HTTP."),
     ] = None,
     fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100,
     select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = Selection.COMBINED,
@@ -91,9 +83,7 @@ def local_rank(
         list[str] | None,
         typer.Option(help="Without --crawl: where to begin; default https://DOMAIN/ and http://DOMAIN/."),
     ] = None,
-    host_delay: Annotated[
-        float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
-    ] = None,
+    host_delay: HostDelay = None,
     allow_private: AllowPrivate = False,
     retry_seconds: RetrySeconds = RETRY_SECONDS,
     state: Annotated[
@@ -103,7 +93,7 @@ def local_rank(
     publish: Annotated[bool, typer.Option(help="Send what was fetched, and the list, to the service.")] = True,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
     chosen: ServiceChosen,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the JSON of GET /v1/local/DOMAIN.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Rank the pages of a domain by their PageRank in the whole web.
 

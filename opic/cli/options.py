@@ -38,6 +38,18 @@ Service = Annotated[
 ]
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, including subdomains.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
+ResultAsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+HostDelay = Annotated[
+    float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
+]
+AllowPrivate = Annotated[
+    bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
+]
+
+
+def event_files(help: str) -> Any:
+    """Return an option for files of crawl events; its parameter is a list of paths."""
+    return typer.Option(metavar="FILE", exists=True, dir_okay=False, help=help)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order, open_to_feed
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order, open_to_feed
 from opic.cli.output import print_fields, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
@@ -73,7 +73,7 @@ def replay(
         ),
     ] = None,
     chosen: Chosen,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Feed recorded crawls, or simulate the crawl of a graph.
 

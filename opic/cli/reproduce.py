@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from opic.cli.options import ResultAsJson
 from opic.cli.output import print_json, print_rows, showing_progress
 from opic.errors import BadInput
 
@@ -23,7 +24,7 @@ def reproduce(
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="Recorded graphs; default: those that ship."),
     ] = None,
     quick: Annotated[bool, typer.Option(help="A small run: to see that it works.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Repeat an experiment of a paper, and print its table beside the paper's figures."""
     from opic.experiments.catalogue import EXPERIMENTS

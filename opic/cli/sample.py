@@ -13,8 +13,17 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.calls import asking, service_address
-from opic.cli.local_rank import AllowPrivate, events_of, service_view
-from opic.cli.options import Chosen, ServiceChosen, choosing, ending_in_order
+from opic.cli.local_rank import events_of, service_view
+from opic.cli.options import (
+    AllowPrivate,
+    Chosen,
+    HostDelay,
+    ResultAsJson,
+    ServiceChosen,
+    choosing,
+    ending_in_order,
+    event_files,
+)
 from opic.cli.output import print_answer, print_json, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
@@ -38,24 +47,11 @@ TOPIC_HELP: Final = (
 )
 RecordedFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help="Crawl events that stand for the web, with `title` and `text` if the topic needs them; repeatable.",
-    ),
+    event_files("Crawl events that stand for the web, with `title` and `text` if the topic needs them; repeatable."),
 ]
 InlinkFiles = Annotated[
     list[Path] | None,
-    typer.Option(
-        metavar="FILE",
-        exists=True,
-        dir_okay=False,
-        help="Without --recorded: crawl events that say which pages link to a page; repeatable.",
-    ),
-]
-HostDelay = Annotated[
-    float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
+    event_files("Without --recorded: crawl events that say which pages link to a page; repeatable."),
 ]
 FirstPage = Annotated[
     str | None,
@@ -110,7 +106,7 @@ def sample(
     publish: Annotated[bool, typer.Option(help="Send what was fetched over HTTP to the service.")] = True,
     verbose: Annotated[bool, typer.Option(help="Say how samples were taken, and why so.")] = False,
     chosen: ServiceChosen,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Take a uniform sample of the pages of a topic, and estimate what share of them has a property.
 
@@ -269,15 +265,10 @@ def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
 def topic_model(
     model: Annotated[Path, typer.Argument(metavar="MODEL", dir_okay=False, show_default=False, help="File to write.")],
     *,
-    recorded: Annotated[
-        list[Path],
-        typer.Option(
-            metavar="FILE", exists=True, dir_okay=False, help="Crawl events with the `text` of their pages; repeatable."
-        ),
-    ],
+    recorded: Annotated[list[Path], event_files("Crawl events with the `text` of their pages; repeatable.")],
     on: Annotated[str, typer.Option(metavar="TOPIC", help="Which pages are on the topic: tag:T, url:TEXT, host:H.")],
     chosen: Chosen,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as JSON.")] = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Train a classifier of texts for the topic text:MODEL, from pages that are labelled.
 

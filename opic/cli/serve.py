@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from opic.cli.options import FOUND_A_PROBLEM, Chosen, choosing, ending_in_order
+from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, ending_in_order
 from opic.cli.output import print_json
 from opic.errors import SettingsError
 from opic.logs import log_to_stderr
@@ -82,7 +82,7 @@ def worker(
 def doctor(
     *,
     chosen: Chosen,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: ResultAsJson = False,
 ) -> None:
     """Check settings, store and Kafka; say what to fix.
 
