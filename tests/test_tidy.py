@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "client": ["errors"],  # Crawlers import it: no server, no store.
     "local": ["errors", "urls", "model", "graph", "client"],
     "sampling": ["errors", "urls", "model", "graph", "client", "local"],
-    "experiments": ["errors", "urls", "model", "graph", "local", "sampling"],
+    "experiments": ["errors", "urls", "model", "graph", "frontier", "local", "sampling"],
 }
 MAY_IMPORT["service"].append("frontier")
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "service"]

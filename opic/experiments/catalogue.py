@@ -18,6 +18,7 @@ from opic.experiments.opic_reads import run_reads
 from opic.experiments.recorded_history import run_history
 from opic.experiments.result import Progress, Result
 from opic.experiments.sampling_classifier import run_classifiers
+from opic.experiments.service_order import run_service_order
 from opic.experiments.sites import run_sites
 from opic.experiments.window_figures import run_windows
 from opic.experiments.window_sizes import run_days, run_follow, run_sizes
@@ -89,6 +90,9 @@ EXPERIMENTS: Final = {
         "error by window policy and rate of change", OPIC_PAPER, partial(_synthetic, partial(run_windows, "fig6"))
     ),
     "opic-reads": Experiment("reads until an error, beside PageRank of the crawled pages", OPIC_PAPER, run_reads),
+    "service-order": Experiment(
+        "orders of suggestions with batches, leases and host delays", OPIC_PAPER, run_service_order
+    ),
     "opic-windows": Experiment("bias and variance by size of the window, and the bound 1/|H|", OPIC_PAPER, run_sizes),
     "opic-follow": Experiment("how fast the estimates follow a change", OPIC_PAPER, partial(_synthetic, run_follow)),
     "opic-days": Experiment(

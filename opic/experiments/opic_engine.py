@@ -198,6 +198,11 @@ class Engine:
         return np.where(self.columns.state > 0, self.columns.v + self.books[CREDIT], 0)
 
     @property
+    def credit(self) -> int:
+        """All that was granted so far to each page, in grains."""
+        return int(self.books[CREDIT])
+
+    @property
     def clock(self) -> int:
         """G, all cash spent by reads."""
         return int(self.books[CLOCK])

@@ -56,13 +56,13 @@ class Approach:
         self.curve.append((reads, l1))
         reached = {name: l1 <= target for name, target in zip(TARGETS, L1_TARGETS, strict=False)}
         if any(name not in self.met for name in TARGETS[len(L1_TARGETS) :]):
-            tau = _tau(estimate[sample], truth[sample])
+            tau = tau_told_apart(estimate[sample], truth[sample])
             reached |= {f"tau {target:.2f}": tau >= target for target in TAU_TARGETS}
         for name in (name for name, met in reached.items() if met):
             self.met.setdefault(name, reads)
 
 
-def _tau(estimate: Float64s, truth: Float64s) -> float:
+def tau_told_apart(estimate: Float64s, truth: Float64s) -> float:
     """Return Kendall's tau over the pairs of pages that the truth tells apart, to seven digits.
 
     Many pages have the same in-links, hence the same importance: an order of these is neither right nor wrong.
@@ -113,12 +113,22 @@ def run_reads(data: Path | None, progress: Progress, quick: bool) -> Result:
 
 def reachable(links: PageLinks, start: str, rng: np.random.Generator) -> tuple[PageLinks, Int64s]:
     """Return the graph that can be reached from the start, its pages in order of discovery, and the seeds in it."""
-    pages = len(links.starts) - 1
     if start == ALL:
-        return links, np.arange(pages)
-    found = max((_found_from(links, rng.choice(pages, SEEDS, replace=False)) for _ in range(DRAWS)), key=len)
-    matrix = sparse.csr_array((np.ones(len(links.targets)), links.targets, links.starts), shape=(pages, pages))
-    return PageLinks.of(matrix[found][:, found].tocsr()), np.arange(SEEDS)
+        return links, np.arange(len(links.starts) - 1)
+    return part_of(links, found_from_seeds(links, rng)), np.arange(SEEDS)
+
+
+def found_from_seeds(links: PageLinks, rng: np.random.Generator) -> Int64s:
+    """Return the pages that can be reached from a few seeds, in order of discovery, the seeds first."""
+    pages = len(links.starts) - 1
+    return max((_found_from(links, rng.choice(pages, SEEDS, replace=False)) for _ in range(DRAWS)), key=len)
+
+
+def part_of(links: PageLinks, pages: Int64s) -> PageLinks:
+    """Return the links among some pages, numbered in the order given."""
+    shape = (len(links.starts) - 1, len(links.starts) - 1)
+    matrix = sparse.csr_array((np.ones(len(links.targets)), links.targets, links.starts), shape=shape)
+    return PageLinks.of(matrix[pages][:, pages].tocsr())
 
 
 def _found_from(links: PageLinks, seeds: Int64s) -> Int64s:

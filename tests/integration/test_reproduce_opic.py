@@ -7,10 +7,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from frontiers import Crawl
+from servers import Server
 
 from opic.experiments.catalogue import reproduce
 from opic.experiments.opic_engine import PageLinks, fixed_point
 from opic.experiments.opic_reads import ALL, COLUMNS, FEW, GRANTS, TARGETS, approach, prefix_pagerank, reachable
+from opic.experiments.polite_crawl import ORDERS, CrawlTerms, PoliteCrawl
 from opic.experiments.recorded_graphs import load_graph
 from opic.experiments.result import Result
 from opic.experiments.strategies import STRATEGIES
@@ -122,3 +125,31 @@ def test_grants_are_nearer_the_site_s_pagerank_than_the_paper_s_payout() -> None
     (panel,) = (panel for panel in result.panels if panel.x_scale == "time")
     assert {"PEP 8", "PEP 8, exact", "PEP 20"} <= panel.lines.keys()
     assert "PEP 484" not in panel.lines
+
+
+def test_crawl_in_virtual_time_reads_the_pages_that_the_service_suggests(valkey: Server) -> None:
+    rng, pages = np.random.default_rng(5), 150
+    targets = [np.setdiff1d(rng.integers(0, pages, rng.integers(0, 9)), [page]) for page in range(pages)]
+    links = PageLinks(np.cumsum([0, *map(len, targets)]), np.concatenate(targets).astype(np.int64))
+    virtual = PoliteCrawl(links, np.zeros(pages, np.int64), ORDERS["cash"], CrawlTerms(10, crawlers=1), compiled=False)
+    virtual.know(np.arange(pages))
+    order = [virtual.run(done + 1) or int(virtual.last) for done in range(3 * pages)]
+    urls = [f"http://a.org/{page}" for page in range(pages)]
+    real = Crawl(valkey, regrant_ppm=GRANTS.regrant_ppm)
+    real.seed(urls)
+    read: list[str] = []
+    while len(read) < len(order):
+        for url in real.urls(10):
+            read.append(url)
+            real.event(url, [urls[target] for target in targets[urls.index(url)]])
+    assert [urls.index(url) for url in read[: len(order)]] == order
+
+
+def test_quick_run_of_orders_has_a_row_for_each_and_cash_is_ahead_of_random() -> None:
+    _, rows = quick("service-order")
+    last = {str(row["order"]): row for row in rows if row["reads"] == 1}
+    assert last.keys() == ORDERS.keys()
+    for row in rows:
+        assert 0 < float(str(row["l1"])) < 2
+        assert 0 <= float(str(row["empty"])) <= float(str(row["short"])) <= 1
+    assert float(str(last["cash"]["l1"])) < float(str(last["random"]["l1"]))
