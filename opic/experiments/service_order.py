@@ -6,6 +6,7 @@ Several crawlers ask for pages in turn. The service's hot order chooses them, in
 
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,9 +27,14 @@ PAGES_MAX: Final = 10_000  # Of a larger graph the first pages, which are whole 
 HOST_DELAY_SECONDS: Final = 1.0
 REVISIT_SHARE: Final = 0.25
 CRAWLERS: Final = 8
-MOST: Final = 100
-# Pages a call, and whether there are delays.
-CONDITIONS: Final = ((10, False), (MOST, False), (1, True), (10, True), (MOST, True))
+WITHOUT_DELAYS: Final = (10, 100)  # Pages a call.
+WITH_DELAYS: Final = {  # On few hosts no answer has more than a few pages.
+    "hollins": (10,),
+    "wikispeedia": (1, 10, 100),
+    "gr0-california": (10, 100),
+    "uk-2007-05-100000": (10,),
+}
+QUICK: Final = ((10, False),)
 AT: Final = (0.5, 1.0, 2.0, 5.0)  # Reads for each page.
 COLUMNS: Final = (
     "graph", "pages", "delays", "n", "order", "reads", "l1", "tau", "read", "importance_read", "hours", "short", "empty"
@@ -36,7 +42,7 @@ COLUMNS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class CrawledPart:
     """A graph to crawl: its links, the host number of each page, the seeds, and the PageRank of all its pages."""
 
     name: str
@@ -51,7 +57,7 @@ class Site:
         return int(self.host.max()) + 1
 
     @classmethod
-    def of(cls, graph: RecordedGraph) -> "Site":
+    def of(cls, graph: RecordedGraph) -> "CrawledPart":
         """Take the pages that are crawled."""
         links, host = PageLinks.of(graph.links), _hosts(graph)
         if len(graph) > PAGES_MAX:
@@ -80,54 +86,54 @@ def run_service_order(data: Path | None, progress: Progress, quick: bool) -> Res
         NoGraph: none of the graphs is here.
     """
     started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
-    names, each = GRAPHS[:1] if quick else GRAPHS, len(CONDITIONS) * len(ORDERS)
-    for number, name in enumerate(names):
-        try:
-            site = Site.of(load_graph(name, data))
-        except NoGraph as error:
-            missing.append(str(error))
-            continue
-        for place, (n, delays) in enumerate(CONDITIONS[:1] if quick else _conditions(site)):
-            for at, order in enumerate(ORDERS):
-                step = number * each + place * len(ORDERS) + at
-                progress(step, len(names) * each, f"{name}, {n} pages a call: {order}")
-                rows += _crawl(site, order, n, delays=delays, at=AT[:2] if quick else AT, compiled=not quick)
+    runs: list[Future[list[list[object]]]] = []
+    with ProcessPoolExecutor() as processes:
+        for name in GRAPHS[:1] if quick else GRAPHS:
+            try:
+                part = CrawledPart.of(load_graph(name, data))
+            except NoGraph as error:
+                missing.append(str(error))
+                continue
+            for n, delays in (
+                QUICK if quick else [*((n, True) for n in WITH_DELAYS[name]), *((n, False) for n in WITHOUT_DELAYS)]
+            ):
+                at = AT[:2] if quick else AT
+                runs += [processes.submit(_crawl, part, order, n, delays, at, not quick) for order in ORDERS]
+        for done, run in enumerate(runs):
+            rows += run.result()
+            progress(done + 1, len(runs), f"{rows[-1][0]}: {rows[-1][4]}")
     if not rows:
         raise NoGraph("; ".join(missing))
     seconds = time.perf_counter() - started
     return Result("service-order", [], COLUMNS, rows, seconds, panels_of(rows), missing, _notes())
 
 
-def _conditions(site: Site) -> list[tuple[int, bool]]:
-    """Return the conditions that differ on a graph: with delays no answer has more pages than there are hosts."""
-    most = min(n for n, delays in CONDITIONS if delays and (n >= site.hosts or n == MOST))
-    return [(n, delays) for n, delays in CONDITIONS if not delays or n <= most]
-
-
-def _crawl(site: Site, order: str, n: int, *, delays: bool, at: Sequence[float], compiled: bool) -> list[list[object]]:
+def _crawl(  # noqa: PLR0917 - what one crawl is made of
+    part: CrawledPart, order: str, n: int, delays: bool, at: Sequence[float], compiled: bool
+) -> list[list[object]]:
     """Return a row for each number of reads."""
-    pages = len(site.truth)
+    pages = len(part.truth)
     terms = CrawlTerms(n, CRAWLERS)
     if delays:
-        crawlers = min(CRAWLERS, site.hosts // 2)
+        crawlers = min(CRAWLERS, part.hosts // 2)
         revisit = REVISIT_SHARE * pages * terms.fetch_seconds / crawlers
         terms = CrawlTerms(n, crawlers, host_delay_seconds=HOST_DELAY_SECONDS, revisit_seconds=revisit)
-    crawl = PoliteCrawl(site.links, site.host, ORDERS[order], terms, compiled=compiled)
-    crawl.know(site.seeds)
+    crawl = PoliteCrawl(part.links, part.host, ORDERS[order], terms, compiled=compiled)
+    crawl.know(part.seeds)
     rows: list[list[object]] = []
     for reads in at:
         crawl.run(round(reads * pages))
         estimate, read = crawl.engine.estimate(), crawl.engine.columns.state == READ
         figures = (
-            float(np.abs(estimate - site.truth).sum()),
-            tau_told_apart(estimate, site.truth),
+            float(np.abs(estimate - part.truth).sum()),
+            tau_told_apart(estimate, part.truth),
             float(read.mean()),
-            float(site.truth[read].sum()),
+            float(part.truth[read].sum()),
             crawl.now / 3600,
             crawl.short / crawl.answers,
             crawl.empty / crawl.answers,
         )
-        rows.append([site.name, pages, delays, n, order, reads, *(round(figure, 4) for figure in figures)])
+        rows.append([part.name, pages, delays, n, order, reads, *(round(figure, 4) for figure in figures)])
     return rows
 
 
