@@ -77,6 +77,7 @@ class Settings(BaseSettings):
     )
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
+    strategy: Literal["greedy", "random", "cycle"] = "greedy"
     discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     discovery_share: Annotated[float, Field(ge=0, le=1)] | None = (
         None  # Share of suggestions of mode any; None ranks by cash only.
@@ -154,6 +155,11 @@ class Settings(BaseSettings):
             raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
+        if self.strategy != "greedy" and self.discovery_weight != 1:
+            raise SettingsError(
+                f"OPIC_DISCOVERY_WEIGHT={self.discovery_weight:g} multiplies cash, and OPIC_STRATEGY={self.strategy} "
+                "does not order by cash: leave one of them out, or use OPIC_DISCOVERY_SHARE"
+            )
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
         if self.bound != type(self).model_fields["bound"].default:

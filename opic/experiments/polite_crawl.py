@@ -18,7 +18,7 @@ from opic.experiments.opic_engine import Engine, EngineRules, PageLinks
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.picking import first_free, pick
 from opic.graph.crawled import Float64s, Int64s
-from opic.model.cash import Flag
+from opic.model.cash import MILLION, Flag
 
 GRANTS: Final = EngineRules()
 BATCH_SHARE: Final = 10  # The service's terms; see `opic.frontier.scheduler`.
@@ -66,7 +66,7 @@ class Order:
 
 
 class CrawlColumns:
-    """The pages of an engine, as a hot order reads them; see `opic.frontier.hot_order.OrderColumns`."""
+    """The pages of an engine, as a hot order reads them; see `opic.frontier.page_keys.OrderColumns`."""
 
     def __init__(self, engine: Engine, host: Int64s, revisit_seconds: float) -> None:
         """Take the host number of each page."""
@@ -87,6 +87,10 @@ class CrawlColumns:
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,): there is one class."""
         return np.full(8, self._engine.credit)
+
+    def last_read_us(self, ids: Int64s) -> Int64s:
+        """Return when pages were last read, in microseconds; 0 if never."""
+        return (self.read_at[ids] * MILLION).astype(np.int64)
 
     def nearness(self, ids: Int64s) -> Int64s:
         """Return zeros: depths are not known."""

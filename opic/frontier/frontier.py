@@ -8,6 +8,7 @@ from typing import Any
 from opic.errors import NotKept
 from opic.frontier.admission import Admission
 from opic.frontier.held_pages import Manners, read_manners, write_manners
+from opic.frontier.page_keys import GREEDY
 from opic.frontier.requests import NEED_YIELDS, FrontierTerms, PagesRequest, PolitenessSettings
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
@@ -27,6 +28,7 @@ class Frontier:
         politeness: PolitenessSettings | None = None,
         discovery: float = 1.0,
         *,
+        strategy: str = GREEDY,
         share: float | None = None,
         admission: Admission | None = None,
         pending: Callable[[], bool] = lambda: False,
@@ -38,16 +40,17 @@ class Frontier:
             crawl: the crawl whose pages are offered.
             politeness: host delay, retry delay, lease duration and host cap.
             discovery: factor on the cash of pages never read, in the greedy order.
+            strategy: what orders the pages: "greedy", "random" or "cycle"; see `opic.frontier.page_keys`.
             share: fraction of never-read pages in answers with mode "any", as far as there are such pages; purely by
-                cash if None.
+                the strategy if None.
             admission: filters pages that must not be offered.
             pending: whether accepted events have yet to take effect; then no answer says that pages are exhausted.
             coverage: the coverage of the crawl, for mode "coverage".
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
-        self.discovery, self.admission = discovery, admission
+        self.discovery, self.strategy, self.admission = discovery, strategy, admission
         trust_order = None if coverage is None else lambda: TrustOrder.of(coverage.recent())
-        terms = FrontierTerms(self.politeness, discovery, share)
+        terms = FrontierTerms(self.politeness, discovery, strategy, share)
         self._hand = Scheduler(crawl, terms, admission, pending, trust_order)
 
     def next(
@@ -213,7 +216,7 @@ class Frontier:
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
             "rules": self.admission.why(canonical) if self.admission is not None else [],
-            "place": place_in_order(self.crawl.replicas, place, self.discovery),
+            "place": place_in_order(self.crawl.replicas, place, self.discovery, self.strategy),
             "next": not why_not,
             "why_not": why_not,
         }

@@ -130,7 +130,8 @@ class HotCrawl:
                     by_rules = self._admission
                     shut = partial(by_rules.shut, shard) if by_rules is not None else None
                     revisit = partial(by_rules.revisit_seconds, shard) if by_rules is not None else None
-                    hot = HotShard(replica, self.terms.politeness, self.terms.discovery, shut, revisit)
+                    terms = self.terms
+                    hot = HotShard(replica, terms.politeness, terms.discovery, shut, revisit, strategy=terms.strategy)
                     self._shards[shard] = hot
                     self._domains.clear()
                 hot.begin_call()

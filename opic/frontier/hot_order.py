@@ -11,7 +11,7 @@ pages would give; ties are broken by id.
 import heapq
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,11 @@ from opic.frontier import page_counts
 from opic.frontier.host_pages import HostPages
 from opic.frontier.hot_side import Side
 from opic.frontier.page_counts import PageCounts
+from opic.frontier.page_keys import GREEDY, Keys, OrderColumns, keys_of
 from opic.frontier.timers import SparseTimes, Timers
-from opic.model.cash import CLASS_BITS, Flag
+from opic.model.cash import CLASS_BITS
 
 Int64s = NDArray[np.int64]
-Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 
@@ -35,7 +35,6 @@ FRESH_PAGES_MAX: Final = 1 << 16  # Maximum number of hot pages waiting to be so
 SAMPLE_PAGES: Final = 1 << 16  # Sample size for estimating the threshold.
 HOST_PAGES: Final = 16  # Pages a host keeps in the run once more than twice as many of its pages were passed over.
 HOST_SHARE: Final = 64  # Such a host without a delay is refilled with 1/HOST_SHARE of its pages at a time.
-OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
 ID_MAX: Final = np.iinfo(np.int64).max
 CLASSIFIED_PAGES: Final = 1 << 20  # Pages counted at once when all are counted.
 FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
@@ -45,69 +44,10 @@ _KIND_OF_HELD: Final = np.zeros(WITH_HOST + 1, np.uint8)
 _KIND_OF_HELD[[LEASED, RETRY, REVISIT]] = page_counts.LEASED, page_counts.RETRY, page_counts.REVISIT
 
 
-class OrderColumns(Protocol):
-    """The columns of a shard by page id, as a replica keeps them. Arrays may be replaced as they grow."""
-
-    def __len__(self) -> int:
-        """Return the number of ids."""
-
-    @property
-    def v(self) -> Int64s:
-        """Cash minus the credit of the page's class."""
-
-    @property
-    def state(self) -> NDArray[np.uint8]:
-        """Bits of `opic.model.cash.Flag`, and the class."""
-
-    @property
-    def host(self) -> NDArray[np.integer]:
-        """The host number of each page; it never changes."""
-
-    @property
-    def hosts(self) -> int:
-        """Number of hosts."""
-
-    def credits(self) -> Int64s:
-        """Return the credit of each class, (8,)."""
-
-    def nearness(self, ids: Int64s) -> Int64s:
-        """Return the nearness of pages, 0 where their depth is unknown; see `opic.model.page_notes`."""
-
-    def within_depth(self, least: int) -> Int64s:
-        """Return the ids of the pages whose nearness is at least `least`, ascending."""
-
-    def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
-
-    def due(self, ids: Int64s) -> Floats | None:
-        """Return when pages may be offered again after their last read; None if reads hold no page back."""
-
-
 def is_held(where: NDArray[np.uint8]) -> Bools:
     """Return a mask of the held pages, given where they are."""
     held: Bools = (where >= LEASED) & (where <= REVISIT)
     return held
-
-
-def keys_of(columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s) -> tuple[Keys, Bools]:
-    """Return the keys of pages in the greedy order, 0 for pages that may not be offered, and a mask of the read ones.
-
-    Args:
-        columns: the columns of the shard.
-        credits: the credit of each class, (8,).
-        discovery: factor on the cash of pages never read.
-        ids: the pages.
-    """
-    state = columns.state[ids]
-    cash = columns.v[ids] + credits[state & CLASS_BITS]
-    read = (state & Flag.OPEN) != 0
-    fit = ((state & OFFERED_BITS) == Flag.KNOWN) & ((cash > 0) | read)
-    if (shut := columns.shut(ids)) is not None:
-        fit &= ~shut
-    keys: Keys = np.abs(cash)
-    if discovery != 1:
-        keys = np.where(read, keys, np.maximum(keys * discovery, 1.0))
-    return np.where(fit, keys, 0), read
 
 
 class HotOrder:
@@ -118,17 +58,24 @@ class HotOrder:
     """
 
     def __init__(
-        self, columns: OrderColumns, discovery: float = 1.0, *, single: bool = False, retry_seconds: float = 0.0
+        self,
+        columns: OrderColumns,
+        discovery: float = 1.0,
+        strategy: str = GREEDY,
+        *,
+        single: bool = False,
+        retry_seconds: float = 0.0,
     ) -> None:
         """Create the order. It holds no page; call `note_reads` for pages that were read.
 
         Args:
             columns: the columns of the shard.
             discovery: factor on the cash of pages never read.
+            strategy: what the keys are; see `opic.frontier.page_keys`.
             single: default for hosts: whether a host gives only one page at a time; `set_single` changes it.
             retry_seconds: back-off of a page whose lease ends without an event.
         """
-        self.columns, self.discovery, self.now = columns, discovery, -np.inf
+        self.columns, self.discovery, self.strategy, self.now = columns, discovery, strategy, -np.inf
         dtype: type = np.int64 if discovery == 1 else np.float64
         self.sides = Side(0, dtype), Side(1, dtype)
         self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
@@ -157,7 +104,7 @@ class HotOrder:
 
     def keys(self, ids: Int64s) -> tuple[Keys, Bools]:
         """Return the keys of pages, 0 for pages that may not be offered, and a mask of the read ones."""
-        return keys_of(self.columns, self._credits, self.discovery, ids)
+        return keys_of(self.columns, self._credits, self.discovery, ids, self.strategy)
 
     def grow(self) -> None:
         """Grow the arrays to the current number of pages and hosts."""
@@ -236,7 +183,10 @@ class HotOrder:
             self._classify(np.arange(first, min(first + CLASSIFIED_PAGES, len(self.columns))))
 
     def _count_credits(self) -> None:
-        """Apply changed credits to the counts: a rise may give cash to pages without any, a fall concerns all."""
+        """Apply changed credits to the counts: a rise may give cash to pages without any, a fall concerns all.
+
+        By cash, such a page has a small key and stays below the threshold. By another strategy it may be hot.
+        """
         credits = self.columns.credits()
         if (credits == self._counted_credits).all():
             return
@@ -245,17 +195,24 @@ class HotOrder:
         fickle, self._fickle, self._fickle_count = self._fickle, [], 0
         if fell:
             self._classify_all()
-        elif fickle:
+        if fickle and self.strategy != GREEDY:
+            ids = np.unique(np.concatenate(fickle))
+            self._enter(ids[self.where[ids] < LEASED])
+            self._classify(ids)
+        elif fickle and not fell:
             self._classify(np.unique(np.concatenate(fickle)))
 
     # Credits.
 
     def _take_credits(self) -> None:
-        """Apply changed credits. A key changes by at most as much as its credit; the thresholds rise by that much."""
+        """Apply changed credits. By cash, a key changes by at most as much as its credit; the thresholds rise by that.
+
+        By another strategy a key stays, or the page loses or gains cash, hence its place; see `_count_credits`.
+        """
         credits = self.columns.credits()
         if (credits == self._credits).all():
             return
-        change = np.abs((credits - self._credits)[self._classes]).max(initial=0)
+        change = np.abs((credits - self._credits)[self._classes]).max(initial=0) if self.strategy == GREEDY else 0
         self._credits = credits.copy()
         for side in self.sides:
             bump = change if self.discovery == 1 else change * max(self.discovery, 1.0) * (1 + 2.0**-50)
@@ -466,7 +423,7 @@ class HotOrder:
     def _above(self, least: Any) -> Int64s:
         """Return all pages whose key may be at least `least`, and possibly some others."""
         count, credits = len(self.columns), self._credits[self._classes]
-        if not least:
+        if not least or self.strategy != GREEDY:
             return np.arange(count)
         cash = int(least if self.discovery == 1 else least / max(self.discovery, 1.0) * (1 - 2.0**-50))
         v = self.columns.v[:count]

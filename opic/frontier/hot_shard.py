@@ -16,6 +16,7 @@ from opic.frontier import page_counts
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
+from opic.frontier.page_keys import GREEDY
 from opic.frontier.recrawl import RecrawlWeights
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
@@ -83,6 +84,10 @@ class ShardColumns:
         """Return the ids of the pages whose nearness is at least `least`, ascending."""
         return self._replica.depths.within(least, len(self))
 
+    def last_read_us(self, ids: Int64s) -> Int64s:
+        """Return when pages were last read, in Unix microseconds; 0 if never."""
+        return self._replica.histories.last_read_us(self._replica.columns.row[ids])
+
     def credits(self) -> Int64s:
         """Return the credit of each class, (8,)."""
         return np.array(self._replica.books.credits(), np.int64)
@@ -98,6 +103,8 @@ class HotShard:
         discovery: float = 1.0,
         shut: Callable[[Int64s], Bools | None] | None = None,
         revisit_of_rules: Callable[[Int64s], Floats | None] | None = None,
+        *,
+        strategy: str = GREEDY,
     ) -> None:
         """Order the pages of a replica, with none held.
 
@@ -107,12 +114,14 @@ class HotShard:
             discovery: factor on the cash of pages never read.
             shut: returns a mask of the pages that rules refuse.
             revisit_of_rules: returns the revisit time that rules set for pages; see `RevisitTerms`.
+            strategy: what the keys of pages are; see `opic.frontier.page_keys`.
         """
         self.replica, self.politeness, self.loads = replica, politeness, replica.loads
         self.revisit = RevisitTerms(replica, politeness.revisit_seconds, revisit_of_rules)
         self.order = HotOrder(
             ShardColumns(replica, shut, self.revisit),
             discovery,
+            strategy,
             single=politeness.host_delay_seconds > 0,
             retry_seconds=politeness.retry_seconds,
         )

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.frontier import page_counts
-from opic.frontier.hot_order import HotOrder, Int64s, Keys, first, is_held
+from opic.frontier.hot_order import HotOrder, Int64s, first, is_held
 from opic.frontier.hot_side import Side
+from opic.frontier.page_keys import Keys
 
 Bools = NDArray[np.bool_]
 STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.

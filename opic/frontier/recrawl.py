@@ -26,7 +26,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.frontier.hot_order import OFFERED_BITS, Bools, HotOrder, Int64s, Keys, is_held
+from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
+from opic.frontier.page_keys import OFFERED_BITS, Keys
 from opic.frontier.requests import POLICIES
 from opic.model.cash import Flag
 from opic.replica.replica import Replica

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from opic.errors import BadInput
+from opic.frontier.page_keys import GREEDY
 from opic.model.page_notes import DEPTH_MAX, nearness_of
 from opic.urls.canonical import canonical_host, shown
 
@@ -35,6 +36,7 @@ class FrontierTerms:
 
     politeness: PolitenessSettings
     discovery: float = 1.0  # Factor on the cash of never-read pages in the greedy order.
+    strategy: str = GREEDY  # What orders pages; see `opic.frontier.page_keys`.
     share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
 
     def counts(self, cash: int, read: bool) -> float:

@@ -22,6 +22,7 @@ from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.page_counts import KINDS
+from opic.frontier.page_keys import GREEDY
 from opic.frontier.requests import FrontierTerms, PagesRequest
 from opic.frontier.trust_order import TrustOrder
 from opic.model.cash import MILLION, Flag
@@ -284,8 +285,9 @@ class Scheduler:
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
                 if part.cut is None:
-                    # A recrawl policy does not choose by cash.
-                    part.cut = policy is None and (part.asked + leases) * BATCH_SHARE > live
+                    # Recrawl policies and the strategies Random and Cycle do not choose by cash.
+                    by_cash = policy is None and (mode == "coverage" or self.terms.strategy == GREEDY)
+                    part.cut = by_cash and (part.asked + leases) * BATCH_SHARE > live
                 best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
                 least = best / 2 if part.cut else 0
                 end = at
@@ -437,7 +439,11 @@ class Scheduler:
         """Return the key by which a page was chosen."""
         if mode == "coverage":
             return float(self.hot.trust.trust_of(place[0], np.array([place[1]]))[0])
-        return self.terms.counts(cash, read)
+        if self.terms.strategy == GREEDY:
+            return self.terms.counts(cash, read)
+        hot = self.hot.shards[place[0]]
+        with hot.replica.lock:
+            return int(hot.order.keys(np.array([place[1]]))[0][0])
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.

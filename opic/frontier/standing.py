@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
-from opic.frontier.hot_order import keys_of
 from opic.frontier.hot_shard import ShardColumns
+from opic.frontier.page_keys import GREEDY, keys_of
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitByRule, RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
@@ -145,8 +145,8 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
     return reasons
 
 
-def place_in_order(replicas: Sequence[Replica], place: Place, discovery: float) -> int | None:
-    """Return a page's rank in the greedy order of all pages that may be offered, from 1; None if it is not among them.
+def place_in_order(replicas: Sequence[Replica], place: Place, discovery: float, strategy: str = GREEDY) -> int | None:
+    """Return a page's rank in the order of all pages that may be offered, from 1; None if it is not among them.
 
     Ties are broken by shard and id. Costs about 10 ms for a million pages.
     """
@@ -154,7 +154,7 @@ def place_in_order(replicas: Sequence[Replica], place: Place, discovery: float) 
     for replica in replicas:
         with replica.lock:
             columns = ShardColumns(replica)
-            keys.append(keys_of(columns, columns.credits(), discovery, np.arange(len(replica)))[0])
+            keys.append(keys_of(columns, columns.credits(), discovery, np.arange(len(replica)), strategy)[0])
     mine = keys[place[0]][place[1]]
     if not mine:
         return None

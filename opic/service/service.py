@@ -110,6 +110,7 @@ class Backend:
             self.crawl,
             politeness,
             settings.discovery_weight,
+            strategy=settings.strategy,
             share=settings.discovery_share,
             admission=self.admission,
             pending=self._is_pending,

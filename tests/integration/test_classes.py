@@ -260,6 +260,16 @@ def test_pages_never_read_may_count_more_or_less_in_the_order_of_suggestions(val
     assert orders[0.001] == orders[1e-12] == [(a, less), (c, most)]
 
 
+def test_a_discovery_weight_needs_an_order_by_cash() -> None:
+    assert Settings.load(strategy="greedy", discovery_weight=3).strategy == "greedy"
+    for strategy in ("random", "cycle"):
+        assert Settings.load(strategy=strategy).strategy == strategy
+        with pytest.raises(SettingsError, match=rf"OPIC_STRATEGY={strategy} does not .*OPIC_DISCOVERY_SHARE"):
+            Settings.load(strategy=strategy, discovery_weight=3)
+    with pytest.raises(SettingsError, match="OPIC_STRATEGY"):
+        Settings.load(strategy="best")
+
+
 def test_a_discovery_weight_that_is_none_is_refused() -> None:
     for weight in (0, -1, float("nan"), float("inf")):
         with pytest.raises(SettingsError, match="OPIC_DISCOVERY_WEIGHT"):

@@ -589,6 +589,46 @@ def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
     assert crawl.fails() == 2_500
 
 
+def test_strategy_cycle_offers_new_pages_first_and_then_those_read_longest_ago(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey, strategy="cycle"), [f"http://a.org/{i}" for i in range(6)]
+    crawl.seed(urls)
+    for url, at in ((urls[4], 300.0), (urls[0], 500.0), (urls[2], 100.0)):
+        crawl.event(url, urls, fetched_at=1.7e9 + at)
+    crawl.event("http://b.org/", urls)  # So that each has cash.
+    assert crawl.urls(4) == [urls[1], urls[3], urls[5], urls[2]]
+    assert crawl.frontier.explain(urls[4])["place"] == 5  # type: ignore[index]
+    assert crawl.urls(1, mode="refresh") == [urls[4]]
+    crawl.event(urls[2], urls, fetched_at=1.7e9 + 900.0)
+    crawl.event("http://b.org/", [*urls, "http://b.org/1"])
+    crawl.event("http://b.org/1", urls)
+    assert crawl.urls() == [urls[0], urls[2]]
+
+
+def test_strategy_random_is_not_by_cash_and_stays_until_a_page_is_read(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey, strategy="random"), [f"http://a.org/{i}" for i in range(200)]
+    crawl.seed(urls)
+    crawl.event("http://b.org/", urls[150:])
+    assert len(set(urls[150:]) & set(crawl.urls(50))) < 30  # Greedy, they would be all.
+    other = crawl.endpoint(strategy="random")
+    places = {url: other.explain(url)["place"] for url in urls}  # type: ignore[index]
+    left = sorted(set(urls) - {url for url in urls if other.explain(url)["lease_until"]}, key=places.__getitem__)  # type: ignore[index]
+    assert crawl.urls(200) == [url for url in left if url != "http://b.org/"]
+    crawl.event(urls[0], urls)
+    assert other.explain(urls[0])["place"] != places[urls[0]]  # type: ignore[index]
+
+
+def test_batch_by_another_strategy_is_not_cut_at_half_of_the_best_cash(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), [f"http://a.org/{i}" for i in range(9)]
+    crawl.seed(urls)
+    for url in (urls[0], urls[2]):
+        crawl.event(url, [urls[1]])
+    greedy = crawl.next(10)
+    assert [page["url"] for page in greedy] == [urls[1]]
+    crawl.frontier.release([page["lease"] for page in greedy])
+    pages = crawl.endpoint(strategy="cycle").next(10)["pages"]
+    assert [page["url"] for page in pages] == [urls[1], *urls[3:]]  # type: ignore[union-attr, index]
+
+
 def test_suggestions_spread_over_hosts_when_each_rests(valkey: Server) -> None:
     crawl = Crawl(valkey, PolitenessSettings(host_delay_seconds=30.0))
     crawl.seed(pages_of(50, 10))

@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 from example_counts import examples
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opic.frontier import host_pages, hot_order, page_counts, picking, timers
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
+from opic.frontier.page_keys import random_keys
 from opic.frontier.picking import Within, first_free, pick
 from opic.model.cash import Flag
 
@@ -60,6 +61,7 @@ CALLS = st.lists(
         call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS, st.sampled_from([LEASED, LEASED, RETRY])),
         call("read", SHARD, st.sets(PAGE, max_size=6), st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0])),
         call("read", SHARD, st.sets(PAGE, max_size=20), st.sampled_from([0.5, 1.5])),
+        call("fetched", SHARD, st.sets(PAGE, max_size=6).map(sorted), st.integers(0, 5)),
         call("release", SHARD, st.sets(PAGE, max_size=6)),
         call("shut", SHARD, st.sets(PAGE, max_size=6)),
         call("near", SHARD, st.sets(PAGE, max_size=12), st.integers(1, 2)),
@@ -85,6 +87,10 @@ class Columns:
     barred: set[int] = field(default_factory=set)
     near: dict[int, int] = field(default_factory=dict)
     due_at: dict[int, float] = field(default_factory=dict)
+    read_us: dict[int, int] = field(default_factory=dict)
+
+    def last_read_us(self, ids: Any) -> Any:
+        return np.array([self.read_us.get(page, 0) for page in ids.tolist()], np.int64)
 
     def due(self, ids: Any) -> Any:
         return np.array([self.due_at.get(page, 0.0) for page in ids.tolist()]) if self.due_at else None
@@ -108,8 +114,8 @@ class Columns:
 class Twin:
     """Sorts all pages each time."""
 
-    def __init__(self, columns: list[Columns], discovery: float, delay: bool) -> None:
-        self.columns, self.discovery = columns, discovery
+    def __init__(self, columns: list[Columns], discovery: float, delay: bool, strategy: str) -> None:
+        self.columns, self.discovery, self.strategy = columns, discovery, strategy
         self.holds: list[dict[int, tuple[float, int]]] = [{} for _ in columns]  # End of the lease or back-off.
         self.host_free: list[dict[int, float]] = [{} for _ in columns]
         self.single = [dict.fromkeys(range(HOSTS), delay) for _ in columns]
@@ -121,6 +127,11 @@ class Twin:
         offered = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
         if page in columns.barred or state & offered != Flag.KNOWN or cash == 0 or (cash < 0 and not read):
             return 0, read
+        last_read = columns.read_us.get(page, 0)
+        if self.strategy == "cycle":
+            return ((1 << 62) - 1 - last_read if read else 1 << 62), read
+        if self.strategy == "random":
+            return int(random_keys(np.array([page]), np.array([last_read]))[0]), read
         if self.discovery == 1:
             return abs(cash), read
         return (float(abs(cash)) if read else max(cash * self.discovery, 1.0)), read
@@ -199,12 +210,13 @@ class Room:
 class Both:
     """The same is done to the hot orders and to the twin, and each choice compared."""
 
-    def __init__(self, discovery: float, delay: bool) -> None:
+    def __init__(self, discovery: float, delay: bool, strategy: str = "greedy") -> None:
         self.columns = [Columns() for _ in range(SHARDS)]
         self.orders = [
-            HotOrder(columns, discovery, single=delay, retry_seconds=RETRY_SECONDS) for columns in self.columns
+            HotOrder(columns, discovery, strategy, single=delay, retry_seconds=RETRY_SECONDS)
+            for columns in self.columns
         ]
-        self.twin = Twin(self.columns, discovery, delay)
+        self.twin = Twin(self.columns, discovery, delay, strategy)
         self.now, self.delay = 0.0, delay
         self.within: dict[frozenset[int], Within] = {}
 
@@ -224,6 +236,11 @@ class Both:
             if page in ids:
                 self.columns[shard].v[page], self.columns[shard].state[page] = v, state
         self.orders[shard].changed(np.unique(ids))
+
+    def fetched(self, shard: int, pages: set[int], at_us: int) -> None:
+        ids = self.known(shard, pages)
+        self.columns[shard].read_us.update(dict.fromkeys(ids.tolist(), at_us))
+        self.orders[shard].changed(ids)
 
     def hold(self, shard: int, pages: Any, end: float, kind: int = LEASED) -> None:
         ids = self.known(shard, pages)
@@ -343,3 +360,37 @@ def test_each_choice_is_that_of_a_sort_of_all_pages(
     both = Both(discovery, delay)
     for name, *arguments in [*calls, ("pick", 100, "any", set(), None, None)]:
         getattr(both, name)(*arguments)
+
+
+NEW_WITHOUT_CASH = ("new", 0, [(1, 0, Flag.KNOWN), (2, 5, Flag.KNOWN | Flag.OPEN), (3, 2, Flag.KNOWN)])
+ALL = ("pick", 5, "any", set(), None, None)
+
+
+@example(calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [2, 2, 2]), ALL], strategy="cycle", delay=False)
+@example(calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [-2, -2, -2]), ALL], strategy="random", delay=False)
+@example(
+    calls=[NEW_WITHOUT_CASH, ALL, ("fetched", 0, [1], 5), ALL, ("fetched", 0, [1], 9), ALL],
+    strategy="random",
+    delay=True,
+)
+@examples(150)
+@given(calls=CALLS, strategy=st.sampled_from(["random", "cycle"]), delay=st.booleans())
+def test_each_choice_by_another_strategy_is_that_of_a_sort_of_all_pages(
+    calls: list[tuple[Any, ...]], strategy: str, delay: bool
+) -> None:
+    both = Both(1.0, delay, strategy)
+    for name, *arguments in [*calls, ("pick", 100, "any", set(), None, None)]:
+        getattr(both, name)(*arguments)
+
+
+def test_random_keys_are_spread_evenly_and_change_with_each_read() -> None:
+    ids = np.arange(20_000)
+    for last_read_us in (np.zeros(len(ids), np.int64), 1_700_000_000_000_000 + ids):
+        keys = random_keys(ids, last_read_us)
+        assert keys.min() >= 1
+        assert keys.max() <= 1 << 62
+        counts = np.histogram(keys, 20, (0, 1 << 62))[0]
+        assert abs(counts - 1_000).max() < 160  # 5 standard deviations.
+        assert abs(np.corrcoef(keys[:-1], keys[1:])[0, 1]) < 0.05
+        assert abs(np.corrcoef(ids, keys)[0, 1]) < 0.05
+    assert len(np.unique(random_keys(np.full(100, 7), np.arange(100)))) == 100

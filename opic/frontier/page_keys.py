@@ -1,0 +1,109 @@
+"""The keys by which the frontier orders pages: their cash, a random number, or the time since their last read.
+
+These are the paper's strategies Greedy, Random and Cycle (Abiteboul, Preda, Cobena 2003, section 3.1). A page with a
+larger key comes first, and ties are broken by id. By any of them a page without cash is not offered: a read of it would
+move nothing.
+"""
+
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.model.cash import CLASS_BITS, Flag
+
+Int64s = NDArray[np.int64]
+Keys = NDArray[Any]  # int64, or float64 if the cash of never-read pages is multiplied by `discovery`.
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+GREEDY, RANDOM, CYCLE = STRATEGIES = ("greedy", "random", "cycle")
+OFFERED_BITS: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
+NEVER_READ: Final = 1 << 62  # The key of pages never read in the order Cycle. Times are in microseconds, far below it.
+KEY_BITS: Final = 62  # Of a random key.
+
+
+class OrderColumns(Protocol):
+    """The columns of a shard by page id, as a replica keeps them. Arrays may be replaced as they grow."""
+
+    def __len__(self) -> int:
+        """Return the number of ids."""
+
+    @property
+    def v(self) -> Int64s:
+        """Cash minus the credit of the page's class."""
+
+    @property
+    def state(self) -> NDArray[np.uint8]:
+        """Bits of `opic.model.cash.Flag`, and the class."""
+
+    @property
+    def host(self) -> NDArray[np.integer]:
+        """The host number of each page; it never changes."""
+
+    @property
+    def hosts(self) -> int:
+        """Number of hosts."""
+
+    def credits(self) -> Int64s:
+        """Return the credit of each class, (8,)."""
+
+    def nearness(self, ids: Int64s) -> Int64s:
+        """Return the nearness of pages, 0 where their depth is unknown; see `opic.model.page_notes`."""
+
+    def within_depth(self, least: int) -> Int64s:
+        """Return the ids of the pages whose nearness is at least `least`, ascending."""
+
+    def shut(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
+
+    def due(self, ids: Int64s) -> Floats | None:
+        """Return when pages may be offered again after their last read; None if reads hold no page back."""
+
+    def last_read_us(self, ids: Int64s) -> Int64s:
+        """Return when pages were last read, in Unix microseconds; 0 if never."""
+
+
+def keys_of(
+    columns: OrderColumns, credits: Int64s, discovery: float, ids: Int64s, strategy: str = GREEDY
+) -> tuple[Keys, Bools]:
+    """Return the keys of pages, 0 for pages that may not be offered, and a mask of the read ones.
+
+    Args:
+        columns: the columns of the shard.
+        credits: the credit of each class, (8,).
+        discovery: factor on the cash of pages never read; 1 with other strategies than greedy.
+        ids: the pages.
+        strategy: "greedy": the cash. "random": a number that changes at each read of the page. "cycle": pages never
+            read first, then the others by the time of their last read, oldest first.
+    """
+    state = columns.state[ids]
+    cash = columns.v[ids] + credits[state & CLASS_BITS]
+    read = (state & Flag.OPEN) != 0
+    fit = ((state & OFFERED_BITS) == Flag.KNOWN) & ((cash > 0) | read & (cash != 0))
+    if (shut := columns.shut(ids)) is not None:
+        fit &= ~shut
+    keys: Keys
+    if strategy == CYCLE:
+        keys = np.where(read, NEVER_READ - 1 - columns.last_read_us(ids), NEVER_READ)
+    elif strategy == RANDOM:
+        keys = random_keys(ids, columns.last_read_us(ids))
+    else:
+        keys = np.abs(cash)
+        if discovery != 1:
+            keys = np.where(read, keys, np.maximum(keys * discovery, 1.0))
+    return np.where(fit, keys, 0), read
+
+
+def random_keys(ids: Int64s, last_read_us: Int64s) -> Int64s:
+    """Return numbers from 1 to 2^62 that look random: the finalizer of SplitMix64 over page and time of the last read.
+
+    Source: Steele, Lea, Flood (2014), "Fast splittable pseudorandom number generators", OOPSLA, figure 17.
+    """
+    mixed = ids.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15) + last_read_us.astype(np.uint64)
+    for _ in range(2):  # Twice, because the inputs differ in few bits.
+        mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        mixed ^= mixed >> np.uint64(31)
+    keys: Int64s = (mixed >> np.uint64(64 - KEY_BITS)).astype(np.int64) + 1
+    return keys
