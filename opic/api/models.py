@@ -25,6 +25,7 @@ PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
 
 AS_OF = "Time of the state that this answer shows, in Unix seconds."
 RANK_AS_OF = "Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."
+CASH_NEXT = "Grains that the page holds. By the default OPIC_STRATEGY, pages with the most cash come first."
 IMPORTANCE = "Share of the cash flow that reaches the page; over all known pages it sums to 1."
 WINDOW = (
     "Window of a window policy: a number of rounds, or a duration such as 30d or 12h before the last event; default "
@@ -268,7 +269,7 @@ class NextPage(_Answer):
     """A page to fetch."""
 
     url: str
-    cash: int = Field(description="Grains that the page holds. Pages with the most cash come first.")
+    cash: int = Field(description=CASH_NEXT)
     importance: float = Field(description=IMPORTANCE)
     fetched_before: bool
     lease: str = Field(description="Lease to pass to /v1/release. A crawl event for the page also ends it.")
@@ -302,7 +303,7 @@ class FrontierPage(_Answer):
 
     url: str
     host: str
-    cash: int = Field(description="Grains that the page holds. Pages with the most cash come first.")
+    cash: int = Field(description=CASH_NEXT)
     importance: float = Field(description=IMPORTANCE)
     fetched_before: bool
 

@@ -206,7 +206,7 @@ class Explained(PageImportance):
     frontier: dict[str, Any] | None = Field(
         description="Whether the page is `next`, and if not, `why_not`; `state`, `lease_until`, `waits_until`, "
         "`revisit_at`, `revisit_seconds`, `host_free_at`, `host_delay_seconds`, `host_in_flight`, `failures`, "
-        "`refused` (why the event of its lease was refused), and its `place` in the greedy order."
+        "`refused` (why the event of its lease was refused), and its `place` in the order of suggestions."
     )
     depth: int | None = Field(description="Number of links from a seed to the page; null if unknown.")
     meta: dict[str, str] = Field(description="The last metadata given for the page.")

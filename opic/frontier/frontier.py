@@ -67,11 +67,12 @@ class Frontier:
         crawl_delays: Mapping[str, float] | None = None,
         max_depth: int | None = None,
     ) -> dict[str, object]:
-        """Lease the pages with the most cash to a crawler.
+        """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
 
         Args:
             n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the number of
-                active leases exceeds a tenth of the live pages, the batch ends at half of its best page's cash.
+                active leases exceeds a tenth of the live pages, the batch ends at half of its best page's cash, if the
+                strategy is greedy.
             crawler: name of the crawler.
             lease_seconds: duration of the leases; the configured duration if None.
             busy_hosts: hosts to skip.
@@ -86,8 +87,9 @@ class Frontier:
             max_depth: only pages whose depth is known and at most this.
 
         Returns:
-            "pages": most cash first, each with "url", "cash" (grains; negative if the page is overdrawn), "importance",
-            "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "depth" and "meta", if known.
+            "pages": in the order of the strategy, each with "url", "cash" (grains; negative if the page is overdrawn),
+            "importance", "fetched_before", "lease" (for `release`) and "lease_until" (Unix seconds); "depth" and
+            "meta", if known.
             "retry_after": 0, or, if there are no pages, the seconds until the first one may be free: at most a minute,
             and at most 5 s while leases are active, because their fetches move cash. "waiting": counts of the requested
             pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "denied";
@@ -142,7 +144,7 @@ class Frontier:
             mode: as in `next`.
 
         Returns:
-            "pages": most cash first, each with "url", "host", "cash", "importance" and "fetched_before".
+            "pages": in the order of the strategy, each with "url", "host", "cash", "importance" and "fetched_before".
 
         Raises:
             BadInput: a parameter is invalid.
@@ -182,8 +184,9 @@ class Frontier:
             "revisit_at": when its revisit time after the last read is over; "revisit_seconds": the revisit time in
             effect for it; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases on
             pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
-            "place": its rank in the greedy order of all pages that may be offered, from 1, None if it is not in the
-            order; "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence each.
+            "place": its rank among all pages that may be offered, from 1, in the order of suggestions, None if it is
+            not among them; "next": whether nothing prevents it from being handed out; "why_not": what does, a sentence
+            each.
 
         Raises:
             BadUrl: the URL is invalid.

@@ -1,4 +1,4 @@
-"""Frontier settings (politeness, greedy order) and the validated request of a crawler for pages."""
+"""Frontier settings (politeness, order of pages) and the validated request of a crawler for pages."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
