@@ -25,6 +25,7 @@ from opic.api.router import InQuery as Query
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.frontier.page_counts import KINDS
+from opic.frontier.requests import BY_LINK_SCORE
 from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
@@ -189,6 +190,8 @@ class Calls:
         )
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._service.backend.coverage.recent)
+        if asked.policy == BY_LINK_SCORE:  # So is one that asks for what is not kept.
+            await run_in_threadpool(self._service.backend.links.scores)
         now, gone = time.time(), threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found, asked.mode, asked.policy)

@@ -41,7 +41,8 @@ MODE = (
 RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
     "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
-    "second; YRU: half YR, half U. All but U need OPIC_YIELDS=on."
+    "second; YRU: half YR, half U: these three need OPIC_YIELDS=on. LDU: half U, half the page with the greatest link "
+    "score, the in-links of the links that its last read added; needs OPIC_KEEP_LINKS=on."
 )
 POLICY = (
     "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "
@@ -144,7 +145,7 @@ class NextPages(_Body):
         examples=[["example.org", "b.example"]],
     )
     mode: Literal["any", "discover", "refresh", "coverage"] = Field("any", description=MODE)
-    policy: Literal["U", "OR", "YR", "YRU"] | None = Field(None, description=RECRAWL)
+    policy: Literal["U", "OR", "YR", "YRU", "LDU"] | None = Field(None, description=RECRAWL)
     max_depth: int | None = Field(
         None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
     )

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 Policy = Literal["static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh", "coverage"]
-RecrawlPolicy = Literal["U", "OR", "YR", "YRU"]
+RecrawlPolicy = Literal["U", "OR", "YR", "YRU", "LDU"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 
 

@@ -153,8 +153,9 @@ class Client:
             domain: only pages of this host or registered domain, including subdomains.
             domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
-            policy: with mode refresh, a recrawl policy: U, OR, YR or YRU. Pages are then drawn at random, most often
-                those whose reads have discovered most; all but U need OPIC_YIELDS=on at the service.
+            policy: with mode refresh, a recrawl policy: U, OR, YR, YRU or LDU. Pages are then drawn at random, most
+                often those whose reads have discovered most; OR, YR and YRU need OPIC_YIELDS=on at the service, LDU
+                needs OPIC_KEEP_LINKS=on.
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and

@@ -15,6 +15,7 @@ from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, place_in_order, state_of
 from opic.frontier.trust_order import TrustOrder
 from opic.query.coverage import CoverageQuery
+from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
 
@@ -33,6 +34,7 @@ class Frontier:
         admission: Admission | None = None,
         pending: Callable[[], bool] = lambda: False,
         coverage: CoverageQuery | None = None,
+        links: KeptLinks | None = None,
     ) -> None:
         """Offer the pages of an open crawl.
 
@@ -46,12 +48,14 @@ class Frontier:
             admission: filters pages that must not be offered.
             pending: whether accepted events have yet to take effect; then no answer says that pages are exhausted.
             coverage: the coverage of the crawl, for mode "coverage".
+            links: the kept links of the crawl, for the policy LDU.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.strategy, self.admission = discovery, strategy, admission
         trust_order = None if coverage is None else lambda: TrustOrder.of(coverage.recent())
         terms = FrontierTerms(self.politeness, discovery, strategy, share)
-        self._hand = Scheduler(crawl, terms, admission, pending, trust_order)
+        link_scores = None if links is None else links.scores
+        self._hand = Scheduler(crawl, terms, admission, pending, trust_order=trust_order, link_scores=link_scores)
 
     def next(
         self,
@@ -80,8 +84,8 @@ class Frontier:
             domains: the same for several, at most 100.
             mode: "discover": only pages never read since they became known or came back; "refresh": only other pages;
                 "coverage": pages never read, by the trust that waits at them instead of cash (RankMass).
-            policy: with mode "refresh", a recrawl policy: U, OR, YR or YRU; see `opic.frontier.recrawl`. Pages are then
-                drawn at random instead of by cash, and the batch does not end early.
+            policy: with mode "refresh", a recrawl policy: U, OR, YR, YRU or LDU; see `opic.frontier.recrawl`. Pages are
+                then drawn at random instead of by cash, and the batch does not end early.
             crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
                 longer than the configured host delay.
             max_depth: only pages whose depth is known and at most this.

@@ -24,6 +24,7 @@ from opic.frontier.recrawl import DrawnPages, draw_pages
 from opic.frontier.requests import FrontierTerms
 from opic.frontier.trust_order import TrustOrder, TrustScope
 from opic.model.cash import Books, Flag
+from opic.query.kept_links import LinkScores
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
 from opic.replica.effect import Effect
@@ -58,6 +59,7 @@ class HotCrawl:
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
         self._domains: dict[tuple[str, ...], _Domain] = {}
         self.trust = TrustOrder.empty(len(crawl))  # The order of mode coverage.
+        self.scores: LinkScores | None = None  # For the recrawl policy that draws by them.
         self._overdrawn = (float("-inf"), 0)
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
@@ -281,7 +283,10 @@ class HotCrawl:
         if within is not None or nearness:
             pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
             only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
-        return draw_pages(self.orders, [hot.weights for hot in self.shards], policy, self.rng, only)
+        scores = self.scores
+        if scores is not None and scores.loads != self.crawl.loads:  # Its ids may belong to other pages now.
+            scores = None
+        return draw_pages(self.orders, [hot.weights for hot in self.shards], policy, self.rng, only, scores)
 
     def _judged_unfit(self, picked: Picked) -> bool:
         """Judge pages that were chosen; return whether any of them must not be offered, or not yet."""

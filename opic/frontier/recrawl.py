@@ -4,32 +4,36 @@
     OR    in proportion to the links seen on it so far
     YR    in proportion to its yield: pages that became known by its last read, per second since the read before
     YRU   half by YR, half by U
+    LDU   half the page with the greatest link score, half by U
 
 Pages are drawn without replacement from those that are free: neither leased nor waiting, on a host that is free; how
 much cash they have does not matter, so also those come that the greedy order leaves until they receive some. When
 no free page has a weight, the others follow as by U, so no page is left out for ever. `opic.replica.page_yields` says
-what is counted. LDU is not offered: its link score needs the number of links to each page, which is not kept.
+what is counted; link scores are those of `opic.query.kept_links`.
 
 A draw looks at the sums of blocks of pages, then at the pages of one block. A change of a page costs nothing until the
-next draw, which sums its block again. So a choice costs O(blocks + pages drawn * BLOCK_PAGES), some .1 ms for 10 pages
-of a million. Only when most of the pages drawn are not free are all pages of the shard looked at.
+next draw, which sums its block again. So a choice costs O(blocks + pages drawn * BLOCK_PAGES), with LDU also O(pages
+that have a score). Only when most of the pages drawn are not free are all pages of the shard looked at.
 
 Shards draw independently. Each draw is a point of a Poisson process with the weight of its shard as its rate, and the
-points of all shards are taken in order of time: so a page of any shard is as likely as its weight says.
+points of all shards are taken in order of time: so a page of any shard is as likely as its weight says. With LDU a
+second process takes the free page with the greatest link score of all shards at each of its points; its rate is that at
+which free pages are drawn by U.
 
 Source: Kumar, Lang, Marlow, Tomkins (2008), section III; `opic.graph.discovery` has the policies for experiments.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
 from opic.frontier.page_keys import OFFERED_BITS, Keys
-from opic.frontier.requests import POLICIES
+from opic.frontier.requests import BY_LINK_SCORE, POLICIES
 from opic.model.cash import Flag
+from opic.query.kept_links import LinkScores
 from opic.replica.replica import Replica
 
 Floats = NDArray[np.float64]
@@ -38,6 +42,8 @@ Generator = np.random.Generator
 BLOCK_PAGES: Final = 1 << 12
 FILLS_MAX: Final = 6  # Rounds of draws, each twice as large, before all pages are looked at.
 AFTER_ALL: Final = 1e9  # Time of pages without a weight, after all others.
+BEST_MAX: Final = 1 << 12  # Pages that a choice draws by link score at most; the others come as by U.
+SAMPLED: Final = 1 << 13  # Pages looked at to tell how many are free; all of a shard that has no more.
 
 
 class PageWeights:
@@ -135,9 +141,11 @@ class DrawnPages:
         shard: int,
         order: HotOrder,
         kinds: Sequence[PageWeights],
+        totals: Sequence[float],
         rates: Sequence[float],
         rng: Generator,
         only: Int64s | None = None,
+        timed: "TimedPages | None" = None,
     ) -> None:
         """Start at time 0.
 
@@ -145,22 +153,25 @@ class DrawnPages:
             shard: the shard.
             order: its hot order, which knows the free pages.
             kinds: what pages are drawn by.
+            totals: the sum of the weights of each; not needed with `only`.
             rates: draws by each of them in a unit of time, for each unit of weight.
             rng: decides.
             only: draw only from these pages, all at once.
+            timed: pages whose times are given; the others are drawn.
         """
         self.shard, self._order, self._kinds, self._rates, self._rng = shard, order, kinds, rates, rng
-        self._only = only
+        self._only, self._timed = only, timed if timed is not None else TimedPages.none()
         self.ids: Int64s = np.empty(0, np.int64)
         self.neg: Keys = np.empty(0)
         self.done = self.short = False
-        self._speeds = np.array([rate * kind.total() for rate, kind in zip(rates, kinds, strict=True)])
-        self._time, self._fills, self._seen = 0.0, 0, np.empty(0, np.int64)
+        self._speeds = np.array(rates) * np.array(totals)
+        self._time, self._fills, self._seen = 0.0, 0, self._timed.ids
 
     def fill(self, size: int) -> None:
         """Draw `size` more pages, or put all others in order."""
         self._fills += 1
-        if self._only is not None or not self._speeds.sum() or self._fills > FILLS_MAX:
+        many = size > max(BLOCK_PAGES, len(self._order.columns))  # Then looking at all pages is cheaper.
+        if self._only is not None or not self._speeds.sum() or self._fills > FILLS_MAX or many:
             self._order_rest()
             return
         rng, speed = self._rng, self._speeds.sum()
@@ -174,15 +185,24 @@ class DrawnPages:
         first = np.sort(first)
         first = first[~np.isin(ids[first], self._seen)]
         self._seen = np.concatenate((self._seen, ids[first]))
-        first = first[self._free(ids[first])]
-        self.ids, self.neg = ids[first], -1 / (1 + times[first])
+        first = first[free_pages(self._order, ids[first])]
+        self._offer(ids[first], times[first])
+
+    def _offer(self, ids: Int64s, times: Floats) -> None:
+        """Offer pages that were drawn, and those whose given times come before the present one."""
+        timed, self._timed = self._timed.until(np.inf if self.done else self._time)
+        if len(timed.ids):
+            ids, times = np.concatenate((ids, timed.ids)), np.concatenate((times, timed.times))
+            by_time = np.argsort(times, kind="stable")
+            ids, times = ids[by_time], times[by_time]
+        self.ids, self.neg = ids, -1 / (1 + times)
 
     def _order_rest(self) -> None:
         """Put the pages that were not drawn in order: by exponential times with their weights as rates."""
         ids = self._only
         if ids is None:
             ids = np.flatnonzero(~is_held(self._order.where[: len(self._order.columns)]))
-        ids = ids[self._free(ids)]
+        ids = ids[free_pages(self._order, ids)]
         ids = ids[~np.isin(ids, self._seen)]
         speed = np.zeros(len(ids))
         for rate, kind in zip(self._rates, self._kinds, strict=True):
@@ -191,29 +211,114 @@ class DrawnPages:
         late = AFTER_ALL * (1 + waits)
         times = np.where(speed > 0, self._time + waits / np.where(speed > 0, speed, 1.0), late)
         by_time = np.argsort(times)
-        self.ids, self.neg, self.done = ids[by_time], -1 / (1 + times[by_time]), True
-
-    def _free(self, ids: Int64s) -> Bools:
-        """Return a mask of the read pages that may be handed out now, whatever cash they have."""
-        order = self._order
-        order.looked += len(ids)
-        hosts = order.columns.host[ids]
-        free = fit_for_recrawl(order.columns.state[ids]) & ~is_held(order.where[ids])
-        free &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
-        if (shut := order.columns.shut(ids)) is not None:
-            free &= ~shut
-        return free
+        self.done = True
+        self._offer(ids[by_time], times[by_time])
 
     def close(self) -> None:
         """Do nothing: this source does not change the order."""
 
 
-def draw_pages(
+class TimedPages(NamedTuple):
+    """Pages of a shard and the times at which they are drawn, in order of time; (n,) each."""
+
+    ids: Int64s
+    times: Floats
+
+    @classmethod
+    def none(cls) -> "TimedPages":
+        """Return no pages."""
+        return cls(np.empty(0, np.int64), np.empty(0))
+
+    def until(self, time: float) -> "tuple[TimedPages, TimedPages]":
+        """Return the pages up to a time, and the others."""
+        at = int(np.searchsorted(self.times, time, side="right"))
+        return TimedPages(self.ids[:at], self.times[:at]), TimedPages(self.ids[at:], self.times[at:])
+
+
+def free_pages(order: HotOrder, ids: Int64s) -> Bools:
+    """Return a mask of the read pages that may be handed out now, whatever cash they have."""
+    order.looked += len(ids)
+    hosts = order.columns.host[ids]
+    free = fit_for_recrawl(order.columns.state[ids]) & ~is_held(order.where[ids])
+    free &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+    if (shut := order.columns.shut(ids)) is not None:
+        free &= ~shut
+    return free
+
+
+def best_pages(orders: Sequence[HotOrder], scores: LinkScores, only: Sequence[Int64s] | None) -> tuple[Int64s, Int64s]:
+    """Return the shards and ids of the free pages with the greatest link scores, best first, at most BEST_MAX.
+
+    Of a host with a delay there is only the best page: no other could be handed out with it. Ties by shard and id.
+    """
+    shards, ids, found = list[Int64s](), list[Int64s](), list[Int64s]()
+    for shard, order in enumerate(orders):
+        free = free_pages(order, scores.ids[shard])
+        if only is not None:
+            free &= np.isin(scores.ids[shard], only[shard])
+        ids.append(scores.ids[shard][free])
+        found.append(scores.scores[shard][free])
+        shards.append(np.full(len(ids[-1]), shard))
+    shard_of, page, score = (np.concatenate(parts) for parts in (shards, ids, found))
+    if len(score) > BEST_MAX:
+        most = np.sort(np.argpartition(-score, BEST_MAX)[:BEST_MAX])
+        shard_of, page, score = shard_of[most], page[most], score[most]
+    best = np.argsort(-score, kind="stable")
+    shard_of, page = shard_of[best], page[best]
+    keep = np.ones(len(page), np.bool_)
+    for shard, order in enumerate(orders):
+        at = np.flatnonzero(shard_of == shard)
+        hosts = order.columns.host[page[at]]
+        at, hosts = at[order.single[hosts]], hosts[order.single[hosts]]
+        keep[at] = False
+        keep[at[np.unique(hosts, return_index=True)[1]]] = True
+    return shard_of[keep], page[keep]
+
+
+def free_of(orders: Sequence[HotOrder], rng: Generator, only: Sequence[Int64s] | None) -> float:
+    """Return the number of read pages that are free now; estimated from SAMPLED pages in a large shard.
+
+    Args:
+        orders: the hot order of each shard.
+        rng: decides.
+        only: pages of each shard that count; None for all.
+    """
+    free = 0.0
+    for shard, order in enumerate(orders):
+        pages = len(order.columns)
+        if only is not None or pages <= SAMPLED:
+            free += float(free_pages(order, np.arange(pages) if only is None else only[shard]).sum())
+        else:
+            free += pages * float(free_pages(order, rng.integers(pages, size=SAMPLED)).mean())
+    return free
+
+
+def times_of_best(count: int, best_rate: float, own_rate: float, rng: Generator) -> Floats:
+    """Return the times of pages of which the best that is left is drawn at some points, and each also by itself.
+
+    Args:
+        count: number of pages, best first.
+        best_rate: draws of the best in a unit of time; over 0.
+        own_rate: draws of each page by itself; over 0.
+        rng: decides.
+    """
+    times = rng.exponential(1 / own_rate, count)
+    points = iter(np.cumsum(rng.exponential(1 / best_rate, count + 1)).tolist())
+    point = next(points)
+    for at, own in enumerate(times.tolist()):
+        if own > point:  # Otherwise it was drawn by itself before, and the point takes the next page.
+            times[at] = point
+            point = next(points)
+    return times
+
+
+def draw_pages(  # noqa: PLR0917 - as for `DrawnPages`
     orders: Sequence[HotOrder],
     weights: Sequence[RecrawlWeights],
     policy: str,
     rng: Generator,
     only: Sequence[Int64s] | None = None,
+    scores: LinkScores | None = None,
 ) -> list[DrawnPages]:
     """Return the pages of each shard in the order in which a policy draws them.
 
@@ -223,16 +328,29 @@ def draw_pages(
         policy: a name of POLICIES.
         rng: decides.
         only: pages of each shard to draw from; None for all.
+        scores: the link scores, for LDU.
     """
     kinds = [of_shard.kinds(policy) for of_shard in weights]
-    totals = np.array([[kind.total() for kind in of_shard] for of_shard in kinds])
-    if only is not None:
+    if only is None:
+        totals = np.array([[kind.total() for kind in of_shard] for of_shard in kinds])
+    else:
         totals = np.array([
             [kind.of(ids).sum() for kind in of_shard] for of_shard, ids in zip(kinds, only, strict=True)
         ])  # fmt: skip
     of_kind = totals.sum(axis=0)
     rates = np.divide(1.0, of_kind, out=np.zeros(len(of_kind)), where=of_kind > 0).tolist()
+    timed = [TimedPages.none()] * len(orders)
+    if policy == BY_LINK_SCORE and scores is not None and rates[0]:
+        shard_of, page = best_pages(orders, scores, only)
+        # As often as U draws a free page; a sample may have none, but those with a score are free.
+        times = times_of_best(len(page), rates[0] * max(1, free_of(orders, rng, only), len(page)), rates[0], rng)
+        by_time = np.argsort(times)
+        shard_of, page, times = shard_of[by_time], page[by_time], times[by_time]
+        timed = [TimedPages(page[shard_of == shard], times[shard_of == shard]) for shard in range(len(orders))]
     return [
-        DrawnPages(shard, order, of_shard, rates, rng, None if only is None else only[shard])
+        DrawnPages(
+            shard, order, of_shard, totals[shard].tolist(), rates, rng, None if only is None else only[shard],
+            timed[shard],
+        )
         for shard, (order, of_shard) in enumerate(zip(orders, kinds, strict=True))
-    ]
+    ]  # fmt: skip

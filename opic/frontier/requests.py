@@ -10,10 +10,11 @@ from opic.model.page_notes import DEPTH_MAX, nearness_of
 from opic.urls.canonical import canonical_host, shown
 
 # Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
-POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one")}
+# The other half of the draws of LDU is the pages with the greatest link scores.
+POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one"), "LDU": ("one",)}
 NEED_YIELDS: Final = ("OR", "YR", "YRU")
+BY_LINK_SCORE: Final = "LDU"
 MODES: Final = ("any", "discover", "refresh", "coverage")
-NO_LDU: Final = ": the links to each page are not counted, which its link score needs"
 LEASE_SECONDS_MAX: Final = 86_400.0
 DOMAINS_MAX: Final = 100  # Of one request.
 CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # A longer crawl-delay is cut to this; Heritrix uses the same limit.
@@ -84,9 +85,7 @@ class PagesRequest:
         if mode not in MODES:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
         if policy is not None and policy not in POLICIES:
-            raise BadInput(
-                f"policy={shown(policy)} is none of {', '.join(POLICIES)}{NO_LDU if policy == 'LDU' else ''}"
-            )
+            raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
         if policy is not None and mode != "refresh":
             raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
         if max_depth is not None and max_depth < 0:

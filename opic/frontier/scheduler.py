@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.errors import NoTrust, StoreDamaged, StoreUnavailable
+from opic.errors import NotKept, NoTrust, StoreDamaged, StoreUnavailable
 from opic.frontier.admission import Admission
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
@@ -23,10 +23,11 @@ from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Leased, given_back, lease_of
 from opic.frontier.page_counts import KINDS
 from opic.frontier.page_keys import GREEDY
-from opic.frontier.requests import FrontierTerms, PagesRequest
+from opic.frontier.requests import BY_LINK_SCORE, FrontierTerms, PagesRequest
 from opic.frontier.trust_order import TrustOrder
 from opic.model.cash import MILLION, Flag
 from opic.model.page_notes import depth_of, unpack_meta
+from opic.query.kept_links import LinkScores
 from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
@@ -76,10 +77,12 @@ class Scheduler:
         terms: FrontierTerms,
         admission: Admission | None,
         pending: Callable[[], bool] = lambda: False,
+        *,
         trust_order: Callable[[], TrustOrder] | None = None,
+        link_scores: Callable[[], LinkScores] | None = None,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._pending, self._trust_order = pending, trust_order
+        self._pending, self._trust_order, self._link_scores = pending, trust_order, link_scores
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
@@ -95,9 +98,9 @@ class Scheduler:
 
     def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
         """Return the places of the pages that would be handed out next."""
-        trust = self._trust([wish])
+        trust, scores = self._trust([wish]), self._scores([wish])
         with self.lock:
-            self.hot.trust = trust or self.hot.trust
+            self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
             try:
                 self.hot.look()
                 picked = self.hot.pick(
@@ -125,13 +128,25 @@ class Scheduler:
                 raise
             return TrustOrder.empty(len(self.crawl))
 
+    def _scores(self, wishes: Sequence[PagesRequest]) -> LinkScores | None:
+        """Return the link scores for requests with a policy that draws by them; None if there are none.
+
+        Raises:
+            NotKept: no links are kept.
+        """
+        if all(wish.policy != BY_LINK_SCORE for wish in wishes):
+            return None
+        if self._link_scores is None:
+            raise NotKept("this frontier has no link scores")
+        return self._link_scores()
+
     # Serving requests.
 
     def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
-        trust = self._trust(wishes)
+        trust, scores = self._trust(wishes), self._scores(wishes)
         with self.lock:
-            self.hot.trust = trust or self.hot.trust
+            self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
             answers: list[dict[str, object]] = []
             at = 0
             while at < len(wishes):

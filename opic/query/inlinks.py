@@ -1,30 +1,12 @@
 """In-links: the pages that were read and whose links, as last read, lead to a page."""
 
-from collections.abc import Callable
-
 import numpy as np
 
-from opic.errors import NotKept
 from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
 from opic.replica.crawl import Outdated, Place
 from opic.urls.canonical import canonical_url
-
-NOT_KEPT = (
-    "the links of pages are not kept here: set OPIC_KEEP_LINKS=on for the workers; the links of a page are then known "
-    "from its next read on"
-)
-
-
-def check_kept(kept: KeptLinks) -> Callable[[], None]:
-    """Return a function for `KeptLinks.catch_up` that raises NotKept where no links are kept."""
-
-    def check() -> None:
-        if not kept.kept:
-            raise NotKept(NOT_KEPT)
-
-    return check
 
 
 def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, object] | None:
@@ -49,13 +31,12 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
     """
     check_count(n, "page")
     canonical, crawl = canonical_url(url, query.url_bytes_max), query.crawl
-    check = check_kept(kept)
 
     def ask() -> dict[str, object] | None:
         loads, shards = crawl.loads, len(crawl)
         (place,) = crawl.ids_of([canonical])
         with kept.lock:
-            as_of = kept.catch_up(check, lambda _: None).as_of
+            as_of = kept.catch_up(kept.check, lambda _: None).as_of
             if place is None:
                 return None
             if kept.loads != loads:

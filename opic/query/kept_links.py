@@ -16,7 +16,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import StoreDamaged, StoreUnavailable
+from opic.errors import NotKept, StoreDamaged, StoreUnavailable
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, grown
 from opic.model.trust import unpack_links
 from opic.replica import Crawl, Replica
@@ -29,6 +29,10 @@ T = TypeVar("T")
 SCAN_COUNT: Final = 1_000
 QUEUED_MAX: Final = 200_000  # Pages whose new links wait for the next question; with more, all are read again then.
 LOADS_MAX: Final = 5
+NOT_KEPT: Final = (
+    "the links of pages are not kept here: set OPIC_KEEP_LINKS=on for the workers; the links of a page are then known "
+    "from its next read on"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,11 @@ class KeptLinks:
         """Whether the crawl keeps links, as far as its replicas know, or begins to with its next batch."""
         return self.crawl.shards[0].keep_links or any(replica.trust is not None for replica in self.crawl.replicas)
 
+    def check(self) -> None:
+        """Raise NotKept if the crawl keeps no links; for `catch_up`."""
+        if not self.kept:
+            raise NotKept(NOT_KEPT)
+
     def catch_up(self, check: Callable[[], object], take: Callable[[Replica], T]) -> LinksRead[T]:
         """Bring the links up to date with the journals. The caller holds `lock`.
 
@@ -101,23 +110,21 @@ class KeptLinks:
             self._lost = True
         raise StoreUnavailable("the store was recreated or its server restarted repeatedly: try again")
 
-    def scores(self, check: Callable[[], object]) -> LinkScores:
+    def scores(self) -> LinkScores:
         """Return the link scores of pages: the in-links, known at a page's last read, of the links new at that read.
 
         Reads count from the first call on: before that no page has a score. The last two reads of a page decide, and a
         page that links to the destination counts once, whether it is the page itself or another one.
 
-        Args:
-            check: as in `catch_up`.
-
         Raises:
+            NotKept: no links are kept.
             StoreUnavailable: as `catch_up`.
 
         Source: Kumar, Lang, Marlow, Tomkins (2008), section III: "the sum over each outlink not present during the
         prior crawl of the number of inlinks seen so far to the destination".
         """
         with self.lock:
-            self.catch_up(check, lambda _: None)
+            self.catch_up(self.check, lambda _: None)
             if self._scores is None:
                 self._scores = _ScoreColumns(self.pool)
             positions, scores = self._scores.positive()

@@ -115,6 +115,7 @@ class Backend:
             admission=self.admission,
             pending=self._is_pending,
             coverage=self.coverage,
+            links=self.links,
         )
 
     @cached_property

@@ -1,12 +1,11 @@
 """Kept links without trust: OPIC_KEEP_LINKS begins the keeping, and /v1/inlinks says which pages link to a page."""
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 import pytest
-from logs import NOW_US
+from linked_web import PAGES, Web
 from processes import wait_until
 from servers import Server
 from serving import serving
@@ -14,8 +13,6 @@ from serving import serving
 from opic.client import Client, Conflict, NotFound
 from opic.errors import NotKept
 from opic.ingest import Writer
-from opic.model.cash import DAY_US, Flag
-from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.query import kept_links
@@ -27,41 +24,7 @@ from opic.replica import Crawl
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
-PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
 WAIT_SECONDS = 20.0
-
-
-class Web:
-    """A crawl that keeps links, and beside it the links that each page showed last."""
-
-    def __init__(self, server: Server, name: str, shards: int = 1, *, keep_links: bool = True) -> None:
-        self.server, self.name = server, name
-        self.crawl = self.opened(shards, keep_links=keep_links)
-        self.writer = Writer(self.crawl)
-        self.offset, self.at_us = 0, NOW_US
-        self.links: dict[str, list[str]] = {}
-
-    def opened(self, shards: int = 1, *, keep_links: bool = False) -> Crawl:
-        return Crawl.open(self.server.client(), self.name, {"shards": shards}, keep_links=keep_links)
-
-    def apply(self, *events: CrawlEvent) -> None:
-        """Apply events as one batch."""
-        records = []
-        for event in events:
-            records.append(Record(self.offset, self.at_us, encode_crawl_event(event), "event"))
-            self.offset, self.at_us = self.offset + 1, self.at_us + DAY_US
-            if event.status < 400:
-                self.links[event.url] = [link for link in event.links if link != event.url]
-        self.writer.apply("log/0", records)
-
-    def read(self, url: str, links: Sequence[str], status: int = 200) -> None:
-        redirect = links[0] if links and 300 <= status < 400 else None
-        self.apply(CrawlEvent(url, list(links), status=status, redirect=redirect))
-
-    def sources(self) -> dict[str, set[str]]:
-        """By page: the pages that link to it."""
-        live = {page.url for page in self.crawl.pages() if page.has(Flag.OPEN) and not page.has(Flag.GONE)}
-        return {url: {page for page, links in self.links.items() if url in links and page in live} for url in PAGES}
 
 
 class Asked:

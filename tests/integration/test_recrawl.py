@@ -19,7 +19,7 @@ from opic.client import Client
 from opic.errors import BadInput, NotKept
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.recrawl import BLOCK_PAGES, PageWeights
-from opic.frontier.requests import POLICIES, PagesRequest
+from opic.frontier.requests import NEED_YIELDS, PagesRequest
 from opic.ingest import ShardWriter
 from opic.ingest.writer import Writer
 from opic.model.cash import CrawlRules
@@ -255,8 +255,8 @@ def test_weights_of_a_large_shard_are_summed_by_block() -> None:
 @pytest.mark.parametrize(
     ("terms", "text"),
     [
-        ({"mode": "refresh", "policy": "YDU"}, "policy='YDU' is none of U, OR, YR, YRU"),
-        ({"mode": "refresh", "policy": "LDU"}, "none of U, OR, YR, YRU: the links to each page are not counted"),
+        ({"mode": "refresh", "policy": "YDU"}, "policy='YDU' is none of U, OR, YR, YRU, LDU"),
+        ({"mode": "any", "policy": "LDU"}, "policy='LDU' is about pages read before: ask with mode=refresh"),
         ({"mode": "any", "policy": "U"}, "policy='U' is about pages read before: ask with mode=refresh"),
         ({"mode": "discover", "policy": "U"}, "ask with mode=refresh"),
     ],
@@ -268,10 +268,9 @@ def test_policy_that_cannot_be_followed_is_refused(terms: dict[str, str], text: 
 
 def test_policy_that_needs_yields_is_refused_without(valkey: Server) -> None:
     crawl = Recrawl(valkey, yields=False)
-    for policy in POLICIES:
-        if policy != "U":
-            with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=on"):
-                crawl.frontier.next(1, mode="refresh", policy=policy)
+    for policy in NEED_YIELDS:
+        with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=on"):
+            crawl.frontier.next(1, mode="refresh", policy=policy)
     assert len(crawl.frontier.next(4, mode="refresh", policy="U")["pages"]) == 4  # type: ignore[arg-type]
 
 
