@@ -195,6 +195,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_query.py", ("--pages", "3000", "--busy-seconds", "1")),
         ("bench_latency.py", ("--pages", "20000", "--seconds", "1", "--rounds", "1")),
         ("bench_shards.py", ("--shards", "1,2", "--pages", "1000", "--events", "50", "--rounds", "1")),
+        ("bench_links.py", ("--pages", "1000", "--scan", "500")),
         ("bench_local_rank.py", ("--local", "300", "--candidates", "2000")),
         ("bench_rankmass.py", ("--pages", "1000", "--plain-downloads", "50")),
         ("bench_discovery.py", ("--candidates", "1000,2000", "--steps", "200")),

@@ -1,0 +1,172 @@
+"""What do in-links and link scores cost an endpoint, and a choice by a recrawl policy?
+
+One shard that keeps links, filled by its own worker: every page is read once and links to 40 pages at random. Then one
+page in a hundred is read again and has four new links, which gives it a link score. Every answer is compared with that
+of a plain dict before a time counts. "cold" reads all links from the store. The peer of a policy's choice is U, which
+needs nothing that is kept. Times are of the endpoint's CPU, as other work may run on the machine. --scan fills the flat
+array of links alone, without a store, to time one scan of more links.
+"""
+
+import argparse
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+from harness import RECORD_TIME_US, SEEDS_A_RECORD, write_result
+
+from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier.requests import PagesRequest
+from opic.graph.link_pool import LinkPool
+from opic.ingest import ShardWriter
+from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.events import Record as LogRecord
+from opic.query.inlinks import inlinks
+from opic.query.kept_links import KeptLinks
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.service.embedded import EmbeddedServer
+from opic.store import Shard, connect
+
+PAGES = 100_000
+LINKS, NEW_LINKS = 40, 4
+PAGES_A_HOST = 20
+AGAIN = 100  # One page in so many is read a second time.
+EVENTS_A_CALL = 200
+ASKED, CHOICES, NEXT = 20, 50, 10
+SEED = 20080415
+
+
+class Web:
+    """The pages and their links, by number."""
+
+    def __init__(self, pages: int) -> None:
+        self.rng = random.Random(SEED)
+        self.urls = [f"https://www.h{page // PAGES_A_HOST}.example/articles/{page}.html" for page in range(pages)]
+        self.links = [self.others(page, LINKS) for page in range(pages)]
+
+    def others(self, page: int, count: int) -> list[int]:
+        """Return other pages at random."""
+        return [to for to in self.rng.sample(range(len(self.urls)), count) if to != page]
+
+    def seeds(self) -> Iterator[LogRecord]:
+        """Yield records that make all pages known, so that ids are the numbers."""
+        for nth, at in enumerate(range(0, len(self.urls), SEEDS_A_RECORD)):
+            yield LogRecord(nth, RECORD_TIME_US, encode_seeds(self.urls[at : at + SEEDS_A_RECORD]), "seeds")
+
+    def read(self, pages: list[int], offset: int) -> list[LogRecord]:
+        """Return the records of reads."""
+        events = [CrawlEvent(self.urls[page], [self.urls[to] for to in self.links[page]]) for page in pages]
+        return [LogRecord(offset + nth, RECORD_TIME_US, encode_crawl_event(event)) for nth, event in enumerate(events)]
+
+
+def fill(writer: ShardWriter, web: Web, pages: list[int], offset: int = 0) -> None:
+    """Read pages, in order."""
+    for at in range(0, len(pages), EVENTS_A_CALL):
+        writer.apply("fill/0", web.read(pages[at : at + EVENTS_A_CALL], offset + at))
+
+
+def timed(rows: dict[str, float], name: str, asks: list[Callable[[], object]]) -> list[object]:
+    """Ask, keep the median of the CPU times in milliseconds, and return the answers."""
+    took, answers = [], []
+    for ask in asks:
+        began = time.process_time()
+        answers.append(ask())
+        took.append((time.process_time() - began) * 1000)
+    rows[name] = round(statistics.median(took), 2)
+    print(f"{name:<40} {rows[name]:>10.2f}", flush=True)
+    return answers
+
+
+def measure(shard: Shard, pages: int) -> dict[str, float]:
+    """Fill the store, ask, compare; return times in milliseconds."""
+    web, writer, rows = Web(pages), ShardWriter(shard), dict[str, float]()
+    writer.apply("seeds/0", list(web.seeds()))
+    fill(writer, web, list(range(pages)))
+    writer.checkpoint()
+    crawl = Crawl([shard])
+    crawl.follow()
+    kept, query = KeptLinks(crawl), Query(crawl, Snapshots(crawl))
+    print(f"{pages:,} pages with {LINKS} links\n{'question':<40} {'median ms':>10}")
+
+    def in_links(page: int) -> Callable[[], object]:
+        return lambda: inlinks(query, kept, web.urls[page], 1_000)
+
+    timed(rows, "in-links cold", [in_links(0)])
+    asked = web.rng.sample(range(pages), ASKED)
+    found = timed(rows, "in-links warm", [in_links(page) for page in asked])
+    for page, answer in zip(asked, found, strict=True):
+        assert isinstance(answer, dict)
+        assert answer["inlinks"] == [web.urls[of] for of in range(pages) if page in web.links[of]]
+    timed(rows, "first link scores", [kept.scores])
+
+    counts = [0] * pages
+    for links in web.links:
+        for to in links:
+            counts[to] += 1
+    again, expected = sorted(web.rng.sample(range(pages), max(pages // AGAIN, 1))), {}
+    for page in again:
+        new = [to for to in web.others(page, 2 * NEW_LINKS) if to not in web.links[page]][:NEW_LINKS]
+        web.links[page] += new
+        for to in new:
+            counts[to] += 1
+        expected[page] = sum(counts[to] for to in new)
+    fill(writer, web, again, pages)
+    rows["pages read again"] = len(again)
+    scores = timed(rows, "link scores after these reads", [kept.scores])[0]
+    ids, values = scores.ids[0].tolist(), scores.scores[0].tolist()  # type: ignore[attr-defined]
+    assert dict(zip(ids, values, strict=True)) == expected
+
+    frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=1.0), links=kept)
+    for policy in ("U", "LDU"):
+        request = PagesRequest.of(NEXT, 1.0, mode="refresh", policy=policy)
+        frontier._hand.peek(request)
+        picked = timed(rows, f"choice of {NEXT} by {policy}", [lambda r=request: frontier._hand.peek(r)] * CHOICES)
+        assert all(len(set(choice)) == NEXT for choice in picked)  # type: ignore[arg-type]
+    best = max(expected, key=lambda page: (expected[page], -page))
+    assert sum((0, best) in choice for choice in picked) > CHOICES * 0.9  # type: ignore[operator]
+    return rows
+
+
+def scan(pages: int) -> dict[str, float]:
+    """Return the time of one search of the links of pages, which it compares with a search of the rows."""
+    rng, pool, rows = np.random.default_rng(SEED), LinkPool(), dict[str, float]()
+    links = rng.integers(0, pages, (pages, LINKS), dtype=np.uint32)
+    for page, row in enumerate(links):
+        pool.put(page, row)
+    asked = rng.integers(0, pages, ASKED).tolist()
+    found = timed(rows, f"scan of {pages * LINKS:,} links", [lambda p=page: pool.to(p) for page in asked])
+    for page, sources in zip(asked, found, strict=True):
+        assert np.unique(sources).tolist() == np.flatnonzero((links == page).any(axis=1)).tolist()
+    return {"scan": rows.popitem()[1]}
+
+
+def main() -> int:
+    """Measure and write the JSON."""
+    parser = argparse.ArgumentParser(description="Times of in-links, link scores and choices by recrawl policies.")
+    parser.add_argument("--pages", type=int, default=PAGES)
+    parser.add_argument("--scan", type=int, default=0, help="pages whose links are scanned without a store")
+    parser.add_argument("--result", type=Path, help="where the JSON goes")
+    args = parser.parse_args()
+    with ExitStack() as stack:
+        server = EmbeddedServer(Path(stack.enter_context(tempfile.TemporaryDirectory())))
+        server.start()
+        stack.callback(server.stop)
+        client = stack.enter_context(connect(server.url))
+        shard = Shard.open(client, "bench")
+        shard.keep_links = True
+        rows = measure(shard, args.pages)
+    if args.scan:
+        rows |= scan(args.scan)
+    write_result("links", {"pages": args.pages, "links": LINKS, "scanned": args.scan, "cpu_ms": rows}, args.result)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
