@@ -361,7 +361,7 @@ class Calls:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 
         The teleport of this PageRank is to the trusted seeds. The guarantee is a lower bound for the graph as fetched
-        so far, whatever the pages link to that were not fetched.
+        so far, and holds for any links that pages not yet fetched may have.
         """
         return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target))
 
@@ -384,9 +384,9 @@ class Calls:
         return {"domain": name, "pages": len(asked.pages)}
 
     async def get_local(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the local domains that have a ranked list, that which was sent last first.
+        """Return the local domains that have a ranked list, newest first.
 
-        A list that its estimator does not renew for 30 days is dropped. At most 1,000 are kept, in 256 MiB.
+        A list expires 30 days after its last update. At most 1,000 are kept, in 256 MiB.
         """
         return await _in_thread(self._locals)
 
@@ -398,7 +398,7 @@ class Calls:
         return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in domains], "as_of": now}
 
     async def get_local_list(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
-        """Return the ranked list of a local domain that its estimator sent last."""
+        """Return the last ranked list of a local domain."""
         return await _in_thread(lambda: self._local(domain, asked.n))
 
     def _local(self, domain: str, n: int) -> Mapping[str, object]:

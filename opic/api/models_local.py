@@ -93,7 +93,7 @@ class RankedDomain(_Answer):
 
 
 class LocalDomains(_Answer):
-    """The local domains that have a ranked list, that which was sent last first."""
+    """The local domains that have a ranked list, newest first."""
 
     domains: list[RankedDomain]
     as_of: float = Field(description="Unix seconds of the answer.")

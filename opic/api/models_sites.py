@@ -115,7 +115,7 @@ class Inflow(_Answer):
     error_bound: float | None = Field(
         None,
         description="Bound on the L1 distance of the in-flow of all pages from that of exact PageRank of the known "
-        "graph; left out where it says nothing.",
+        "graph; omitted if it says nothing.",
     )
     as_of: float = Field(description=AS_OF)
 
@@ -147,7 +147,7 @@ class CoverageTarget(_Parameters):
 class CoverageFound(_Answer):
     """The share of personalized PageRank, with teleport to the trusted pages, that the fetched pages hold."""
 
-    coverage: float = Field(ge=0, le=1, description="Lower bound on the share, whatever unfetched pages link to.")
+    coverage: float = Field(ge=0, le=1, description="Lower bound on the share, for any links of unfetched pages.")
     fetched_pages: int = Field(description="Number of pages that were read since they became known or came back.")
     trusted_pages: int = Field(description="Number of trusted pages that are not gone.")
     damping: float = Field(description="Share of visitors that follow a link: OPIC_DAMPING.")
@@ -155,7 +155,7 @@ class CoverageFound(_Answer):
     fetches_expected: int | None = Field(
         None,
         description="About how many more pages to fetch, in the order of mode `coverage`, until the target is reached; "
-        "null if the pages known now do not suffice.",
+        "null if the pages known now are not enough.",
     )
     as_of: float = Field(description=AS_OF)
 

@@ -36,17 +36,19 @@ def history(
         ),
     ] = None,
     at: Annotated[
-        str | None, typer.Option(metavar="TIME", help="With --recorded: at this time only, such as 2024-05-01.")
+        str | None, typer.Option(metavar="TIME", help="With --recorded: only at this time, such as 2024-05-01.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE.svg", help="Draw it over time.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE.svg", help="Draw the result over time into this file.")
+    ] = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the last reads of a page, oldest first; or its importance at past times of a recorded crawl.
+    """Print the last reads of a page, oldest first, or its importance at past times of a recorded crawl.
 
-    A picture of the last reads shows the share of all cash spent that came to the page between one read and the next.
+    The picture of the last reads shows the share of all cash spent that came to the page between one read and the next.
     Exit status 1 if the page was never seen.
     """
     if recorded:
@@ -69,7 +71,7 @@ def _flow(measures: Sequence[Mapping[str, Any]]) -> list[tuple[float, float]]:
     """
     if len(measures) < 2:
         raise BadInput(
-            f"reads kept of this page: {len(measures)}, and a picture needs 2: read it again, or use --recorded"
+            f"reads kept of this page: {len(measures)}; a picture needs 2: read the page again, or use --recorded"
         )
     points = []
     for before, after in pairwise(measures):
@@ -136,7 +138,7 @@ def _timed_events(files: Sequence[Path]) -> Iterator["TimedEvent"]:
             try:
                 fetched_at = decode_crawl_event(value).fetched_at
                 if fetched_at is None:
-                    raise BadInput(f"{path}:{number}: the event has no fetched_at, so it has no place in the past")
+                    raise BadInput(f"{path}:{number}: the event has no fetched_at, so its time is unknown: give it one")
                 yield TimedEvent(time_us(fetched_at, now), value)
             except BadEvent as error:
                 raise BadInput(f"{path}:{number}: {error}") from None

@@ -1,4 +1,4 @@
-"""The command that ranks the pages of one domain as the whole web would: the local-domain estimator."""
+"""The command that ranks the pages of one domain by their PageRank in the whole web: the local-domain estimator."""
 
 import csv
 import logging
@@ -32,9 +32,7 @@ BAD_SHOWN_MAX: Final = 5
 PAGES_KEPT: Final = 10_000  # Of the list that the service keeps; its OPIC_MAX_URLS must allow them.
 
 
-RetrySeconds = Annotated[
-    float, typer.Option(min=0, help="How long pages of a host that gives no answer are tried again.")
-]
+RetrySeconds = Annotated[float, typer.Option(min=0, help="How long to retry the pages of a host that does not answer.")]
 
 
 class Selection(StrEnum):
@@ -69,12 +67,12 @@ def local_rank(
     ] = None,
     recorded: Annotated[
         list[Path] | None,
-        event_files("Crawl events to take pages from, instead of over HTTP."),
+        event_files("Crawl events to use instead of the web; repeatable."),
     ] = None,
     fetch: Annotated[int, typer.Option(min=0, help="Number of outside pages to fetch.")] = 100,
     select: Annotated[Selection, typer.Option(help="How outside pages are selected.")] = Selection.COMBINED,
     round_pages: Annotated[
-        int | None, typer.Option(min=1, help="Pages selected at once; default: a 25th of --fetch.")
+        int | None, typer.Option(min=1, help="Pages selected per round; default: a 25th of --fetch.")
     ] = None,
     local_pages: Annotated[
         int, typer.Option(min=1, help="Without --crawl: maximum number of the domain's pages to fetch.")
@@ -87,18 +85,19 @@ def local_rank(
     allow_private: AllowPrivate = False,
     retry_seconds: RetrySeconds = RETRY_SECONDS,
     state: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Keep what was fetched here, to go on after an interruption.")
+        Path | None,
+        typer.Option(metavar="DIR", help="Save what was fetched here; the same command resumes after an interruption."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of --select random.")] = 0,
-    publish: Annotated[bool, typer.Option(help="Send what was fetched, and the list, to the service.")] = True,
+    publish: Annotated[bool, typer.Option(help="Send the fetched pages and the list to the service.")] = True,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
     """Rank the pages of a domain by their PageRank in the whole web.
 
-    It fetches the outside pages that matter most for the ranking (Davis and Dhillon), and uses what a running service
-    has seen of the rest of the web. Without --crawl it first crawls the domain itself.
+    It fetches the outside pages that affect the ranking most (Davis and Dhillon), and uses what a running service
+    knows about the rest of the web. Without --crawl it first crawls the domain itself.
     """
     from opic.local.estimator import EstimatorOptions
 
@@ -187,7 +186,7 @@ def service_view(address: "Address", domain: str, settings: "Settings") -> "Serv
 def events_of(
     paths: Sequence[Path], settings: "Settings", decode: "Callable[[bytes], CrawlEvent] | None" = None
 ) -> "Iterator[CrawlEvent]":
-    """Yield the events of files with canonical URLs; bad ones are left out, and told on stderr."""
+    """Yield the events of files with canonical URLs; bad ones are skipped and reported on stderr."""
     import time
 
     from opic.model.events import check_event, decode_crawl_event
@@ -206,7 +205,7 @@ def events_of(
             else:
                 yield event
     if bad > BAD_SHOWN_MAX:
-        print(f"opic: and {bad - BAD_SHOWN_MAX:,} more events that can't be taken", file=sys.stderr)
+        print(f"opic: and {bad - BAD_SHOWN_MAX:,} more invalid events", file=sys.stderr)
 
 
 def _shown(progress: "EstimatorProgress") -> str:

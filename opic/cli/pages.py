@@ -69,7 +69,7 @@ def search(
 def hosts(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of hosts, or of domains.")] = 100,
-    by: Annotated[Site, typer.Option(help="Sites to add pages up by: hosts, or registered domains.")] = Site.HOST,
+    by: Annotated[Site, typer.Option(help="Add pages up by host, or by registered domain.")] = Site.HOST,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
@@ -77,7 +77,7 @@ def hosts(
 ) -> None:
     """Print the most important hosts or registered domains, best first.
 
-    The importance of a host is the sum of the importance of its pages, that of a domain is the sum over its hosts.
+    The importance of a host is the sum over its pages, that of a domain the sum over its hosts.
     """
     with asking(chosen) as ask:
         answer = ask("GET", f"/v1/{by.value}s", {"n": n, "policy": policy, "window": window})

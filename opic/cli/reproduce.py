@@ -12,7 +12,9 @@ from opic.errors import BadInput
 
 
 def reproduce(
-    name: Annotated[str | None, typer.Argument(help="Experiment; --list shows them.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the experiment; --list shows all.", show_default=False)
+    ] = None,
     *,
     list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
     out: Annotated[
@@ -23,7 +25,7 @@ def reproduce(
         Path | None,
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="Recorded graphs; default: those that ship."),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="A small run: to see that it works.")] = False,
+    quick: Annotated[bool, typer.Option(help="Make a small run, to see that it works.")] = False,
     as_json: ResultAsJson = False,
 ) -> None:
     """Repeat an experiment of a paper, and print its table beside the paper's figures."""

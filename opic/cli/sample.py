@@ -1,4 +1,4 @@
-"""The commands of focused sampling: a sample of a topic, and training of the classifier that tells its pages."""
+"""The commands of focused sampling: sampling a topic, and training a classifier that recognizes its pages."""
 
 import logging
 import sys
@@ -47,15 +47,17 @@ TOPIC_HELP: Final = (
 )
 RecordedFiles = Annotated[
     list[Path] | None,
-    event_files("Crawl events that stand for the web, with `title` and `text` if the topic needs them; repeatable."),
+    event_files("Crawl events to use instead of the web, with `title` and `text` if the topic needs them; repeatable."),
 ]
 InlinkFiles = Annotated[
     list[Path] | None,
-    event_files("Without --recorded: crawl events that say which pages link to a page; repeatable."),
+    event_files("Without --recorded: crawl events to take in-links from; repeatable."),
 ]
 FirstPage = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="First page, on the topic; default: the service's or the crawl's best one."),
+    typer.Option(
+        metavar="URL", help="First page; it must be on the topic. Default: the best one of the service or the crawl."
+    ),
 ]
 
 
@@ -85,38 +87,41 @@ def sample(
     *,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help=TOPIC_HELP, show_default=False)],
     estimate: Annotated[
-        str | None, typer.Option(metavar="TOPIC", help="Estimate which share of the topic's pages this is true of.")
+        str | None,
+        typer.Option(metavar="TOPIC", help="Estimate the share of the topic's pages that are on this topic too."),
     ] = None,
     recorded: RecordedFiles = None,
     crawl: InlinkFiles = None,
     start: FirstPage = None,
     steps: Annotated[
-        int | None, typer.Option(help=f"Real steps; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP.")
+        int | None,
+        typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP."),
     ] = None,
     focus: Annotated[
-        WalkFocus, typer.Option(help="Pages the walk visits: on topic, near it, by trial and error, all.")
+        WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
     ] = WalkFocus.NEIGHBOURHOOD,
-    fetch: Annotated[int | None, typer.Option(min=1, help="End after so many pages were fetched.")] = None,
+    fetch: Annotated[int | None, typer.Option(min=1, help="Maximum number of pages to fetch.")] = None,
     host_window: Annotated[
-        int | None, typer.Option(min=0, help="At most half of so many pages are of one host; 0: no limit. [100]")
+        int | None,
+        typer.Option(min=0, help="At most half of this many pages in a row are on one host; 0: no limit. [100]"),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     host_delay: HostDelay = None,
     allow_private: AllowPrivate = False,
-    publish: Annotated[bool, typer.Option(help="Send what was fetched over HTTP to the service.")] = True,
-    verbose: Annotated[bool, typer.Option(help="Say how samples were taken, and why so.")] = False,
+    publish: Annotated[bool, typer.Option(help="Send the pages fetched over HTTP to the service.")] = True,
+    verbose: Annotated[bool, typer.Option(help="Also print how the samples were taken, and why.")] = False,
     chosen: ServiceChosen,
     as_json: ResultAsJson = False,
 ) -> None:
     """Take a uniform sample of the pages of a topic, and estimate what share of them has a property.
 
-    A random walk follows links both ways, stays near the topic, and counts each page equally often (Bar-Yossef,
-    Kanungo, Krauthgamer). Without --recorded it fetches pages over HTTP, politely and by robots.txt.
+    A random walk follows links in both directions, stays near the topic, and counts each page equally often
+    (Bar-Yossef, Kanungo, Krauthgamer). Without --recorded it fetches pages over HTTP, politely and by robots.txt.
 
     Example: opic sample --recorded crawl.jsonl --topic host:example.org --estimate url:/news/
 
-    --focus hard suits a topic whose pages link to each other. The default also walks on pages beside the topic, and so
-    finds parts of it that do not link to each other. A text classifier for text:MODEL is trained by opic topic-model.
+    --focus hard suits a topic whose pages link to each other. The default also visits pages next to the topic, and so
+    finds parts of it that do not link to each other. `opic topic-model` trains a text classifier for text:MODEL.
     """
     from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
     from opic.sampling.sampler import SampleRequest
@@ -135,7 +140,9 @@ def sample(
     )
     if recorded:
         if crawl:
-            raise BadInput("--crawl adds in-links to pages fetched over HTTP: with --recorded, name the file there")
+            raise BadInput(
+                "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
+            )
         found = _from_recorded(request, recorded, start, fetch, settings)
     else:
         given = WebInput(crawl or (), start, fetch, host_delay, allow_private, publish)
@@ -151,11 +158,11 @@ def _from_recorded(
 
     events = {event.url: event for event in events_of(files, settings, decode_recorded_page)}
     if not events:
-        raise BadInput(f"{', '.join(map(str, files))}: no crawl event that can be taken")
+        raise BadInput(f"{', '.join(map(str, files))}: contains no valid crawl event")
     for topic in (request.topic, request.wanted):
         if topic is not None and topic.needs_text and not any(content_of(event).text for event in events.values()):
             raise BadInput(
-                f"{topic.written} needs texts, and no recorded page has a field `text`: see docs/guide/sampling.md"
+                f"{topic.written} needs texts, but no recorded page has a field `text`: see docs/guide/sampling.md"
             )
     inlinks = KnownInlinks(events.values(), settings.limits())
     web = SampledWeb(
@@ -175,7 +182,9 @@ def _from_web(
 
     for topic in (request.topic, request.wanted):
         if topic is not None and topic.kind == "tag":
-            raise BadInput(f"{topic.written}: pages fetched over HTTP have no tags; name a crawl that has, --recorded")
+            raise BadInput(
+                f"{topic.written}: pages fetched over HTTP have no tags; name a crawl with tags by --recorded"
+            )
     address = service_address(chosen, settings)
     candidates = _known_pages(request.topic, chosen, address) if given.start is None else ()
     known = KnownInlinks(events_of(given.crawl, settings), settings.limits())
@@ -202,8 +211,8 @@ def _known_pages(topic: "Topic", chosen: ServiceChosen, address: object) -> list
     """Return the most important pages that the service knows, of those that may be on the topic."""
     if address is None:
         raise BadInput(
-            "a walk begins on a page of the topic: name one with --start URL, or a service that knows some with "
-            "--service; --recorded FILE walks on a recorded crawl"
+            "a walk begins on a page of the topic: name a page with --start URL, or with --service URL a service that "
+            "knows some; or use a recorded crawl with --recorded FILE"
         )
     with asking(chosen) as ask:
         if topic.kind == "url":
@@ -233,8 +242,7 @@ def _walked(
     first = canonical_url(start) if start is not None else first_on_topic(web, candidates)
     if first is None:
         raise BadInput(
-            f"no page that was looked at is on the topic {request.topic.written}: name one that is with "
-            "--start, or check the topic"
+            f"found no page on the topic {request.topic.written}: name one with --start URL, or check the topic"
         )
     with showing_progress() as show:
 
@@ -266,14 +274,20 @@ def topic_model(
     model: Annotated[Path, typer.Argument(metavar="MODEL", dir_okay=False, show_default=False, help="File to write.")],
     *,
     recorded: Annotated[list[Path], event_files("Crawl events with the `text` of their pages; repeatable.")],
-    on: Annotated[str, typer.Option(metavar="TOPIC", help="Which pages are on the topic: tag:T, url:TEXT, host:H.")],
+    on: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Label: pages of this topic are on the topic of the model, such as tag:T, url:TEXT or host:H.",
+        ),
+    ],
     chosen: Chosen,
     as_json: ResultAsJson = False,
 ) -> None:
-    """Train a classifier of texts for the topic text:MODEL, from pages that are labelled.
+    """Train a text classifier for the topic text:MODEL, from labelled pages.
 
     It prints how well such a classifier does on pages that it was not trained with (cross-validation): accuracy,
-    precision (how many of the pages it finds are on the topic), recall (how many of the topic's pages it finds).
+    precision (share of the pages it finds that are on the topic), recall (share of the topic's pages that it finds).
 
     Example: opic topic-model birds.json --recorded labelled.jsonl --on tag:birds
     """

@@ -288,7 +288,7 @@ class AsyncClient:
         return await self._do(calls.coverage(target))
 
     async def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
-        """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.
+        """Return the first `n` pages (100 if None) of the last list from the domain's estimator.
 
         Raises:
             NotFound: no estimator sent a list of this domain.
@@ -296,7 +296,7 @@ class AsyncClient:
         return await self._do(calls.local(domain, n))
 
     async def local_domains(self) -> answers.LocalDomains:
-        """Return the local domains that have a ranked list, that which was sent last first."""
+        """Return the local domains that have a ranked list, newest first."""
         return await self._do(calls.local_domains())
 
     async def put_local(

@@ -297,7 +297,7 @@ class RankedDomain(Struct, frozen=True):
 
 
 class LocalDomains(Struct, frozen=True):
-    """The local domains that have a ranked list, that which was sent last first."""
+    """The local domains that have a ranked list, newest first."""
 
     domains: list[RankedDomain]
     as_of: float | None = None

@@ -284,7 +284,7 @@ class Client:
         return self._do(calls.coverage(target))
 
     def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
-        """Return the first `n` pages (100 if None) of the list that the domain's estimator sent last.
+        """Return the first `n` pages (100 if None) of the last list from the domain's estimator.
 
         Raises:
             NotFound: no estimator sent a list of this domain.
@@ -292,7 +292,7 @@ class Client:
         return self._do(calls.local(domain, n))
 
     def local_domains(self) -> answers.LocalDomains:
-        """Return the local domains that have a ranked list, that which was sent last first."""
+        """Return the local domains that have a ranked list, newest first."""
         return self._do(calls.local_domains())
 
     def put_local(

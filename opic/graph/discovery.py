@@ -165,7 +165,7 @@ class DiscoveryCrawl:
             BadInput: there is no such policy, or the share is no probability.
         """
         if not 0 <= recrawl_share <= 1:
-            raise BadInput(f"share of recrawls {recrawl_share}: want 0 to 1")
+            raise BadInput(f"share of recrawls {recrawl_share} is not between 0 and 1")
         self.crawled: dict[int, CrawledPage] = {}
         self.inlinks: dict[int, int] = {}
         self.recrawl = RecrawlCandidates(policy)

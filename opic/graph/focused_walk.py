@@ -129,9 +129,9 @@ class FocusedWalk(Generic[PageT]):
             BadInput: an option is out of range, or the first page can't be had or is not on the topic.
         """
         if min(options.radius, options.probes, options.virtual_degree, options.hosts) < 1 or options.tries < 0:
-            raise BadInput("radius, probes, virtual degree and hosts of a walk are 1 or more, and tries 0 or more")
+            raise BadInput("radius, probes, virtual degree and hosts of a walk must be 1 or more, tries 0 or more")
         if options.window == 1 or options.window < 0:
-            raise BadInput(f"a host window of {options.window} pages: take 2 or more, or 0 for none")
+            raise BadInput(f"a host window of {options.window} pages: give 2 or more, or 0 for none")
         self._pages, self._rng, self._options = pages, rng, options
         self._random = rng.random
         self._edges: dict[PageT, list[PageT]] = {}  # Of each visited page.
@@ -174,7 +174,7 @@ class FocusedWalk(Generic[PageT]):
         while True:
             if not edges:
                 raise BadInput(
-                    f"{at} has no neighbour that the walk may visit: begin on another page, or take a softer focus"
+                    f"{at} has no neighbour that the walk may visit: begin on another page, or choose a softer focus"
                 )
             hold += self._hold(at, len(edges))
             number = int(self._random() * len(edges))
@@ -219,7 +219,7 @@ class FocusedWalk(Generic[PageT]):
         if degree >= most:
             if degree == most:
                 return 1
-            raise BadInput(f"{page} has {degree:,} edges, over the virtual degree {most:,}: raise that")
+            raise BadInput(f"{page} has {degree:,} edges, over the virtual degree {most:,}: raise the virtual degree")
         return 1 + int(math.log(1.0 - self._random()) / math.log1p(-degree / most))
 
     def _found(self, at: PageT, number: int) -> SeenPage[PageT] | None:

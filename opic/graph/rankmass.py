@@ -395,12 +395,12 @@ def _crawl(order: list[Int64s], guaranteed: list[Float64s], expansions: int) -> 
 def _check(links: LinkMatrix, trust: Trust, damping: float, target: float | None) -> None:
     """Raise BadInput where no guarantee can be given."""
     if not 0 < damping < 1:
-        raise BadInput(f"a damping of {damping:g}: give a number between 0 and 1")
+        raise BadInput(f"damping {damping:g} is not between 0 and 1")
     if target is not None and not 0 < target <= 1:
-        raise BadInput(f"a target of {target:g} is no share of all importance: give a number above 0, at most 1")
+        raise BadInput(f"target {target:g} is not a share of all importance: give a number above 0, at most 1")
     trust.vector(links.shape[0])
     if len(trust.pages) == links.shape[0] > 1 and np.ptp(trust.shares) == 0:
         raise BadInput(
-            f"all {len(trust.pages):,} pages are trusted equally: nothing is guaranteed before all are downloaded, so "
-            "the theorems say nothing; trust some of the pages, or trust them by weight"
+            f"all {len(trust.pages):,} pages are trusted equally: nothing is guaranteed before all are "
+            "downloaded; trust some of the pages, or give them different weights"
         )

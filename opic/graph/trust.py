@@ -41,7 +41,7 @@ class Trust:
         if len(ids) != len(amounts):
             raise BadInput(f"{len(ids):,} trusted pages have {len(amounts):,} weights: give one for each")
         if len(wrong := np.flatnonzero(~(np.isfinite(amounts) & (amounts >= 0)))):
-            raise BadInput(f"the trust of page {ids[wrong[0]]} is {amounts[wrong[0]]:g}: give a number from 0 on")
+            raise BadInput(f"the trust of page {ids[wrong[0]]} is {amounts[wrong[0]]:g}: give 0 or more")
         ids, amounts = ids[amounts > 0], amounts[amounts > 0]
         if not len(ids):
             raise BadInput("trust sums to nothing: give at least one page a weight above 0")
@@ -88,7 +88,7 @@ class Trust:
         """
         best = np.sort(np.argsort(-self.shares, kind="stable")[:count])
         if not len(best):
-            raise BadInput(f"{count} trusted pages are none: keep at least one")
+            raise BadInput(f"cannot keep {count} trusted pages: keep at least one")
         kept = self.shares[best]
         left_out = np.delete(self.shares, best)
         return Trust(self.pages[best], kept, self.missing + float(left_out.sum()))
@@ -101,7 +101,7 @@ class Trust:
         """
         if len(unknown := self.pages[(self.pages < 0) | (self.pages >= pages)]):
             named = ", ".join(map(str, unknown[:NAMED_MAX].tolist())) + (", ..." if len(unknown) > NAMED_MAX else "")
-            raise BadInput(f"trusted pages that the graph does not have ({pages:,} pages, from 0): {named}")
+            raise BadInput(f"the graph has pages 0 to {pages - 1:,}, but these are trusted: {named}")
         trust = np.zeros(pages)
         trust[self.pages] = self.shares
         return trust

@@ -2,7 +2,7 @@
 
 Trust starts on the trusted pages, moves along the links of fetched pages, and stays where a page was not fetched. What
 stayed there may at worst keep visitors away from the fetched pages for the rest of their session. So the bound holds
-whatever the pages not fetched link to, and it is the best one that the fetched pages allow, up to the residual.
+for any links of unfetched pages, and it is the best one that the fetched pages allow, up to the residual.
 
 With `h[i]` the visits counted at page i and `r[i]` those not moved on yet, `r = t + d P'h - h` holds throughout, where
 t is the trust, summing to 1, and P the links of fetched pages. A page without links ends the session, which sends its

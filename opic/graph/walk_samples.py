@@ -137,7 +137,7 @@ def estimate_share(samples: WalkSamples, hits: Bools, pages: Int64s) -> ShareEst
     weight = np.where(samples.on_topic, samples.weight, 0.0)
     total = weight.sum()
     if not total:
-        raise BadInput("no sample is on the topic: take more steps, or a harder focus")
+        raise BadInput("no sample is on the topic: take more steps, or choose a harder focus")
     share = float((weight * hits).sum() / total)
     distinct = len(np.unique(pages[samples.on_topic]))
     count = min(BATCHES, len(weight) // BATCH_SAMPLES_MIN)

@@ -90,7 +90,7 @@ def combined_estimate(
         return LocalEstimate(local / local.sum(), PAPER, 0.0)
     numbers = (len(service.inflow), len(service.importance), len(service.read))
     if numbers != (graph.local, len(ranks), len(ranks)):
-        raise BadInput(f"the service's numbers are of {numbers} pages, not {(graph.local, len(ranks), len(ranks))}")
+        raise BadInput(f"the service's arrays have {numbers} entries, not {(graph.local, len(ranks), len(ranks))}")
     seen = service.outside_mass - service.unread_mass
     coverage = seen / service.outside_mass if service.outside_mass else 1.0
     outside = outside_of(graph, service, damping)

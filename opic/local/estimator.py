@@ -185,7 +185,7 @@ class Estimator:
                 return
         if not self._local:
             raise BadInput(
-                f"{self.domain} has no page that was fetched: give its crawl events with --crawl, or check its name"
+                f"no page of {self.domain} was fetched: give its crawl events with --crawl, or check the name"
             )
         pages = list(self._local)
         self._links = CrawledLinks(pages, [self._numbers.ids_of(self._local[page]) for page in pages])

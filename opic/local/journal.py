@@ -135,7 +135,9 @@ class Journal:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise BadInput(f"--state {directory}: another estimator works there: end it, or name another") from None
+            raise BadInput(
+                f"--state {directory}: another estimator uses this directory: stop it, or name another directory"
+            ) from None
         if (directory / "state.json").exists():
             self._read_state(directory / "state.json")
         else:
@@ -180,7 +182,7 @@ class Journal:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
             raise OpicError(
-                f"--state {self._directory} can't be written: {error.strerror}; what was fetched before is kept there"
+                f"--state {self._directory} can't be written: {error.strerror}; what was fetched before is still there"
             ) from error
 
 

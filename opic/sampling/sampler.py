@@ -111,7 +111,7 @@ def take_sample(
         BadInput: the walk can't begin or go on, or is too short for a sample.
     """
     if request.steps < 1:
-        raise BadInput(f"{request.steps} steps make no sample: take 1 or more, 1,000 to begin with")
+        raise BadInput(f"--steps {request.steps} is below 1: start with 1,000")
     visits, spent = list[Visit[str]](), False
     rng = random.Random(request.seed)  # noqa: S311 - a sample, not a secret
     try:
@@ -124,7 +124,7 @@ def take_sample(
     except FetchesSpent as error:
         spent = True
         if len(visits) < 2:
-            raise BadInput(f"{error} before the walk made two steps: allow more, or take a softer focus") from None
+            raise BadInput(f"{error} before the walk made two steps: allow more, or choose a softer focus") from None
     samples = take_samples(visits, by_degree=request.walk.focus is Focus.TRIAL)
     urls = [visits[at].page for at in samples.visit.tolist()]
     share = None
@@ -134,7 +134,7 @@ def take_sample(
         numbers = np.array([number.setdefault(url, len(number)) for url in urls], np.int64)
         share = estimate_share(samples, hits, numbers)
     elif not samples.counted:
-        raise BadInput("no sample is on the topic: take more steps, or a harder focus")
+        raise BadInput("no sample is on the topic: take more steps, or choose a harder focus")
     jumps = sum(visit.jumped for visit in visits)
     precision = sum(visit.on_topic for visit in visits) / len(visits)
     pages = [visits[at].page for at in samples.spaced().tolist()]

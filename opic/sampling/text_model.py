@@ -104,9 +104,9 @@ class TextModel:
                 f"{path} can't be read: {error.strerror or error}; `opic topic-model` trains a text model"
             ) from None
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path} is no text model: {error}; `opic topic-model` trains one") from None
+            raise BadInput(f"{path} is not a text model: {error}; `opic topic-model` trains one") from None
         if found.format != FORMAT:
-            raise BadInput(f"{path} is no text model that this version reads: its format is not {FORMAT!r}")
+            raise BadInput(f"{path} is not a text model that this version reads: its format is not {FORMAT!r}")
         return cls(found.bias, found.words)
 
 
@@ -171,7 +171,7 @@ def check_classes(labels: Bools) -> int:
     if min(on, off) < PAGES_OF_CLASS_MIN:
         raise BadInput(
             f"{on:,} pages with text are on the topic and {off:,} are not: a classifier needs {PAGES_OF_CLASS_MIN} or "
-            "more of both; give it more pages, or another --on"
+            "more of each; add pages, or choose another --on"
         )
     return min(on, off)
 

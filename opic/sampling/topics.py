@@ -57,7 +57,7 @@ def parse_topic(written: str) -> Topic:
     if not colon or kind not in FORMS:
         names = "; ".join(f"{name}:{what}" for name, what in FORMS.items())
         advice = f" {instead_of(kind, FORMS)}" if colon else ""
-        raise BadInput(f"{written!r} is no topic:{advice} a topic is {names}")
+        raise BadInput(f"{written!r} is not a topic:{advice} topics are {names}")
     if not value.strip():
         raise BadInput(f"topic {written!r} is empty: give {kind}:{FORMS[kind]}")
     return Topic(written, kind, value, _test_of(kind, value))

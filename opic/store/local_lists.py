@@ -2,7 +2,7 @@
 
 A hash of shard 0 with two fields for each domain: its name -> the list, and its name after HEAD -> what is told of it
 without reading it. Both are MessagePack, the list in zstd. An estimator replaces its list as a whole; nothing else in
-the store depends on it. A list that nobody renews for KEPT_SECONDS is gone, and the next list that comes makes room.
+the store depends on it. A list expires KEPT_SECONDS after its last update; the next write removes it.
 """
 
 import time
@@ -54,9 +54,13 @@ def put_list(client: Client, keys: Keys, domain: str, ranking: Mapping[str, Any]
             elif other.domain != domain:
                 others.append(other)
         if len(others) >= LISTS_MAX:
-            raise Refused(f"the store keeps the lists of {LISTS_MAX:,} domains already, which is the limit")
+            raise Refused(
+                f"the store already keeps the lists of {LISTS_MAX:,} domains, its limit: wait until one expires"
+            )
         if sum(other.packed_bytes for other in others) + len(packed) > BYTES_MAX:
-            raise Refused(f"with this list those of all domains are over {BYTES_MAX:,} bytes: send fewer pages")
+            raise Refused(
+                f"with this list, the lists of all domains would exceed {BYTES_MAX:,} bytes: send fewer pages"
+            )
         told = msgpack.packb([head.sent_at, head.packed_bytes, dict(fields)])
         client.hset(keys.local_lists, mapping={domain: packed, HEAD + domain: told})
     return head

@@ -260,7 +260,7 @@ def test_history_is_drawn_from_the_reads_kept(store: Path, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr
     assert "<svg" in (tmp_path / "reads.svg").read_text()
     complaint = refusal("history", "http://b.example/", "--data", store, "--plot", tmp_path / "none.svg")
-    assert "reads kept of this page: 1, and a picture needs 2" in complaint
+    assert "reads kept of this page: 1; a picture needs 2" in complaint
 
 
 def test_history_is_a_measure_a_line(store: Path) -> None:

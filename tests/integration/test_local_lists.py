@@ -70,7 +70,7 @@ def test_lists_of_domains_are_limited(url: str, monkeypatch: pytest.MonkeyPatch)
     with Client(url) as client:
         client.put_local("a.example", [], **RANKING)
         client.put_local("a.example", PAGES, **RANKING)
-        with pytest.raises(Conflict, match="1 domains already"):
+        with pytest.raises(Conflict, match="the lists of 1 domains, its limit"):
             client.put_local("b.example", [], **RANKING)
 
 

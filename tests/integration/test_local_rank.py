@@ -70,8 +70,8 @@ def test_list_is_printed_as_lines_and_as_csv(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("none.example", "--crawl", SHOP, "--recorded", WEB), "none.example has no page that was fetched"),
-        (("none.example", "--recorded", WEB), "none.example has no page that was fetched"),
+        (("none.example", "--crawl", SHOP, "--recorded", WEB), "no page of none.example was fetched"),
+        (("none.example", "--recorded", WEB), "no page of none.example was fetched"),
         (("http://shop.example/", "--recorded", WEB), "is not a host or a domain"),
         ((*RECORDED, "--json", "--csv"), "--json and --csv contradict each other"),
         ((*RECORDED, "--select", "best"), "Invalid value for '--select'"),
@@ -92,7 +92,7 @@ def test_bad_lines_are_told_and_left_out(tmp_path: Path) -> None:
     assert done.returncode == 0
     assert len(json.loads(done.stdout)["pages"]) == 30
     assert "bad.jsonl:31: url '/about' is not an absolute http(s) URL" in done.stderr
-    assert "and 5 more events that can't be taken" in done.stderr
+    assert "and 5 more invalid events" in done.stderr
 
 
 # End to end: a service, a website with pages outside, the estimator as a process.

@@ -171,7 +171,7 @@ def test_domain_whose_pages_are_missing_is_refused(sites: Sites) -> None:
     home = sites({})
     with WebFetcher(QUICK) as web:
         estimator = Estimator("127.0.0.1", EstimatorOptions(5, "sc"), web, Journal("127.0.0.1"))
-        with pytest.raises(BadInput, match=r"127\.0\.0\.1 has no page that was fetched"):
+        with pytest.raises(BadInput, match=r"no page of 127\.0\.0\.1 was fetched"):
             estimator.open(None, [f"{home.url}/"])
 
 

@@ -100,14 +100,14 @@ def test_text_classifier_is_trained_and_used(crawl: Path, tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--topic", "url:nowhere"), "no page that was looked at is on the topic url:nowhere: name one"),
-        (("--topic", "url:bird", "--steps", "0"), "0 steps make no sample"),
+        (("--topic", "url:nowhere"), "found no page on the topic url:nowhere: name one"),
+        (("--topic", "url:bird", "--steps", "0"), "--steps 0 is below 1"),
         (("--topic", "url:bird", "--start", "http://unknown.example/"), "http://unknown.example/, can't be fetched"),
         (("--topic", "url:bird", "--start", url(200)), "is not on the topic: name another"),
         (("--topic", "url:bird/7", "--focus", "hard"), "has no neighbour that the walk may visit"),
         (("--topic", "url:bird", "--fetch", "1"), "1 pages were fetched, as many as --fetch allows, before the walk"),
         (("--topic", "url:"), "topic 'url:' is empty"),
-        (("--topic", "url:bird", "--crawl", "README.md"), "with --recorded, name the file there"),
+        (("--topic", "url:bird", "--crawl", "README.md"), "name its files with --recorded"),
     ],
 )
 def test_what_can_not_be_sampled_says_why(crawl: Path, words: tuple[str, ...], complaint: str) -> None:
@@ -121,10 +121,10 @@ def test_bad_files_are_told(tmp_path: Path) -> None:
     file.write_text('{"url": "http://a.example/", "link": []}\n{"url": "http://b.example/", "links": []}\n')
     done = CliRunner().invoke(app, ["sample", "--recorded", str(file), "--topic", "word:a"])
     assert "crawl.jsonl:1: not a crawl event, with title and text if it has them: " in done.stderr
-    assert "word:a needs texts, and no recorded page has a field `text`" in str(done.exception)
+    assert "word:a needs texts, but no recorded page has a field `text`" in str(done.exception)
     file.write_text("{}\n")
     done = CliRunner().invoke(app, ["sample", "--recorded", str(file), "--topic", "url:a"])
-    assert "no crawl event that can be taken" in str(done.exception)
+    assert "contains no valid crawl event" in str(done.exception)
     done = CliRunner().invoke(app, ["topic-model", str(tmp_path / "m"), "--recorded", str(file), "--on", "url:a"])
     assert "no crawl event has a field `text`" in str(done.exception)
 
@@ -254,7 +254,7 @@ def test_service_that_keeps_links_tells_the_walk_its_in_links(star: Any, tmp_pat
 
 def test_walk_without_a_page_to_begin_with_says_what_to_do(tmp_path: Path) -> None:
     done = CliRunner().invoke(app, ["sample", "--topic", "url:a", "--data", str(tmp_path)])
-    assert "name one with --start URL, or a service" in str(done.exception)
+    assert "name a page with --start URL" in str(done.exception)
     done = CliRunner().invoke(
         app, ["sample", "--topic", "tag:a", "--start", "http://a.example/", "--data", str(tmp_path)]
     )

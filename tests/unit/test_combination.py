@@ -176,5 +176,5 @@ def test_numbers_of_other_pages_are_refused() -> None:
     web = random_web(1)
     graph = crawled(web)
     service = service_that_read(web, np.ones(PAGES, np.bool_))
-    with pytest.raises(BadInput, match=r"the service's numbers are of \(12, 20, 20\) pages, not \(12, 21, 21\)"):
+    with pytest.raises(BadInput, match=r"the service's arrays have \(12, 20, 20\) entries, not \(12, 21, 21\)"):
         combined_estimate(graph, np.ones(21), service)

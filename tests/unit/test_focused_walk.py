@@ -193,10 +193,10 @@ def test_start_without_a_neighbour_says_what_to_do(focus: Focus) -> None:
     [
         (1, {}, "the first page, 1, is not on the topic: name another, or change the topic"),
         (2, {}, "the first page, 2, can't be fetched: name another"),
-        (0, {"virtual_degree": 0}, "are 1 or more"),
+        (0, {"virtual_degree": 0}, "must be 1 or more"),
         (0, {"tries": -1}, "tries 0 or more"),
-        (0, {"window": 1}, "a host window of 1 pages: take 2 or more, or 0 for none"),
-        (0, {"virtual_degree": 1}, "0 has 4 edges, over the virtual degree 1: raise that"),
+        (0, {"window": 1}, "a host window of 1 pages: give 2 or more, or 0 for none"),
+        (0, {"virtual_degree": 1}, "0 has 4 edges, over the virtual degree 1: raise the virtual degree"),
     ],
 )
 def test_bad_walk_is_refused(start: int, options: dict[str, int], complaint: str) -> None:

@@ -125,9 +125,9 @@ def test_killed_estimator_ends_with_the_same_list(tmp_path: Path, select: str, c
 
 def test_domain_without_pages_is_refused() -> None:
     estimator = Estimator("b.example", EstimatorOptions(), RecordedFetcher({}), Journal("b.example"))
-    with pytest.raises(BadInput, match=r"b\.example has no page that was fetched"):
+    with pytest.raises(BadInput, match=r"no page of b\.example was fetched"):
         estimator.open(local(web(1)), ())
-    with pytest.raises(BadInput, match=r"b\.example has no page that was fetched"):
+    with pytest.raises(BadInput, match=r"no page of b\.example was fetched"):
         estimator.open(None, ["http://b.example/"])
 
 

@@ -71,7 +71,7 @@ def test_state_of_another_domain_or_version_is_refused(tmp_path: Path) -> None:
 
 
 def test_two_estimators_do_not_share_a_directory(tmp_path: Path) -> None:
-    with Journal("a.example", tmp_path), pytest.raises(BadInput, match="another estimator works there"):
+    with Journal("a.example", tmp_path), pytest.raises(BadInput, match="another estimator uses this directory"):
         Journal("a.example", tmp_path)
 
 

@@ -183,7 +183,7 @@ def test_share_of_the_flow_is_drawn_between_reads() -> None:
         {"clock": 400, "cash": 100, "fetched_at": 40.0},
     ]
     assert _flow(measures) == [(10.0, 0.25), (20.0, 0.25), (20.0, 1.0), (40.0, 1.0)]
-    with pytest.raises(BadInput, match="reads kept of this page: 1, and a picture needs 2"):
+    with pytest.raises(BadInput, match="reads kept of this page: 1; a picture needs 2"):
         _flow(measures[:1])
 
 

@@ -44,7 +44,7 @@ def test_most_trusted_pages_leave_the_rest_of_the_trust_missing() -> None:
     [
         ([], [], "trust sums to nothing: give at least one page"),
         ([1, 2], [0, 0], "trust sums to nothing: give at least one page"),
-        ([1, 2], [1, -0.5], r"the trust of page 2 is -0\.5: give a number from 0 on"),
+        ([1, 2], [1, -0.5], r"the trust of page 2 is -0\.5: give 0 or more"),
         ([1, 2], [float("nan"), 1], "the trust of page 1 is nan"),
         ([1, 2], [1, float("inf")], "the trust of page 2 is inf"),
         ([1, 3, 1], [1, 1, 2], "page 1 is trusted twice"),
@@ -61,14 +61,14 @@ def test_huge_weights_are_shares_all_the_same() -> None:
 
 
 def test_no_trusted_page_cannot_stand_for_all() -> None:
-    with pytest.raises(BadInput, match="0 trusted pages are none"):
+    with pytest.raises(BadInput, match="cannot keep 0 trusted pages"):
         Trust.uniform([1, 2]).most_trusted(0)
 
 
 @pytest.mark.parametrize("crawl", CRAWLS, ids=NAMES)
 class TestEachCrawl:
     def test_unknown_seed_is_named(self, crawl: type[CoverageCrawl]) -> None:
-        with pytest.raises(BadInput, match=r"the graph does not have \(4 pages, from 0\): -1, 4, 9"):
+        with pytest.raises(BadInput, match="the graph has pages 0 to 3, but these are trusted: -1, 4, 9"):
             crawl(ring(4), Trust.uniform([9, 2, 4, -1]))
 
     def test_equal_trust_in_all_pages_is_refused(self, crawl: type[CoverageCrawl]) -> None:
@@ -94,12 +94,12 @@ class TestEachCrawl:
 
     @pytest.mark.parametrize("target", [0.0, -1.0, 1.1, float("nan")])
     def test_target_that_is_no_share_is_refused(self, crawl: type[CoverageCrawl], target: float) -> None:
-        with pytest.raises(BadInput, match="is no share of all importance"):
+        with pytest.raises(BadInput, match="is not a share of all importance"):
             crawl(ring(4), Trust.uniform([0]), target=target)
 
     @pytest.mark.parametrize("damping", [0.0, 1.0, -0.1])
     def test_damping_must_be_between_0_and_1(self, crawl: type[CoverageCrawl], damping: float) -> None:
-        with pytest.raises(BadInput, match="give a number between 0 and 1"):
+        with pytest.raises(BadInput, match="is not between 0 and 1"):
             crawl(ring(4), Trust.uniform([0]), damping=damping)
 
     @pytest.mark.slow

@@ -40,7 +40,7 @@ def test_topic_is_what_it_says(written: str, page: PageContent, is_on: bool) -> 
 @pytest.mark.parametrize(
     ("written", "complaint"),
     [
-        ("cycling", "'cycling' is no topic: a topic is url:TEXT"),
+        ("cycling", "'cycling' is not a topic: topics are url:TEXT"),
         ("urls:a", "did you mean url"),
         ("tag:", "topic 'tag:' is empty: give tag:T"),
         ("host:a/b", "'a/b' is not a host or a domain"),
@@ -81,7 +81,7 @@ def test_model_scores_as_the_library_does() -> None:
 def test_classifier_of_one_class_is_refused(on: list[bool]) -> None:
     texts, _ = labelled(10)
     for work in (train, validate):
-        with pytest.raises(BadInput, match=r"are on the topic and .* are not: a classifier needs 2 or more of both"):
+        with pytest.raises(BadInput, match=r"are on the topic and .* are not: a classifier needs 2 or more of each"):
             work(texts, on)
 
 
@@ -106,7 +106,7 @@ def test_texts_without_a_word_in_common_are_refused() -> None:
 )
 def test_file_that_is_no_model_is_refused_and_nothing_of_it_runs(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model").write_bytes(content)
-    with pytest.raises(BadInput, match=r"is no text model|too large for a text model"):
+    with pytest.raises(BadInput, match=r"is not a text model|too large for a text model"):
         TextModel.load(tmp_path / "model")
 
 

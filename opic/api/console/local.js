@@ -1,4 +1,4 @@
-// Local domains: those with a ranked list, and the list of one of them with how much each round of fetching moved it.
+// Local domains: those with a ranked list, and one of the lists, with how much each round of fetching changed it.
 
 import { ask, Trouble } from "./ask.js";
 import { lines } from "./draw.js";
@@ -6,7 +6,7 @@ import { byId, html, momentOf, plain, setText, three, whole } from "./show.js";
 
 const ROWS = 12;
 let best = 1;
-let chosen = null; // The domain whose list is shown; the newest one until somebody chooses.
+let chosen = null; // The domain whose list is shown; null: the newest.
 let came = null; // Domain and time of the list that is shown.
 
 // A cell with a domain, as a button that shows its list.
