@@ -33,8 +33,9 @@ from harness import write_result
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order
 from scipy.stats import kendalltau
-from workloads import LOADERS, Graph, IntArray, NotHere, load
+from workloads import LOADERS, Graph, IntArray, load
 
+from opic.experiments.recorded_graphs import NoGraph
 from opic.ingest import ShardWriter
 from opic.model.cash import MILLION, Books, BooksAudit, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -388,7 +389,7 @@ def main() -> int:
     try:
         solver_distance = check_solver(load("hollins", args.data))
         print(f"exact PageRank of hollins: {solver_distance:.1e} in L1 from networkx\n")
-    except NotHere as reason:
+    except NoGraph as reason:
         print(f"solver not checked against networkx: {reason}")
 
     points: list[Point] = []
@@ -399,7 +400,7 @@ def main() -> int:
     for name in args.sets.split(","):
         try:
             graph = load(name, args.data)
-        except NotHere as reason:
+        except NoGraph as reason:
             print(f"skipped {reason}")
             continue
         for choice in range(args.choices):

@@ -26,8 +26,9 @@ from typing import Any
 import numpy as np
 from bench_accuracy import FIRST_READ_US, ROWS, SEED_PAGES, FloatArray, greedy, pagerank
 from harness import embedded_server, write_result
-from workloads import LOADERS, Graph, NotHere, load
+from workloads import LOADERS, Graph, load
 
+from opic.experiments.recorded_graphs import NoGraph
 from opic.ingest import Writer
 from opic.model.cash import CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -206,7 +207,7 @@ def main() -> int:
     for name in args.sets.split(","):
         try:
             graph = spread(load(name, args.data))
-        except NotHere as reason:
+        except NoGraph as reason:
             print(f"skipped {reason}")
             continue
         for choice in range(args.choices):

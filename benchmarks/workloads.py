@@ -5,7 +5,6 @@ are looked for in the directory given by `--data DIR` or OPIC_BENCH_DATA (as `DI
 among the copies that the repository ships. A set that is nowhere is skipped, and said so.
 """
 
-import gzip
 import os
 import random
 from collections.abc import Callable, Iterable, Iterator
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from opic.experiments.recorded_graphs import lines_of
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.urls.canonical import canonical_url
 
@@ -22,13 +22,8 @@ IntArray = npt.NDArray[np.int64]
 
 DATA_ENV = "OPIC_BENCH_DATA"
 REPOSITORY = Path(__file__).resolve().parents[1]
-SHIPPED = (REPOSITORY / "examples" / "data", REPOSITORY / "tests" / "data")
 NAMELESS = "http://graph.example/"  # As in `opic replay`: where the pages of a graph without URLs live.
 WIKIPEDIA = "https://en.wikipedia.org/wiki/"
-
-
-class NotHere(Exception):
-    """A workload whose files are in none of the places looked at; its text says which."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +65,14 @@ def load(name: str, data_dir: Path | None = None) -> Graph:
     """Load a set by name.
 
     Raises:
-        NotHere: a file of it is in none of the places looked at.
+        NoGraph: a file of it is in none of the places searched.
     """
     return LOADERS[name](data_dir)
 
 
 def _lines(set_name: str, file_name: str, data_dir: Path | None) -> Iterator[str]:
     given = data_dir or (Path(os.environ[DATA_ENV]) if os.environ.get(DATA_ENV) else None)
-    roots = [*([given] if given else []), *SHIPPED]
-    for path in (path for root in roots for path in (root / set_name / file_name, root / file_name)):
-        if path.is_file():
-            with gzip.open(path, "rt", encoding="utf-8", errors="replace") as file:
-                yield from file
-            return
-    raise NotHere(f"{set_name}: {file_name} is not here; say where with --data DIR or {DATA_ENV}")
+    return lines_of(set_name, file_name, given)
 
 
 def _hollins(data_dir: Path | None) -> Graph:
