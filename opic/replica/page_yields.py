@@ -4,7 +4,7 @@
 known by it. `rate` is the yield of its last read: pages that became known by it, per second since the read before. No
 links are stored, so a new link to a page that was known already counts as none; links to pages of other shards neither.
 A page has become known by a read if it is new in the same journal record, and no earlier read of the record is of it or
-links to it.
+links to it. So a page that is seeded in the same record may count as discovered by a read that links to it.
 
 The counts begin when the setting is turned on. They follow from the journal alone and are part of the checkpoint, so
 they survive a restart, and are the same in every replica.
