@@ -78,7 +78,7 @@ def test_bytes_of_all_lists_are_limited(url: str, monkeypatch: pytest.MonkeyPatc
     with Client(url) as client:
         client.put_local("a.example", PAGES, **RANKING)
         monkeypatch.setattr(local_lists, "BYTES_MAX", 200)
-        with pytest.raises(Conflict, match="over 200 bytes: send fewer pages"):
+        with pytest.raises(Conflict, match="exceed 200 bytes: send fewer pages"):
             client.put_local("b.example", PAGES_OF_B, **RANKING)
         client.put_local("a.example", PAGES[:1], **RANKING)  # It takes the place of the one before.
 
