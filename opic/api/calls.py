@@ -309,23 +309,23 @@ class Calls:
         pages, as_of = self._service.backend.query.top_as_of(asked.n, asked.domain, asked.policy, asked.window)
         return {"pages": pages, "as_of": as_of}
 
-    async def get_hosts(self, asked: Annotated[sites.TopHosts, Query()]) -> Response:
+    async def get_hosts(self, asked: Annotated[sites.TopSites, Query()]) -> Response:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
         return await _in_thread(lambda: self._hosts(asked))
 
-    def _hosts(self, asked: sites.TopHosts) -> Mapping[str, object]:
+    def _hosts(self, asked: sites.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
-    async def get_domains(self, asked: Annotated[sites.TopDomains, Query()]) -> Response:
+    async def get_domains(self, asked: Annotated[sites.TopSites, Query()]) -> Response:
         """Return the most important registered domains, descending.
 
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
         return await _in_thread(lambda: self._domains(asked))
 
-    def _domains(self, asked: sites.TopDomains) -> Mapping[str, object]:
+    def _domains(self, asked: sites.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}

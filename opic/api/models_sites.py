@@ -18,21 +18,24 @@ from opic.api.models import (
 )
 
 
-class TopHosts(_Parameters):
-    """A request for the most important hosts."""
+class TopSites(_Parameters):
+    """A request for the most important hosts or registered domains."""
 
-    n: int = Field(100, ge=1, description="Maximum number of hosts, up to OPIC_MAX_N.")
+    n: int = Field(100, ge=1, description="Maximum number of hosts or domains, up to OPIC_MAX_N.")
     policy: PolicyName | None = Field(None, description=POLICY)
     window: WindowParameter | None = Field(None, description=WINDOW)
 
 
-class Host(_Answer):
+class _Site(_Answer):
+    importance: float = Field(description="Sum over its pages; over all hosts, or all domains, it sums to 1.")
+    pages: int = Field(description="Number of its known pages that are not gone.")
+    read_pages: int = Field(description="Number of these pages that were read.")
+
+
+class Host(_Site):
     """A host and its importance."""
 
     host: str
-    importance: float = Field(description="Sum of the importance of its pages; over all hosts it sums to 1.")
-    pages: int = Field(description="Number of its known pages that are not gone.")
-    read_pages: int = Field(description="Number of these pages that were read.")
 
 
 class Hosts(_Answer):
@@ -42,21 +45,10 @@ class Hosts(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
-class TopDomains(_Parameters):
-    """A request for the most important registered domains."""
-
-    n: int = Field(100, ge=1, description="Maximum number of domains, up to OPIC_MAX_N.")
-    policy: PolicyName | None = Field(None, description=POLICY)
-    window: WindowParameter | None = Field(None, description=WINDOW)
-
-
-class SiteDomain(_Answer):
+class SiteDomain(_Site):
     """A registered domain and its importance."""
 
     domain: str
-    importance: float = Field(description="Sum of the importance of its pages; over all domains it sums to 1.")
-    pages: int = Field(description="Number of its known pages that are not gone.")
-    read_pages: int = Field(description="Number of these pages that were read.")
     hosts: int = Field(description="Number of its hosts that have such pages.")
 
 
