@@ -274,18 +274,13 @@ class ShardCopy:
                 cursor, found = self._client.zscan(self.keys.seen, max(cursor, 0), count=SCAN_COUNT)
                 file.put(["seen", [part for name, score in found for part in (name, int(score))]])
                 yield
-            cursor = -1
-            while cursor:
-                cursor, metas = self._client.hscan(self.keys.page_meta, max(cursor, 0), count=SCAN_COUNT)
-                if metas:
-                    file.put(["pagemeta", [part for pair in metas.items() for part in pair]])
-                yield
-            cursor = -1
-            while cursor:
-                cursor, links = self._client.hscan(self.keys.links, max(cursor, 0), count=SCAN_COUNT)
-                if links:
-                    file.put(["links", [part for pair in links.items() for part in pair]])
-                yield
+            for name, key in (("pagemeta", self.keys.page_meta), ("links", self.keys.links)):
+                cursor = -1
+                while cursor:
+                    cursor, values = self._client.hscan(key, max(cursor, 0), count=SCAN_COUNT)
+                    if values:
+                        file.put([name, [part for pair in values.items() for part in pair]])
+                    yield
 
     def read_settings(self) -> None:
         """Read the keys in SETTINGS."""
