@@ -14,7 +14,6 @@ from opic.experiments.opic_engine import READ, Engine, payment_shares
 from opic.graph.crawled import Float64s, Int64s
 
 Read = Callable[[int], None]  # Reads so many pages.
-Score = Callable[[Float64s], Float64s]  # The scores of the known pages, from their cash.
 BATCH: Final = 0.01
 CUT: Final = 0.5  # A batch that is cut ends where a page has less than this share of the best page's cash.
 REWEIGH: Final = 0.1  # Weights are taken anew after so many reads for each known page.

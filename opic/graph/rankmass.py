@@ -61,11 +61,6 @@ class CoverageCrawl:
     iterations: int
     expansions: int
 
-    def downloads_for(self, target: float) -> int | None:
-        """Return the number of downloads after which the guarantee is at least `target`; None if it never is."""
-        at = int(np.searchsorted(self.guaranteed, target))
-        return at + 1 if at < len(self.guaranteed) else None
-
 
 class _Account:
     """Probabilities of the paths so far, and the coverage that they guarantee.

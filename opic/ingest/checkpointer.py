@@ -61,7 +61,7 @@ class Checkpointer:
         """Start with a replica at genesis; `journal_bytes` is the budget of this shard's journal."""
         self.client, self.keys, self.replica, self.budget = client, keys, replica, max(1, journal_bytes)
         self.ours = False  # Whether the effect being applied is this worker's own.
-        self.blocks_written = self.bytes_written = 0
+        self.blocks_written = 0
         self._reset()
         replica.effect_listeners.append(self._note)
         replica.load_listeners.append(self._loaded)
@@ -210,7 +210,6 @@ class Checkpointer:
             for name, value in image.items():
                 arguments += (name, value)
             call.size += size
-            self.bytes_written += size
         close()
 
     def confirm(self, head: Head, calls: Sequence[BlocksCall]) -> None:
