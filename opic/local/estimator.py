@@ -16,7 +16,7 @@ import numpy as np
 from opic.errors import BadInput
 from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s
 from opic.graph.pagerank import pagerank
-from opic.local.combination import LocalEstimate, ServiceKnowledge, combined_estimate
+from opic.local.combination import ServiceKnowledge, combined_estimate
 from opic.local.crawl_pages import Bools, FetchedPage, PageNumbers, fetched_page
 from opic.local.fetcher import Fetcher
 from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
@@ -122,6 +122,11 @@ class DomainRanking:
         return [{"outside_fetched": fetched, "change": change} for fetched, change in self.changes]
 
 
+def _local_shares(graph: CrawledGraph, ranks: Float64s) -> Float64s:
+    """Return the PageRank of the local pages, scaled to sum to 1."""
+    return ranks[: graph.local] / ranks[: graph.local].sum()
+
+
 def _never() -> bool:
     return False
 
@@ -158,7 +163,6 @@ class Estimator:
         self._links: CrawledLinks | None = None
         self._state: tuple[CrawledGraph, Float64s] | None = None
         self._scored: Float64s | None = None
-        self._before: Float64s | None = None  # PageRank of the local pages, before the last round.
         self._changes: list[tuple[int, float]] = []
         self._rounds = self._tried = self._failed = 0
 
@@ -189,12 +193,12 @@ class Estimator:
             )
         pages = list(self._local)
         self._links = CrawledLinks(pages, [self._numbers.ids_of(self._local[page]) for page in pages])
+        self._rank()
         for planned in rounds:
             if planned.part == OUTSIDE:
                 if planned.left:
                     self._fetch(planned)
                 if not planned.left:
-                    self._graph()  # The changes are those of each round.
                     self._add_round(planned)
         self._publish()
 
@@ -298,7 +302,7 @@ class Estimator:
         self._fetcher.fetch(planned.left, took, self._stopped)
 
     def _add_round(self, planned: PlannedRound) -> None:
-        """Add the pages of a complete round to the graph."""
+        """Add the pages of a complete round to the graph, and rank it again."""
         assert self._links is not None
         for url in planned.urls:
             page = fetched_page(planned.events[url], self.options.limits)
@@ -310,23 +314,21 @@ class Estimator:
             else:
                 self._failed += 1
         self._rounds += 1
-        self._state = self._scored = None
+        self._rank()
+
+    def _rank(self) -> None:
+        """Compute PageRank of the crawled graph, and note how far the last round moved that of the local pages."""
+        assert self._links is not None
+        graph, before = self._links.graph(), self._state
+        self._state, self._scored = (graph, pagerank(graph.inside)), None
+        if before is not None:
+            change = np.abs(_local_shares(*self._state) - _local_shares(*before)).sum()
+            self._changes.append((self.outside_fetched, float(change)))
 
     def _graph(self) -> tuple[CrawledGraph, Float64s]:
         """Return the crawled graph and its PageRank."""
-        assert self._links is not None
-        if self._state is None:
-            graph = self._links.graph()
-            self._state = graph, pagerank(graph.inside)
-            self._note_change(graph, self._state[1])
+        assert self._state is not None
         return self._state
-
-    def _note_change(self, graph: CrawledGraph, ranks: Float64s) -> None:
-        """Note how far the last round moved the PageRank of the local pages."""
-        local = ranks[: graph.local] / ranks[: graph.local].sum()
-        if self._before is not None:
-            self._changes.append((self.outside_fetched, float(np.abs(local - self._before).sum())))
-        self._before = local
 
     def _scores(self) -> Float64s:
         """Return the scores of all candidates of the graph."""
@@ -359,7 +361,7 @@ class Estimator:
         """Estimate the importance of the domain's pages, with the service's in-flow if it answers."""
         graph, ranks = self._graph()
         self._publish()
-        found = self._estimate(graph, ranks)
+        found = combined_estimate(graph, ranks, self._knowledge(graph))
         urls = [self._numbers.urls[page] for page in graph.fetched[: graph.local].tolist()]
         order = sorted(range(len(urls)), key=lambda at: (-found.importance[at], urls[at]))
         return DomainRanking(
@@ -382,9 +384,6 @@ class Estimator:
         scored = np.where(self._candidates(), self._scores(), -np.inf)
         columns = choose(scored, graph, self._numbers, FRONTIER_SHOWN, None)
         return [(self._numbers.urls[graph.candidates[column]], float(scored[column])) for column in columns]
-
-    def _estimate(self, graph: CrawledGraph, ranks: Float64s) -> LocalEstimate:
-        return combined_estimate(graph, ranks, self._knowledge(graph))
 
     def _knowledge(self, graph: CrawledGraph) -> ServiceKnowledge | None:
         """Ask the service about the fetched pages, once it has taken in what we published; None if it is away."""
