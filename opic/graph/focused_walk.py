@@ -47,7 +47,7 @@ class Focus(StrEnum):
 
 
 class SeenPage(NamedTuple, Generic[PageT]):
-    """A page that was looked at: its name, another one than was asked for if that moved; its links; is it on topic."""
+    """A page that was looked at. Its name differs from the one asked for if the page moved."""
 
     page: PageT
     links: Sequence[PageT]
@@ -58,7 +58,7 @@ class LinkedPages(Protocol[PageT]):
     """What a walk knows of the web. Pages are named by URLs or numbers."""
 
     def look(self, page: PageT) -> SeenPage[PageT] | None:
-        """Return a page, or None if it can't be had. A page looked at again must be the same: keep what was fetched."""
+        """Return a page, or None if it can't be had. Keep fetched pages: one looked at again must be the same."""
 
     def inlinks(self, page: PageT) -> Iterable[PageT]:
         """Return pages that are known to link to a page. Those that the walk visited need not be among them."""
@@ -84,7 +84,7 @@ class Visit(NamedTuple, Generic[PageT]):
 
 @dataclass(frozen=True, slots=True)
 class WalkOptions:
-    """How a walk goes; the constants of this module are its defaults.
+    """Options of a walk; the constants of this module are the defaults.
 
     radius, probes  k and B of the topical neighbourhood
     tries           k of trial and error
@@ -107,7 +107,7 @@ class FocusedWalk(Generic[PageT]):
 
     A page's neighbours are those known at its first visit: its links, the known in-links, and visited pages that link
     to it. They are frozen then, and symmetric: of two visited pages either both have the edges between them or neither
-    does. So the walk is one on a fixed graph, whatever becomes known later.
+    does. So the walk is on a fixed graph, even if more links become known later.
 
     A step is O(1) plus O(links and in-links) at the first visit of a page; memory is O(links of the visited pages).
 
@@ -292,20 +292,29 @@ class FocusedWalk(Generic[PageT]):
     # Where it goes.
 
     def _arrive(self, page: PageT, seen: SeenPage[PageT] | None) -> None:
-        """Be on a page, or on that of another host if the page's host has half of the window."""
-        self._jumped = False
+        """Be on a page, or on one of another host if the page's host has half of the window."""
         host = self._pages.host(page)
-        half = self._options.window // 2
-        if self._in_window[host] >= half:
-            # Never to a host that is crowded itself; if no other host is known, the walk goes on.
-            others = [last for other, last in self._last_of.items() if other != host and self._in_window[other] < half]
-            if others:
-                page, self._jumped = others[int(self._random() * len(others))], True
-                host = self._pages.host(page)
+        other = self._out_of_crowd(host)
+        self._jumped = other is not None
+        if other is not None:
+            page, host = other, self._pages.host(other)
         if page not in self._edges:
             assert seen is not None
             self._freeze(seen)
         self._at = page
+        self._note_host(host, page)
+
+    def _out_of_crowd(self, host: Hashable) -> PageT | None:
+        """Return the page to jump to if a host has half of the window; None if it has not, or none is known."""
+        half = self._options.window // 2
+        if self._in_window[host] < half:
+            return None
+        # Never to a host that is crowded itself.
+        others = [last for other, last in self._last_of.items() if other != host and self._in_window[other] < half]
+        return others[int(self._random() * len(others))] if others else None
+
+    def _note_host(self, host: Hashable, page: PageT) -> None:
+        """Count a visit to a host in the window, and keep the page as the last one of the host."""
         self._window.append(host)
         self._in_window[host] += 1
         if len(self._window) >= self._options.window:

@@ -64,10 +64,6 @@ class PageNumbers:
         self._ids: dict[str, int] = {}
         self._state = bytearray()
 
-    def __len__(self) -> int:
-        """Count the pages."""
-        return len(self.urls)
-
     def id_of(self, url: str) -> int:
         """Return the number of a page, a new one if it was not seen before."""
         page = self._ids.get(url)
@@ -80,10 +76,6 @@ class PageNumbers:
     def ids_of(self, urls: Iterable[str]) -> Int64s:
         """Return the numbers of pages."""
         return np.fromiter(map(self.id_of, urls), np.int64)
-
-    def known(self, url: str) -> int | None:
-        """Return the number of a page, or None if it was not seen."""
-        return self._ids.get(url)
 
     def is_local(self, page: int) -> bool:
         """Tell whether a page belongs to the domain."""
