@@ -16,10 +16,10 @@ The first three know the whole graph; a real crawl does not. A *recrawl* chooses
     LDU   half the time the page with the greatest link score, half as U
     none  never
 
-What the paper leaves open: pages are sampled without replacement; each link seen counts, also a second one between the
-same pages; of equal pages any is taken; a policy whose weights are all 0 chooses as U; where the frontier is empty the
-crawl recrawls, unless the policy is `none`. A page that vanished is a page without links: its next recrawl yields 0.
-Time never goes back: a fetch that claims an earlier time than the one before takes that one's.
+Where the paper leaves it open: pages are sampled without replacement. Each link seen counts, also a second one between
+the same pages. Ties are broken at random. A policy whose weights are all 0 chooses like U. If the frontier is empty,
+the crawl recrawls, unless the policy is `none`. A page that vanished is a page without links: its next recrawl yields
+0. A fetch with an earlier time than the one before gets the time of that one, so time never goes back.
 
 Source: Kumar, Lang, Marlow, Tomkins (2008), "Efficient discovery of authoritative resources"; see docs/papers.md.
 """
@@ -76,7 +76,7 @@ class SampledOrder:
         return self._order[self._next] if self._next < len(self._order) else None
 
 
-# By name: made from the in-degrees and out-degrees of all pages, which those that crawl do not look at.
+# By name: constructors that take the in-degrees and out-degrees of all pages; Crawl-AI and Crawl-GAI ignore them.
 EXPANSIONS: Final[dict[str, Callable[[Int64s, Int64s, Generator], Expansion]]] = {
     "Sample-U": lambda inlinks, _outlinks, rng: SampledOrder(np.ones_like(inlinks), rng),
     "Sample-I": lambda inlinks, _outlinks, rng: SampledOrder(inlinks, rng),
@@ -109,12 +109,8 @@ class RecrawlCandidates:
         """
         if policy not in POLICIES:
             raise BadInput(f"no recrawl policy {policy!r}: there are {', '.join(POLICIES)}")
-        self.uniform, self.by_outlinks, self.by_yield, self.by_score = (
-            Uniform(),
-            ByCount(),
-            ByWeight(),
-            GreatestWeight(),
-        )
+        self.uniform, self.by_outlinks = Uniform(), ByCount()
+        self.by_yield, self.by_score = ByWeight(), GreatestWeight()
         self._choices = [getattr(self, name) for name in POLICIES[policy]]
 
     def pick(self, rng: Generator) -> int | None:
@@ -158,7 +154,7 @@ class DiscoveryCrawl:
         Args:
             expansion: as one of EXPANSIONS makes it.
             policy: a recrawl policy, of POLICIES.
-            rng: decides all that is left to chance.
+            rng: source of all random choices.
             recrawl_share: probability that a step recrawls; 0 with the policy `none`.
 
         Raises:
@@ -185,7 +181,7 @@ class DiscoveryCrawl:
         Args:
             page: the page.
             now: when it was crawled, in seconds.
-            links: numbers of the links on it, each of one link for ever.
+            links: numbers of the links on it; a number always means the same link.
             targets: the pages that they point to, in the same order.
         """
         now = self._now = max(now, self._now)
@@ -195,11 +191,9 @@ class DiscoveryCrawl:
             self._expansion.discard(page)
             recrawl.uniform.add(page)
         inlinks, crawled = self.inlinks, self.crawled
-        new = (
-            targets
-            if before is None
-            else [to for link, to in zip(links, targets, strict=True) if link not in before.links]
-        )
+        new = targets
+        if before is not None:
+            new = [to for link, to in zip(links, targets, strict=True) if link not in before.links]
         for target in new:
             inlinks[target] = inlinks.get(target, 0) + 1
             if target not in crawled:
@@ -247,5 +241,5 @@ class Performance:
 
 
 def rank_performance(best: Int64s, targets: Int64s) -> float:
-    """Return the share of the targets that the crawl says are the best; 1 without targets."""
+    """Return the share of the targets among the pages that the crawl ranks best; 1 without targets."""
     return len(np.intersect1d(best, targets)) / len(targets) if len(targets) else 1.0

@@ -18,7 +18,7 @@ Fetch = Callable[[Sequence[int]], Mapping[int, Int64s]]  # The links of those pa
 
 @dataclass(frozen=True, slots=True)
 class Iteration:
-    """The state after so many rounds of fetching.
+    """The state after a number of rounds of fetching.
 
     fetched    outside pages fetched so far
     graph      the crawled graph

@@ -50,7 +50,7 @@ def sc_scores(graph: CrawledGraph, ranks: Float64s, damping: float = DAMPING, le
         graph: the fetched pages with their links.
         ranks: (l,) PageRank of the fetched pages, sum 1.
         damping: the share of a page's rank that follows its links.
-        levels: discretise g/|y| to so many values, as the paper's Algorithm 3 does; None is exact.
+        levels: number of values to discretise g/|y| to, as the paper's Algorithm 3 does; None is exact.
 
     Returns:
         (c,) float64.
@@ -74,7 +74,7 @@ def sc_scores(graph: CrawledGraph, ranks: Float64s, damping: float = DAMPING, le
 
 
 def sc_error(graph: CrawledGraph, ranks: Float64s, levels: int, damping: float = DAMPING) -> Float64s:
-    """Return a bound on the error of each score of `sc_scores` with so many levels: half a level times |y| sum(z)."""
+    """Return a bound on the error of each score of `sc_scores` with `levels`: half a level times |y| sum(z)."""
     terms = _influence(graph, ranks, damping)
     ratio = terms.flow / terms.leak
     bound: Float64s = (terms.leak * (np.ptp(ratio) / levels / 2) * terms.gain.sum())[terms.group]

@@ -1,7 +1,7 @@
 """RankMass: which page to download next, and how much of all importance the downloaded pages are known to hold.
 
 Importance is personalized PageRank r: a surfer follows a link with probability d, or jumps to a trusted page. The
-coverage of the downloaded pages is the sum of their r. It depends on pages that nobody has seen, but has a lower bound
+coverage of the downloaded pages is the sum of their r. It depends on pages not yet seen, but has a lower bound
 that the links of the downloaded pages alone give: the probabilities of the surfer's paths that stay among them.
 
 rm[i] is the probability of the known paths to page i that were not continued yet. To expand a downloaded page is to
@@ -87,7 +87,7 @@ class _Account:
 
     @property
     def limit(self) -> float:
-        """No later guarantee is above."""
+        """Upper limit of all later guarantees."""
         return (1 - self.missing - self.lost) / (1 - self.lost)
 
     @property
@@ -195,15 +195,15 @@ def windowed_rankmass(
     """Download the pages with the greatest rm, a window of them at a time, and expand all downloaded pages after each.
 
     The window is a share of the pages with rm > 0 that are not downloaded, rounded up; of pages with equal rm, the one
-    with the lower number comes first. A sweep expands the downloaded pages in the order of their numbers, in so many
+    with the lower number comes first. A sweep expands the downloaded pages in the order of their numbers, in `parts`
     parts; the pages of a part are expanded at once, and see what the parts before them have passed on. With as many
-    parts as pages it is the paper's line by line. A sweep takes O(parts + pages) and the links of the pages expanded.
+    parts as pages it is exactly the paper's. A sweep takes O(parts + pages) and the links of the pages expanded.
 
     Args:
         links, trust, target, downloads_max, damping: as for `l_neighbor`.
         window: 0 < window <= 1.
         sweeps: times that the downloaded pages are expanded before the next window; the paper's is 1.
-        parts: of a sweep, from 1 on.
+        parts: number of parts of a sweep, 1 or more.
 
     Raises:
         BadInput, OutOfReach: as for `l_neighbor`; BadInput for a window that is no share.

@@ -84,7 +84,7 @@ class Trust:
     def most_trusted(self, count: int) -> "Trust":
         """Return the `count` pages with the most trust; what the others have is missing.
 
-        It is the best choice of so many seeds: by Theorem 3 their sum of trust bounds what can be guaranteed.
+        No other choice of `count` seeds is better: by Theorem 3 their sum of trust bounds what can be guaranteed.
         """
         best = np.sort(np.argsort(-self.shares, kind="stable")[:count])
         if not len(best):

@@ -1,8 +1,8 @@
-"""The local-domain estimator: crawls outside pages that matter, and ranks the local pages as the whole web would.
+"""The local-domain estimator: fetches outside pages, and ranks the local pages by their PageRank in the whole web.
 
 A round selects k outside pages, fetches and publishes them. All that a round depends on is in the journal, so an
-estimator that was killed goes on as if nothing had happened: it fetches the rest of the pages that the round had
-planned. Pages enter the graph in the planned order, whatever the order in which they came.
+estimator that was killed resumes: it fetches the rest of the pages that the round had planned. Pages enter the graph in
+the planned order, not in the order of their arrival.
 """
 
 import logging
@@ -39,9 +39,9 @@ CHANGES_MAX: Final = 1_000  # The last ones; /v1/local takes no more.
 class EstimatorOptions:
     """What an estimator is asked to do. Attributes:
 
-    fetch        outside pages to fetch, those that fail included
+    fetch        outside pages to fetch, including those that fail
     select       how they are selected; see `opic.local.selection`
-    round_pages  outside pages a round; None for a 25th of `fetch`
+    round_pages  outside pages per round; None: a 25th of `fetch`
     local_max    pages of the domain to fetch where no crawl of it is given
     seed         of the selection `random`
     publish      send what was fetched to the service
@@ -124,7 +124,8 @@ class DomainRanking:
 
 def _local_shares(graph: CrawledGraph, ranks: Float64s) -> Float64s:
     """Return the PageRank of the local pages, scaled to sum to 1."""
-    return ranks[: graph.local] / ranks[: graph.local].sum()
+    shares: Float64s = ranks[: graph.local] / ranks[: graph.local].sum()
+    return shares
 
 
 def _never() -> bool:
@@ -169,7 +170,7 @@ class Estimator:
     # The domain's own pages.
 
     def open(self, crawl: Iterable[CrawlEvent] | None, seeds: Sequence[str]) -> None:
-        """Take the pages of the domain from their crawl, or crawl them, and all that the journal holds.
+        """Take the pages of the domain from their crawl, or crawl them; then take the rounds that are in the journal.
 
         Args:
             crawl: crawl events, of which those of other domains are left out; None crawls the domain itself.

@@ -75,7 +75,7 @@ def with_prior(
 def choose(
     scored: Float64s, graph: CrawledGraph, numbers: PageNumbers, count: int, host_pages_max: int | None
 ) -> list[int]:
-    """Return the columns of the highest scores, at most so many of one host; scores of -inf are left out."""
+    """Return the columns of the highest scores, at most `host_pages_max` of one host; scores of -inf are left out."""
     chosen: list[int] = []
     of_host: Counter[str] = Counter()
     for column in highest(scored, len(scored)).tolist():

@@ -1,4 +1,4 @@
-"""What the service knows of a domain. It may be away, slow or wrong: then there is no answer, and work goes on."""
+"""Questions to the service about a domain. If it is away, slow or wrong, there is no answer, and work goes on."""
 
 import asyncio
 import logging
@@ -51,7 +51,7 @@ class KnownPage:
 
 
 class ServiceView:
-    """Asks one service, each question within a time limit. After a failure it is left alone for a while.
+    """Asks one service, each question within a time limit. After a failure it waits before it asks again.
 
     `away` says why it gives no answer; None while it does. Use it as a context manager, in one thread.
     """
@@ -66,7 +66,7 @@ class ServiceView:
         call_seconds: float = CALL_SECONDS,
         inflow_seconds: float = INFLOW_SECONDS,
     ) -> None:
-        """Connect to nothing yet.
+        """Take the address; nothing is connected yet.
 
         Args:
             url: base URL of the service.
@@ -225,7 +225,7 @@ class ServiceView:
         return None
 
     def _refused(self, why: str) -> None:
-        """Log once why the service does not answer a question that it understands."""
+        """Log once why the service refuses a question."""
         if why not in self._refusals:
             self._refusals.add(why)
             log.warning("the service has no answer: %s", why)

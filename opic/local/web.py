@@ -29,7 +29,7 @@ AGENT: Final = "opic-local"
 CRAWL_DELAY_SECONDS_MAX: Final = 60.0
 ROBOTS_BYTES_MAX: Final = 512 << 10  # RFC 9309 asks for 500 KiB at least.
 ROBOTS_REDIRECTS_MAX: Final = 5
-SILENT_MAX: Final = 3  # After so many pages in a row without an answer, a host is left alone for this round.
+SILENT_MAX: Final = 3  # Pages in a row without an answer, after which a host is skipped for this round.
 RETRY_FIRST_SECONDS: Final = 0.25  # Doubling.
 HTML: Final = ("text/html", "application/xhtml+xml")
 POLL_SECONDS: Final = 0.2
@@ -44,7 +44,7 @@ class WebLimits:
 
     host_delay_seconds  least time between two pages of a host; a longer Crawl-delay counts instead, up to a minute
     page_seconds        time for a page, its redirects not followed
-    retry_seconds       how long pages of a host that gives no answer are tried again, until it answers or is given up
+    retry_seconds       how long to retry the pages of a host that does not answer
     body_bytes_max      of a page, decompressed; the rest of a longer one is not read
     hosts_at_once       hosts that are fetched side by side
     host_pages_max      pages of one host in a round, so that a trap does not use up the fetches

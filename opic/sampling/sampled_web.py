@@ -149,7 +149,7 @@ class SampledWeb:
             topic: that of the walk.
             wanted: the property whose share is to be estimated, if any.
             limits: of an event.
-            fetches_max: after so many pages, `look` raises.
+            fetches_max: number of pages after which `look` raises.
             texts: where the fetcher puts the texts of pages that are no RecordedPage, by URL; taken from there.
             took: told the event of each page.
         """
