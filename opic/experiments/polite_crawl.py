@@ -8,7 +8,7 @@ the other, and reports each; if it gets none, it asks again when the answer says
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from opic.experiments.opic_engine import Engine, EngineRules, PageLinks
 from opic.frontier.hot_order import HotOrder
-from opic.frontier.picking import first_free, pick
+from opic.frontier.picking import RankedPages, first_free, pick
 from opic.graph.crawled import Float64s, Int64s
 from opic.model.cash import MILLION, Flag
 
@@ -112,25 +112,6 @@ class CrawlColumns:
         return np.where(self.read_at[ids] > 0, self.read_at[ids] + self._revisit, 0.0)
 
 
-class KnownPages:
-    """All known pages, as a scope of a choice; see `opic.frontier.picking.Scope`."""
-
-    def __init__(self, columns: CrawlColumns) -> None:
-        """Take the columns of the only shard."""
-        self._columns = columns
-        self.hosts: Sequence[Int64s] = [np.arange(columns.hosts)]
-
-    def pages(self, shard: int, order: HotOrder) -> Int64s:
-        """Return the ids of the pages, ascending."""
-        del shard, order
-        return np.flatnonzero(self._columns.state)
-
-    def mask(self, shard: int, order: HotOrder) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
-        """Return a mask over the host numbers."""
-        del shard
-        return np.ones(len(order.mark), np.bool_)
-
-
 class PoliteCrawl:
     """One crawl of a graph."""
 
@@ -147,7 +128,6 @@ class PoliteCrawl:
         self.engine, self.order, self.terms = Engine(links, GRANTS, compiled=compiled), order, terms
         self.columns = CrawlColumns(self.engine, host, terms.revisit_seconds)
         self.hot = HotOrder(self.columns, order.discovery, single=terms.host_delay_seconds > 0)
-        self.scope = KnownPages(self.columns)
         self.rng = np.random.default_rng(3)
         self.draw = self.rng.random(len(self.engine)) + 1e-9  # For the random order: drawn anew at each read.
         self.found = np.zeros(len(self.engine))  # For each known page, how many were known before.
@@ -216,7 +196,8 @@ class PoliteCrawl:
         if keys is None:
             picked = pick([self.hot], n, [self.now])
         else:
-            picked = pick([self.hot], n, [self.now], within=self.scope, keys_of=lambda _, ids: keys(self, ids))
+            known = np.flatnonzero(self.columns.state)
+            picked = pick([self.hot], n, [self.now], ranked=[RankedPages(known, keys(self, known))])
         self.answers += 1
         self.short += len(picked) < n
         self.empty += not len(picked)

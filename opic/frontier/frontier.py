@@ -13,7 +13,7 @@ from opic.frontier.requests import NEED_YIELDS, FrontierTerms, PagesRequest, Pol
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, place_in_order, state_of
-from opic.frontier.trust_order import TrustOrder
+from opic.frontier.trust_order import TrustOrders
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
@@ -52,7 +52,7 @@ class Frontier:
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.strategy, self.admission = discovery, strategy, admission
-        trust_order = None if coverage is None else lambda: TrustOrder.of(coverage.recent())
+        trust_order = None if coverage is None else TrustOrders(coverage).recent
         terms = FrontierTerms(self.politeness, discovery, strategy, share)
         link_scores = None if links is None else links.scores
         self._hand = Scheduler(crawl, terms, admission, pending, trust_order=trust_order, link_scores=link_scores)

@@ -261,7 +261,7 @@ class HotCrawl:
                     picked = pick(
                         self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
                         restart=restart, drawn=partial(self._drawn, policy, domains, nearness) if policy else None,
-                        keys_of=self.trust.trust_of if mode == "coverage" else None,
+                        ranked=self.trust.ranked if mode == "coverage" else None,
                     )  # fmt: skip
             if not current:
                 self.prepare()
@@ -349,7 +349,7 @@ class HotCrawl:
                     ids = near_of(order, ids, nearness)
                 totals += counts.totals if ids is None else counts.of(ids)
                 hosts = order.resting()
-                if within is not None:
+                if within is not None and len(hosts):
                     hosts = hosts[within.mask(shard, order)[hosts]]
                 delayed += counts.free_of(hosts)
         kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])

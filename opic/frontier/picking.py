@@ -17,7 +17,7 @@ Bools = NDArray[np.bool_]
 STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
 DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
-KeysOf = Callable[[int, Int64s], Keys]
+RANKED_FIRST: Final = 4_096  # Number of ranked pages to sort first; each time eight times as many as are needed.
 SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
 
@@ -169,15 +169,13 @@ class RunSource:
 class ListSource:
     """The free pages among a list of pages of a hot order, sorted lazily."""
 
-    def __init__(
-        self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int], keys_of: KeysOf | None = None
-    ) -> None:
-        """Take pages with ascending ids; `keys_of` returns other keys than those of the hot order, all over 0."""
+    def __init__(self, shard: int, order: HotOrder, ids: Int64s, sides: Sequence[int]) -> None:
+        """Take pages with ascending ids."""
         self.shard, self._order = shard, order
         keys, read = order.keys(ids)
         order.looked += len(ids)
         fit = keys > 0 if len(sides) > 1 else (keys > 0) & (read == sides[0])
-        self._ids, self._keys = ids[fit], keys[fit] if keys_of is None else keys_of(shard, ids[fit])
+        self._ids, self._keys = ids[fit], keys[fit]
         self._sorted: Int64s | None = None
         self.ids, self.neg, self.done, self.short = self._ids[:0], -self._keys[:0], False, False
 
@@ -194,6 +192,61 @@ class ListSource:
         ids, keys = ids[free], keys[free]
         by_key = np.lexsort((ids, -keys))
         self.ids, self.neg = ids[by_key], -keys[by_key]
+
+    def close(self) -> None:
+        """Do nothing: this source does not change the order."""
+
+
+class RankedPages:
+    """Pages of a shard by other keys than their cash, most first; sorted only as far as anybody looks."""
+
+    def __init__(self, ids: Int64s, keys: Keys) -> None:
+        """Take pages with ascending ids, and their keys, all over 0."""
+        self._all_ids, self._all_keys = ids, keys
+        self._ids, self._neg = ids[:0], -keys[:0]
+
+    def part(self, start: int, end: int) -> tuple[Int64s, Keys]:
+        """Return the pages of these ranks, and their negated keys; fewer at the end."""
+        if end > len(self._ids) < len(self._all_ids):
+            ids, keys = first(self._all_ids, self._all_keys, max(RANKED_FIRST, 8 * end))
+            by_key = np.lexsort((ids, -keys))
+            self._ids, self._neg = ids[by_key], -keys[by_key]
+        return self._ids[start:end], self._neg[start:end]
+
+
+class RankedSource:
+    """The free pages among ranked ones."""
+
+    def __init__(  # noqa: PLR0917 - the terms of one choice
+        self,
+        shard: int,
+        order: HotOrder,
+        ranked: RankedPages,
+        sides: Sequence[int],
+        inside: Bools | None,
+        nearness: int,
+    ) -> None:
+        """Start at the first rank: only pages of these sides, on hosts in `inside`, of this nearness or above."""
+        self.shard, self._order, self._ranked, self._sides = shard, order, ranked, sides
+        self._inside, self._nearness, self._at = inside, nearness, 0
+        self.ids, self.neg = ranked.part(0, 0)
+        self.done, self.short = False, False
+
+    def fill(self, size: int) -> None:
+        """Examine the next 8 * `size` ranks."""
+        order, end = self._order, self._at + 8 * size
+        ids, neg = self._ranked.part(self._at, end)
+        self._at, self.done = end, len(ids) < 8 * size
+        order.looked += len(ids)
+        keys, read = order.keys(ids)
+        hosts = order.columns.host[ids]
+        keep = (keys > 0) & np.isin(read, self._sides) & ~is_held(order.where[ids])
+        keep &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+        if self._inside is not None:
+            keep &= self._inside[hosts]
+        if self._nearness:
+            keep &= order.columns.nearness(ids) >= self._nearness
+        self.ids, self.neg = ids[keep], neg[keep]
 
     def close(self) -> None:
         """Do nothing: this source does not change the order."""
@@ -229,7 +282,7 @@ def pick(
     nearness: int = 0,
     restart: Callable[[], object] = lambda: None,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
-    keys_of: KeysOf | None = None,
+    ranked: Sequence[RankedPages] | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
@@ -246,18 +299,19 @@ def pick(
         restart: called before the pages are chosen anew; `fit` then starts from the beginning.
         drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
             are then its business.
-        keys_of: takes a shard and ids; returns keys, all over 0, that decide the order in place of the cash. All pages
-            of `within` are then sorted by them.
+        ranked: the pages of each shard in another order; only these, on the hosts of `within`.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
-    listed = drawn is not None or (within is None and not nearness)
+    listed = drawn is not None or ranked is not None or (within is None and not nearness)
     while True:
         if drawn is not None:
             sources = drawn()
+        elif ranked is not None:
+            sources = _ranked_sources(orders, SIDES[mode], within, nearness, ranked)
         else:
-            sources = _sources(orders, SIDES[mode], within, nearness, keys_of, listed=listed)
+            sources = _sources(orders, SIDES[mode], within, nearness, listed=listed)
         try:
             picked = _merge(orders, sources, count, fit)
         finally:
@@ -337,7 +391,6 @@ def _sources(
     sides: Sequence[int],
     within: Scope | None,
     nearness: int,
-    keys_of: KeysOf | None,
     *,
     listed: bool,
 ) -> list[PageSource]:
@@ -348,9 +401,9 @@ def _sources(
             if not len(within.hosts[shard]):
                 continue
             ids = within.pages(shard, order)
-            if listed or keys_of is not None or len(ids) <= DOMAIN_PAGES:
+            if listed or len(ids) <= DOMAIN_PAGES:
                 near = ids[order.columns.nearness(ids) >= nearness] if nearness else ids
-                sources.append(ListSource(shard, order, near, sides, keys_of))
+                sources.append(ListSource(shard, order, near, sides))
                 continue
             inside = within.mask(shard, order)
         elif nearness and listed:
@@ -361,6 +414,21 @@ def _sources(
             RunSource(shard, order, order.sides[side], inside=inside, nearness=nearness, deepen=deepen)
             for side in sides
         ]
+    return sources
+
+
+def _ranked_sources(
+    orders: Sequence[HotOrder],
+    sides: Sequence[int],
+    within: Scope | None,
+    nearness: int,
+    ranked: Sequence[RankedPages],
+) -> list[PageSource]:
+    sources: list[PageSource] = []
+    for shard, order in enumerate(orders):
+        if within is None or len(within.hosts[shard]):
+            inside = None if within is None else within.mask(shard, order)
+            sources.append(RankedSource(shard, order, ranked[shard], sides, inside, nearness))
     return sources
 
 

@@ -39,7 +39,7 @@ from opic.replica.replica import Replica
 Floats = NDArray[np.float64]
 Generator = np.random.Generator
 
-BLOCK_PAGES: Final = 1 << 12
+BLOCK_PAGES: Final = 1 << 9
 FILLS_MAX: Final = 6  # Rounds of draws, each twice as large, before all pages are looked at.
 AFTER_ALL: Final = 1e9  # Time of pages without a weight, after all others.
 BEST_MAX: Final = 1 << 12  # Pages that a choice draws by link score at most; the others come as by U.
@@ -338,6 +338,9 @@ def draw_pages(  # noqa: PLR0917 - as for `DrawnPages`
             [kind.of(ids).sum() for kind in of_shard] for of_shard, ids in zip(kinds, only, strict=True)
         ])  # fmt: skip
     of_kind = totals.sum(axis=0)
+    if only is None and policy != "U" and not of_kind.any():
+        # No page has a weight: all follow as by U, which needs no look at each of them.
+        return draw_pages(orders, weights, "U", rng)
     rates = np.divide(1.0, of_kind, out=np.zeros(len(of_kind)), where=of_kind > 0).tolist()
     timed = [TimedPages.none()] * len(orders)
     if policy == BY_LINK_SCORE and scores is not None and rates[0]:

@@ -18,7 +18,7 @@ from servers import Server
 from serving import serving
 
 from opic.errors import BadInput, NoTrust
-from opic.frontier import Frontier
+from opic.frontier import Frontier, picking
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import DAY_US, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -233,6 +233,55 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
     left = frontier.next(10, mode="coverage")
     assert (left["pages"], left["exhausted"]) == ([], True)
     assert five in {page["url"] for page in frontier.next(10)["pages"]}  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
+    valkey: Server, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sorted a few pages at a time; pages that are leased, read meanwhile, or on other hosts are passed over."""
+    monkeypatch.setattr(picking, "RANKED_FIRST", 2)
+    monkeypatch.setattr(picking, "STRETCH", 1)
+    web, draw = Web(valkey, f"sorted-{shards}", shards), random.Random(shards)
+    pages = [f"http://h{page % 9}.org/{page}" for page in range(400)]
+    web.seed(pages[:40], 1.0)
+    for page in pages[:60]:
+        web.event(page, draw.sample(pages[60:], draw.randint(1, 9)))
+    web.settle()
+    crawl = Shards.open(valkey.client(), web.name)
+    asked = CoverageQuery(crawl)
+    frontier = Frontier(crawl, AT_ONCE, coverage=asked)
+
+    def expected(urls: Sequence[str]) -> list[float]:
+        places = dict(zip(urls, crawl.ids_of(urls), strict=True))
+        held = asked.now().held
+        trust = {url: held[place[1] * shards + place[0]] for url, place in places.items() if place is not None}
+        found = sorted((trust[url] for url in trust if trust[url] > 0), reverse=True)
+        assert len(found) > 5
+        return found
+
+    given = set[str]()
+
+    def handed(**terms: Any) -> list[float]:
+        held, found = asked.now().held, list[float]()
+        while got := frontier.next(draw.randint(1, 7), mode="coverage", **terms)["pages"]:
+            urls = [page["url"] for page in got]  # type: ignore[attr-defined]
+            places = crawl.ids_of(urls)
+            given.update(urls)
+            found += [held[place[1] * shards + place[0]] for place in places if place is not None]
+        return found
+
+    within = [page for page in pages if page.startswith(("http://h3.org/", "http://h4.org/"))]
+    wanted = expected(within)
+    assert handed(domains=["h3.org", "h4.org"]) == wanted
+    wanted = expected([page for page in pages if page not in within])
+    assert handed(busy_hosts=["h3.org"]) == wanted
+    new = [f"http://h{page % 9}.org/{page}" for page in range(400, 420)]
+    for page in draw.sample(sorted(given), 20):  # What is read holds no trust any more; what it links to holds some.
+        web.event(page, draw.sample(new, 3))
+    web.settle()
+    wanted = expected([page for page in pages + new if page not in given])
+    assert handed() == wanted
 
 
 def test_mode_coverage_stays_within_the_domains_and_the_depth_asked_for(valkey: Server) -> None:
