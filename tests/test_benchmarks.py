@@ -199,6 +199,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_local_rank.py", ("--local", "300", "--candidates", "2000")),
         ("bench_rankmass.py", ("--pages", "1000", "--plain-downloads", "50")),
         ("bench_discovery.py", ("--candidates", "1000,2000", "--steps", "200")),
+        ("bench_next_modes.py", ("--pages", "2000", "--rounds", "3")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
         ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),
