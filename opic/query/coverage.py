@@ -22,7 +22,9 @@ from opic.replica.effect import Head
 FIRST: Final = 10  # The first answer, which reads all links, may follow so many times as many links as others.
 QUICK_SECONDS: Final = 0.1  # Coverage that takes longer is used for a while as the order of pages:
 REST: Final = 20  # for this many times as long.
-NO_TRUST: Final = "no page is trusted: give seeds trust with POST /v1/seeds or `opic seed --trust 1 URL`"
+GIVE: Final = "trust with POST /v1/seeds or `opic seed --trust 1 URL`"
+NO_TRUST: Final = f"no page is trusted: give seeds {GIVE}"
+ALL_GONE: Final = f"every trusted page is gone (404 or 410): give other seeds {GIVE}"
 Bytes = NDArray[np.uint8]
 Float64s = NDArray[np.float64]
 
@@ -130,7 +132,8 @@ class CoverageQuery:
         gone, fetched = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
         trust[gone] = 0.0
         if not trust.any():
-            raise NoTrust(NO_TRUST)
+            self._view = None
+            raise NoTrust(ALL_GONE)
         self._view = CoverageView(
             read.as_of,
             read.heads,

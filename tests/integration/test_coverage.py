@@ -33,6 +33,17 @@ from opic.settings import Settings
 
 DAMPING = 0.85
 PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
+OVER = "input should be less than or equal to 1000000000"
+BAD_TRUST = {
+    "-1": "input should be greater than or equal to 0",
+    "NaN": "input should be a finite number",
+    "Infinity": "input should be a finite number",
+    "1000000001": OVER,
+    "1e308": OVER,
+    "true": "input should be a valid number",
+    '"1"': "input should be a valid number",
+}
+BAD_TARGETS = {"0": "greater than 0", "-0.5": "greater than 0", "1.01": "less than or equal to 1", "nan": "finite"}
 
 
 class Web:
@@ -323,6 +334,87 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
         CoverageQuery(KeptLinks(crawl.pages)).now()
 
 
+def test_trusted_pages_that_vanish_are_told_from_none_and_count_again_when_they_are_back(valkey: Server) -> None:
+    web = Web(valkey, "vanish", 1)
+    crawl = Shards.open(valkey.client(), web.name)
+    asked = CoverageQuery(crawl)
+    frontier = Frontier(crawl, AT_ONCE, coverage=asked)
+    web.seed(PAGES[:2], 1.0)
+    web.event(PAGES[0], [PAGES[1]])
+    before = asked.now().flow.coverage
+    for url in PAGES[:2]:
+        web.event(url, [], status=404)
+    assert asked.latest is not None
+    for ask in (asked.now, lambda: frontier.next(mode="coverage")):
+        with pytest.raises(NoTrust, match=r"every trusted page is gone .*: give other seeds trust with"):
+            ask()
+    assert asked.latest is None
+    web.seed(PAGES[:2], None)  # Back, and trusted as before; nobody knows their links yet.
+    assert (asked.now().trusted_pages, asked.now().flow.coverage) == (2, 0)
+    web.event(PAGES[0], [PAGES[1]])
+    assert asked.now().flow.coverage == pytest.approx(before, abs=1e-5)
+
+
+@pytest.mark.slow
+def test_trust_and_targets_that_can_not_be_taken_are_refused_and_change_nothing(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data")
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+
+        def seed(trust: str, page: str = PAGES[0]) -> httpx.Response:
+            body = f'{{"urls": ["{page}"], "trust": {trust}}}'
+            return client.post("/v1/seeds", content=body, headers={"content-type": "application/json"})
+
+        assert seed("0").json() == {"known": 0, "new": 1}  # Trust that sums to nothing is none.
+        assert "no page is trusted" in client.get("/v1/coverage").json()["detail"]
+        for trust, complaint in BAD_TRUST.items():
+            for page in (PAGES[0], PAGES[1]):
+                refused = seed(trust, page)
+                assert (refused.status_code, refused.json()["detail"]) == (422, f"trust: {complaint}"), trust
+        refused = client.post("/v1/seeds", json={"urls": [PAGES[2], "nonsense"], "trust": 1})
+        assert (refused.status_code, "'nonsense' is not an absolute" in refused.json()["detail"]) == (422, True)
+        done = run_opic(url, "seed", "--trust", "1e10", PAGES[1])
+        assert (done.returncode, "trust 1e+10 is not between 0 and 1,000,000,000" in done.stderr) == (2, True)
+        stats = client.get("/v1/stats").json()
+        assert (stats["known_pages"], stats["lag"]) == (1, 0)
+        assert client.get("/v1/coverage").status_code == 409
+
+        assert seed("1e9").status_code == 200
+        for target, complaint in BAD_TARGETS.items():
+            refused = client.get("/v1/coverage", params={"target": target})
+            assert (refused.status_code, complaint in refused.json()["detail"]) == (422, True), target
+            done = run_opic(url, "coverage", f"--target={target}")
+            assert (done.returncode, complaint in done.stderr) == (2, True), target
+
+
+@pytest.mark.slow
+def test_target_that_can_not_be_reached_is_said_to_be_so(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data")
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        client.post("/v1/seeds", json={"urls": PAGES[:2], "trust": 1}).raise_for_status()
+        one = {"url": PAGES[0], "links": [PAGES[1], PAGES[2]]}
+        client.post("/v1/events", json=[one, {"url": PAGES[1], "excluded": True}]).raise_for_status()
+        until(lambda: client.get("/v1/stats").json()["lag"] == 0)
+        # An excluded page holds most trust: no crawler will ever move it on.
+        assert client.get("/v1/coverage", params={"target": 0.9}).json()["fetches_expected"] is None
+        done = run_opic(url, "coverage", "--target", "0.9")
+        assert done.returncode == 1
+        assert "fetching all pages known now is not expected to be enough" in done.stdout
+        client.post("/v1/events", json=[{"url": page, "links": PAGES[:2]} for page in PAGES[:3]]).raise_for_status()
+        until(lambda: client.get("/v1/stats").json()["read_pages"] == 3)
+        assert run_opic(url, "coverage", "--target", "0.99999").returncode == 0
+        done = run_opic(url, "coverage", "--target", "1")  # All there is was fetched, and yet.
+        assert done.returncode == 1
+        assert "the guarantee may stay some 0.00001 below what is true: ask for 0.99999 at most" in done.stdout
+
+
 @pytest.mark.slow
 def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data")
@@ -374,5 +466,9 @@ def wait_for_reads(client: httpx.Client, reads: int) -> None:
 
 
 def run_coverage(url: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "opic", "coverage", "--service", url, *arguments]
+    return run_opic(url, "coverage", *arguments)
+
+
+def run_opic(url: str, verb: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "opic", verb, "--service", url, *arguments]
     return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)

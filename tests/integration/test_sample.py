@@ -259,3 +259,15 @@ def test_walk_without_a_page_to_begin_with_says_what_to_do(tmp_path: Path) -> No
         app, ["sample", "--topic", "tag:a", "--start", "http://a.example/", "--data", str(tmp_path)]
     )
     assert "pages fetched over HTTP have no tags" in str(done.exception)
+
+
+@pytest.mark.parametrize("on", ["tag:none", "url:"])
+def test_model_of_no_topic_or_of_one_class_is_refused_and_no_file_is_written(
+    crawl: Path, tmp_path: Path, on: str
+) -> None:
+    model = tmp_path / "model.json"
+    done = CliRunner().invoke(app, ["topic-model", str(model), "--recorded", str(crawl), "--on", on])
+    assert isinstance(done.exception, OpicError)
+    expected = "topic 'url:' is empty" if on == "url:" else "0 pages with text are on the topic"
+    assert expected in str(done.exception)
+    assert not model.exists()
