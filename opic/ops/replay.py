@@ -226,6 +226,12 @@ class _Feeder:
         if len(self._values) >= self._values_max:
             self.send()
 
+    def read(self, graph: "Graph", page: int) -> None:
+        """Add a read of a page of a graph. Its links over OPIC_MAX_LINKS take no effect, and are counted."""
+        links = int(graph.starts[page + 1] - graph.starts[page])
+        self.links_left_out += max(0, links - self.settings.max_links)
+        self.feed(graph.event(page))
+
     def refuse(self, reason: str) -> None:
         """Count an event that becomes a dead letter; log the first ones."""
         self.dead_letters += 1
@@ -527,7 +533,7 @@ def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
     if plan.strategy in ("random", "cycle"):
         feeder.seed(graph.urls)
     for read in range(reads):
-        feeder.feed(graph.event(choice.randrange(pages) if plan.strategy == "random" else read % pages))
+        feeder.read(graph, choice.randrange(pages) if plan.strategy == "random" else read % pages)
     return None
 
 
@@ -586,7 +592,7 @@ def _crawl_greedily(
                 "replay the graph into a new store or another --crawl"
             )
         for found in batch:
-            feeder.feed(graph.event(page_of[found["url"]]))
+            feeder.read(graph, page_of[found["url"]])
         feeder.settle()
         left, filled = left - len(batch), time.monotonic()
     return None

@@ -365,6 +365,20 @@ def test_page_that_links_to_100_000_pages_is_read(crawls: Crawls, tmp_path: Path
     assert 0 < found["importance"] <= 2e-5  # type: ignore[operator]
 
 
+def test_links_of_a_page_over_the_limit_are_left_out_and_the_summary_says_how_many(
+    crawls: Crawls, tmp_path: Path
+) -> None:
+    links = [f"http://h{page % 1_000}.example/{page}" for page in range(100_000)]
+    event = {"url": "http://hub.example/", "links": links}
+    backend = crawls.open()
+    summary = feed(backend, lines(tmp_path / "crawl.jsonl", event), Plan("jsonl"))
+    assert (summary.events, summary.pages, summary.links, summary.links_left_out) == (1, 10_001, 10_000, 90_000)
+    assert backend.query.importance([links[9_999], links[10_000]])[1] is None
+    file = lines(tmp_path / "graph.txt", *(f"hub {page}" for page in range(100_000)))
+    summary = feed(crawls.open(), file, Plan("edges", "log", reads_per_page=0.00002))
+    assert (summary.events, summary.pages, summary.links, summary.links_left_out) == (2, 10_001, 10_000, 90_000)
+
+
 def test_greedy_does_not_crawl_pages_of_others(crawls: Crawls, tmp_path: Path) -> None:
     backend = crawls.open()
     feed(backend, lines(tmp_path / "crawl.jsonl", {"url": "http://a.example/"}), Plan("jsonl"))

@@ -151,6 +151,20 @@ def test_vectors_are_the_plain_twin_and_shares(
         assert found.sum() == pytest.approx(1.0, abs=1e-12)
 
 
+@given(pasts(), st.floats(1.0, 1e300), st.integers(2, 5), st.booleans(), st.sampled_from(POLICIES))
+def test_window_longer_than_the_whole_history_is_the_whole_history(
+    drawn: tuple[list[One], int], times: float, k: int, anchored: bool, policy: str
+) -> None:
+    pages, now = drawn
+    past = past_of(pages, now, anchored)
+    whole, longer = 2.0 * now + 1e6, (2.0 * now + 1e6) * min(times, 1e290)
+    # Every page's cash was there before the clock began; only the anchored average has a window wider than the clock.
+    found = [estimate(policy, past, window, k) for window in (whole, longer)]
+    assert found[1].tolist() == pytest.approx(found[0].tolist(), rel=1e-9, abs=1e-15)
+    if policy == "interpolation" and not anchored:
+        assert found[1].tolist() == estimate("static", past, 1.0, k).tolist()
+
+
 @given(pasts(), st.floats(0.5, 500.0), st.sampled_from(POLICIES), st.randoms(use_true_random=False))
 def test_order_of_pages_and_size_of_a_grain_do_not_matter(
     drawn: tuple[list[One], int], window: float, policy: str, random: "object"
