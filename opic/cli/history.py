@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 POINTS = 200  # Times at which a recorded page is looked at, unless --at names one.
 ROWS = 20  # Of these are printed.
 MEASURES = 64  # Kept by the ledger that replays a recorded crawl.
+PICTURE_INCHES = (9.0, 4.0)
 MILLION = 1_000_000
 
 
@@ -88,6 +89,7 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     from opic.model.cash import CrawlRules
     from opic.model.past_importance import RecordedPast, standings
     from opic.model.windows import POLICIES
+    from opic.settings import Settings
     from opic.urls.canonical import canonical_url
 
     if policy not in (None, *POLICIES):
@@ -99,7 +101,9 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     first, last = (limit(event.time_us for event in events) for limit in (min, max))
     times = [_time_us(at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
     past = RecordedPast(events, CrawlRules(measures_max=MEASURES))
-    found = list(standings(past, page, times, policy or "static", span))
+    # A window of the clock may need many measures; `variable` takes as many as the service would, not 64.
+    measures = Settings.load().history_measures
+    found = list(standings(past, page, times, policy or "static", span, measures=measures))
     rows = [
         {"time": one.time_us / MILLION, "importance": one.importance, "rank": one.rank, "pages": one.pages}
         for one in found
@@ -166,5 +170,5 @@ def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str)
     except ModuleNotFoundError as error:
         raise MissingExtra(f"the package {error.name}", "experiments") from None
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw([Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear")], path)
+    draw([Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear")], path, inches=PICTURE_INCHES)
     print(f"wrote {path}", file=sys.stderr)

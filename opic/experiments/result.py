@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final
 
 import matplotlib as mpl
+from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -72,11 +73,11 @@ class Result:
         return [table, picture]
 
 
-def draw(panels: Sequence[Panel], path: Path) -> None:
-    """Draw panels in rows of up to PANELS_A_ROW, as SVG."""
+def draw(panels: Sequence[Panel], path: Path, inches: tuple[float, float] = PANEL_INCHES) -> None:
+    """Draw panels of a size in rows of up to PANELS_A_ROW, as SVG; a single line needs no legend."""
     columns = min(len(panels), PANELS_A_ROW)
     rows = -(-len(panels) // columns)
-    figure = Figure((PANEL_INCHES[0] * columns, PANEL_INCHES[1] * rows), layout="constrained")
+    figure = Figure((inches[0] * columns, inches[1] * rows), layout="constrained")
     places = figure.subplots(rows, columns, squeeze=False).ravel()
     for axes in places[len(panels) :]:
         axes.set_axis_off()
@@ -93,9 +94,11 @@ def draw(panels: Sequence[Panel], path: Path) -> None:
             shown.setdefault(name, line)
         axes.set(title=panel.title, xlabel=panel.x, ylabel=panel.y, yscale=panel.y_scale)
         if panel.x_scale == "time":
-            axes.tick_params("x", labelrotation=30)
+            form = ConciseDateFormatter(axes.xaxis.get_major_locator())  # type: ignore[no-untyped-call]
+            axes.xaxis.set_major_formatter(form)
         else:
             axes.set_xscale(panel.x_scale)
-    figure.legend(list(shown.values()), list(shown), loc="outside right upper")
+    if len(shown) > 1:
+        figure.legend(list(shown.values()), list(shown), loc="outside right upper")
     with mpl.rc_context({"svg.hashsalt": "opic"}):
         figure.savefig(path, metadata={"Date": None})

@@ -71,10 +71,13 @@ class RecordedPast:
             anchors=anchors,
         )
 
-    def importance(self, policy: str = "static", window: Window | None = None) -> NDArray[np.float64]:
+    def importance(
+        self, policy: str = "static", window: Window | None = None, measures: int | None = None
+    ) -> NDArray[np.float64]:
         """(n,) Return the importance of all pages now, in order of first sight; gone pages have 0.
 
-        A window ends at the last event applied.
+        A window ends at the last event applied. `measures` is the size of the window of `variable`, at least 2; by
+        default all that the ledger keeps.
 
         Raises:
             BadInput: the ledger keeps too few measures for the policy.
@@ -84,7 +87,7 @@ class RecordedPast:
         if not ledger.pages:
             return np.zeros(0)
         span = (window or Window(8.0)).grains(list(ledger.series), books, ledger.rules.round_grains(books.live))
-        return estimate(policy, self.past(), span, max(ledger.rules.measures_max, 2))
+        return estimate(policy, self.past(), span, max(measures or ledger.rules.measures_max, 2))
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,9 +101,15 @@ class PastStanding:
 
 
 def standings(
-    past: RecordedPast, url: str, times_us: Sequence[int], policy: str = "static", window: Window | None = None
+    past: RecordedPast,
+    url: str,
+    times_us: Sequence[int],
+    policy: str = "static",
+    window: Window | None = None,
+    *,
+    measures: int | None = None,
 ) -> Iterator[PastStanding]:
-    """Yield a page's standing at each of some increasing times.
+    """Yield a page's standing at each of some increasing times; the last arguments are those of `importance`.
 
     Raises:
         BadInput: as `RecordedPast.importance`; or no event names the page.
@@ -111,7 +120,7 @@ def standings(
         if page is None:
             yield PastStanding(time_us, None, None, past.ledger.books.live)
             continue
-        importance = past.importance(policy, window)
+        importance = past.importance(policy, window, measures)
         own = float(importance[page.id])
         rank = None if page.has(Flag.GONE) else int((importance > own).sum()) + 1
         yield PastStanding(time_us, own, rank, past.ledger.books.live)

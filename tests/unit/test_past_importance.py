@@ -139,6 +139,27 @@ def test_one_time_and_a_window_in_days(recorded: Path) -> None:
     assert len(history("http://b.example/", "--recorded", recorded)[1].splitlines()) == 20
 
 
+def test_variable_takes_as_many_reads_as_a_store_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Page c is linked to by all in the second half only: the last reads say more of it than all of them."""
+    pages = {name: f"http://{name}.example/" for name in "abcd"}
+    rows = []
+    for number in range(80):
+        name = "abcd"[number % 4]
+        links = [pages["b" if number < 40 else "c"], pages["ab"[number % 2]]]
+        rows.append({"url": pages[name], "links": links, "fetched_at": START + 3_600 * number})
+    (tmp_path / "log.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def last(*words: str) -> float:
+        done = history(pages["c"], "--recorded", tmp_path / "log.jsonl", "--json", *words)
+        return float(json.loads(done[1])["past"][-1]["importance"])
+
+    few, static = last("--policy", "variable"), last()
+    monkeypatch.setenv("OPIC_HISTORY_MEASURES", "16")
+    more = last("--policy", "variable")
+    assert few > 1.2 * static
+    assert few != more != static
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
