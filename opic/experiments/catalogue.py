@@ -15,6 +15,7 @@ from opic.experiments.focused_sampling import run_sampling
 from opic.experiments.kumar import run_dynamic, run_static
 from opic.experiments.opic_convergence import run_convergence
 from opic.experiments.opic_reads import run_reads
+from opic.experiments.polled_history import run_polling
 from opic.experiments.recorded_history import run_history
 from opic.experiments.result import Progress, Result
 from opic.experiments.sampling_classifier import run_classifiers
@@ -100,6 +101,9 @@ EXPERIMENTS: Final = {
     ),
     "opic-history": Experiment(
         "a site's past: estimates and PageRank at the end of each year", OPIC_PAPER, run_history
+    ),
+    "opic-polling": Experiment(
+        "the same site, polled by crawlers that don't know when pages change", OPIC_PAPER, run_polling
     ),
 }
 

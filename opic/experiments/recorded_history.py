@@ -90,11 +90,11 @@ def run_history(data: Path | None, progress: Progress, quick: bool) -> Result:
         NoGraph: the recorded history is not here.
     """
     started, found = time.perf_counter(), dict[tuple[str, str, str], list[YearError]]()
-    events = _site_events(data)
+    events = site_events(data)
     years = YEARS[:4] if quick else YEARS
     curves: dict[str, list[tuple[float, float]]] = {}
     for payout, rules in RULES.items():
-        past, site = RecordedPast([event.timed() for event in events], rules), _SiteGraph(events)
+        past, site = RecordedPast([event.timed() for event in events], rules), SiteGraph(events)
         for year in years:
             progress(len(found) and year - years[0], len(years), f"{payout}, {year}")
             seconds = datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
@@ -105,7 +105,7 @@ def run_history(data: Path | None, progress: Progress, quick: bool) -> Result:
                 x = past.importance(
                     policy, Window.parse(window if "d" in window else float(window)) if window else None
                 )
-                found.setdefault((payout, policy, window), []).append(_error(year, x, truth, newest))
+                found.setdefault((payout, policy, window), []).append(year_error(year, x, truth, newest))
                 if (payout, policy) == ("grants", "static"):
                     _follow(curves, past, seconds, x, truth)
     progress(len(years), len(years), "")
@@ -120,48 +120,56 @@ def run_history(data: Path | None, progress: Progress, quick: bool) -> Result:
     )
 
 
-def _site_events(data: Path | None) -> list[SiteEvent]:
+def site_events(data: Path | None) -> list[SiteEvent]:
+    """Return the versions of all pages in order of time.
+
+    Raises:
+        NoGraph: the recorded history is not here.
+    """
     rows = map(json.loads, lines_of(HISTORY, "events.jsonl.gz", data))
     return [SiteEvent(row["t"], row["url"], row["status"], row["out"]) for row in rows]
 
 
-class _SiteGraph:
+class SiteGraph:
     """The pages and links of the site at a moment."""
 
     def __init__(self, events: Sequence[SiteEvent]) -> None:
+        """Stand before the first event."""
         self._events, self._done = events, 0
         self.links: dict[str, Sequence[str]] = {}
 
-    def until(self, seconds: float) -> None:
-        """Go on to a time."""
+    def until(self, seconds: float) -> Sequence[SiteEvent]:
+        """Go on to a time, and return what happened since the last."""
+        first = self._done
         while self._done < len(self._events) and (event := self._events[self._done]).t <= seconds:
             if event.status == 200:
                 self.links[event.url] = event.out
             else:
                 self.links.pop(event.url, None)
             self._done += 1
+        return self._events[first : self._done]
 
     def pagerank(self, past: RecordedPast) -> tuple[Float64s, Float64s]:
         """(n,), (n,) Return the PageRank of the known graph, 0 for gone pages, and which pages are the newest tenth."""
         pages = past.ledger.pages
         live = [page for page in pages.values() if not page.has(Flag.GONE)]
-        place = {page.url: number for number, page in enumerate(live)}
-        ends = [
-            (place[page.url], place[to])
-            for page in live
-            for to in self.links.get(page.url, ())
-            if to in place and to != page.url
-        ]
-        array = np.array(ends, np.int64).reshape(-1, 2)
-        ranks = np.zeros(len(pages))
+        ranks, newest = np.zeros(len(pages)), np.zeros(len(pages))
         ids = [page.id for page in live]
-        ranks[ids] = pagerank(link_matrix(array[:, 0], array[:, 1], (len(live), len(live))), threshold=1e-12)
-        newest = np.zeros(len(pages))
+        ranks[ids] = pagerank_of([page.url for page in live], self.links)
         newest[ids[-max(1, len(ids) // 10) :]] = 1
         return ranks, newest
 
 
-def _error(year: int, x: Float64s, truth: Float64s, newest: Float64s) -> YearError:
+def pagerank_of(urls: Sequence[str], links: Mapping[str, Sequence[str]]) -> Float64s:
+    """(n,) Return the PageRank of pages from the links among them."""
+    place = {url: number for number, url in enumerate(urls)}
+    ends = [(place[url], place[to]) for url in urls for to in links.get(url, ()) if to in place and to != url]
+    array = np.array(ends, np.int64).reshape(-1, 2)
+    return pagerank(link_matrix(array[:, 0], array[:, 1], (len(urls), len(urls))), threshold=1e-12)
+
+
+def year_error(year: int, x: Float64s, truth: Float64s, newest: Float64s) -> YearError:
+    """Compare estimates with the truth; `newest` is 1 for the pages that came last."""
     live = truth > 0
     relative = 100 * np.abs(x[live] - truth[live]) / truth[live]
     top = np.argsort(-truth[live])[: max(1, int(live.sum()) // 10)]

@@ -153,3 +153,18 @@ def test_quick_run_of_orders_has_a_row_for_each_and_cash_is_ahead_of_random() ->
         assert 0 < float(str(row["l1"])) < 2
         assert 0 <= float(str(row["empty"])) <= float(str(row["short"])) <= 1
     assert float(str(last["cash"]["l1"])) < float(str(last["random"]["l1"]))
+
+
+def test_polling_more_often_is_nearer_the_site_in_windows_and_in_what_was_crawled() -> None:
+    _, rows = quick("opic-polling")
+    l1 = {
+        (row["strategy"], row["reads a day"], f"{row['payout']} {row['estimate']}".strip()): float(str(row["L1"]))
+        for row in rows
+    }
+    for strategy in ("Greedy", "Cycle", "Random"):
+        for estimate in ("PageRank of the crawled", "continuous interpolation 8 rounds"):
+            seldom, often = (l1[strategy, reads, estimate] for reads in (1, 16))
+            assert often < seldom / 2
+    assert l1["Cycle", 16, "PageRank of the crawled"] < 1e-3
+    # A page's first links stay in the history of all its reads.
+    assert l1["Cycle", 16, "grants static"] > 5 * l1["Cycle", 16, "continuous interpolation 8 rounds"]
