@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from opic.errors import BadInput, instead_of
+from opic.experiments.change_models import run_changes
 from opic.experiments.cho_schonfeld import run_figure_10, run_table_2, run_table_3
 from opic.experiments.davis_dhillon import SITES, TOPICS, quick_plan, run_table
 from opic.experiments.discovery_knob import run_discovery_knob
@@ -96,6 +97,7 @@ EXPERIMENTS: Final = {
     ),
     "opic-windows": Experiment("bias and variance by size of the window, and the bound 1/|H|", OPIC_PAPER, run_sizes),
     "opic-follow": Experiment("how fast the estimates follow a change", OPIC_PAPER, partial(_synthetic, run_follow)),
+    "opic-changes": Experiment("window policies by how the links change", OPIC_PAPER, partial(_synthetic, run_changes)),
     "opic-days": Experiment(
         "windows in days and in rounds, in a crawl of varying speed", OPIC_PAPER, partial(_synthetic, run_days)
     ),

@@ -1,7 +1,7 @@
 """Crawls of a synthetic graph that changes while it is read: what the figures on windows are made of.
 
 The paper's change model: in the time of N reads, a share of the pages have their in-degree divided or multiplied by
-two. The clock runs on: "a month" is its advance over N reads.
+two; which pages lose and get those links it does not say. The clock runs on: "a month" is its advance over N reads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -10,8 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from opic.experiments.opic_engine import PAPER_RULES, Engine, PageLinks, fixed_point
-from opic.experiments.synthetic_graphs import change_in_degrees
+from opic.experiments.opic_engine import PAPER_RULES, Engine, EngineRules, PageLinks, fixed_point
+from opic.experiments.synthetic_graphs import Change, change_in_degrees
 from opic.graph.crawled import Float64s
 from opic.model.windows import Past, estimate
 
@@ -63,28 +63,52 @@ IMPROVED: Final = {m: WindowPolicy(f"Improved Fixed {m} months", "improved", m) 
 INTERPOLATION: Final = {m: WindowPolicy(f"Interpolation {m} months", "interpolation", m) for m in (1, 2, 4, 8)}
 
 
+@dataclass(frozen=True, slots=True)
+class ChangeModel:
+    """How a graph changes.
+
+    change    lets so many pages change
+    a_month   it changes so many times during N reads
+    """
+
+    change: Change = change_in_degrees
+    a_month: int = CHANGES_A_MONTH
+
+
+BY_IN_DEGREE: Final = ChangeModel()
+
+
 def crawl_greedily(
-    links: PageLinks, change: float, at: Sequence[int], rng: np.random.Generator, *, compiled: bool = True
+    links: PageLinks,
+    change: float,
+    at: Sequence[int],
+    rng: np.random.Generator,
+    *,
+    model: ChangeModel = BY_IN_DEGREE,
+    rules: EngineRules = PAPER_RULES,
+    compiled: bool = True,
 ) -> Iterator[Moment]:
     """Crawl a graph by Greedy, all pages known, and yield the state after some months.
 
     Args:
         links: the graph at the start.
-        change: share of the pages whose in-degree changes in a month.
+        change: share of the pages that change in a month.
         at: numbers of months of N reads, increasing.
         rng: of what changes.
+        model: how they change.
+        rules: how cash moves.
         compiled: as in `Engine`.
     """
     pages = len(links.starts) - 1
-    engine, clocks = Engine(links, replace(PAPER_RULES, measures=MEASURES), compiled=compiled), [0]
+    engine, clocks = Engine(links, replace(rules, measures=MEASURES), compiled=compiled), [0]
     engine.know(np.arange(pages))
     for month in range(1, at[-1] + 1):
-        for part in range(CHANGES_A_MONTH):
+        for part in range(model.a_month):
             if change:
-                engine.links = change_in_degrees(engine.links, round(change * pages / CHANGES_A_MONTH), rng)
-            engine.read_greedily(pages * (part + 1) // CHANGES_A_MONTH - pages * part // CHANGES_A_MONTH)
+                engine.links = model.change(engine.links, round(change * pages / model.a_month), rng)
+            engine.read_greedily(pages * (part + 1) // model.a_month - pages * part // model.a_month)
         clocks.append(engine.clock)
         if month in at:
             half = month // 2
             advance = (clocks[-1] - clocks[half]) / (month - half)
-            yield Moment(month, engine.past(), advance, engine.links, fixed_point(engine.links, PAPER_RULES))
+            yield Moment(month, engine.past(), advance, engine.links, fixed_point(engine.links, rules))

@@ -155,6 +155,17 @@ def test_quick_run_of_orders_has_a_row_for_each_and_cash_is_ahead_of_random() ->
     assert float(str(last["cash"]["l1"])) < float(str(last["random"]["l1"]))
 
 
+def test_quick_run_of_change_models_says_of_each_how_much_it_changes_and_who_is_best() -> None:
+    result, rows = quick("opic-changes")
+    assert all(row.keys() == {"claim", "paper", "ours"} for row in result.paper)
+    still = [row for row in rows if row["what changes"] == "nothing"]
+    assert [row["importance changed"] for row in still] == [0, 0]
+    by_rate = {
+        row["change"]: float(str(row["importance changed"])) for row in rows if row["what changes"] == "links exchanged"
+    }
+    assert 0 < by_rate["1%"] < by_rate["5%"] < by_rate["10%"]
+
+
 def test_polling_more_often_is_nearer_the_site_in_windows_and_in_what_was_crawled() -> None:
     _, rows = quick("opic-polling")
     l1 = {

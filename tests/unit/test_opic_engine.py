@@ -21,7 +21,16 @@ from opic.experiments.opic_engine import (
 )
 from opic.experiments.recorded_graphs import load_graph
 from opic.experiments.strategies import STRATEGIES, expected_change
-from opic.experiments.synthetic_graphs import change_in_degrees, power_law_both_ways, power_law_links
+from opic.experiments.synthetic_graphs import (
+    Change,
+    change_in_degrees,
+    exchange_in_degrees,
+    move_links,
+    power_law_both_ways,
+    power_law_links,
+    redirect_links,
+    rewire_pages,
+)
 from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CONTINUOUS, CrawlRules
@@ -252,3 +261,94 @@ def test_change_halves_or_doubles_in_degrees() -> None:
     assert {round(float(ratio), 1) for ratio in ratios} <= {0.5, 0.6, 1.9, 2.0}
     assert len(changed.targets) == pytest.approx(len(links.targets), rel=0.1)
     assert change_in_degrees(links, 0, rng).targets.tolist() == links.targets.tolist()
+
+
+def degrees_of(links: PageLinks) -> tuple[np.ndarray, np.ndarray]:
+    return links.degrees, np.bincount(links.targets, minlength=len(links.starts) - 1)
+
+
+def test_moved_links_leave_out_degrees_and_go_from_halved_to_doubled_pages() -> None:
+    rng = np.random.default_rng(2)
+    links = power_law_both_ways(5_000, rng)
+    (out, before), (out_after, after) = degrees_of(links), degrees_of(move_links(links, 500, rng))
+    dropped = len(links.targets) - int(out_after.sum())  # The second link between two pages, or one to itself.
+    assert np.abs(out_after - out).sum() == dropped < 0.005 * len(links.targets)
+    assert 100 < (before != after).sum() <= 500 + dropped
+    fewer, more = (before > after) & (before >= 20), (before < after) & (before >= 20)
+    assert fewer.any()
+    assert more.any()
+    assert (after[fewer] >= 0.45 * before[fewer]).all()
+    assert (after[more] <= 2 * before[more]).all()
+
+
+def test_exchanged_in_degrees_are_as_a_whole_what_they_were() -> None:
+    rng = np.random.default_rng(3)
+    links = power_law_both_ways(5_000, rng)
+    (out, before), (out_after, after) = degrees_of(links), degrees_of(exchange_in_degrees(links, 500, rng))
+    dropped = len(links.targets) - int(out_after.sum())
+    assert np.abs(out_after - out).sum() == dropped < 0.005 * len(links.targets)
+    assert (
+        np.abs(np.sort(before) - np.sort(after)).sum() <= 2 * 250 + dropped
+    )  # Of odd in-degrees half is rounded down.
+    ratios = (after / np.maximum(before, 1))[(before != after) & (before >= 10)]
+    assert len(ratios)
+    assert {round(float(ratio), 1) for ratio in ratios} <= {0.5, 0.6, 1.8, 1.9, 2.0}  # Some of the links were there.
+    assert 300 < (before != after).sum() <= 500 + dropped
+
+
+def test_redirected_links_keep_all_degrees_and_pages_that_link_elsewhere_their_own() -> None:
+    rng = np.random.default_rng(4)
+    links = power_law_both_ways(5_000, rng)
+    (out, before), (out_after, after) = degrees_of(links), degrees_of(redirect_links(links, 500, rng))
+    dropped = len(links.targets) - int(out_after.sum())
+    assert 0 <= dropped < 0.02 * len(links.targets)
+    assert np.abs(before - after).sum() == np.abs(out - out_after).sum() == dropped
+    rewired = rewire_pages(links, 500, rng)
+    rows = [
+        {tuple(one.targets[one.starts[page] : one.starts[page + 1]].tolist()) for one in (links, rewired)}
+        for page in range(5_000)
+    ]
+    assert 100 < sum(len(row) == 2 for row in rows) <= 500
+    assert (rewired.degrees <= links.degrees).all()
+
+
+@pytest.mark.parametrize("change", [move_links, exchange_in_degrees, redirect_links, rewire_pages])
+@pytest.mark.parametrize("rows", [[[]], [[], []], [[1], [0]], [[1], []]])
+def test_graphs_of_a_page_or_two_can_change(change: Change, rows: list[list[int]]) -> None:
+    for count in range(len(rows) + 1):
+        links = change(links_of(rows), count, np.random.default_rng(5))
+        assert len(links.starts) == len(rows) + 1
+        assert len(links.targets) <= sum(map(len, rows))
+
+
+ODD_GRAPHS = {
+    "one page": [[]],
+    "without links": [[], [], [], [], []],
+    "disconnected": [[1], [0], [3], [2], []],
+    "all but one dangling": [[1, 2, 3, 4], [], [], [], []],
+}
+
+
+@pytest.mark.parametrize("strategy", ["Greedy", "Cycle", "Random", "batches of 10 %"])
+@pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
+@pytest.mark.parametrize("name", ODD_GRAPHS)
+def test_every_strategy_finds_the_importance_on_odd_graphs(name: str, rules: EngineRules, strategy: str) -> None:
+    links = links_of(ODD_GRAPHS[name])
+    pages = len(links.starts) - 1
+    engine = Engine(links, rules, compiled=False)
+    engine.know(np.arange(pages))
+    crawl = STRATEGIES[strategy](engine, np.random.default_rng(1))
+    for _ in range(20):
+        crawl(20 * pages)
+    assert engine.estimate() == pytest.approx(fixed_point(links, rules), abs=0.02)
+
+
+@pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
+def test_page_with_100_000_links_is_read_at_once_by_the_engine(rules: EngineRules) -> None:
+    pages = 100_001
+    links = PageLinks(np.concatenate(([0], np.full(pages, pages - 1))), np.arange(1, pages))
+    engine = Engine(links, rules, compiled=False)
+    engine.know(np.arange(1))
+    engine.read(np.arange(1))
+    assert len(engine.known) == pages
+    assert len(set(engine.estimate()[1:].tolist())) == 1
