@@ -1,8 +1,9 @@
-"""Whatever crawlers do, the frontier hands out what a plain model of it does: the most cash first, by all the rules."""
+"""Whatever crawlers do, the frontier hands out what a plain model of it does: by the strategy, and by all the rules."""
 
 from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from frontiers import Crawl
 from hypothesis import given, settings
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from servers import Server
 
 from opic.frontier import PolitenessSettings
+from opic.frontier.page_keys import random_keys
 from opic.model.cash import Flag
 from opic.urls.canonical import host_of
 
@@ -33,15 +35,22 @@ DEEDS = st.lists(
 class Model:
     """What is out, what waits and which hosts rest: nothing that takes less than a minute ends in an example."""
 
-    def __init__(self, delay: bool, cap: int) -> None:
-        self.delay, self.cap = delay, cap
+    def __init__(self, delay: bool, cap: int, strategy: str) -> None:
+        self.delay, self.cap, self.strategy = delay, cap, strategy
+        self.read_at: dict[str, int] = {}  # In seconds.
         self.leased: dict[str, str] = {}
         self.waits: set[str] = set()
         self.resting: set[str] = set()
 
+    def key(self, page: Any, cash: int) -> int:
+        read_us = 1_000_000 * self.read_at.get(page.url, 0)
+        if self.strategy == "random":
+            return int(random_keys(np.array([page.id]), np.array([read_us]))[0])
+        return -read_us if self.strategy == "cycle" else cash
+
     def next(self, crawl: Crawl, n: int, mode: str) -> list[str]:
         books, flying = crawl.pages.totals(), Counter(map(host_of, self.leased))
-        pages = sorted(crawl.pages.pages(), key=lambda page: (-(page.v + books.credit), page.id))
+        pages = sorted(crawl.pages.pages(), key=lambda page: (-self.key(page, page.v + books.credit), page.id))
         found: list[tuple[int, str]] = []
         for page in pages:
             cash, host, read = page.v + books.credit, host_of(page.url), page.has(Flag.OPEN)
@@ -49,7 +58,8 @@ class Model:
             busy = page.url in self.leased or page.url in self.waits or host in self.resting
             if cash <= 0 or not fit or busy or (self.cap and flying[host] >= self.cap):
                 continue
-            if len(found) == n or (found and (n + len(self.leased)) * 10 > books.live and 2 * cash < found[0][0]):
+            cut = self.strategy == "greedy" and (n + len(self.leased)) * 10 > books.live
+            if len(found) == n or (found and cut and 2 * cash < found[0][0]):
                 break
             found.append((cash, page.url))
             flying[host] += 1
@@ -60,15 +70,20 @@ class Model:
 
 
 @settings(max_examples=30)
-@given(deeds=DEEDS, delay=st.booleans(), cap=st.sampled_from([0, 0, 2]))
+@given(
+    deeds=DEEDS,
+    delay=st.booleans(),
+    cap=st.sampled_from([0, 0, 2]),
+    strategy=st.sampled_from(["greedy", "greedy", "cycle", "random"]),
+)
 def test_frontier_hands_out_what_the_model_does(
-    valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int
+    valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, cap: int, strategy: str
 ) -> None:
     valkey.reset()
-    crawl = Crawl(valkey, PolitenessSettings(30.0 if delay else 0.0, 600.0, 600.0, cap))
-    model, leases = Model(delay, cap), []
+    crawl = Crawl(valkey, PolitenessSettings(30.0 if delay else 0.0, 600.0, 600.0, cap), strategy=strategy)
+    model, leases = Model(delay, cap, strategy), []
     crawl.seed(URLS)
-    for deed, at, more in deeds:
+    for second, (deed, at, more) in enumerate(deeds, 1_700_000_000):
         if deed == "next":
             expected, found = model.next(crawl, at, more), crawl.next(at, mode=more)
             assert [page["url"] for page in found] == expected
@@ -76,7 +91,8 @@ def test_frontier_hands_out_what_the_model_does(
             model.leased |= {page["url"]: page["lease"] for page in found}
             leases += [page["lease"] for page in found]
         elif deed == "read":
-            crawl.event(URLS[at], [URLS[link] for link in more])
+            crawl.event(URLS[at], [URLS[link] for link in more], fetched_at=float(second))
+            model.read_at[URLS[at]] = second
             model.leased.pop(URLS[at], None)
             model.waits.discard(URLS[at])
         elif deed == "fail":
