@@ -26,13 +26,13 @@ class TopSites(_Parameters):
     window: WindowParameter | None = Field(None, description=WINDOW)
 
 
-class _Site(_Answer):
+class _SiteFields(_Answer):
     importance: float = Field(description="Sum over its pages; over all hosts, or all domains, it sums to 1.")
     pages: int = Field(description="Number of its known pages that are not gone.")
     read_pages: int = Field(description="Number of these pages that were read.")
 
 
-class Host(_Site):
+class Host(_SiteFields):
     """A host and its importance."""
 
     host: str
@@ -45,7 +45,7 @@ class Hosts(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
-class SiteDomain(_Site):
+class SiteDomain(_SiteFields):
     """A registered domain and its importance."""
 
     domain: str

@@ -31,7 +31,7 @@ from opic.logs import log_to_stderr
 if TYPE_CHECKING:
     from opic.local.service_view import ServiceView
     from opic.model.events import CrawlEvent
-    from opic.sampling.sampled_web import Inlinks, SampledWeb
+    from opic.sampling.sampled_web import InlinkSource, SampledWeb
     from opic.sampling.sampler import FocusedSample, SampleProgress, SampleRequest
     from opic.sampling.topics import Topic
     from opic.settings import Settings
@@ -52,6 +52,13 @@ RecordedFiles = Annotated[
 InlinkFiles = Annotated[
     list[Path] | None,
     event_files("Without --recorded: crawl events to take in-links from; repeatable."),
+]
+Steps = Annotated[
+    int | None, typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP.")
+]
+HostWindow = Annotated[
+    int | None,
+    typer.Option(min=0, help="At most half of this many pages in a row are on one host; 0: no limit. [100]"),
 ]
 FirstPage = Annotated[
     str | None,
@@ -93,18 +100,12 @@ def sample(
     recorded: RecordedFiles = None,
     crawl: InlinkFiles = None,
     start: FirstPage = None,
-    steps: Annotated[
-        int | None,
-        typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP."),
-    ] = None,
+    steps: Steps = None,
     focus: Annotated[
         WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
     ] = WalkFocus.NEIGHBOURHOOD,
     fetch: Annotated[int | None, typer.Option(min=1, help="Maximum number of pages to fetch.")] = None,
-    host_window: Annotated[
-        int | None,
-        typer.Option(min=0, help="At most half of this many pages in a row are on one host; 0: no limit. [100]"),
-    ] = None,
+    host_window: HostWindow = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
     host_delay: HostDelay = None,
     allow_private: AllowPrivate = False,
@@ -192,7 +193,7 @@ def _from_web(
     taken: list[CrawlEvent] = []
     texts: dict[str, str] = {}
     with ending_in_order(), ExitStack() as stack:
-        inlinks: Inlinks = known
+        inlinks: InlinkSource = known
         if address is not None:
             service = stack.enter_context(service_view(address, "", settings))
             inlinks = ServiceInlinks(known, service, lambda said: print(f"opic: {said}", file=sys.stderr))

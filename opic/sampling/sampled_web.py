@@ -89,7 +89,7 @@ def _resolved(url: str, moved: Mapping[str, str]) -> str:
     return url
 
 
-class Inlinks(Protocol):
+class InlinkSource(Protocol):
     """Says which pages link to a page."""
 
     def of(self, url: str) -> Sequence[str]:
@@ -132,7 +132,7 @@ class SampledWeb:
     def __init__(
         self,
         fetcher: Fetcher,
-        inlinks: Inlinks,
+        inlinks: InlinkSource,
         topic: Topic,
         wanted: Topic | None,
         *,

@@ -260,7 +260,7 @@ def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
         web.event(page, draw.sample(pages[60:], draw.randint(1, 9)))
     web.settle()
     crawl = Shards.open(valkey.client(), web.name)
-    asked = CoverageQuery(crawl)
+    asked = CoverageQuery(KeptLinks(crawl))
     frontier = Frontier(crawl, AT_ONCE, coverage=asked)
 
     def expected(urls: Sequence[str]) -> list[float]:
@@ -337,7 +337,7 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
 def test_trusted_pages_that_vanish_are_told_from_none_and_count_again_when_they_are_back(valkey: Server) -> None:
     web = Web(valkey, "vanish", 1)
     crawl = Shards.open(valkey.client(), web.name)
-    asked = CoverageQuery(crawl)
+    asked = CoverageQuery(KeptLinks(crawl))
     frontier = Frontier(crawl, AT_ONCE, coverage=asked)
     web.seed(PAGES[:2], 1.0)
     web.event(PAGES[0], [PAGES[1]])

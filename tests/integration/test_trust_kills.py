@@ -18,6 +18,7 @@ from opic.model.events import Record
 from opic.model.ledger import Ledger
 from opic.model.trust import unpack_links
 from opic.query.coverage import CoverageQuery
+from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
 from opic.replica.fingerprints import Fingerprints
 from opic.store import connect
@@ -152,7 +153,7 @@ def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(v
         assert shard.client.hexists(shard.keys.names_block, "trust")
     assert crawl.totals().reads == trusts.reads
 
-    found, expected = CoverageQuery(crawl).now(), CoverageQuery(calm).now()
+    found, expected = CoverageQuery(KeptLinks(crawl)).now(), CoverageQuery(KeptLinks(calm)).now()
     counts = len(trusts.fetched), len(trusts.weights)
     assert (found.fetched_pages, found.trusted_pages) == (expected.fetched_pages, expected.trusted_pages) == counts
     least = trusts.least
