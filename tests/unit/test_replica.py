@@ -54,8 +54,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
 class Alone:
     """Who decides batches on a replica, with no store."""
 
-    def __init__(self, rules: CrawlRules) -> None:
-        self.rules, self.replica = rules, Replica(rules)
+    def __init__(self, rules: CrawlRules, *, keep_links: bool = False) -> None:
+        self.rules, self.replica, self.keep_links = rules, Replica(rules), keep_links
         self.limits, self.shards, self.far = EventLimits(), 1, RemotePages(1)
         self.fingerprints = Fingerprints(bytes(16))
         self.urls: list[str] = []
@@ -95,15 +95,16 @@ def everything(replica: Replica) -> dict[str, Any]:
         "hosts": (hosts.names, hosts.domains.tolist(), hosts.resolve(PAGES)[0].tolist(), hosts.below("org")),
         "tail": (tail.first, tail.end, tail.get(range(replica.pages))),
         "rest": (replica.head, replica.books, replica.series, replica.classes, replica.sent, replica.taken),
+        "trust": replica.trust,
     })  # fmt: skip
 
 
 @examples(200)
-@given(log=logs(), rules=rules, batch=st.integers(1, 9), undone=st.lists(st.integers(0, 2)))
+@given(log=logs(), rules=rules, batch=st.integers(1, 9), undone=st.lists(st.integers(0, 2)), keep_links=st.booleans())
 def test_undo_is_the_inverse_of_apply_and_a_follower_needs_the_record_alone(
-    log: list[Record], rules: CrawlRules, batch: int, undone: list[int]
+    log: list[Record], rules: CrawlRules, batch: int, undone: list[int], keep_links: bool
 ) -> None:
-    worker, follower = Alone(rules), Replica(rules)
+    worker, follower = Alone(rules, keep_links=keep_links), Replica(rules)
     inputs = [Input(PARTITION, one) for one in log]
     at = number = 0
     while at < len(inputs):
