@@ -44,6 +44,7 @@ class Asked:
         return set(pages)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 3])
 def test_in_links_are_those_of_the_last_reads_of_pages_that_are_there(valkey: Server, shards: int) -> None:
     """Asked by a reader that follows all along, by one that begins now, and from a backup at the end."""
@@ -118,6 +119,7 @@ def test_restored_crawl_has_the_in_links(valkey: Server, tmp_path: Path) -> None
         web.writer.stores[0].checkpoint()
 
 
+@pytest.mark.slow
 def test_service_tells_in_links(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path / "data", keep_links=True)
     with (
@@ -140,6 +142,7 @@ def test_service_tells_in_links(tmp_path: Path) -> None:
         assert "OPIC_MAX_N" in http.get("/v1/inlinks", params={"url": PAGES[0], "n": 1_001}).json()["detail"]
 
 
+@pytest.mark.slow
 def test_service_without_the_setting_says_what_to_set(tmp_path: Path) -> None:
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
