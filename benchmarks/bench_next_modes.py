@@ -6,7 +6,8 @@ one process and by turns, a call of the frontier in each mode and by each recraw
 process; that of the store's server is not in it. Each is printed as a ratio to mode `any` too.
 
 "quiet": nothing happens between two calls. "events": before each round of calls some pages are read, so that the
-orders change, and the trust flows on; `mean` has in it what that costs every so often, `median` has not.
+orders change, and the trust flows on; `mean` has in it what that costs every so often, `median` has not. The first
+call of a round, in mode `any`, then updates the orders for all; so ratios are fair with "quiet" only.
 
 Exits 1 when an answer is wrong: most cash first, or most trust first, or a page that the mode does not offer.
 """
