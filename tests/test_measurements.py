@@ -184,3 +184,25 @@ def test_figure_that_was_not_measured_is_seen(tmp_path: Path, line: str, complai
     (row,) = rows(tmp_path / "page.md")
     found = wrong_figures(row, tmp_path)
     assert not found if complaint is None else complaint in found[0]
+
+
+def test_errors_by_order_of_suggestions_are_those_of_the_result_file() -> None:
+    found = result("reproduce/service-order.json")
+    rows = [dict(zip(found["columns"], row, strict=True)) for row in found["rows"]]
+    text = (ROOT / "docs/guide/reproduce.md").read_text()
+    section = text[text.index("### Orders under a service's conditions") : text.index("### Windows")]
+    table = [[cell.strip() for cell in line.split("|")[1:-1]] for line in re.findall(r"^  \|.+\|$", section, re.M)]
+    orders = ["cash, never read times 3" if name == "weight 3" else name for name in table[0][1:]]
+    graphs = {str(row["graph"]) for row in rows}
+    assert len(table) == 2 + len(graphs)
+    for name, *cells in table[2:]:
+        (graph,) = (graph for graph in graphs if name in graph)
+        for order, cell in zip(orders, cells, strict=True):
+            measured = [
+                row["l1"]
+                for row in rows
+                if (row["graph"], row["delays"], row["n"], row["order"]) == (graph, True, 10, order)
+                and row["reads"] >= 1
+            ]
+            for figure, error in zip(cell.split(" / "), measured, strict=True):
+                assert float(figure) == pytest.approx(error, abs=0.5001 * 10 ** -len(figure.partition(".")[2]))
