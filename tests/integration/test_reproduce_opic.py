@@ -127,15 +127,18 @@ def test_grants_are_nearer_the_site_s_pagerank_than_the_paper_s_payout() -> None
     assert "PEP 484" not in panel.lines
 
 
-def test_crawl_in_virtual_time_reads_the_pages_that_the_service_suggests(valkey: Server) -> None:
+@pytest.mark.parametrize(("name", "strategy"), [("cash", "greedy"), ("cycle", "cycle")])
+def test_crawl_in_virtual_time_reads_the_pages_that_the_service_suggests(
+    valkey: Server, name: str, strategy: str
+) -> None:
     rng, pages = np.random.default_rng(5), 150
     targets = [np.setdiff1d(rng.integers(0, pages, rng.integers(0, 9)), [page]) for page in range(pages)]
     links = PageLinks(np.cumsum([0, *map(len, targets)]), np.concatenate(targets).astype(np.int64))
-    virtual = PoliteCrawl(links, np.zeros(pages, np.int64), ORDERS["cash"], CrawlTerms(10, crawlers=1), compiled=False)
+    virtual = PoliteCrawl(links, np.zeros(pages, np.int64), ORDERS[name], CrawlTerms(10, crawlers=1), compiled=False)
     virtual.know(np.arange(pages))
     order = [virtual.run(done + 1) or int(virtual.last) for done in range(3 * pages)]
     urls = [f"http://a.org/{page}" for page in range(pages)]
-    real = Crawl(valkey, regrant_ppm=GRANTS.regrant_ppm)
+    real = Crawl(valkey, regrant_ppm=GRANTS.regrant_ppm, strategy=strategy)
     real.seed(urls)
     read: list[str] = []
     while len(read) < len(order):
