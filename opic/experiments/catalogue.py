@@ -25,13 +25,13 @@ from opic.experiments.sites import run_sites
 from opic.experiments.window_figures import run_windows
 from opic.experiments.window_sizes import run_days, run_follow, run_sizes
 
-# Runs one: directory of recorded graphs or None, who is told of each step, and whether to run it small.
+# Runs an experiment: directory of recorded graphs or None, progress callback, whether to make a small run.
 Run = Callable[[Path | None, Progress, bool], Result]
 
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """What `opic reproduce --list` shows of an experiment, and what runs it."""
+    """An experiment: what `opic reproduce --list` shows of it, and the function that runs it."""
 
     title: str
     source: str
@@ -75,7 +75,7 @@ EXPERIMENTS: Final = {
         "discovery and recrawl: crawl and discovery performance on graphs that change", KUMAR, run_dynamic
     ),
     "sampling": Experiment("focused samples of topics beside the truth", SAMPLING_PAPER, run_sampling),
-    "sampling-classifier": Experiment("the same with classifiers that err", SAMPLING_PAPER, run_classifiers),
+    "sampling-classifier": Experiment("the same with imperfect classifiers", SAMPLING_PAPER, run_classifiers),
     "fig2": Experiment(
         "convergence by crawling strategy", OPIC_PAPER, partial(_synthetic, partial(run_convergence, "fig2"))
     ),
@@ -116,8 +116,8 @@ def reproduce(name: str, data: Path | None, progress: Progress, *, quick: bool =
     Args:
         name: of the experiment.
         data: directory of recorded graphs; those that the repository ships are found without it.
-        progress: told after each step.
-        quick: small: to see that it works.
+        progress: called for each step.
+        quick: make a small run, to see that it works.
 
     Raises:
         BadInput: there is no such experiment, or none of its graphs is here.
