@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from opic.experiments.opic_streams import ORDERS, READS, RecordedService, read_by_service
-from opic.experiments.recorded_graphs import LocalDomain, NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_graphs import LocalDomain, RecordedGraph, load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.graph.comparison import Distance, distance
 from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, Int64s
@@ -277,8 +277,8 @@ def run_table(name: str, plan: TablePlan, data: Path | None, progress: Progress)
     Raises:
         NoGraph: none of its recorded graphs is here.
     """
-    started, runs = time.perf_counter(), list[DomainRun]()
-    graphs, missing = _loaded(plan, data)
+    started, runs, missing = time.perf_counter(), list[DomainRun](), list[str]()
+    graphs = load_graphs(plan.graphs, data, missing)
     domains = [(graph, graph.domains(plan.pages_min, _of(graph, plan.domains_max, plan.large_max))) for graph in graphs]
     total, done = sum(_of(graph, plan.runs, plan.large_runs) * len(found) for graph, found in domains), 0
     for graph, found in domains:
@@ -301,18 +301,6 @@ def run_table(name: str, plan: TablePlan, data: Path | None, progress: Progress)
 
 def _of(graph: RecordedGraph, usual: int, of_large: int) -> int:
     return usual if len(graph) <= LARGE_PAGES else min(usual, of_large)
-
-
-def _loaded(plan: TablePlan, data: Path | None) -> tuple[list[RecordedGraph], list[str]]:
-    graphs, missing = list[RecordedGraph](), list[str]()
-    for name in plan.graphs:
-        try:
-            graphs.append(load_graph(name, data))
-        except NoGraph as error:
-            missing.append(str(error))
-    if not graphs:
-        raise NoGraph("; ".join(missing))
-    return graphs, missing
 
 
 def rows_of(runs: Sequence[DomainRun]) -> list[list[object]]:

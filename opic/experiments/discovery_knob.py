@@ -14,7 +14,7 @@ import numpy as np
 
 from opic.experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_point
 from opic.experiments.opic_reads import FEW, prefix_pagerank, reachable
-from opic.experiments.recorded_graphs import NoGraph, load_graph
+from opic.experiments.recorded_graphs import load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.experiments.strategies import best
 from opic.graph.crawled import Float64s, Int64s
@@ -48,20 +48,14 @@ def run_discovery_knob(data: Path | None, progress: Progress, quick: bool) -> Re
     started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
     knobs = [("weight", weight) for weight in WEIGHTS] + [("share", share) for share in SHARES]
     knobs, names = (knobs[::3], GRAPHS[:1]) if quick else (knobs, GRAPHS)
-    for number, name in enumerate(names):
-        try:
-            links = PageLinks.of(load_graph(name, data).links)
-        except NoGraph as error:
-            missing.append(str(error))
-            continue
-        graph, seeds = reachable(links, FEW, np.random.default_rng(1))
+    recorded = load_graphs(names, data, missing)
+    for number, whole in enumerate(recorded):
+        graph, seeds = reachable(PageLinks.of(whole.links), FEW, np.random.default_rng(1))
         truth = fixed_point(graph, RULES)
         for place, (knob, value) in enumerate(knobs):
-            progress(number * len(knobs) + place, len(names) * len(knobs), f"{name}: {knob} {value:g}")
+            progress(number * len(knobs) + place, len(recorded) * len(knobs), f"{whole.name}: {knob} {value:g}")
             crawl = KnobCrawl(graph, seeds, knob, value, compiled=not quick)
-            rows += [[name, knob, value, at, *crawl.until(at, truth)] for at in (AT[:2] if quick else AT)]
-    if not rows:
-        raise NoGraph("; ".join(missing))
+            rows += [[whole.name, knob, value, at, *crawl.until(at, truth)] for at in (AT[:2] if quick else AT)]
     return Result("discovery-knob", [], COLUMNS, rows, time.perf_counter() - started, panels_of(rows), missing, NOTES)
 
 

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from opic.errors import BadUrl
-from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_graphs import RecordedGraph, load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
@@ -192,23 +192,16 @@ def run_distribution(data: Path | None, progress: Progress, quick: bool) -> Resu
     """
     started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
     flushes, reads = (FLUSHES[::2], (1,)) if quick else (FLUSHES, READS)
-    names = GRAPHS[:1] if quick else GRAPHS
-    total, done = len(names) * (2 * len(flushes) + 1), 0
-    for name in names:
-        try:
-            graph = load_graph(name, data)
-        except NoGraph as error:
-            missing.append(str(error))
-            continue
+    graphs = load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing)
+    total, done = len(graphs) * (2 * len(flushes) + 1), 0
+    for graph in graphs:
         truth = pagerank(graph.links, threshold=TRUTH_THRESHOLD)
         for by in ("one shard", "host", "url"):
             layout = Layout.of(graph, by)
             for flush in flushes if by != "one shard" else flushes[:1]:
-                progress(done, total, f"{name}, by {by}, sent after {flush / BATCH_SHARE:g} N reads")
+                progress(done, total, f"{graph.name}, by {by}, sent after {flush / BATCH_SHARE:g} N reads")
                 rows.append(_row(graph, truth, layout, by, flush, reads))
                 done += 1
-    if not rows:
-        raise NoGraph("; ".join(missing))
     progress(done, total, "")
     return Result("distribution", PAPER, COLUMNS, rows, time.perf_counter() - started, panels_of(rows), missing, NOTES)
 

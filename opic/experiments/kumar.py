@@ -10,20 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_graphs import RecordedGraph, available, load_graph
 from opic.experiments.recorded_time_graphs import DAY_S, mathoverflow, pep_history, with_random_times
 from opic.experiments.result import Panel, Progress, Result
 from opic.graph.crawled import Float64s, degrees
 from opic.graph.discovery import EXPANSIONS, POLICIES, DiscoveryCrawl, rank_performance
 from opic.graph.time_graph import TARGETS, WINDOW_S, TimeGraph, greatest
 
-Graph = TypeVar("Graph")
 RUNS: Final = 5
 POINTS: Final = 50  # Of a curve over time.
 STATIC: Final = ("hollins", "gr0-california", "wikispeedia", "uk-2007-05-100000")
@@ -82,7 +81,7 @@ def run_static(data: Path | None, progress: Progress, quick: bool) -> Result:
         NoGraph: none of the recorded graphs is here.
     """
     started, missing, rows = time.perf_counter(), list[str](), list[list[object]]()
-    graphs = _available([(name, partial(load_graph, name, data)) for name in STATIC], missing)
+    graphs = available({name: partial(load_graph, name, data) for name in STATIC}, missing)
     runs = 1 if quick else RUNS
     curves: dict[str, dict[str, list[StaticPoint]]] = {}
     for done, (name, graph) in enumerate(graphs.items()):
@@ -196,7 +195,7 @@ def run_dynamic(data: Path | None, progress: Progress, quick: bool) -> Result:
         NoGraph: none of the recorded graphs is here.
     """
     started, missing = time.perf_counter(), list[str]()
-    plans = _available([(name, partial(plan.load, data, 0)) for name, plan in PLANS.items()], missing)
+    plans = available({name: partial(plan.load, data, 0) for name, plan in PLANS.items()}, missing)
     combinations = [(expansion, policy) for expansion in DYNAMIC for policy in POLICIES]
     curves: dict[str, dict[tuple[str, str], Float64s]] = {}
     rows: list[list[object]] = []
@@ -283,16 +282,3 @@ def _dynamic_panels(curves: Mapping[str, Mapping[tuple[str, str], Float64s]]) ->
             }
             panels.append(Panel(f"{name}: {title}", lines, "days", y, y_scale="linear"))
     return panels
-
-
-def _available(loaders: Sequence[tuple[str, Callable[[], Graph]]], missing: list[str]) -> dict[str, Graph]:
-    """Load what is here; a sentence in `missing` for each graph that is not."""
-    graphs: dict[str, Graph] = {}
-    for name, load in loaders:
-        try:
-            graphs[name] = load()
-        except NoGraph as error:
-            missing.append(str(error))
-    if not graphs:
-        raise NoGraph("; ".join(missing))
-    return graphs

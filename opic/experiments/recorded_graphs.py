@@ -5,11 +5,12 @@ that the repository ships.
 """
 
 import gzip
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -23,6 +24,8 @@ SHIPPED: Final = (REPOSITORY / "examples" / "data", REPOSITORY / "tests" / "data
 BLOCK_SPAN: Final = 2_000  # Links longer than this, in page numbers, don't count as links within a site.
 BLOCK_PAGES_MIN: Final = 300
 BLOCK_PAGES_MAX: Final = 1_500
+
+LoadedT = TypeVar("LoadedT")
 
 
 class NoGraph(BadInput):
@@ -81,6 +84,28 @@ def load_graph(name: str, data: Path | None = None) -> RecordedGraph:
         NoGraph: one of its files is missing.
     """
     return GRAPHS[name](data)
+
+
+def available(loaders: Mapping[str, Callable[[], LoadedT]], missing: list[str]) -> dict[str, LoadedT]:
+    """Load what is here, by name; add a sentence to `missing` for each graph that is not.
+
+    Raises:
+        NoGraph: none of them is here.
+    """
+    loaded: dict[str, LoadedT] = {}
+    for name, load in loaders.items():
+        try:
+            loaded[name] = load()
+        except NoGraph as error:
+            missing.append(str(error))
+    if not loaded:
+        raise NoGraph("; ".join(missing))
+    return loaded
+
+
+def load_graphs(names: Sequence[str], data: Path | None, missing: list[str]) -> list[RecordedGraph]:
+    """Load the recorded graphs that are here; see `available`."""
+    return list(available({name: partial(load_graph, name, data) for name in names}, missing).values())
 
 
 def lines_of(graph: str, file_name: str, data: Path | None) -> Iterator[str]:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from scipy import sparse
 
-from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_graphs import RecordedGraph, load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.graph.comparison import distance
 from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
@@ -47,19 +47,12 @@ def run_sites(data: Path | None, progress: Progress, quick: bool) -> Result:
         NoGraph: none of the recorded graphs is here.
     """
     started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
-    panels, names = list[Panel](), GRAPHS[:1] if quick else GRAPHS
-    for done, name in enumerate(names):
-        progress(done, len(names), name)
-        try:
-            graph = load_graph(name, data)
-        except NoGraph as error:
-            missing.append(str(error))
-            continue
+    panels, graphs = list[Panel](), load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing)
+    for done, graph in enumerate(graphs):
+        progress(done, len(graphs), graph.name)
         found, panel = compare(graph)
         rows += found
         panels.append(panel)
-    if not rows:
-        raise NoGraph("; ".join(missing))
     return Result("sites", PAPER, COLUMNS, rows, time.perf_counter() - started, panels, missing, NOTES)
 
 
