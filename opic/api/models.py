@@ -35,8 +35,8 @@ WINDOW = (
 WINDOW_SHOWN = "The requested window: rounds, or a duration such as 30d; null for the static policy."
 DOMAIN = "Only pages of this host or registered domain, including subdomains."
 MODE = (
-    "any: all pages; discover: pages never read; refresh: pages read before; coverage: pages never read, by the trust "
-    "that waits at them instead of cash."
+    "any: all pages; discover: pages never read; refresh: pages read before; coverage: pages never read, "
+    "those with the most trust waiting at them first."
 )
 RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "

@@ -9,11 +9,11 @@ from opic.api.models import _Answer, _Body, _Parameters
 METHOD_CHARS_MAX: Final = 64
 CHANGES_MAX: Final = 1_000
 _OUTSIDE = "Number of pages outside the domain that the estimator fetched."
-_METHOD = "How the importance was estimated: `combined` with the service's in-flow, or by the `paper` alone."
-_COVERAGE = "Share of the importance outside the domain that is on pages the service has read; 0 without it."
-_AS_OF = "Unix seconds at which the estimator made the list."
-_CHANGES = "How much each round of fetching moved the ranking, oldest first."
-_EXPIRES = "Unix seconds at which the list is dropped, unless its estimator sends another one: 30 days after it came."
+_METHOD = "How importance was estimated: `combined` uses the service's in-flow, `paper` only the crawled links."
+_COVERAGE = "Share of outside importance on pages that the service has read; 0 if it was not used."
+_AS_OF = "Time at which the estimator made the list, Unix seconds."
+_CHANGES = "How much each round of fetching changed the ranking, oldest first."
+_EXPIRES = "Time at which the list expires unless it is replaced, Unix seconds: 30 days after its last update."
 
 
 class LocalPage(_Body):
@@ -24,14 +24,14 @@ class LocalPage(_Body):
 
 
 class LocalChange(_Body):
-    """How much a round of an estimator moved the ranking."""
+    """How much a round of fetching changed the ranking."""
 
     outside_fetched: int = Field(ge=0, description="Number of outside pages fetched until then.")
     change: float = Field(
         ge=0,
         le=2,
         allow_inf_nan=False,
-        description="L1 distance of the PageRank of the domain's pages, by the crawled links alone, from that before.",
+        description="L1 distance of the domain's PageRank, by the crawled links alone, from that before the round.",
     )
 
 
@@ -47,14 +47,14 @@ class LocalList(_Body):
 
 
 class LocalListKept(_Answer):
-    """How many pages of the list are kept."""
+    """The number of pages that were kept."""
 
     domain: str
     pages: int
 
 
 class LocalHead(_Parameters):
-    """A request for the beginning of a ranked list."""
+    """A request for the first pages of a ranked list."""
 
     n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
 

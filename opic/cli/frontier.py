@@ -38,8 +38,8 @@ class Recrawl(StrEnum):
 Offered = Annotated[
     Mode,
     typer.Option(
-        help="Any page, only pages never read (discover), only pages read before (refresh), or pages never read by the "
-        "trust that waits at them (coverage)."
+        help="Any page, only pages never read (discover), only pages read before (refresh), or pages never read, "
+        "those with the most trust waiting at them first (coverage)."
     ),
 ]
 

@@ -260,7 +260,7 @@ class RankedPage(Struct, frozen=True):
 
 
 class LocalChange(Struct, frozen=True):
-    """How much a round of an estimator moved the ranking: the L1 distance from the one before."""
+    """How much a round of fetching changed the ranking: the L1 distance from the one before."""
 
     outside_fetched: int
     change: float
@@ -269,9 +269,9 @@ class LocalChange(Struct, frozen=True):
 class LocalRanking(Struct, frozen=True):
     """The last list of a local domain's estimator, descending.
 
-    `method` is "combined" with the service's in-flow, or "paper"; `service_coverage` the share of the importance
-    outside the domain that is on pages the service has read, 0 without it; `expires_at` is when the list is dropped
-    unless its estimator sends another one, in Unix seconds.
+    `method` is "combined" with the service's in-flow, else "paper". `service_coverage` is the share of outside
+    importance on pages that the service has read, 0 if it was not used. The list expires at `expires_at`, in Unix
+    seconds, unless it is replaced.
     """
 
     domain: str
@@ -304,7 +304,7 @@ class LocalDomains(Struct, frozen=True):
 
 
 class LocalListKept(Struct, frozen=True):
-    """How many pages of a list are kept."""
+    """The number of pages of a list that were kept."""
 
     domain: str
     pages: int

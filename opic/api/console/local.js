@@ -7,7 +7,7 @@ import { byId, html, momentOf, plain, setText, three, whole } from "./show.js";
 const ROWS = 12;
 let best = 1;
 let chosen = null; // The domain whose list is shown; null: the newest.
-let came = null; // Domain and time of the list that is shown.
+let current = null; // Domain and time of the list that is shown.
 
 // A cell with a domain, as a button that shows its list.
 function domainCell(choose) {
@@ -34,13 +34,13 @@ export function showDomains({ domains }, rows) {
     rows.cell("", ({ as_of: at }) => momentOf(at))], "No estimator has sent a list: opic local-rank makes one.");
   const now = domains.find(({ domain }) => domain === chosen) ?? domains[0];
   byId("ranking").hidden = !now;
-  if (now && came !== `${now.domain} ${now.as_of}`) showRanking(now.domain, rows);
+  if (now && current !== `${now.domain} ${now.as_of}`) showRanking(now.domain, rows);
 }
 
 async function showRanking(domain, rows) {
   try {
     const answer = await ask(`v1/local/${encodeURIComponent(domain)}`, { n: ROWS });
-    came = `${answer.domain} ${answer.as_of}`;
+    current = `${answer.domain} ${answer.as_of}`;
     byId("ranking").hidden = false;
     setText(byId("ranking-title"), `Pages of ${plain(answer.domain)}`);
     best = answer.pages[0]?.importance || 1;
@@ -62,7 +62,7 @@ function showChanges(changes) {
     }],
     x: { name: "outside pages fetched", show: (x) => String(Number(x.toPrecision(3))) },
     y: { log: true, show: (y) => String(Number(y.toPrecision(2))) },
-    about: last ? `How much each round moved the ranking, over outside pages fetched: ${three(changes[0].change)} at ${whole(changes[0].outside_fetched)}, ${three(last.change)} at ${whole(last.outside_fetched)}.` : "No round yet.",
+    about: last ? `How much each round changed the ranking, by outside pages fetched: ${three(changes[0].change)} at ${whole(changes[0].outside_fetched)}, ${three(last.change)} at ${whole(last.outside_fetched)}.` : "No round yet.",
     height: 170,
   });
 }
