@@ -123,19 +123,11 @@ class WebFetcher:
             by_host[host_of(url)].append(url)
         room = asyncio.Semaphore(self._limits.hosts_at_once)
 
-        async def of_host(host: str, pages: Sequence[str]) -> None:
+        async def in_turn(host: str, pages: Sequence[str]) -> None:
             async with room:
-                site = self._sites[host]
-                site.silent = 0
-                for url in pages:
-                    event: CrawlEvent | None = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
-                    if site.silent < SILENT_MAX:
-                        event = await self._answer(site, url, stopped)
-                    if event is None:
-                        return
-                    took(event)
+                await self._fetch_host(self._sites[host], pages, took, stopped)
 
-        waiting = {asyncio.create_task(of_host(host, pages)) for host, pages in by_host.items()}
+        waiting = {asyncio.create_task(in_turn(host, pages)) for host, pages in by_host.items()}
         try:
             while waiting and not stopped():
                 done, waiting = await asyncio.wait(waiting, timeout=POLL_SECONDS)
@@ -145,6 +137,23 @@ class WebFetcher:
             for task in waiting:
                 task.cancel()
             await asyncio.gather(*waiting, return_exceptions=True)
+
+    async def _fetch_host(
+        self,
+        site: _Site,
+        pages: Sequence[str],
+        took: Callable[[CrawlEvent], object],
+        stopped: Callable[[], bool],
+    ) -> None:
+        """Fetch the pages of a host, one after the other; once it is silent, the others fail without a try."""
+        site.silent = 0
+        for url in pages:
+            event: CrawlEvent | None = CrawlEvent(url, status=NO_ANSWER, crawler=AGENT)
+            if site.silent < SILENT_MAX:
+                event = await self._answer(site, url, stopped)
+            if event is None:
+                return
+            took(event)
 
     async def _wait(self, site: _Site, stopped: Callable[[], bool]) -> bool:
         """Wait until the host's next page may be fetched; return False if stopped meanwhile."""
