@@ -68,7 +68,7 @@ class Settings(BaseSettings):
     regrant: Annotated[float, Field(ge=0, le=1)] = 0.01
     history_measures: Annotated[int, Field(ge=1, le=64)] = 4
     inflow: bool = True
-    yields: bool = False
+    yields: bool = True
     keep_links: bool = False
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.1

@@ -41,8 +41,8 @@ MODE = (
 RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
     "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
-    "second; YRU: half YR, half U: these three need OPIC_YIELDS=on. LDU: half U, half the page with the greatest link "
-    "score, the in-links of the links that its last read added; needs OPIC_KEEP_LINKS=on."
+    "second; YRU: half YR, half U. LDU: half U, half the page with the greatest link score, the in-links of the links "
+    "that its last read added; needs OPIC_KEEP_LINKS=on."
 )
 POLICY = (
     "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "

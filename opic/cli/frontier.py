@@ -122,8 +122,8 @@ def next_pages(
         Recrawl | None,
         typer.Option(
             help="With --mode refresh: draw pages at random, alike (U), by the links seen on them (OR), by what their "
-            "last read discovered (YR), or half and half (YRU): these need OPIC_YIELDS=on; or half the page with the "
-            "greatest link score (LDU), which needs OPIC_KEEP_LINKS=on."
+            "last read discovered (YR), half and half (YRU), or half the page with the greatest link score (LDU). LDU "
+            "needs OPIC_KEEP_LINKS=on."
         ),
     ] = None,
     max_depth: Annotated[

@@ -158,8 +158,7 @@ class AsyncClient:
             domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
             policy: with mode refresh, a recrawl policy: U, OR, YR, YRU or LDU. Pages are then drawn at random, most
-                often those whose reads have discovered most; OR, YR and YRU need OPIC_YIELDS=on at the service, LDU
-                needs OPIC_KEEP_LINKS=on.
+                often those whose reads have discovered most; LDU needs OPIC_KEEP_LINKS=on at the service.
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and

@@ -130,8 +130,8 @@ class Frontier:
         )
         if request.policy in NEED_YIELDS and self.crawl.replicas[0].yields is None:
             raise NotKept(
-                f"policy={request.policy} needs what past reads of each page discovered, which is kept from when "
-                "OPIC_YIELDS=on is set; policy=U works without"
+                f"policy={request.policy} needs what past reads of each page discovered, which "
+                "OPIC_YIELDS=off does not keep; policy=U works without"
             )
         return request
 

@@ -116,7 +116,7 @@ class Crawl:
         create: bool = True,
         shards: int = 1,
         durability: Durability | None = None,
-        yields: bool = False,
+        yields: bool = True,
         keep_links: bool = False,
     ) -> "Crawl":
         """Open all shards of a crawl, creating them if they do not exist.

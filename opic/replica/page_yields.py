@@ -1,4 +1,4 @@
-"""What reads of each page have discovered: a column that a replica has only with OPIC_YIELDS.
+"""What reads of each page have discovered: a column that a replica has unless OPIC_YIELDS is off.
 
 `seen` counts the links that a page has shown: all at its first read, and at each later read those to pages that became
 known by it. `rate` is the yield of its last read: pages that became known by it, per second since the read before. No

@@ -81,7 +81,7 @@ class Before:
 class Replica:
     """One shard's state. Only one thread at a time may change it; readers must hold `lock`."""
 
-    def __init__(self, rules: CrawlRules, shard: int = 0, *, yields: bool = False) -> None:
+    def __init__(self, rules: CrawlRules, shard: int = 0, *, yields: bool = True) -> None:
         """Start at genesis; `yields` keeps what reads of each page have discovered."""
         self.rules, self._keeps_yields = rules, yields
         self.lock = threading.RLock()

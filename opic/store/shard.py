@@ -40,7 +40,7 @@ class Shard:
         self.secret = secret
         self.run_id: bytes | None = None  # Run id of the server when the shard's writer last checked it.
         self.durability = Durability()
-        self.yields = False  # Whether replicas keep what reads of each page have discovered.
+        self.yields = True  # Whether replicas keep what reads of each page have discovered.
         self.keep_links = False  # Whether its writer is to keep the links of pages, as trust makes it do.
         self.restored = ""  # The backup that it was restored from, if any.
 

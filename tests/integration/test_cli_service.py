@@ -38,7 +38,7 @@ SAME = [
     ("search", "EXAMPLE/1"),
     ("frontier", "--mode", "discover"),
     ("next", "--policy", "U"),  # Refused: of mode refresh alone.
-    ("next", "--mode", "refresh", "--policy", "OR"),  # Refused: yields are not kept.
+    ("next", "--mode", "refresh", "--policy", "LDU"),  # Refused: links are not kept.
     ("classes",),
     ("rules", "show"),
     ("politeness",),

@@ -269,14 +269,14 @@ def test_policy_that_cannot_be_followed_is_refused(terms: dict[str, str], text: 
 def test_policy_that_needs_yields_is_refused_without(valkey: Server) -> None:
     crawl = Recrawl(valkey, yields=False)
     for policy in NEED_YIELDS:
-        with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=on"):
+        with pytest.raises(NotKept, match=f"policy={policy} needs what past reads.*OPIC_YIELDS=off"):
             crawl.frontier.next(1, mode="refresh", policy=policy)
     assert len(crawl.frontier.next(4, mode="refresh", policy="U")["pages"]) == 4  # type: ignore[arg-type]
 
 
 @pytest.fixture
 def asked(tmp_path: Path) -> Iterator[tuple[httpx.Client, EmbeddedService]]:
-    settings = Settings.load(data=tmp_path / "data", yields=True, host_delay_seconds=0, revisit_seconds=0)
+    settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0, revisit_seconds=0)
     with EmbeddedService(settings) as service, serving(service) as url:
         yield httpx.Client(base_url=url, timeout=30), service
 
