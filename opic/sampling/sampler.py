@@ -105,7 +105,7 @@ def take_sample(
     request: SampleRequest,
     on_progress: Callable[[SampleProgress], object] = lambda _: None,
 ) -> FocusedSample:
-    """Walk on a topic, and estimate.
+    """Walk on a topic, take samples, and estimate a share if one is asked for.
 
     Raises:
         BadInput: the walk can't begin or go on, or is too short for a sample.
@@ -140,7 +140,9 @@ def take_sample(
     pages = [visits[at].page for at in samples.spaced().tolist()]
     notes = notes_on(request, samples, share, len(visits), jumps)
     if spent:
-        notes.append(f"it ended after {len(visits):,} of {request.steps:,} steps: the pages to fetch were used up")
+        notes.append(
+            f"it ended after {len(visits):,} of {request.steps:,} steps: the limit of pages to fetch was reached"
+        )
     return FocusedSample(
         request, visits[0].page, len(visits), samples, share, pages, precision, web.fetched, web.failed, jumps, notes
     )
@@ -149,22 +151,22 @@ def take_sample(
 def notes_on(
     request: SampleRequest, samples: WalkSamples, share: ShareEstimate | None, steps: int, jumps: int
 ) -> list[str]:
-    """Say how samples were taken and why, and what to doubt."""
+    """Return notes: how the samples were taken and why, and warnings."""
     kept = max(1, math.ceil(2 * samples.time))
     notes = [
-        f"burn-in: the first {samples.burn_in:,} steps are left out, so that the first page is forgotten "
+        f"burn-in: the first {samples.burn_in:,} steps are discarded, so that the start does not matter "
         f"({BURN_IN_SHARE:.0%} of the walk, or {BURN_IN_TIMES} autocorrelation times if that is longer)",
         "samples: every visit, weighted by 1/degree"
         if request.walk.focus is Focus.TRIAL
-        else "samples: the page at each mean hold of virtual time; at real steps, pages with many links would come too "
-        "often",
-        f"thinning: one sample in {kept} is among the pages, two autocorrelation times ({samples.time:.1f} samples) "
-        "apart, so that these are nearly independent; the estimate uses all, which is more exact",
+        else "samples: pages at equal intervals of virtual time, one mean hold apart; at real steps, pages with many "
+        "links would come too often",
+        f"thinning: the pages are one sample in {kept}, two autocorrelation times ({samples.time:.1f} samples each) "
+        "apart, so that they are nearly independent; the estimate uses all samples, which is more precise",
     ]
     if share is not None:
         notes.append(
             f"interval: {CONFIDENCE:.0%}, from batch means: the samples are worth {share.effective:,.0f} independent "
-            "ones. It can't know of a part of the topic that the walk never came to"
+            "ones. It cannot account for parts of the topic that the walk never reached"
         )
         if share.effective < EFFECTIVE_MIN:
             notes.append(f"doubt: under {EFFECTIVE_MIN:.0f} independent samples: take more steps")
