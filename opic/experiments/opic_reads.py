@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from opic.experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_point
-from opic.experiments.recorded_graphs import NoGraph, load_graph
+from opic.experiments.recorded_graphs import load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.experiments.strategies import STRATEGIES
 from opic.graph.comparison import kendall_tau
@@ -91,22 +91,17 @@ def run_reads(data: Path | None, progress: Progress, quick: bool) -> Result:
     """
     started, runs, missing = time.perf_counter(), list[ReadsRun](), list[str]()
     orders = ("Cycle", "batches of 1 %") if quick else ORDERS
-    steps = len(GRAPHS) * 2 * len(orders)
-    for number, name in enumerate(GRAPHS):
-        try:
-            links = PageLinks.of(load_graph(name, data).links)
-        except NoGraph as error:
-            missing.append(str(error))
-            continue
+    recorded = load_graphs(GRAPHS, data, missing)
+    steps = len(recorded) * 2 * len(orders)
+    for whole in recorded:
+        links = PageLinks.of(whole.links)
         for start in (ALL, FEW):
             graph, seeds = reachable(links, start, np.random.default_rng(1))
             truth = fixed_point(graph, GRANTS)
             for order in orders:
-                progress(number * 2 * len(orders) + len(runs) % (2 * len(orders)), steps, f"{name}, {start}: {order}")
+                progress(len(runs), steps, f"{whole.name}, {start}: {order}")
                 found = approach(graph, seeds, truth, order, end=2.0 if quick else END, compiled=not quick)
-                runs.append(ReadsRun(name, start, len(truth), order, *found))
-    if not runs:
-        raise NoGraph("; ".join(missing))
+                runs.append(ReadsRun(whole.name, start, len(truth), order, *found))
     seconds = time.perf_counter() - started
     return Result("opic-reads", [], COLUMNS, _rows(runs), seconds, _panels(runs), missing, _notes())
 

@@ -4,6 +4,7 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.experiments.recorded_graphs import NoGraph, distinct_links, lines_of
+from opic.experiments.recorded_graphs import available, distinct_links, lines_of
 from opic.graph.crawled import LinkMatrix
 
 CAMP_PAGES: Final = (600, 400)  # Of the topic in two camps that is made up.
@@ -190,10 +191,6 @@ TOPICS_OF: Final[dict[str, Callable[[Path | None], list[RecordedTopic]]]] = {
 
 def load_topics(data: Path | None) -> tuple[list[RecordedTopic], list[str]]:
     """Load the topics of all graphs that are here; return why others are not, a sentence each."""
-    topics, missing = list[RecordedTopic](), list[str]()
-    for load in TOPICS_OF.values():
-        try:
-            topics += load(data)
-        except NoGraph as error:
-            missing.append(str(error))
-    return topics, missing
+    missing: list[str] = []
+    loaded = available({name: partial(load, data) for name, load in TOPICS_OF.items()}, missing)
+    return [topic for topics in loaded.values() for topic in topics], missing

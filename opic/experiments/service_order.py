@@ -17,7 +17,7 @@ import numpy as np
 from opic.experiments.opic_engine import READ, PageLinks, fixed_point
 from opic.experiments.opic_reads import SEEDS, found_from_seeds, part_of, tau_told_apart
 from opic.experiments.polite_crawl import GRANTS, ORDERS, CrawlTerms, PoliteCrawl
-from opic.experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from opic.experiments.recorded_graphs import RecordedGraph, load_graphs
 from opic.experiments.result import Panel, Progress, Result
 from opic.graph.crawled import Float64s, Int64s
 
@@ -88,22 +88,14 @@ def run_service_order(data: Path | None, progress: Progress, quick: bool) -> Res
     started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
     runs: list[Future[list[list[object]]]] = []
     with ProcessPoolExecutor() as processes:
-        for name in GRAPHS[:1] if quick else GRAPHS:
-            try:
-                part = CrawledPart.of(load_graph(name, data))
-            except NoGraph as error:
-                missing.append(str(error))
-                continue
-            for n, delays in (
-                QUICK if quick else [*((n, True) for n in WITH_DELAYS[name]), *((n, False) for n in WITHOUT_DELAYS)]
-            ):
+        for graph in load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing):
+            part, delayed = CrawledPart.of(graph), WITH_DELAYS[graph.name]
+            for n, delays in QUICK if quick else [*((n, True) for n in delayed), *((n, False) for n in WITHOUT_DELAYS)]:
                 at = AT[:2] if quick else AT
                 runs += [processes.submit(_crawl, part, order, n, delays, at, not quick) for order in ORDERS]
         for done, run in enumerate(runs):
             rows += run.result()
             progress(done + 1, len(runs), f"{rows[-1][0]}: {rows[-1][4]}")
-    if not rows:
-        raise NoGraph("; ".join(missing))
     seconds = time.perf_counter() - started
     return Result("service-order", [], COLUMNS, rows, seconds, panels_of(rows), missing, _notes())
 
