@@ -551,8 +551,8 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
     "a mode nobody knows": ("/v1/next", {"n": 1, "crawler": "c", "mode": "all"}, "mode: "),
     "a recrawl policy nobody knows": (
         "/v1/next",
-        {"n": 1, "crawler": "c", "mode": "refresh", "policy": "LDU"},
-        "policy: input should be 'U', 'OR', 'YR' or 'YRU'",
+        {"n": 1, "crawler": "c", "mode": "refresh", "policy": "YDU"},
+        "policy: input should be 'U', 'OR', 'YR', 'YRU' or 'LDU'",
     ),
     "a recrawl policy of another mode": (
         "/v1/next",
