@@ -1027,6 +1027,7 @@ print("closed in order", flush=True)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_told_to_end_it_answers_what_it_has_in_hand_and_lets_its_caller_close(number: signal.Signals) -> None:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}

@@ -18,6 +18,8 @@ from opic.ops.restore import restore, verify
 from opic.replica import Crawl
 from opic.replica.effect import Effect
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def copy(valkey: Server, tmp_path: Path) -> Path:

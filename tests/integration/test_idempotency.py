@@ -40,6 +40,8 @@ from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
 from opic.model.events import EventLimits
 from opic.store import Shard, connect
 
+pytestmark = pytest.mark.slow
+
 log_module.VALUES_A_CALL = int(sys.argv[2])
 client = connect(sys.argv[1], retries=0)
 log = EventLog(client, Shard.open(connect(sys.argv[1])).keys)

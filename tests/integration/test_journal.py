@@ -93,6 +93,7 @@ def assert_all_same(store: ShardWriter, *readers: Crawl, count: int = len(LOG)) 
 # Each call fails alone.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reason", "function"),
     [

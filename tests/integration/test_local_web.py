@@ -110,6 +110,7 @@ def test_host_delay_and_crawl_delay_are_kept(sites: Sites) -> None:
         assert min(b - a for a, b in pairwise(times)) >= delay - 0.01
 
 
+@pytest.mark.slow
 def test_hosts_are_fetched_side_by_side(sites: Sites) -> None:
     slow = [sites({"/robots.txt": WebPage("#" * 8, drip_seconds=0.3)}, f"127.0.0.{n}") for n in range(1, 6)]
     fetched([f"{site.url}/" for site in slow], WebLimits(0, 10, allow_private=True))

@@ -45,6 +45,7 @@ def refusal(store: ShardWriter, records: Sequence[Record]) -> str:
             return str(refused.value)
 
 
+@pytest.mark.slow
 def test_worker_reads_again_what_the_store_lost(servers: Server) -> None:
     """Its cache of links names pages that the store has forgotten, and its next records follow on lost ones."""
     rng = random.Random(SEED)

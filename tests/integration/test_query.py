@@ -553,6 +553,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opic.query.snapshots.PAGES_EXACT", 0)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("large")
 def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
     store, query = open_query(valkey, record(0, A, [B]))

@@ -14,6 +14,8 @@ from serving import serving
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 PAGE = "http://a.example/"
 LEASE_SECONDS = 0.2
 

@@ -221,6 +221,7 @@ def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_lea
     assert after > 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_question_is_answered_whenever_pages_and_hosts_become_known(valkey: Server, question: str) -> None:
     known = {*PAGES, *(f"http://new{i}.three.org/" for i in range(40))}

@@ -157,8 +157,9 @@ def test_window_longer_than_the_whole_history_is_the_whole_history(
 ) -> None:
     pages, now = drawn
     past = past_of(pages, now, anchored)
-    whole, longer = 2.0 * now + 1e6, (2.0 * now + 1e6) * min(times, 1e290)
-    # Every page's cash was there before the clock began; only the anchored average has a window wider than the clock.
+    # The ramp of a young window ends at the clock and all cash; only the anchored average is wider than the clock.
+    whole = 2.0 * now + sum(page.cash for page in pages if page.live) + 1e6
+    longer = whole * min(times, 1e270)
     found = [estimate(policy, past, window, k) for window in (whole, longer)]
     assert found[1].tolist() == pytest.approx(found[0].tolist(), rel=1e-9, abs=1e-15)
     if policy == "interpolation" and not anchored:
