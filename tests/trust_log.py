@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 import numpy as np
 
+from opic.graph.link_pool import LinkPool
 from opic.graph.trust_flow import Coverage, TrustFlow
 from opic.model.cash import gone_until_us
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
@@ -79,12 +80,12 @@ class TrustLog:
 
     def flow(self) -> Coverage:
         """The coverage, from all links and weights at once."""
-        numbers, flow = {url: number for number, url in enumerate(self.known)}, TrustFlow(DAMPING)
+        numbers, pool = {url: number for number, url in enumerate(self.known)}, LinkPool()
         for url, links in self.links.items():
-            flow.set_links(numbers[url], np.array([numbers[link] for link in links], np.uint32))
+            pool.put(numbers[url], np.array([numbers[link] for link in links], np.uint32))
         trust = np.array([self.weights.get(url, 0.0) for url in numbers])
         fetched, gone = (np.array([url in some for url in numbers]) for some in (self.fetched, self.gone))
-        return flow.settle(trust, fetched, gone)
+        return TrustFlow(DAMPING, pool).settle(trust, fetched, gone)
 
     def exact(self, elsewhere: Mapping[str, Iterable[str]]) -> float:
         """The share of personalized PageRank of the fetched pages, by networkx.

@@ -26,6 +26,8 @@ from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import Shard, connect
 
+pytestmark = pytest.mark.slow
+
 DAY_US = 86_400_000_000
 NOW_US = 1_790_000_000_000_000
 TERMS = AppendTerms(NOW_US, EventLimits())
@@ -39,8 +41,6 @@ from opic.ingest import event_log as log_module
 from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
 from opic.model.events import EventLimits
 from opic.store import Shard, connect
-
-pytestmark = pytest.mark.slow
 
 log_module.VALUES_A_CALL = int(sys.argv[2])
 client = connect(sys.argv[1], retries=0)
