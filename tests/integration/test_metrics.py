@@ -135,17 +135,17 @@ def test_pages_handed_out_are_counted_by_mode_and_policy(served: tuple[httpx.Cli
     for mode, count in (("any", 1), ("discover", 3), ("refresh", 2)):
         client.post("/v1/next", json={"n": count, "mode": mode}).raise_for_status()
     assert client.post("/v1/next", json={"mode": "refresh", "policy": "U"}).json()["pages"] == []
-    assert client.post("/v1/next", json={"mode": "refresh", "policy": "OR"}).status_code == 409  # Without OPIC_YIELDS.
+    assert client.post("/v1/next", json={"mode": "refresh", "policy": "LDU"}).status_code == 409  # No links are kept.
     found = scraped(client)
     handed = {name.partition(",")[2]: value for name, value in found.items() if name.startswith("opic_suggestions_t")}
     assert {name: value for name, value in handed.items() if value} == {
         "mode=any,policy=": 1,
         "mode=discover,policy=": 3,
     }
-    assert len(handed) == 8  # Each mode, and each policy of mode refresh, from the first scrape on.
+    assert len(handed) == 9  # Each mode, and each policy of mode refresh, from the first scrape on.
     none = "opic_suggestion_calls_total,answer=none"
     assert (found[f"{none},mode=refresh,policy="], found[f"{none},mode=refresh,policy=U"]) == (1, 1)
-    assert found[f"{none},mode=refresh,policy=OR"] == 0
+    assert found[f"{none},mode=refresh,policy=LDU"] == 0
 
 
 def test_no_scrape_computes_the_coverage(served: tuple[httpx.Client, EmbeddedService]) -> None:
