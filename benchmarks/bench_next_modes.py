@@ -31,6 +31,7 @@ from opic.ingest import ShardWriter
 from opic.model.cash import Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery
+from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer
 from opic.store import Shard, connect
@@ -105,7 +106,7 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
     """Return CPU milliseconds a call by state and mode, checked."""
     filled = Filled(shard, pages)
     crawl = filled.crawl
-    coverage = CoverageQuery(crawl)
+    coverage = CoverageQuery(KeptLinks(crawl))
     frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), coverage=coverage)
     for name, terms in ASKED.items():  # The first calls load the replica, the orders, the links.
         found: Any = frontier.next(NEXT, **terms)
