@@ -15,16 +15,14 @@ from typing import Final
 import numpy as np
 
 from opic.experiments.opic_engine import Engine, EngineRules, PageLinks
+from opic.experiments.strategies import CUT
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.picking import RankedPages, first_free, pick
+from opic.frontier.scheduler import BATCH_SHARE, RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
 from opic.graph.crawled import Float64s, Int64s
 from opic.model.cash import MILLION, Flag
 
 GRANTS: Final = EngineRules()
-BATCH_SHARE: Final = 10  # The service's terms; see `opic.frontier.scheduler`.
-CUT: Final = 0.5
-RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 5.0
 READ_FIRST: Final = 2.0**40  # Keys of pages never read are above this, keys of read ones below.
 
 
@@ -147,7 +145,7 @@ class PoliteCrawl:
         self._rank()
 
     def run(self, reads: int) -> None:
-        """Crawl until so many reads have taken effect since the start."""
+        """Crawl until this number of reads has taken effect since the start."""
         while self.done < reads:
             self.now, crawler = heapq.heappop(self._coming)
             batch = self._batches[crawler]
@@ -213,7 +211,7 @@ class PoliteCrawl:
 
     def _retry_after(self) -> float:
         first = first_free([self.hot])
-        return RETRY_SECONDS_MAX if first is None else min(max(first, RETRY_SECONDS_MIN), RETRY_SECONDS_MAX)
+        return RETRY_SECONDS_DEFAULT if first is None else min(max(first, RETRY_SECONDS_MIN), RETRY_SECONDS_DEFAULT)
 
 
 def by_draw(crawl: PoliteCrawl, ids: Int64s) -> Float64s:
