@@ -37,7 +37,7 @@ from opic.store import Shard, connect
 PAGES = 100_000
 LINKS, NEW_LINKS = 40, 4
 PAGES_A_HOST = 20
-AGAIN = 100  # One page in so many is read a second time.
+AGAIN = 100  # One page in a hundred is read a second time.
 EVENTS_A_CALL = 200
 ASKED, CHOICES, NEXT = 20, 50, 10
 SEED = 20080415

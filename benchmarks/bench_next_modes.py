@@ -38,8 +38,8 @@ from opic.store import Shard, connect
 
 PAGES = (2_000, 10_000)
 PAGES_A_HOST = 20
-TRUSTED_SHARE = 1_000  # One in so many pages is trusted,
-READ_SHARE = 3  # and one in so many is read.
+TRUSTED_SHARE = 1_000  # One page in a thousand is trusted,
+READ_SHARE = 3  # and one in three is read.
 LINKS, NEXT = 8, 10  # The last link of a page leads to a new one.
 EVENTS_A_CALL, EVENTS_A_ROUND = 200, 20
 ROUNDS = 40

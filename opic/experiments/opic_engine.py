@@ -199,7 +199,7 @@ class Engine:
 
     @property
     def credit(self) -> int:
-        """All that was granted so far to each page, in grains."""
+        """The sum of all grants to each page so far, in grains."""
         return int(self.books[CREDIT])
 
     @property

@@ -142,7 +142,7 @@ def run_polling(data: Path | None, progress: Progress, quick: bool) -> Result:
 def crawl(  # noqa: PLR0917 - what one crawl is made of
     events: Sequence[SiteEvent], name: str, reads: int, rules: CrawlRules, payout: str, years: Sequence[int]
 ) -> Iterator[YearEnd]:
-    """Poll the site from its first day, so many reads a day, and yield what is known at the end of each year."""
+    """Poll the site from its first day at a fixed rate, and yield what is known at the end of each year."""
     site, crawler = SiteGraph(events), Crawler(RecordedPast((), rules), np.random.default_rng(1))
     ends = [datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp() for year in years]
     first = events[0].t - events[0].t % DAY_SECONDS + DAY_SECONDS - 1  # The last second of a day, as the ends are.

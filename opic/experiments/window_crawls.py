@@ -67,8 +67,8 @@ INTERPOLATION: Final = {m: WindowPolicy(f"Interpolation {m} months", "interpolat
 class ChangeModel:
     """How a graph changes.
 
-    change    lets so many pages change
-    a_month   it changes so many times during N reads
+    change    changes a given number of pages
+    a_month   number of changes during N reads
     """
 
     change: Change = change_in_degrees

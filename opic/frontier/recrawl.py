@@ -236,7 +236,7 @@ class TimedPages(NamedTuple):
 
 
 def free_pages(order: HotOrder, ids: Int64s) -> Bools:
-    """Return a mask of the read pages that may be handed out now, whatever cash they have."""
+    """Return a mask of the read pages that may be handed out now, with or without cash."""
     order.looked += len(ids)
     hosts = order.columns.host[ids]
     free = fit_for_recrawl(order.columns.state[ids]) & ~is_held(order.where[ids])

@@ -1,7 +1,7 @@
 """Coverage: the guaranteed share of personalized PageRank that the fetched pages hold.
 
 The answer is computed from the kept links (`opic.query.kept_links`), from the weights of the trusted pages and from the
-states of all pages: so it is that of the known graph as it is now, whatever links, pages and trust were before. A link
+states of all pages: so it is that of the known graph as it is now, not of earlier links, pages or trust. A link
 to a page that its shard does not know yet counts as one to a page that was not fetched.
 """
 

@@ -1,4 +1,4 @@
-"""Trust that comes by Kafka: the coverage is that of the links and weights on the topic, whatever is killed."""
+"""Trust that comes by Kafka: the coverage is that of the links and weights on the topic, though workers are killed."""
 
 import random
 from collections.abc import Callable

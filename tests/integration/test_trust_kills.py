@@ -1,4 +1,4 @@
-"""Trust survives whatever is killed: weights, kept links and coverage are those of the run that nothing disturbed."""
+"""Trust survives kills of worker and server: weights, kept links and coverage equal those of an undisturbed run."""
 
 import json
 import random
