@@ -11,14 +11,13 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from harness import RECORD_TIME_US, SEEDS_A_RECORD, write_result
+from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
 
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.requests import PagesRequest
@@ -31,7 +30,6 @@ from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
-from opic.service.embedded import EmbeddedServer
 from opic.store import Shard, connect
 
 PAGES = 100_000
@@ -155,9 +153,7 @@ def main() -> int:
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
     with ExitStack() as stack:
-        server = EmbeddedServer(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        server.start()
-        stack.callback(server.stop)
+        server = stack.enter_context(embedded_server())
         client = stack.enter_context(connect(server.url))
         shard = Shard.open(client, "bench")
         shard.keep_links = True

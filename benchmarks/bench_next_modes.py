@@ -16,7 +16,6 @@ import argparse
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import RECORD_TIME_US, SEEDS_A_RECORD, write_result
+from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
 
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
@@ -33,7 +32,6 @@ from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_see
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
-from opic.service.embedded import EmbeddedServer
 from opic.store import Shard, connect
 
 PAGES = (2_000, 10_000)
@@ -149,9 +147,7 @@ def main() -> int:
     sizes: dict[str, Any] = {}
     for pages in map(int, args.pages.split(",")):
         with ExitStack() as stack:
-            server = EmbeddedServer(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-            server.start()
-            stack.callback(server.stop)
+            server = stack.enter_context(embedded_server())
             client = stack.enter_context(connect(server.url))
             rows = measure(Shard.open(client, CRAWL), pages, args.rounds)
         sizes[str(pages)] = rows
