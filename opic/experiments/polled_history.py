@@ -28,12 +28,12 @@ from opic.experiments.recorded_history import (
     year_error,
 )
 from opic.experiments.result import Panel, Progress, Result
+from opic.experiments.window_crawls import parsed_window, shown_window
 from opic.graph.crawled import Float64s
 from opic.model.cash import MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import LedgerPage
 from opic.model.past_importance import PARTITION, RecordedPast
-from opic.model.series import Window
 
 READS_A_DAY: Final = (1, 4, 16)
 YEARS: Final = range(2001, 2026)  # The history ends in August 2026.
@@ -166,19 +166,11 @@ def _year_end(year: int, crawler: Crawler, site: SiteGraph, payout: str) -> Year
     live = crawler.live()
     crawled[[page.id for page in live]] = pagerank_of([page.url for page in live], crawler.seen)
     estimates: dict[str, Float64s] = {
-        f"{payout} {policy} {_shown(window)}".strip(): crawler.past.importance(policy, _window(window))
+        f"{payout} {policy} {shown_window(window)}".strip(): crawler.past.importance(policy, parsed_window(window))
         for policy, window in ESTIMATES[payout]
     }
     errors = {name: year_error(year, x, truth, newest) for name, x in (*estimates.items(), (CRAWLED, crawled))}
     return YearEnd(errors, float(np.mean([crawler.seen.get(url) != site.links[url] for url in exist])))
-
-
-def _window(window: str) -> Window | None:
-    return Window.parse(window if "d" in window else float(window)) if window else None
-
-
-def _shown(window: str) -> str:
-    return window.replace("d", " days") if "d" in window else f"{window} rounds" if window else ""
 
 
 def _settled(ends: Sequence[YearEnd], name: str) -> list[YearError]:

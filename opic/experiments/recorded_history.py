@@ -17,12 +17,12 @@ import numpy as np
 
 from opic.experiments.recorded_graphs import lines_of
 from opic.experiments.result import Panel, Progress, Result
+from opic.experiments.window_crawls import parsed_window, shown_window
 from opic.graph.crawled import Float64s, link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.past_importance import RecordedPast, TimedEvent
-from opic.model.series import Window
 
 HISTORY: Final = "pep-history"
 MEASURES: Final = 16
@@ -102,9 +102,7 @@ def run_history(data: Path | None, progress: Progress, quick: bool) -> Result:
             site.until(seconds)
             truth, newest = site.pagerank(past)
             for policy, window in POLICIES:
-                x = past.importance(
-                    policy, Window.parse(window if "d" in window else float(window)) if window else None
-                )
+                x = past.importance(policy, parsed_window(window))
                 found.setdefault((payout, policy, window), []).append(year_error(year, x, truth, newest))
                 if (payout, policy) == ("grants", "static"):
                     _follow(curves, past, seconds, x, truth)
@@ -195,10 +193,9 @@ def _rows(found: Mapping[tuple[str, str, str], Sequence[YearError]]) -> Iterator
         means = [
             float(np.mean([getattr(error, name) for error in settled])) for name in ("l1", "relative", "top", "newest")
         ]
-        shown = window.replace("d", " days") if "d" in window else f"{window} rounds" if window else ""
         yield [
-            payout, policy, shown, round(means[0], 4), round(means[1], 2), round(means[2], 2), round(errors[-1].l1, 4),
-            round(means[3], 2),
+            payout, policy, shown_window(window), round(means[0], 4), round(means[1], 2), round(means[2], 2),
+            round(errors[-1].l1, 4), round(means[3], 2),
         ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from opic.experiments.opic_engine import PAPER_RULES, Engine, EngineRules, PageLinks, fixed_point
 from opic.experiments.synthetic_graphs import Change, change_in_degrees
 from opic.graph.crawled import Float64s
+from opic.model.series import Window
 from opic.model.windows import Past, estimate
 
 MEASURES: Final = 32  # Kept of each page: more than the largest window of any but the busiest has.
@@ -112,3 +113,13 @@ def crawl_greedily(
             half = month // 2
             advance = (clocks[-1] - clocks[half]) / (month - half)
             yield Moment(month, engine.past(), advance, engine.links, fixed_point(engine.links, rules))
+
+
+def parsed_window(window: str) -> Window | None:
+    """Return the window that a table of an experiment names: "8" rounds, "365d" days; None for ""."""
+    return Window.parse(window if "d" in window else float(window)) if window else None
+
+
+def shown_window(window: str) -> str:
+    """Return the name of such a window in a result: "8 rounds", "365 days"; "" for ""."""
+    return window.replace("d", " days") if "d" in window else f"{window} rounds" if window else ""

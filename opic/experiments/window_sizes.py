@@ -29,6 +29,7 @@ from opic.experiments.window_crawls import (
     VARIABLE,
     WindowPolicy,
     crawl_greedily,
+    shown_window,
 )
 from opic.graph.crawled import Float64s
 from opic.model.cash import DAY_US, MINTED_CONTINUOUS, ROUND_BITS, Books
@@ -268,8 +269,7 @@ def run_days(progress: Progress, quick: bool) -> Result:
     rows: list[list[object]] = []
     for policy, window in dict.fromkeys((policy, window) for policy, window, _ in found):
         means = [round(float(np.mean(found[policy, window, phase])), 2) for phase in READS_A_DAY]
-        shown = window.replace("d", " days") if window.endswith("d") else f"{window} rounds" if window else ""
-        rows.append([policy, shown, *means])
+        rows.append([policy, shown_window(window), *means])
     notes = [
         f"{pages:,} pages, all known, crawled by Greedy: {PHASE_DAYS} days of {READS_A_DAY['busy']:g} N reads, then "
         f"{PHASE_DAYS} of {READS_A_DAY['quiet']:g} N, and so on for {DAYS} days; each day {CHANGE_A_DAY:.0%} of the "
