@@ -17,10 +17,10 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check chaos bench client picture lock clean
+.PHONY: help setup demo test lint check chaos bench reproduce client picture lock clean
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
 
@@ -39,8 +39,9 @@ lint: setup ## style and types
 check: lint ## in under two minutes: style, types, and the tests not marked slow
 	$(BIN)/python -m pytest tests -m "not slow" --hypothesis-profile quick --numprocesses 2 --dist worksteal
 
-chaos: setup ## break a running crawl for MINUTES (1), with SEED, and see that nothing is lost or doubled
-	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED))
+chaos: setup ## break running crawls for MINUTES (1), with SEED, in WORLD, ONLY by actions; figures to RESULT
+	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) \
+	  $(if $(ONLY),--only $(ONLY)) $(if $(RESULT),--result $(RESULT))
 
 bench: setup ## every benchmark, small; results as JSON in benchmarks/results/small/
 	@mkdir -p benchmarks/results/small
@@ -50,6 +51,9 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/sm
 	  $(BIN)/python "$$file" $$small --result "benchmarks/results/small/$$name.json" || failed="$$failed $$file"; \
 	done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
+
+reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=directory of recorded graphs (OUT: results here)
+	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT))
 
 client: setup ## write opic/client/sync.py anew from aio.py
 	$(BIN)/python tests/sync_client.py

@@ -35,7 +35,7 @@ from scipy.sparse.csgraph import breadth_first_order
 from scipy.stats import kendalltau
 from workloads import LOADERS, Graph, IntArray, load
 
-from opic.experiments.recorded_graphs import NoGraph
+from experiments.recorded_graphs import NoGraph
 from opic.ingest import ShardWriter
 from opic.model.cash import MILLION, Books, BooksAudit, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from harness import write_result
 
-from opic.graph.weighted_picks import ByCount, GreatestCount
+from experiments.algorithms.weighted_picks import ByCount, GreatestCount
 
 CANDIDATES = (1_000, 10_000)
 STEPS = 2_000

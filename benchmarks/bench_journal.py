@@ -62,7 +62,13 @@ class Contender:
         self.through_log = args.through_log
         shards = args.shards if version.engine == "store" else 1
         self.about = self.worker.ask(
-            "start", data=str(data), engine=version.engine, rules={"inflow": inflow}, shards=shards, server=args.server
+            "start",
+            data=str(data),
+            engine=version.engine,
+            rules={"inflow": inflow},
+            shards=shards,
+            server=args.server,
+            keep_links=version.keep_links,
         )
         count = args.workers if version.engine == "store" else 1
         self.workers = [self.worker, *(self.attach() for _ in range(count - 1))]
@@ -327,6 +333,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--warm-up", type=int, default=1_000, help="events before each kind")
     parser.add_argument("--through-log", action=argparse.BooleanOptionalAction, default=True, help="of the store")
     parser.add_argument("--no-baseline", action="store_true", help="leave redis-py out")
+    parser.add_argument("--kept-links", action="store_true", help="race the versions with kept links too")
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--workers", type=int, default=1, help="with more than one, events do not go through the log")
     parser.add_argument("--server", help="a server program in the place of the bundled one, such as redis-server")
@@ -350,7 +357,8 @@ def arguments() -> argparse.Namespace:
 def main() -> int:
     """Measure, print, write the JSON."""
     args = arguments()
-    raced = versions(args.before, baseline=not (args.no_baseline or args.latency_only))
+    baseline = not (args.no_baseline or args.latency_only)
+    raced = versions(args.before, baseline=baseline, kept_links=args.kept_links)
     how = "through the log" if args.through_log else "from memory"
     print(f"events of {LINKS} links, {how}; shards {args.shards}, workers {args.workers}; costs an event\n{HEAD}")
     found: dict[str, Any] = {"links": LINKS, "through_log": args.through_log, "shards": args.shards}

@@ -1,10 +1,14 @@
-"""What do in-links and link scores cost an endpoint, and a choice by a recrawl policy?
+"""What do kept links take in the store? What do in-links, link scores and choices by recrawl policies cost an endpoint?
 
 One shard that keeps links, filled by its own worker: every page is read once and links to 40 pages at random. Then one
 page in a hundred is read again and has four new links, which gives it a link score. Every answer is compared with that
 of a plain dict before a time counts. "cold" reads all links from the store. The peer of a policy's choice is U, which
 needs nothing that is kept. Times are of the endpoint's CPU, as other work may run on the machine. --scan fills the flat
 array of links alone, without a store, to time one scan of more links.
+
+The store's memory is counted in one shard, where all links stay within it, and with --shards in as many, where most
+lead to others. "take over" is what a new worker does: it loads the shard, and reads which segment has the links of each
+page.
 """
 
 import argparse
@@ -15,6 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
@@ -22,7 +27,7 @@ from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_resul
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.requests import PagesRequest
 from opic.graph.link_pool import LinkPool
-from opic.ingest import ShardWriter
+from opic.ingest import ShardWriter, Writer
 from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
 from opic.model.events import Record as LogRecord
 from opic.query.inlinks import inlinks
@@ -30,7 +35,9 @@ from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.replica.stored_links import read_list
 from opic.store import Shard, connect
+from opic.store.connection import Client
 
 PAGES = 100_000
 LINKS, NEW_LINKS = 40, 4
@@ -39,6 +46,25 @@ AGAIN = 100  # One page in a hundred is read a second time.
 EVENTS_A_CALL = 200
 ASKED, CHOICES, NEXT = 20, 50, 10
 SEED = 20080415
+
+
+class Stored:
+    """What kept links take in the store."""
+
+    def __init__(self, crawl: Crawl) -> None:
+        """Read it, once all links are in segments."""
+        client, pages, links = crawl.client, crawl.totals().live, crawl.totals().links
+        lists = [read_list(client, shard.keys) for shard in crawl.shards]
+        size = sum(int(client.memory_usage(shard.keys.link_segments, samples=0) or 0) for shard in crawl.shards)
+        self.rows = {
+            "known pages": pages,
+            "links": links,
+            "segments": sum(len(one.live) for one in lists),
+            "bytes a link": round(size / links, 2),
+            "bytes of links a page": round(size / pages, 1),
+            "all bytes a page": round(client.info("memory")["used_memory"] / pages, 1),
+        }
+        print("".join(f"{name:<40} {value:>10}\n" for name, value in self.rows.items()), end="", flush=True)
 
 
 class Web:
@@ -57,6 +83,15 @@ class Web:
         """Yield records that make all pages known, so that ids are the numbers."""
         for nth, at in enumerate(range(0, len(self.urls), SEEDS_A_RECORD)):
             yield LogRecord(nth, RECORD_TIME_US, encode_seeds(self.urls[at : at + SEEDS_A_RECORD]), "seeds")
+
+    def fill(self, writer: Writer) -> None:
+        """Make all pages known and read each once."""
+        writer.apply("seeds/0", list(self.seeds()))
+        for at in range(0, len(self.urls), EVENTS_A_CALL):
+            writer.apply("fill/0", self.read(list(range(at, min(at + EVENTS_A_CALL, len(self.urls)))), at))
+        writer.drain()
+        for store in writer.stores:
+            store.checkpoint()
 
     def read(self, pages: list[int], offset: int) -> list[LogRecord]:
         """Return the records of reads."""
@@ -82,13 +117,12 @@ def timed(rows: dict[str, float], name: str, asks: list[Callable[[], object]]) -
     return answers
 
 
-def measure(shard: Shard, pages: int) -> dict[str, float]:
-    """Fill the store, ask, compare; return times in milliseconds."""
-    web, writer, rows = Web(pages), ShardWriter(shard), dict[str, float]()
-    writer.apply("seeds/0", list(web.seeds()))
-    fill(writer, web, list(range(pages)))
-    writer.checkpoint()
-    crawl = Crawl([shard])
+def measure(shard: Shard, pages: int) -> tuple[dict[str, float], dict[str, float]]:
+    """Fill the store, ask, compare; return times in milliseconds, and what the links take in the store."""
+    web, rows, crawl = Web(pages), dict[str, float](), Crawl([shard])
+    web.fill(Writer(crawl))
+    writer, stored = ShardWriter(shard), Stored(crawl).rows
+    take_over(shard, rows)
     crawl.follow()
     kept, query = KeptLinks(crawl), Query(crawl, Snapshots(crawl))
     print(f"{pages:,} pages with {LINKS} links\n{'question':<40} {'median ms':>10}")
@@ -129,7 +163,23 @@ def measure(shard: Shard, pages: int) -> dict[str, float]:
         assert all(len(set(choice)) == NEXT for choice in picked)  # type: ignore[arg-type]
     best = max(expected, key=lambda page: (expected[page], -page))
     assert sum((0, best) in choice for choice in picked) > CHOICES * 0.9  # type: ignore[operator]
+    return rows, stored
+
+
+def across(client: Client, pages: int, shards: int) -> dict[str, float]:
+    """Fill a crawl of many shards; return what its links take."""
+    crawl = Crawl.open(client, "across", shards=shards, keep_links=True)
+    Web(pages).fill(Writer(crawl))
+    rows = Stored(crawl).rows
+    del rows["all bytes a page"]  # The other crawl's too.
     return rows
+
+
+def take_over(shard: Shard, rows: dict[str, float]) -> None:
+    """Load the shard as a new worker does."""
+    writer = ShardWriter(shard)
+    timed(rows, "take over: load", [writer.follower.load])
+    timed(rows, "take over: segments of pages", [writer.checkpointer.links._learn])
 
 
 def scan(pages: int) -> dict[str, float]:
@@ -149,6 +199,7 @@ def main() -> int:
     """Measure and write the JSON."""
     parser = argparse.ArgumentParser(description="Times of in-links, link scores and choices by recrawl policies.")
     parser.add_argument("--pages", type=int, default=PAGES)
+    parser.add_argument("--shards", type=int, default=0, help="also measure memory with this number of shards")
     parser.add_argument("--scan", type=int, default=0, help="pages whose links are scanned without a store")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
@@ -157,10 +208,14 @@ def main() -> int:
         client = stack.enter_context(connect(server.url))
         shard = Shard.open(client, "bench")
         shard.keep_links = True
-        rows = measure(shard, args.pages)
+        rows, stored = measure(shard, args.pages)
+        found: dict[str, Any] = {"store": stored}
+        if args.shards:
+            found["store_across"] = across(client, args.pages, args.shards)
     if args.scan:
         rows |= scan(args.scan)
-    write_result("links", {"pages": args.pages, "links": LINKS, "scanned": args.scan, "cpu_ms": rows}, args.result)
+    found |= {"pages": args.pages, "links": LINKS, "scanned": args.scan, "shards": args.shards, "cpu_ms": rows}
+    write_result("links", found, args.result)
     return 0
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from harness import write_result
 from scipy import sparse, stats
 
-from opic.experiments.recorded_graphs import load_graph
+from experiments.recorded_graphs import load_graph
 from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, degrees, link_matrix
 from opic.graph.page_selection import sc_scores
 from opic.graph.pagerank import DAMPING, pagerank

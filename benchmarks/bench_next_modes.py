@@ -31,6 +31,7 @@ from opic.model.cash import Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
 from opic.replica import Crawl
 from opic.store import Shard, connect
 
@@ -94,7 +95,7 @@ def check(name: str, found: Any, crawl: Crawl, coverage: CoverageQuery) -> None:
     if len(urls) != NEXT or not fit[places].all():
         raise SystemExit(f"FAIL: {name} answered with {urls}")
     if "policy" not in ASKED[name]:
-        keys = coverage.now().held if mode == "coverage" else replica.cash()
+        keys = coverage.now().held[0] if mode == "coverage" else replica.cash()
         best = np.sort(keys[fit])[::-1][:NEXT]
         if not np.allclose(keys[places], best, rtol=1e-9):
             raise SystemExit(f"FAIL: {name} answered with {keys[places]}, the best are {best}")
@@ -104,7 +105,7 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
     """Return CPU milliseconds a call by state and mode, checked."""
     filled = Filled(shard, pages)
     crawl = filled.crawl
-    coverage = CoverageQuery(KeptLinks(crawl))
+    coverage = CoverageQuery(PageFlows(KeptLinks(crawl)))
     frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), coverage=coverage)
     for name, terms in ASKED.items():  # The first calls load the replica, the orders, the links.
         found: Any = frontier.next(NEXT, **terms)

@@ -19,10 +19,10 @@ import numpy as np
 import plain_rankmass
 from harness import write_result
 
-from opic.experiments.synthetic_graphs import power_law_matrix
+from experiments.algorithms.rankmass import CoverageCrawl, rankmass, windowed_rankmass
+from experiments.algorithms.trust import Trust
+from experiments.synthetic_graphs import power_law_matrix
 from opic.graph.crawled import LinkMatrix
-from opic.graph.rankmass import CoverageCrawl, rankmass, windowed_rankmass
-from opic.graph.trust import Trust
 
 PAGES = "10000,100000"
 TRUSTED = 100

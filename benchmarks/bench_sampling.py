@@ -21,9 +21,9 @@ from pathlib import Path
 import numpy as np
 from harness import write_result
 
+from experiments.algorithms.matrix_pages import MatrixPages
 from opic.graph.crawled import LinkMatrix, link_matrix
 from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
-from opic.graph.matrix_pages import MatrixPages
 from opic.graph.walk_samples import estimate_share, take_samples
 
 PAGES = "10000"

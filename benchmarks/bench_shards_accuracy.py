@@ -28,7 +28,7 @@ from bench_accuracy import FIRST_READ_US, ROWS, SEED_PAGES, FloatArray, greedy, 
 from harness import embedded_server, write_result
 from workloads import LOADERS, Graph, load
 
-from opic.experiments.recorded_graphs import NoGraph
+from experiments.recorded_graphs import NoGraph
 from opic.ingest import Writer
 from opic.model.cash import CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds

@@ -112,7 +112,13 @@ class Driver:
     # What a process is.
 
     def start(
-        self, data: str, engine: str, rules: dict[str, Any], shards: int = 1, server: str | None = None
+        self,
+        data: str,
+        engine: str,
+        rules: dict[str, Any],
+        shards: int = 1,
+        server: str | None = None,
+        keep_links: bool = False,
     ) -> dict[str, Any]:
         """Start a server and be its worker.
 
@@ -122,12 +128,17 @@ class Driver:
             rules: of the crawl, as `Crawl.open` takes them.
             shards: of the crawl.
             server: program to run in the place of the bundled server.
+            keep_links: keep the links of pages that are read.
         """
         if server is not None:
             embedded.server_binary = lambda: server  # type: ignore[assignment]
         self.server = embedded.EmbeddedServer(Path(data))
         self.server.start()
         version = self._open(self.server.url, rules, shards)
+        for shard in self.crawl.shards if keep_links else ():
+            shard.keep_links = True
+        if keep_links:
+            self.writer = Writer(self.crawl, EventLimits())
         if engine == "baseline":
             from baseline import Baseline
 

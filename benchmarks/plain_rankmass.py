@@ -1,9 +1,10 @@
-"""The crawls of Cho and Schonfeld (2007) as the paper prints them: what `opic.graph.rankmass` is compared with.
+"""The crawls of Cho and Schonfeld (2007) as the paper prints them, to compare
+`experiments.algorithms.rankmass` with.
 
 Line by line, in plain Python; picking the greatest looks at all pages. A crawl yields each page that it downloads with
 the coverage that was guaranteed before, and at its end None with the last guarantee. What the paper leaves open is
-settled as in `opic.graph.rankmass`: pages without links, pages that link to themselves, rm of downloaded pages, ties,
-the window.
+settled as in `experiments.algorithms.rankmass`: pages without links, pages that link to themselves, rm of downloaded
+pages, ties, the window.
 """
 
 import math

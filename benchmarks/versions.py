@@ -4,7 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ class Version:
     python: str
     root: Path
     engine: str = "store"
+    keep_links: bool = False
 
 
 class Driver:
@@ -84,8 +85,10 @@ def seeds(crawl: Crawl) -> Iterator[bytes]:
         yield encode_seeds(some)
 
 
-def versions(before: Path | None, *, baseline: bool) -> list[Version]:
+def versions(before: Path | None, *, baseline: bool, kept_links: bool = False) -> list[Version]:
     """Return this checkout, the one to compare it with if there is one, and the implementation on redis-py.
+
+    With `kept_links`, also the first two with the links of pages kept, as "links" and "before-links".
 
     Raises:
         SystemExit: the other checkout was not set up.
@@ -96,4 +99,7 @@ def versions(before: Path | None, *, baseline: bool) -> list[Version]:
         if not python.exists():
             raise SystemExit(f"--before {before}: it has no .venv: run `make setup` there")
         out.append(Version("before", str(python), before.resolve()))
+    if kept_links:
+        names = {"now": "links", "before": "before-links"}
+        out += [replace(version, name=names[version.name], keep_links=True) for version in out]
     return out + ([Version("baseline", sys.executable, ROOT, "baseline")] if baseline else [])

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from opic.experiments.recorded_graphs import lines_of
+from experiments.recorded_graphs import lines_of
 from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.urls.canonical import canonical_url
 

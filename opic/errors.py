@@ -6,6 +6,8 @@ A message names the thing, the value, the limit and the remedy; it never contain
 from collections.abc import Iterable
 from typing import Final
 
+from opic.redaction import without_logins
+
 LIKENESS_MIN: Final = 0.65  # Of 1: `outlinks` is as close as 0.77 to `links`, and `timestamp` 0.62 to `meta`.
 PREFIX_CHARS_MIN: Final = 3
 NAMES_LISTED_MAX: Final = 20
@@ -18,12 +20,14 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
     ('links', None)
     >>> nearest_name("lease", ["url", "lease_seconds"])
     'lease_seconds'
+    >>> nearest_name("max_keys", ["max_links", "max_keys_bytes"])
+    'max_keys_bytes'
     """
     from difflib import get_close_matches  # Only a mistake needs it.
 
     by_lower_case, name = {one.lower(): one for one in known}, name[:100].lower()
-    found = get_close_matches(name, by_lower_case, 1, LIKENESS_MIN)
-    found += [one for one in by_lower_case if len(name) >= PREFIX_CHARS_MIN and one.startswith(f"{name}_")]
+    found = [one for one in by_lower_case if len(name) >= PREFIX_CHARS_MIN and one.startswith(f"{name}_")]
+    found += get_close_matches(name, by_lower_case, 1, LIKENESS_MIN)
     return by_lower_case[found[0]] if found else None
 
 
@@ -42,6 +46,10 @@ def instead_of(name: str, known: Iterable[str]) -> str:
 
 class OpicError(Exception):
     """The base class of all exceptions that opic raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message; it may name a URL, but not the user and password in it."""
+        return without_logins(super().__str__())
 
 
 class SettingsError(OpicError):
@@ -100,12 +108,31 @@ class StoreUnavailable(StoreError):
     """The store does not answer; trying again later may help."""
 
 
+class StoreLost(StoreUnavailable):
+    """The store had a crawl, and has lost it or a part of it."""
+
+    def __init__(self, crawl: str, what: str) -> None:
+        """Say what is gone, and what to do."""
+        super().__init__(
+            f"the store lost crawl {crawl!r}: {what}. Restore a backup with `opic restore`, or accept the loss with "
+            "`opic begin-anew`"
+        )
+
+
 class KafkaUnavailable(StoreUnavailable):
     """Kafka does not answer; trying again later may help."""
 
 
 class KafkaRefused(StoreError):
     """Kafka can't be used as it is: a topic or a permission is missing, or unread events were deleted."""
+
+
+class BeingRestored(StoreUnavailable):
+    """A backup is being restored into the crawl, or a restore broke off. Nothing is accepted until it is complete."""
+
+
+class ScanBroken(StoreUnavailable):
+    """A scan was not answered by one run of one server from beginning to end: discard what it returned, scan again."""
 
 
 class TailLost(StoreUnavailable):

@@ -6,10 +6,24 @@ import sys
 from datetime import UTC, datetime
 from typing import Final, Literal
 
+from opic.redaction import without_logins
+
 LogFormat = Literal["text", "json"]
 
 TEXT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 REQUEST_FIELDS: Final = ("request_id", "method", "route", "status", "ms")  # Extra fields of request logs.
+
+
+class TextLines(logging.Formatter):
+    """Formats a record as text, without the user and password of a URL in it.
+
+    >>> TextLines("%(message)s").format(logging.LogRecord("opic", logging.INFO, "", 0, "http://u:p@a/", (), None))
+    'http://…@a/'
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the record's lines, with those of its traceback."""
+        return without_logins(super().format(record))
 
 
 class JsonLines(logging.Formatter):
@@ -26,16 +40,16 @@ class JsonLines(logging.Formatter):
             "time": time.replace("+00:00", "Z"),
             "level": record.levelname,
             "logger": record.name,
-            "message": record.getMessage(),
+            "message": without_logins(record.getMessage()),
         }
         line |= {name: value for name in REQUEST_FIELDS if (value := getattr(record, name, None)) is not None}
         if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
+            line["exception"] = without_logins(self.formatException(record.exc_info))
         return json.dumps(line, separators=(",", ":"))
 
 
 def log_to_stderr(level: int, form: LogFormat = "text") -> None:
     """Log to stderr, from a level on, unless logging is already configured in this process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines() if form == "json" else logging.Formatter(TEXT))
+    handler.setFormatter(JsonLines() if form == "json" else TextLines(TEXT))
     logging.basicConfig(level=level, handlers=[handler])

@@ -13,22 +13,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import AwareDatetime, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from opic.errors import MissingExtra, NotBuiltYet, SettingsError, nearest_name
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
+from opic.redaction import HIDDEN, without_secret
 from opic.urls.canonical import URL_BYTES_MAX
 
 if TYPE_CHECKING:
-    from opic.model.events import EventLimits
+    from opic.model.events import EventLimits, KeptLimits
 
 SHARDS: Final = 16  # Default for a store that is not embedded.
 PREFIX: Final = "OPIC_"
 # Variables that are no settings: the file of settings, and what our own processes, benchmarks and tests tell children.
 NO_SETTINGS: Final = ("config", "child", "bench_data", "chaos_seed", "doom")
 OPTIONS: Final = {"kafka_bootstrap": "kafka"} | {name: name for name in ("store", "data", "crawl", "host", "port")}
-SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password")
+SECRETS: Final = ("api_token", "kafka_sasl_password", "kafka_ssl_password", "kafka_signing_key")
 
 
 class Settings(BaseSettings):
@@ -36,7 +37,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="OPIC_", frozen=True, extra="forbid", env_ignore_empty=True)
 
-    store: str = "embedded"
+    store: Annotated[str, Field(repr=False)] = "embedded"  # Its URL may have a password.
     data: Path = Path("opic-data")
     kafka_bootstrap: str | None = None
     crawl: str = "default"
@@ -48,6 +49,8 @@ class Settings(BaseSettings):
     )
     kafka_group_instance_id: str | None = None  # Static membership: one for each worker, kept over restarts.
     kafka_skip_lost: bool = False  # Continue if retention deleted events before they were read.
+    kafka_signing_key: Annotated[SecretStr, Field(min_length=16)] | None = None  # The default is the store's secret.
+    kafka_unsigned_before: AwareDatetime | None = None  # Records of older versions, which did not sign.
     kafka_security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     kafka_sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
     kafka_sasl_username: str | None = None
@@ -71,13 +74,14 @@ class Settings(BaseSettings):
     yields: bool = True
     keep_links: bool = False
     track: Literal["off", "links"] = "off"
-    bound: Annotated[float, Field(gt=0, lt=2)] = 0.1
-    policy: Literal["static", "interpolation", "fixed", "variable", "improved"] | None = (
+    bound: Annotated[float, Field(gt=0, lt=2)] = 0.01
+    policy: Literal["exact", "static", "interpolation", "fixed", "variable", "improved"] | None = (
         None  # The default depends on `virtual`.
     )
     window_rounds: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 8.0
 
-    strategy: Literal["greedy", "random", "cycle"] = "greedy"
+    strategy: Literal["exact", "greedy", "random", "cycle"] | None = None  # See `by_importance` and `order_by`.
+    seed_share: Annotated[float, Field(ge=0, le=1)] = 0.2  # Of the teleport, in the order of pages never read.
     discovery_weight: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     discovery_share: Annotated[float, Field(ge=0, le=1)] | None = (
         None  # Share of suggestions of mode any; None ranks by cash only.
@@ -86,6 +90,7 @@ class Settings(BaseSettings):
     host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages per host; 0 means no limit.
     revisit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = 3_600.0  # 0 means no wait.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    retry_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # For back-offs, over all shards of a crawl.
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 
     service: Annotated[str, Field(pattern=r"^https?://")] | None = None  # What commands ask; see docs/guide/cli.md.
@@ -100,7 +105,10 @@ class Settings(BaseSettings):
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
     max_n: Annotated[int, Field(ge=1)] = 1_000
     max_urls: Annotated[int, Field(ge=1)] = 10_000
-    max_keys: Annotated[int, Field(ge=1)] = 1_000_000  # Idempotency-Keys remembered, about 300 bytes each.
+    domain_cache_bytes: Annotated[int, Field(ge=0)] = 64 << 20
+    max_keys_bytes: Annotated[int, Field(ge=1_024)] = 1 << 30  # For the Idempotency-Keys of a day.
+    max_dead_letter_bytes: Annotated[int, Field(ge=1 << 10)] = 256 << 20  # In the store, in all shards of a crawl.
+    max_meta_bytes: Annotated[int, Field(ge=0)] = 1 << 30  # Of all pages' metadata, in all shards of a crawl.
     max_lag: Annotated[int, Field(ge=1)] = (
         1_000_000  # Accepted events not applied yet; above it the endpoint returns 503.
     )
@@ -155,17 +163,23 @@ class Settings(BaseSettings):
             raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
             raise SettingsError(f"OPIC_REGRANT={self.regrant} of a grant is less than a grain: use 0, or 0.000001")
-        if self.strategy != "greedy" and self.discovery_weight != 1:
+        if self.strategy not in {None, "greedy"} and self.discovery_weight != 1:
             raise SettingsError(
                 f"OPIC_DISCOVERY_WEIGHT={self.discovery_weight:g} multiplies cash, and OPIC_STRATEGY={self.strategy} "
                 "does not order by cash: leave one of them out, or use OPIC_DISCOVERY_SHARE"
             )
         if self.track != "off":
             raise NotBuiltYet("OPIC_TRACK=links is not built yet: use off")
-        if self.bound != type(self).model_fields["bound"].default:
-            raise NotBuiltYet(
-                f"OPIC_BOUND={self.bound:g} is what link tracking would aim at, and that is not built yet: leave it out"
-            )
+
+    @property
+    def by_importance(self) -> bool:
+        """Whether pages are suggested by exact importance where links are kept; a weight of cash is about cash."""
+        return self.strategy == "exact" or (self.strategy is None and self.discovery_weight == 1)
+
+    @property
+    def order_by(self) -> str:
+        """The strategy that orders pages where exact importance does not."""
+        return "greedy" if self.strategy in {None, "exact"} else str(self.strategy)
 
     @property
     def shards_made(self) -> int:
@@ -175,6 +189,10 @@ class Settings(BaseSettings):
     def data_dir(self) -> Path:
         """Return the directory of the embedded store: that of `embedded:DIR`, or OPIC_DATA."""
         return Path(self.store.removeprefix("embedded:")) if self.store.startswith("embedded:") else self.data
+
+    def kept_dir(self) -> Path | None:
+        """Return the directory for files beside the store: of the embedded store, or OPIC_DATA where that is set."""
+        return self.data_dir() if self.embedded or "data" in self.model_fields_set else None
 
     @property
     def embedded(self) -> bool:
@@ -208,6 +226,12 @@ class Settings(BaseSettings):
         from opic.model.events import EventLimits
 
         return EventLimits(self.max_links, self.max_url_bytes)
+
+    def kept_limits(self) -> "KeptLimits":
+        """Return the limits of what a crawl keeps of events in the store."""
+        from opic.model.events import KeptLimits
+
+        return KeptLimits(self.max_dead_letter_bytes, self.max_meta_bytes)
 
     def environment(self) -> dict[str, str]:
         """Return the given settings as environment variables for a child process, without the API token.
@@ -275,7 +299,9 @@ def _with_file(values: Mapping[str, Any]) -> type[Settings]:
 def _invalid(error: Any, given: Collection[str], file: tuple[Path, Collection[str]] | None) -> str:
     """Say what is wrong with a value, and where it was given: on the command line, in the file or the environment."""
     setting, name = str(error["loc"][0]).lower(), ".".join(map(str, error["loc"])).lower()
-    value = "…" if any(secret in name for secret in SECRETS) else repr(error.get("input"))
+    given_value = error.get("input")
+    shown = without_secret(given_value) if setting == "service" and isinstance(given_value, str) else given_value
+    value = HIDDEN if any(secret in name for secret in SECRETS) else repr(shown)
     where = f"{PREFIX}{name.upper()}={value}"
     if setting in given and setting in OPTIONS:
         where = f"--{OPTIONS[setting]} {value}"

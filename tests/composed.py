@@ -123,16 +123,27 @@ class Stack:
     def _start_nodes(self) -> None:
         self.ports = {name: free_ports(2) for name in self.nodes}
         for name in self.nodes:
-            data = self.home / name
-            data.mkdir()
-            entry = [str(data) if word == "/data" else word for word in self.services[name]["entrypoint"]]
-            entry = [str(ROOT / "deploy/valkey/start.sh") if word == "/etc/opic/start.sh" else word for word in entry]
-            port, bus = self.ports[name]
-            own = {"STORE_CONF": str(ROOT / "deploy"), "STORE_RUN": str(data), "STORE_SERVER": self._store.path}
-            more = ["--port", str(port), "--cluster-port", str(bus), "--bind", "127.0.0.1"]
-            self.start(name, [*entry, *more], self.services[name]["environment"] | own)
+            (self.home / name).mkdir()
+            self._start_node(name)
         for name in self.nodes:
             wait_until(lambda name=name: self._answers(name))
+
+    def _start_node(self, name: str) -> None:
+        data = self.home / name
+        entry = [str(data) if word == "/data" else word for word in self.services[name]["entrypoint"]]
+        entry = [str(ROOT / "deploy/valkey/start.sh") if word == "/etc/opic/start.sh" else word for word in entry]
+        port, bus = self.ports[name]
+        own = {"STORE_CONF": str(ROOT / "deploy"), "STORE_RUN": str(data), "STORE_SERVER": self._store.path}
+        more = ["--port", str(port), "--cluster-port", str(bus), "--bind", "127.0.0.1"]
+        self.start(name, [*entry, *more], self.services[name]["environment"] | own)
+
+    def restart_nodes(self) -> None:
+        """Restart the store's servers, one after the other, as an upgrade does."""
+        for name in self.nodes:
+            self.stop(name)
+            self._start_node(name)
+            wait_until(lambda name=name: self._answers(name))
+        self.make_cluster()  # Waits until each says that the cluster is ok.
 
     def _answers(self, name: str) -> bool:
         assert self._started[name].poll() is None, self.said(name)[-3000:]

@@ -36,6 +36,8 @@ TRACED += (
     "writer.py",
     "class_sweeps.py",
     "trust_changes.py",
+    "link_keeper.py",
+    "stored_links.py",
     "checkpoint.py",
     "url_tail.py",
     "follow.py",

@@ -8,6 +8,7 @@ from logs import PARTITION
 from servers import Server
 
 from opic.frontier import Frontier, PolitenessSettings
+from opic.frontier.admission import Admission
 from opic.ingest import ShardWriter
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards
@@ -32,19 +33,21 @@ class Crawl:
         self.frontier = self.endpoint(politeness, **more)
         self.offset = 0
 
-    def endpoint(self, politeness: PolitenessSettings = AT_ONCE, **more: Any) -> Frontier:
+    def endpoint(self, politeness: PolitenessSettings = AT_ONCE, *, admitted: bool = False, **more: Any) -> Frontier:
         """One more endpoint on the same store, as if in another process: its connection and replicas are its own."""
         crawl = Shards.open(self.server.client())
-        return Frontier(crawl, politeness, **more)
+        return Frontier(crawl, politeness, admission=Admission(crawl) if admitted else None, **more)
 
     def seed(self, urls: Iterable[str]) -> None:
         self._apply(encode_seeds(list(urls)), "seeds")
 
-    def event(self, url: str, links: Iterable[str] = (), **more: Any) -> None:
-        self._apply(encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)), "event")
+    def event(self, url: str, links: Iterable[str] = (), arrived: float | None = None, **more: Any) -> None:
+        """An event that takes effect now; `arrived`: when it was accepted, if it had to wait for the worker."""
+        self._apply(encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)), "event", arrived)
 
-    def _apply(self, value: bytes, kind: str) -> None:
-        self.store.apply(PARTITION, [Record(self.offset, time.time_ns() // 1000, value, kind)])
+    def _apply(self, value: bytes, kind: str, arrived: float | None = None) -> None:
+        time_us = time.time_ns() // 1000 if arrived is None else round(arrived * 1e6)
+        self.store.apply(PARTITION, [Record(self.offset, time_us, value, kind)])
         self.offset += 1
 
     def next(self, n: int = 10, **more: Any) -> list[dict[str, Any]]:

@@ -159,14 +159,22 @@ class Topic:
 class WorkerProcess:
     """`opic worker` as its users run it."""
 
-    def __init__(self, settings: Settings, said: Path, *, script: Path | None = None, **more: object) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        said: Path,
+        *,
+        script: Path | None = None,
+        env: Mapping[str, str] | None = None,
+        **more: object,
+    ) -> None:
         self._said, self.port = said, free_port()
         own = settings.environment() | {"OPIC_WORKER_PORT": str(self.port)}
         own |= {f"OPIC_{name.upper()}": str(value) for name, value in more.items()}
         with said.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, str(script)] if script else [sys.executable, "-m", "consumers.crawl_events"],
-                env=environment() | own,
+                env=environment() | own | dict(env or {}),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,

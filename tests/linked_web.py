@@ -22,6 +22,7 @@ class Web:
         self.writer = Writer(self.crawl)
         self.offset, self.at_us = 0, NOW_US
         self.links: dict[str, list[str]] = {}
+        self.last: list[Record] = []
 
     def opened(self, shards: int = 1, *, keep_links: bool = False) -> Crawl:
         return Crawl.open(self.server.client(), self.name, {"shards": shards}, keep_links=keep_links)
@@ -34,7 +35,14 @@ class Web:
             self.offset, self.at_us = self.offset + 1, self.at_us + DAY_US
             if event.status < 400:
                 self.links[event.url] = [link for link in event.links if link != event.url]
-        self.writer.apply("log/0", records)
+            elif event.status in {404, 410}:
+                self.links.pop(event.url, None)
+        self.last = records
+        self.again()
+
+    def again(self) -> None:
+        """Apply the last batch, again if need be."""
+        self.writer.apply("log/0", self.last)
 
     def read(self, url: str, links: Sequence[str], status: int = 200) -> None:
         redirect = links[0] if links and 300 <= status < 400 else None

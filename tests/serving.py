@@ -12,10 +12,10 @@ STOP_SECONDS = 10.0
 
 
 @contextmanager
-def serving(service: Any, **limits: float) -> Iterator[str]:
+def serving(service: Any, *, allow_open: bool = False, **limits: float) -> Iterator[str]:
     """Serve a service, or what looks like one, on a free port, with other limits on connections; lend the URL."""
     listener = bind("127.0.0.1", 0)
-    server = make_server(create_app(service), ConnectionLimits(**limits))  # type: ignore[arg-type]
+    server = make_server(create_app(service, allow_open=allow_open), ConnectionLimits(**limits))  # type: ignore[arg-type]
     thread = threading.Thread(target=server.run, args=([listener],))
     thread.start()
     try:

@@ -28,7 +28,11 @@ class Listed:
         self.asked.append(offset)
         return list(self.records[offset : offset + min(count, self._count)])
 
-    def trim(self, offset: int) -> None:
+    def era(self) -> bytes:
+        """One era: a restore changes the store, but not Kafka."""
+        return b""
+
+    def trim(self, offset: int, era: bytes) -> None:
         """Nothing is let go of: Kafka keeps records for days."""
 
 

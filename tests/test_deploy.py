@@ -45,6 +45,7 @@ RESTORE opic:{a:0}:v 0 x
 GET somebody:else
 CONFIG SET maxmemory-policy allkeys-lru
 ACL SETUSER x
+ACL GETUSER admin
 FUNCTION FLUSH
 REPLICAOF NO ONE
 CLUSTER RESET
@@ -385,6 +386,11 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
             (warning,) = [check for check in found if check["verdict"] != "ok"]
             assert "1 replica of each" in warning["found"]  # The composition has one broker.
             _check_reshard(stack)
+            stack.restart_nodes()
+            for one in (*workers, url):
+                wait_until(lambda one=one: ready(one))
+            assert _get(url, "stats", token)["read_pages"] == 90
+            assert _get(url, "audit", token)["conserved"] is True
             more = [{"url": f"http://h{i}.example/more", "links": [f"http://h{i + 1}.example/"]} for i in range(90)]
             assert httpx.post(f"{url}/v1/events", json=more, headers=token, timeout=60).status_code == 202
             wait_until(lambda: _get(url, "stats", token)["lag"] == 0)

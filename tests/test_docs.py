@@ -41,7 +41,7 @@ DOCUMENTS = [path for path in repository_files() if path.suffix == ".md"]
 # Defaults that depend on another setting, in the words of the page.
 DEFAULTS_IN_WORDS = {
     "OPIC_SHARDS": "1 embedded, 16 otherwise",
-    "OPIC_POLICY": "`static`; `interpolation` under `continuous`",
+    "OPIC_POLICY": "`exact` where links are kept; else `static`, or `interpolation` under `continuous`",
 }
 
 

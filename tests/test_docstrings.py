@@ -6,9 +6,15 @@ from importlib import import_module
 
 import pytest
 
+import experiments
 import opic
 
-MODULES = [found.name for found in pkgutil.walk_packages(opic.__path__, "opic.") if not found.name.endswith("__main__")]
+MODULES = [
+    found.name
+    for package in (opic, experiments)
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
+    if not found.name.endswith("__main__")
+]
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 import networkx as nx
 import numpy as np
 
+from opic.graph.flow import Flow
+from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool
-from opic.graph.trust_flow import Coverage, TrustFlow
+from opic.graph.rank_coverage import Coverage, coverage
 from opic.model.cash import gone_until_us
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 
@@ -53,6 +55,7 @@ class TrustLog:
             self._until_us[event.url] = max(self._until_us.get(event.url, 0), until_us)
             self.gone.add(event.url)
             self.fetched.discard(event.url)
+            self.links.pop(event.url, None)
         else:
             assert event.outcome is Outcome.FAILED, event
             self._know(event.url)
@@ -85,7 +88,11 @@ class TrustLog:
             pool.put(numbers[url], np.array([numbers[link] for link in links], np.uint32))
         trust = np.array([self.weights.get(url, 0.0) for url in numbers])
         fetched, gone = (np.array([url in some for url in numbers]) for some in (self.fetched, self.gone))
-        return TrustFlow(DAMPING, pool).settle(trust, fetched, gone)
+        graph = KnownGraph(pool)
+        graph.advance(fetched & ~gone, gone, None)
+        flow = Flow(DAMPING, graph)
+        flow.advance(np.where(gone, 0.0, trust))
+        return coverage(flow)
 
     def exact(self, elsewhere: Mapping[str, Iterable[str]]) -> float:
         """The share of personalized PageRank of the fetched pages, by networkx.

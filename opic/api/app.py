@@ -47,13 +47,16 @@ ABOUT = (
 )
 
 
-def create_app(service: Service) -> FastAPI:
+def create_app(service: Service, *, allow_open: bool = False) -> FastAPI:
     """Create the application that serves `service`. The settings, including the token, are those of its backend.
+
+    Without a token, requests must name this machine in their header Host, unless `allow_open` is set.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
     """
-    token = service.backend.settings.api_token
+    settings = service.backend.settings
+    token = settings.api_token
     on_error: dict[int | type[Exception], OnError] = {
         Problem: _on_problem,
         OpicError: _on_error,
@@ -81,7 +84,7 @@ def create_app(service: Service) -> FastAPI:
     app.add_middleware(
         CompressMiddleware, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
     )
-    app.add_middleware(Gate, token=secret, observe=metrics.observe)
+    app.add_middleware(Gate, token=secret, observe=metrics.observe, hosts=None if allow_open else [settings.host])
     calls = Calls(service, metrics.handed)
     app.state.instance = calls.instance
     _add_calls(app, calls)
@@ -141,7 +144,7 @@ def _add_call(  # noqa: PLR0917 - a row of a table
 ) -> None:
     """Add a route for a call, described by the docstrings of the call and of its answer."""
     summary, _, more = (getdoc(call) or "").partition("\n")
-    refused = (401,) if app.state.secured and path not in OPEN_PATHS else ()
+    refused = () if path in OPEN_PATHS else (401,) if app.state.secured else (403,)
     app.add_api_route(
         path,
         _as_fastapi_reads_it(call),

@@ -31,7 +31,7 @@ from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
-from opic.query.queries import Ask, ImportanceAnswer
+from opic.query.queries import EXACT, Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
@@ -100,7 +100,7 @@ class Calls:
             if key is not None:
                 intake = backend.accept_once(KeyedCall.of(key, form, body), judge)
             else:
-                intake = judge(time.time_ns() // 1000, self._settings.limits())
+                intake = judge(backend.clock.now_us(), self._settings.limits())
                 if intake.values:
                     backend.accept(intake.values)
         except BadEvent as error:  # The body is one event.
@@ -179,6 +179,7 @@ class Calls:
         self._check_count("crawl_delays", asked.crawl_delays)
         pages_request = self._service.backend.frontier.wish(
             asked.n,
+            crawler=asked.crawler,
             lease_seconds=asked.lease_seconds,
             busy_hosts=asked.busy_hosts,
             domain=asked.domain,
@@ -278,8 +279,9 @@ class Calls:
         return await _in_thread(lambda: self._told(asked.urls, found))
 
     async def _ask_for(self, ask: Ask) -> ImportanceAnswer:
-        static = (ask.policy or self._service.backend.query.policy) == "static"
-        together = self._pages if static and len(ask.urls) <= TOGETHER_URLS else self._slow_pages
+        query = self._service.backend.query  # Its policy may have to be computed, which no coroutine may wait for.
+        quick = ask.policy in (EXACT, "static") or (ask.policy is None and query.by_cash == "static")
+        together = self._pages if quick and len(ask.urls) <= TOGETHER_URLS else self._slow_pages
         return await together.ask(ask)
 
     def _told(self, urls: Sequence[str], found: ImportanceAnswer) -> Mapping[str, object]:
@@ -340,7 +342,7 @@ class Calls:
 
     def _inflow(self, asked: sites.DomainInflow) -> Mapping[str, object]:
         self._check_n(asked.n)
-        area = {"host": asked.host, "policy": asked.policy, "window": asked.window}
+        area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
     async def get_inlinks(self, asked: Annotated[sites.PageInlinks, Query()]) -> Response:

@@ -10,7 +10,7 @@ and all other metrics are still reported.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -23,17 +23,18 @@ from starlette.types import Scope
 from opic import __version__
 from opic.api.frontier_counts import Census, count
 from opic.api.scrape_cache import Beside
-from opic.errors import StoreError, StoreUnavailable
+from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import MODES, POLICIES
-from opic.ingest.event_log import Positions
+from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.cash import MILLION, ROUND_BITS, Books
 from opic.model.events import Outcome
 from opic.replica.crawl import ReplicaStanding
+from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.service.service import Backend
 from opic.store.connection import store_errors
 from opic.store.library import primaries
-from opic.store.shard import books_of
+from opic.store.shard import books_of, check_known
 
 TEXT: Final = "text/plain"
 OPENMETRICS: Final = "application/openmetrics-text"
@@ -103,7 +104,9 @@ class _Collector(Collector):
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._kafka = Beside("opic-kafka-look", self._ends)
+        self._missing = Beside("opic-kafka-missing", self._missing_events, CENSUS_SECONDS, SHARE_MAX)
         self._store = Beside("opic-store-look", self._look)
+        self._lost = Beside("opic-store-lost", self._is_lost, KAFKA_SECONDS)
         self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
@@ -117,19 +120,27 @@ class _Collector(Collector):
         build.add_metric([__version__], 1)
         yield build
         yield from _of_replicas(self._backend.crawl.standing())
+        if (lost := self._lost.lately(FIRST_SECONDS)) is not None:
+            about = "1 if the store has lost the crawl or a part of it, else 0."
+            yield _gauge("opic_store_lost", about, int(lost[0]))
         seen = self._store.now(STORE_SECONDS)
         yield _gauge("opic_store_up", "1 if the store answers.", int(seen is not None))
         if self._backend.settings.kafka_bootstrap is not None:
             ends = seen.ends if seen is not None else self._kafka.now(KAFKA_SECONDS)
             yield _gauge("opic_kafka_up", "1 if Kafka answers.", int(ends is not None))
+            if (missing := self._missing.lately(FIRST_SECONDS)) is not None:
+                about = "Accepted events that Kafka's retention deleted before they took effect."
+                yield _gauge("opic_kafka_missing_events", about, sum(missing[0].values()))
         if seen is None:
             return
         yield from _of_books(seen.books)
+        yield from _of_links(seen.links)
         yield from _of_cash(self._backend, seen)
         yield from _of_work(seen)
         yield from _of_frontier(seen, self._census.lately(FIRST_SECONDS))
         yield from _of_servers(seen.servers)
         yield from _of_coverage(self._backend)
+        yield from _of_exact(self._backend)
         about = "Time of the last backup, in Unix seconds; 0 if there is none."
         yield _gauge("opic_backup_timestamp_seconds", about, seen.backup_at)
         if (audited := self._audit.lately(FIRST_SECONDS)) is not None:
@@ -142,7 +153,18 @@ class _Collector(Collector):
     def _ends(self) -> Positions:
         return self._backend.log.ends()
 
+    def _missing_events(self) -> Mapping[str, int]:
+        return self._backend.log.missing()
+
+    def _is_lost(self) -> bool:
+        try:
+            check_known(self._backend.crawl.shards)
+        except StoreLost:
+            return True
+        return False
+
     def _look(self) -> "_Seen":
+        check_known(self._backend.crawl.shards)  # What is gone is no 0 in a graph.
         # Read the ends first: a lag of 0 then means that all events accepted before have taken effect.
         kafka = self._backend.settings.kafka_bootstrap is not None
         return _Seen.of(self._backend, self._kafka.now(KAFKA_SECONDS) if kafka else self._ends())
@@ -165,6 +187,24 @@ def _of_coverage(backend: Backend) -> Iterator[Metric]:
     yield _gauge("opic_coverage_age_seconds", "Age of opic_coverage.", age)
 
 
+def _of_exact(backend: Backend) -> Iterator[Metric]:
+    standing = backend.exact.standing
+    if standing is None:
+        return
+    about = "Upper bound on the L1 distance of the exact importance from PageRank of the known graph."
+    yield _gauge("opic_exact_bound", about, standing.bound)
+    about = "Visits of read pages that exact importance has not moved on yet, as a share of all."
+    yield _gauge("opic_exact_residual", about, standing.residual)
+    yield _gauge(
+        "opic_exact_settle_seconds", "Duration of the last settling of exact importance.", standing.settle_seconds
+    )
+    yield _gauge("opic_exact_age_seconds", "Age of the state that exact importance shows.", standing.age_seconds)
+    about = (
+        "How far the residual of exact importance was from its definition at the last check, as a share of all visits."
+    )
+    yield _gauge("opic_exact_drift", about, standing.drift)
+
+
 @dataclass(frozen=True, slots=True)
 class _Seen:
     """The values read from the store for one scrape."""
@@ -178,8 +218,12 @@ class _Seen:
     leases: int
     page_waits: int
     host_waits: int
+    keys: int  # Idempotency-Keys remembered.
+    keys_max: int
+    meta_bytes_max: int
     backup_at: float  # Unix seconds; 0 if there is none.
     error_bound: float | None  # None if there is none, as under the continuous payout.
+    links: list[LinkList]  # Which segments of kept links each shard has.
     servers: list[Mapping[str, Any]]  # INFO of each server, in order of their names.
 
     @classmethod
@@ -197,12 +241,14 @@ class _Seen:
                 (shard.keys.hosts, now),
             )
         ]
-        last = [["HGET", crawl.shards[0].keys.meta, "backup_at"]]
-        answers = crawl.ask([*books, *Tallied.commands(crawl), *counts, *last])
+        first = crawl.shards[0].keys
+        last = [["ZCOUNT", first.call_ends, f"({now * MILLION:.0f}", "+inf"], ["HGET", first.meta, "backup_at"]]
+        links = [["HMGET", shard.keys.link_segments, *LIST_FIELDS] for shard in crawl.shards]
+        answers = crawl.ask([*books, *Tallied.commands(crawl), *counts, *links, *last])
         shards = len(crawl)
         parts = [books_of(stored) for stored in answers[:shards]]
         bound = backend.query.error_bound(parts)
-        held = answers[2 * shards : -1]
+        held = answers[2 * shards : -2 - shards]
         return cls(
             parts,
             Books.merged(parts, crawl.rules),
@@ -213,8 +259,12 @@ class _Seen:
             sum(map(int, held[::3])),
             sum(map(int, held[1::3])),
             sum(map(int, held[2::3])),
+            int(answers[-2]),
+            backend.settings.max_keys_bytes // KEY_MEMORY_BYTES,
+            backend.settings.max_meta_bytes,
             float(answers[-1] or 0),
             None if crawl.rules.continuous else 2.0 if bound is None else bound,
+            [LinkList.of(found) for found in answers[-2 - shards : -2]],
             _servers(crawl.client),
         )
 
@@ -236,6 +286,14 @@ def _of_books(books: Books) -> Iterator[Metric]:
     yield _gauge("opic_known_pages", "Known pages that are not gone.", books.live)
     yield _gauge("opic_read_pages", "Known pages that were read since they became known or came back.", books.open)
     yield _gauge("opic_gone_pages", "Pages that are gone (404 or 410).", books.gone)
+
+
+def _of_links(links: Sequence[LinkList]) -> Iterator[Metric]:
+    about = "Bytes of the segments of kept links in the store; the newest links are in the journal."
+    yield _gauge("opic_kept_link_bytes", about, sum(one.size for one in links))
+    yield _gauge("opic_kept_link_segments", "Segments of kept links.", sum(len(one.live) for one in links))
+    about = "Merges of segments of kept links: each took over from several what still counted."
+    yield CounterMetricFamily("opic_kept_link_merges", about, sum(one.merges for one in links))
 
 
 def _of_cash(backend: Backend, seen: _Seen) -> Iterator[Metric]:
@@ -286,6 +344,7 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     lookups.add_metric(["hit"], tallied.cached)
     lookups.add_metric(["miss"], tallied.links - tallied.cached)
     yield lookups
+    yield from _of_limits(seen)
     about = "Links of events over OPIC_MAX_LINKS, left out."
     yield CounterMetricFamily("opic_links_left_out", about, tallied.links_left_out)
     about = "Fields of events that are unknown and were ignored, by the known name that is nearest."
@@ -293,6 +352,19 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     for name, fields in tallied.unknown.items():
         unknown.add_metric([name], fields)
     yield unknown
+
+
+def _of_limits(seen: _Seen) -> Iterator[Metric]:
+    tallied = seen.tallied
+    yield _gauge("opic_idempotency_keys", "Idempotency-Keys of the last 24 hours that are remembered.", seen.keys)
+    about = "How many Idempotency-Keys OPIC_MAX_KEYS_BYTES allows."
+    yield _gauge("opic_idempotency_keys_limit", about, seen.keys_max)
+    about = "Dead letters dropped unread, because the store keeps no more than OPIC_MAX_DEAD_LETTER_BYTES."
+    yield CounterMetricFamily("opic_dead_letters_dropped", about, tallied.letters_dropped)
+    yield _gauge("opic_page_meta_bytes", "Memory reckoned for the metadata of pages.", tallied.meta_bytes)
+    yield _gauge("opic_page_meta_limit_bytes", "OPIC_MAX_META_BYTES.", seen.meta_bytes_max)
+    about = "Metadata of events that was dropped, because OPIC_MAX_META_BYTES is reached."
+    yield CounterMetricFamily("opic_page_meta_dropped", about, tallied.metas_dropped)
 
 
 def _of_frontier(seen: _Seen, census: tuple[Census, float] | None) -> Iterator[Metric]:

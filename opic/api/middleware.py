@@ -1,12 +1,13 @@
 """ASGI middleware for every request: request id, bearer token, access log, and the answer to unexpected errors."""
 
 import hmac
+import ipaddress
 import logging
 import random
 import re
 import time
 from asyncio import CancelledError
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -32,7 +33,11 @@ class Gate:
     """Our outermost ASGI middleware."""
 
     def __init__(
-        self, app: ASGIApp, token: str | None, observe: Callable[[Scope, int, float], None] = lambda *_: None
+        self,
+        app: ASGIApp,
+        token: str | None,
+        observe: Callable[[Scope, int, float], None] = lambda *_: None,
+        hosts: Collection[str] | None = (),
     ) -> None:
         """Wrap `app`.
 
@@ -40,9 +45,12 @@ class Gate:
             app: the application.
             token: the bearer token required for all paths but OPEN_PATHS and pages without data; None requires none.
             observe: called after each request with its scope, the status (0: aborted) and the seconds it took.
+            hosts: names besides those of this machine's loopback that the header Host may have where no token is
+                required; None allows any.
         """
         self._app = app
         self._token = token.encode() if token is not None else None
+        self._hosts = None if hosts is None else frozenset(map(_name, hosts))
         self._observe = observe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -112,7 +120,7 @@ class Gate:
     def _refusal(self, scope: Scope, headers: Headers) -> Problem | None:
         """Return the problem if the request is not authorised, or None."""
         if self._token is None:
-            return _foreign(scope, headers)
+            return _rebound(headers, self._hosts) or _foreign(scope, headers)
         path = scope["path"]
         if path in OPEN_PATHS or path in PAGE_PATHS or path in DOC_PATHS or path.startswith(DOC_FILES):
             return None
@@ -125,6 +133,52 @@ class Gate:
             f"OPIC_API_TOKEN is set here: {said}",
             headers={"WWW-Authenticate": 'Bearer realm="opic"' + (', error="invalid_token"' if scheme else "")},
         )
+
+
+def _rebound(headers: Headers, hosts: Collection[str] | None) -> Problem | None:
+    """Refuse requests that came here by a name of another machine: the name in Host is none of ours.
+
+    A web page of that name can have its name resolved to 127.0.0.1 (DNS rebinding); its scripts then read and write
+    here as if this were their own site. A browser always sends Host, and a page can't change it.
+    """
+    host = headers.get("host")
+    if host is None or hosts is None:
+        return None
+    name = _name(host)
+    if name in hosts or _is_loopback(name):
+        return None
+    return Problem(
+        "foreign-host",
+        f"the header Host is {_fit_for_log(host)!r}, and OPIC_API_TOKEN is not set: without a token only localhost, "
+        "loopback addresses and the name in OPIC_HOST are taken. Use http://localhost, set OPIC_API_TOKEN, or start "
+        "with --allow-open",
+    )
+
+
+def _name(host: str) -> str:
+    """Return the name or address in a Host header, without its port and brackets.
+
+    >>> _name("LOCALHOST:8080"), _name("[::1]:8080"), _name("[::1]"), _name("::1")
+    ('localhost', '::1', '::1', '::1')
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    name = host.rpartition(":")[0] if host.count(":") == 1 else host
+    return name.removesuffix(".").lower()
+
+
+def _is_loopback(name: str) -> bool:
+    """Return whether a name or an address is always this machine.
+
+    >>> [_is_loopback(name) for name in ("localhost", "a.localhost", "127.0.0.9", "::1", "127.1", "localhost.org")]
+    [True, True, True, True, False, False]
+    """
+    if name == "localhost" or name.endswith(".localhost"):  # RFC 6761: never resolved to anything else.
+        return True
+    try:
+        return ipaddress.ip_address(name.partition("%")[0]).is_loopback
+    except ValueError:
+        return False
 
 
 def _foreign(scope: Scope, headers: Headers) -> Problem | None:

@@ -21,7 +21,7 @@ CRAWLER_CHARS_MAX: Final = 200
 DOMAIN_CHARS_MAX: Final = 255
 LEASE_SECONDS_MAX: Final = 86_400
 
-PolicyName = Literal["static", "interpolation", "fixed", "variable", "improved"]
+PolicyName = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
 
 AS_OF = "Time of the state that this answer shows, in Unix seconds."
 RANK_AS_OF = "Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."
@@ -45,8 +45,9 @@ RECRAWL = (
     "that its last read added; needs OPIC_KEEP_LINKS=on."
 )
 POLICY = (
-    "Window policy: how much of the past counts. Default: OPIC_POLICY; if that is not set, static, or interpolation "
-    "under OPIC_VIRTUAL=continuous."
+    "exact: PageRank of the known graph, where links are kept. Else from cash, and the policy is how much of the past "
+    "counts. Default: OPIC_POLICY; if that is not set, exact where links are kept, else static, or interpolation under "
+    "OPIC_VIRTUAL=continuous."
 )
 DEPTH = "Number of links from a seed to the page: the smallest one seen."
 META = f"Strings kept with the page: names and values together at most {META_BYTES_MAX:,} bytes."
@@ -296,6 +297,7 @@ class Next(_Answer):
     retry_after: float = Field(description="Seconds to wait before asking again; 0 means no wait.")
     exhausted: bool = Field(description="True if there are no pages, and waiting alone will bring none.")
     waiting: HeldBack
+    order: str | None = Field(None, description="`exact` (importance) or `cash`; only where links are kept.")
     as_of: float = Field(description=AS_OF)
 
 
@@ -333,15 +335,14 @@ class PageImportance(_Answer):
         None, description="Grains received since the last read; negative if the page is overdrawn."
     )
     reads: int | None = Field(None, description="Number of reads: fetches answered with 2xx or 3xx.")
-    last_read_clock: int | None = Field(
-        None, description="Clock at the last read: grains spent by all pages until then."
-    )
+    last_read_clock: int | None = Field(None, description="Clock at the last read: grains spent until then.")
     last_fetched_at: float | None = Field(None, description="Time of the last read, in Unix seconds.")
     policy: str | None = Field(None, description="The policy of the estimate.")
     window: float | str | None = Field(None, description=WINDOW_SHOWN)
     error_bound: float | None = Field(
         None,
-        description="Upper bound on the L1 distance of all static estimates from exact PageRank; absent if unknown.",
+        description="Upper bound on the L1 distance of all estimates by this policy from PageRank of the known graph; "
+        "absent if unknown, and with window policies.",
     )
     teleport: str | None = Field(None, description="uniform, or weighted if classes of pages have weights.")
     page_class: str | None = Field(None, alias="class", description="The page's class, if it is in one.")
@@ -387,6 +388,8 @@ class TopPage(_Answer):
     importance: float = Field(description=IMPORTANCE)
     policy: str = Field(description="The policy of the estimate.")
     window: float | str | None = Field(description=WINDOW_SHOWN)
+    error_bound: float | None = Field(None, description="With policy exact: as of importance.")
+    certain: bool | None = Field(None, description="With policy exact: whether the bound makes the rank certain.")
 
 
 class Top(_Answer):

@@ -30,6 +30,7 @@ class _SiteFields(_Answer):
     importance: float = Field(description="Sum over its pages; over all hosts, or all domains, it sums to 1.")
     pages: int = Field(description="Number of its known pages that are not gone.")
     read_pages: int = Field(description="Number of these pages that were read.")
+    error_bound: float | None = Field(None, description="With policy exact: as of importance; also of all sites.")
 
 
 class Host(_SiteFields):
@@ -73,10 +74,15 @@ class DomainInflow(_Parameters):
     host: str | None = Field(
         None, min_length=1, max_length=DOMAIN_CHARS_MAX, description="Or a host: its pages have bounds."
     )
+    prefix: str | None = Field(
+        None, min_length=1, max_length=2_048, description="Or the beginning of URLs, where links are kept."
+    )
     after: str | None = Field(None, description="Continue after this page: `next` of the previous answer.")
     n: int = Field(1_000, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
-    policy: PolicyName | None = Field(None, description="None or static: in-flow is a total without a window.")
-    window: str | None = Field(None, max_length=DOMAIN_CHARS_MAX, description="Refused: in-flow has no window.")
+    policy: PolicyName | None = Field(None, description="Where links are kept, any; else none or static.")
+    window: str | None = Field(
+        None, max_length=DOMAIN_CHARS_MAX, description="Of a window policy, where links are kept."
+    )
 
 
 class PageInflow(_Answer):
@@ -103,7 +109,7 @@ class Inflow(_Answer):
         description="Importance of the pages outside the domain that were read and have no links."
     )
     known_pages: int = Field(description="Number of known pages in the whole store.")
-    policy: str = Field(description="Always static: in-flow is counted since the store was made.")
+    policy: str = Field(description="static where in-flow is counted; else the policy of the importance that came.")
     error_bound: float | None = Field(
         None,
         description="Bound on the L1 distance of the in-flow of all pages from that of exact PageRank of the known "

@@ -9,7 +9,7 @@ from opic.cli.options import FOUND_A_PROBLEM, AsJson, ServiceChosen, choosing
 from opic.cli.output import print_answer
 
 TARGET: Final = 0.98
-TARGET_MAX: Final = 0.99999  # The guarantee may lack as much as is missing here: `opic.graph.trust_flow.RESIDUAL_MAX`.
+TARGET_MAX: Final = 0.99999  # The guarantee may lack as much as is missing here, see `opic.graph.rank_coverage`.
 
 
 @choosing

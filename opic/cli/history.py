@@ -166,9 +166,9 @@ def _iso(text: str) -> datetime:
 
 def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:
     try:
-        from opic.experiments.result import Panel, draw
+        from opic.cli.pictures import Panel, draw
     except ModuleNotFoundError as error:
-        raise MissingExtra(f"the package {error.name}", "experiments") from None
+        raise MissingExtra(f"the package {error.name}", "plot") from None
     path.parent.mkdir(parents=True, exist_ok=True)
     draw([Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear")], path, inches=PICTURE_INCHES)
     print(f"wrote {path}", file=sys.stderr)

@@ -16,8 +16,8 @@ from opic.errors import BadEvent
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
-    from opic.ingest.dead_letters import Letters
     from opic.ingest.kafka import KafkaCluster
+    from opic.service.service import Backend
     from opic.settings import Settings
 
 PROGRESS_SECONDS: Final = 5.0
@@ -190,14 +190,14 @@ def dead_letters() -> None:
 
 
 @contextmanager
-def _letters(settings: "Settings") -> Iterator["Letters"]:
+def _opened(settings: "Settings") -> Iterator["Backend"]:
     import logging
 
     from opic.service.service import open_backend
 
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
-        yield open_backend(settings, stack).letters
+        yield open_backend(settings, stack)
 
 
 Error = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose reason contains this text.")]
@@ -212,10 +212,22 @@ def list_letters(
     chosen: Chosen,
     as_json: ResultAsJson = False,
 ) -> None:
-    """Show dead letters, from the topic with Kafka, otherwise from the store."""
-    with _letters(chosen.settings()) as letters:
-        rows = [letter.shown() for letter in letters.newest(n, error or "")]
-    print_list(("topic", "partition", "offset", "replayed", "error"), {"dead_letters": rows}, "dead_letters", as_json)
+    """Show dead letters, from the topic with Kafka, otherwise from the store.
+
+    It also says how many the store dropped because they were over OPIC_MAX_DEAD_LETTER_BYTES.
+    """
+    from opic.ingest.dead_letters import Dropped
+
+    settings = chosen.settings()
+    with _opened(settings) as backend:
+        rows = [letter.shown() for letter in backend.letters.newest(n, error or "")]
+        dropped = Dropped.of(backend.crawl)
+    found = {"dead_letters": rows, "dropped": dropped._asdict()}
+    print_list(("topic", "partition", "offset", "replayed", "error"), found, "dead_letters", as_json)
+    if dropped.letters and not as_json:
+        limit = f"OPIC_MAX_DEAD_LETTER_BYTES={settings.max_dead_letter_bytes:,}"
+        text = f"{dropped.letters:,} older ones, {dropped.value_bytes:,} bytes, were dropped: the store keeps {limit}"
+        print(f"opic: {text}", file=sys.stderr)
 
 
 @letters_app.command(name="replay")
@@ -232,8 +244,8 @@ def replay_letters(
     With Kafka the store remembers which were replayed, for as long as the topic has them; without Kafka they are
     removed from the store. What still cannot be taken becomes a dead letter again.
     """
-    with _letters(chosen.settings()) as letters:
-        count = letters.replay(error or "", n)
+    with _opened(chosen.settings()) as backend:
+        count = backend.letters.replay(error or "", n)
     if as_json:
         print_json({"replayed": count})
     else:

@@ -20,10 +20,10 @@ from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
 from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
-from opic.cli.reproduce import reproduce
 from opic.cli.rules import rules_app
 from opic.cli.sample import sample, topic_model
 from opic.cli.serve import doctor, serve, worker
+from opic.cli.verify import verify
 from opic.errors import OpicError
 
 WRONG_USAGE: Final = 2
@@ -80,12 +80,13 @@ app.add_typer(politeness_app, name="politeness")
 app.command()(store.stats)
 app.command()(store.series)
 app.command()(store.audit)
+app.command()(verify)
 app.command()(doctor)
 app.command()(store.backup)
 app.command()(store.restore)
+app.command()(store.begin_anew)
 app.add_typer(topics_app, name="topics")
 app.command()(publish)
-app.command()(reproduce)
 app.add_typer(letters_app, name="dead-letters")
 
 

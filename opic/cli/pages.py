@@ -13,7 +13,8 @@ from opic.cli.output import print_answer, print_json, print_list, print_rows
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[
-    str | None, typer.Option(metavar="NAME", help="static, interpolation, fixed, variable or improved. [OPIC_POLICY]")
+    str | None,
+    typer.Option(metavar="NAME", help="exact, static, interpolation, fixed, variable or improved. [OPIC_POLICY]"),
 ]
 Window = Annotated[
     str | None,
@@ -136,8 +137,9 @@ def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 def inflow(
     domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
     *,
-    host: Annotated[
-        bool, typer.Option("--host", help="DOMAIN is a host: print bounds of what came from other hosts.")
+    host: Annotated[bool, typer.Option("--host", help="DOMAIN is a host: print what came from other hosts.")] = False,
+    prefix: Annotated[
+        bool, typer.Option("--prefix", help="DOMAIN is the beginning of URLs; needs kept links.")
     ] = False,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 1_000,
     after: Annotated[
@@ -147,8 +149,9 @@ def inflow(
     as_json: AsJson = False,
 ) -> None:
     """Print what each page of a registered domain received from pages outside it, as a share of all cash."""
+    scope = "host" if host else "prefix" if prefix else "domain"
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/inflow", {"host" if host else "domain": domain, "n": n, "after": after})
+        answer = ask("GET", "/v1/inflow", {scope: domain, "n": n, "after": after})
     print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", as_json)
     if not as_json:
         print(

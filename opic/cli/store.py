@@ -181,6 +181,31 @@ def restore(
     _print_manifest(manifest, directory, as_json)
 
 
+@choosing
+def begin_anew(
+    *,
+    accept: Annotated[
+        bool, typer.Option("--accept-loss", help="Say that what the store has lost of the crawl may stay lost.")
+    ] = False,
+    chosen: Chosen,
+) -> None:
+    """Make a crawl anew, empty, after its store has lost it.
+
+    Removes what is left of the crawl. A crawl that is whole is kept, and processes that knew another then take it.
+    Rather restore a backup if there is one. Needs a user that may remove keys.
+    """
+    from opic.ops import begin_anew as beginning
+
+    settings = chosen.settings()
+    if not accept:
+        raise BadInput("this gives up what the store has lost: restore a backup, or say --accept-loss")
+    log_to_stderr(logging.WARNING)
+    with ending_in_order(), ExitStack() as stack:
+        client = _connected(settings, stack, make=True)
+        removed = beginning.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
+    print_fields({"crawl": settings.crawl, "keys_removed": removed})
+
+
 def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     """Connect to the store; an embedded one that does not run is started for as long."""
     from opic.service.embedded import EmbeddedServer

@@ -257,17 +257,19 @@ class AsyncClient:
         domain: str | None = None,
         *,
         host: str | None = None,
+        prefix: str | None = None,
         after: str | None = None,
         n: int | None = None,
         policy: answers.Policy | None = None,
         window: answers.Window | None = None,
     ) -> answers.Inflows:
-        """Return the in-flow from outside of the pages of a registered domain, or of a host with bounds.
+        """Return the in-flow from outside of the pages of a registered domain, of a host, or of a URL prefix.
 
-        To get more pages, pass `next` as `after`. In-flow has no window: the service refuses one, and every `policy`
-        but static.
+        To get more pages, pass `next` as `after`. Where no links are kept, the service refuses a prefix, a window and
+        every `policy` but static, and tells bounds for a host.
         """
-        return await self._do(calls.inflow(domain, host=host, after=after, n=n, policy=policy, window=window))
+        asked = {"host": host, "prefix": prefix, "after": after, "n": n, "policy": policy, "window": window}
+        return await self._do(calls.inflow(domain, **asked))
 
     async def inlinks(self, url: str, n: int | None = None) -> answers.Inlinks:
         """Return up to `n` pages (100 if None) that were read and link to a page; the service needs OPIC_KEEP_LINKS=on.

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-Policy = Literal["static", "interpolation", "fixed", "variable", "improved"]
+Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh", "coverage"]
 RecrawlPolicy = Literal["U", "OR", "YR", "YRU", "LDU"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
@@ -80,7 +80,8 @@ class HeldBack(Struct, frozen=True):
 class NextPages(Struct, frozen=True):
     """Pages to fetch, best first; `retry_after` is the number of seconds to wait before asking again.
 
-    `exhausted`: there are no pages, and waiting alone will bring none.
+    `exhausted`: there are no pages, and waiting alone will bring none. `order`: `exact` or `cash`, where links
+    are kept.
     """
 
     pages: list[Page]
@@ -88,6 +89,7 @@ class NextPages(Struct, frozen=True):
     exhausted: bool
     waiting: HeldBack
     as_of: float
+    order: str | None = None
 
 
 class Released(Struct, frozen=True):
@@ -112,6 +114,7 @@ class Importance(Struct, frozen=True):
     teleport: str | None = None
     page_class: str | None = field(default=None, name="class")
     gone: bool = False
+    certain: bool | None = None
     as_of: float | None = None
     rank_as_of: float | None = None
 

@@ -18,6 +18,7 @@ from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
 from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
+from opic.redaction import without_secret
 
 CONNECT_SECONDS: Final = 5.0
 ANSWER_SECONDS: Final = 30.0  # A service whose store hangs answers 503 after ten seconds.
@@ -127,7 +128,7 @@ class Endpoint:
 
     def __init__(self, url: str, retry_seconds: float | None) -> None:
         """Describe a service that has not answered yet; `retry_seconds` overrides how long calls are repeated."""
-        self._url, self._retry_seconds, self._answered = url, retry_seconds, False
+        self._url, self._retry_seconds, self._answered = without_secret(url), retry_seconds, False
 
     def read(self, call: Call[T], response: httpx.Response) -> T:
         """Return the answer to a call; see `Call.read`."""

@@ -9,7 +9,7 @@ depends on its share of the crawl and is recomputed as the crawl goes on.
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -20,11 +20,11 @@ import numpy as np
 
 from opic.errors import BadInput, StoreMismatch, instead_of
 from opic.frontier.host_sums import sums_by_domain, sums_by_host
+from opic.frontier.verdicts import Verdicts
 from opic.model.cash import Flag
 from opic.query.host_index import Bools, Floats, HostNames, Int32s
 from opic.query.snapshots import PAGES_EXACT, Bytes, Int64s, Snapshot
 from opic.replica import Crawl
-from opic.replica.checkpoint import URLS_A_FIELD
 from opic.replica.crawl import Outdated, Place
 from opic.store.connection import store_errors
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
@@ -38,9 +38,7 @@ WEIGH_REST: Final = 200  # Pause between two weighings of hosts and sites, as a 
 WEIGH_SECONDS_MIN: Final = 0.1  # and its minimum in seconds.
 SPARED_SECONDS: Final = 1.0  # Interval between two pages of an outgrown site when no other page is available.
 NO_LIMIT: Final = 1 << 40
-URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judging this many takes about a millisecond.
-UNJUDGED: Final = 255
-NONE: Final = np.empty(0, np.int64)
+RULES_OF_MAX: Final = 1 << 16  # About 10 MB.
 FIELDS: Final = ("rules", "traps")
 NOTHING_GIVEN: Final = (
     "neither rules nor traps are given: to remove all rules, give an empty list of rules; for the default thresholds, "
@@ -80,124 +78,16 @@ def check_policy(given: object) -> Policy:
     return Policy(RuleBook(rules), traps, blake2b(packed, digest_size=8).hexdigest())
 
 
-class _Verdicts:
-    """The verdicts on a shard's pages, by id. Only one thread at a time may judge; any thread may read verdicts."""
-
-    def __init__(self, crawl: Crawl, shard: int, policy: Policy, year: int) -> None:
-        self._crawl, self._shard, self._policy = crawl, shard, policy
-        self._replica = crawl.replicas[shard]
-        self._shapes = Shapes(policy.traps, year)
-        self._of_page = np.full(0, UNJUDGED, np.uint8)
-        # The number of the rule that sets a page's revisit time, plus 1; empty if no rule sets one.
-        self._rule_of_page = np.zeros(0, np.uint16)
-        seconds = [rule.revisit_seconds for rule in policy.book.rules]
-        self._revisit = np.array([np.nan, *(np.nan if s is None else s for s in seconds)], np.float64)
-        self._revisiting = any(s is not None for s in seconds)
-        self.pages = 0  # Number of pages judged in order so far.
-
-    def of(self, ids: Int64s) -> Bytes:
-        """Return the verdicts on pages, UNJUDGED where there is none yet."""
-        column = self._of_page
-        if not len(column):
-            return np.full(len(ids), UNJUDGED, np.uint8)
-        verdicts: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(UNJUDGED))
-        return verdicts
-
-    def shut(self, ids: Int64s) -> Bools:
-        """Return a mask of the pages that must not be offered; pages not judged yet are not among them."""
-        return is_shut(self.of(ids))
-
-    def revisit_seconds(self, ids: Int64s) -> Floats | None:
-        """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
-        column = self._rule_of_page
-        if not len(column):
-            return None
-        found: Floats = self._revisit[np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], 0)]
-        return found
-
-    def _concerned(self, ids: Int64s) -> Int64s:
-        """Return those of the pages that rules affect: not to be offered, or with their own revisit time."""
-        affected = is_shut(self.of(ids))
-        if (seconds := self.revisit_seconds(ids)) is not None:
-            affected |= ~np.isnan(seconds)
-        return ids[affected]
-
-    def all(self, pages: int) -> Bytes:
-        """Return the verdicts on the first `pages` pages."""
-        verdicts, known = np.full(pages, UNJUDGED, np.uint8), self._of_page[:pages]
-        verdicts[: len(known)] = known
-        return verdicts
-
-    def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
-        """Judge the next pages, at most URLS_AT_ONCE; return those that are shut or whose revisit time a rule sets."""
-        pages = len(self._replica)
-        if self.pages >= pages:
-            return NONE
-        first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
-        urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
-        said = self._shapes.judge_all(urls) if self._policy.traps.on else bytearray(len(urls))
-        self.pages = last
-        self._note(ids, self._by_rules(urls, ids, said, rules_of))
-        return self._concerned(ids)
-
-    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
-        """Judge the pages among `ids` that have no verdict yet; return what `go_on` does, of all `ids`."""
-        if len(new := ids[self.of(ids) == UNJUDGED]):
-            url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
-            urls = [url_of[self._shard, page] for page in new.tolist()]
-            shapes, on = self._shapes, self._policy.traps.on
-            said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
-            self._note(new, self._by_rules(urls, new, said, rules_of))
-        return self._concerned(ids)
-
-    def _by_rules(
-        self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
-    ) -> Bytes:
-        book, numbers = self._policy.book, np.zeros(len(ids), np.uint16)
-        if book.rules:
-            hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
-            for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
-                if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
-                    allowed = book.rules[number].effect == "allow"
-                    said[at] = Verdict.ALLOWED if allowed else Verdict.DENIED
-                    if book.rules[number].revisit_seconds is not None:
-                        numbers[at] = number + 1
-            if self._revisiting:
-                self._rule_of_page = _grown(self._rule_of_page, int(ids.max()) + 1, len(self._replica), 0)
-                self._rule_of_page[ids] = numbers
-        return np.frombuffer(said, np.uint8)
-
-    def _note(self, ids: Int64s, verdicts: Bytes) -> None:
-        self._of_page = _grown(self._of_page, int(ids.max()) + 1, len(self._replica), UNJUDGED)
-        self._of_page[ids] = verdicts
-
-
-def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
-    """Return a column with room for `pages` pages.
-
-    A new array replaces the old one, which other threads may still read; they hear of the change later.
-    """
-    if pages <= len(column):
-        return column
-    grown = np.full(max(pages, known, len(column) * 5 // 4), fill, column.dtype)
-    grown[: len(column)] = column
-    return grown
-
-
-def is_shut(verdicts: Bytes) -> Bools:
-    """Return a mask of the verdicts that keep a page from being offered."""
-    shut: Bools = (verdicts >= Verdict.DENIED) & (verdicts != UNJUDGED)
-    return shut
-
-
 class _RulesOf(dict[int, tuple[int, ...]]):
-    """The rules of each host, by host number, looked up on first use."""
+    """The rules of each host, by host number, looked up on first use; those of up to RULES_OF_MAX hosts are kept."""
 
     def __init__(self, book: RuleBook, hosts: HostNames) -> None:
         super().__init__()
         self._book, self._hosts = book, hosts
 
     def __missing__(self, number: int) -> tuple[int, ...]:
+        if len(self) >= RULES_OF_MAX:
+            self.clear()
         self[number] = rules = self._book.of_host(self._hosts[number])
         return rules
 
@@ -249,14 +139,30 @@ class Admission:
         self._version: bytes | None = None  # The version of the policy in use, as read from the store.
         self._weigher: threading.Thread | None = None
         self._looked = float("-inf")
+        # Called with a shard and the pages whose verdict or revisit time changed, in any thread.
+        self.listeners: list[Callable[[int, Int64s], None]] = []
         self._start()
 
     def _start(self) -> None:
         """Discard all verdicts on pages and hosts."""
         self._table, self._year = HostNames(self._crawl.replicas), time.gmtime().tm_year
-        self._verdicts = [_Verdicts(self._crawl, n, self._policy, self._year) for n in range(len(self._crawl))]
+        book, traps = self._policy.book, self._policy.traps
+        self._verdicts = [Verdicts(self._crawl, n, book, traps, self._year) for n in range(len(self._crawl))]
+        self._judging = bool(book.rules) or traps.on
+        self._begin()
+
+    def _turn(self, policy: Policy) -> None:
+        """Judge by another policy from now on. Pages keep their verdicts until it is their turn."""
+        judging, self._policy, self._year = self._judging, policy, time.gmtime().tm_year
+        if not judging or not (policy.book.rules or policy.traps.on):
+            self._start()
+            return
+        for verdicts in self._verdicts:
+            verdicts.turn(policy.book, policy.traps, self._year)
+        self._begin()
+
+    def _begin(self) -> None:
         self._rules_of = _RulesOf(self._policy.book, self._table)
-        self._judging = bool(self._policy.book.rules) or self._policy.traps.on
         self._weighed, self._weighed_at, self._weighing_took = _Weighed(self._crawl), float("-inf"), 0.0
         self._window = SuggestionWindow()
         self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.
@@ -302,12 +208,14 @@ class Admission:
                 with store_errors():
                     version = self._crawl.client.hget(self._key, "version")
                 if version != self._version:
-                    self._policy, self._version = self.policy(), version
-                    log.info("loaded %d URL rules, version %s", len(self._policy.book.rules), self._policy.version)
-                    self._start()
+                    policy, self._version = self.policy(), version
+                    log.info("loaded %d URL rules, version %s", len(policy.book.rules), policy.version)
+                    self._turn(policy)
                 self._looked = time.monotonic()
-            if self._table != HostNames(self._crawl.replicas) or self._year != time.gmtime().tm_year:
+            if self._table != HostNames(self._crawl.replicas):
                 self._start()
+            elif self._year != time.gmtime().tm_year:
+                self._turn(self._policy)
             return self._verdicts
 
     # Verdicts on pages.
@@ -320,15 +228,35 @@ class Admission:
         """Return the revisit times that rules set for pages, as far as judged; NaN where none does, None if none."""
         return self._verdicts[shard].revisit_seconds(ids) if self._judging else None
 
-    def judge(self, shard: int, ids: Int64s) -> Int64s:
-        """Judge pages without a verdict; return those of all `ids` that are shut or whose revisit time a rule sets."""
+    def judge(self, shard: int, ids: Int64s) -> None:
+        """Judge those pages that have no verdict by the present rules."""
         with self._lock:
-            return self._verdicts[shard].judge(ids, self._rules_of) if self._judging else NONE
+            if self._judging:
+                self._tell(shard, self._verdicts[shard].judge(ids, self._rules_of))
 
-    def judge_next(self, shard: int) -> Int64s:
-        """Judge the next new pages, in about a millisecond; return those that rules affect, as `judge` does."""
+    def judge_next(self, shard: int) -> int:
+        """Judge the next pages of a shard, in about a third of a millisecond; return their number."""
         with self._lock:
-            return self._verdicts[shard].go_on(self._rules_of) if self._judging else NONE
+            if not self._judging:
+                return 0
+            before = self._verdicts[shard].pages
+            self._tell(shard, self._verdicts[shard].go_on(self._rules_of))
+            return self._verdicts[shard].pages - before
+
+    def _tell(self, shard: int, changed: Int64s) -> None:
+        if len(changed):
+            for listener in self.listeners:
+                listener(shard, changed)
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are pages that were not judged in their turn yet."""
+        return self._judging and any(verdicts.behind for verdicts in self._verdicts)
+
+    @property
+    def turning(self) -> bool:
+        """Whether there are pages whose verdict is by former rules."""
+        return self._judging and any(verdicts.turning for verdicts in self._verdicts)
 
     def is_shut(self, place: Place) -> bool:
         """Return whether a page must not be offered."""
@@ -530,7 +458,7 @@ class Admission:
             # The date rule depends on how many dates were known before this URL; only its stored verdict tells.
             place = self._crawl.ids_of([url])[0]
             if place is not None:
-                self._verdicts[place[0]].judge(np.array([place[1]]), self._rules_of)
+                self.judge(place[0], np.array([place[1]]))
                 verdict = Verdict(int(self._verdicts[place[0]].of(np.array([place[1]]))[0]))
         if verdict <= Verdict.DENIED:
             return []

@@ -9,12 +9,13 @@ from opic.errors import NotKept
 from opic.frontier.admission import Admission
 from opic.frontier.held_pages import Manners, read_manners, write_manners
 from opic.frontier.page_keys import GREEDY
-from opic.frontier.requests import NEED_YIELDS, FrontierTerms, PagesRequest, PolitenessSettings
+from opic.frontier.ranked_order import RankedOrders
+from opic.frontier.requests import DOMAIN_BYTES, NEED_YIELDS, FrontierTerms, PagesRequest, PolitenessSettings
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
 from opic.frontier.standing import PageStanding, against, place_in_order, state_of
-from opic.frontier.trust_order import TrustOrders
 from opic.query.coverage import CoverageQuery
+from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
@@ -35,6 +36,8 @@ class Frontier:
         pending: Callable[[], bool] = lambda: False,
         coverage: CoverageQuery | None = None,
         links: KeptLinks | None = None,
+        worth: FetchOrder | None = None,
+        domain_bytes: int = DOMAIN_BYTES,
     ) -> None:
         """Offer the pages of an open crawl.
 
@@ -49,13 +52,15 @@ class Frontier:
             pending: whether accepted events have yet to take effect; then no answer says that pages are exhausted.
             coverage: the coverage of the crawl, for mode "coverage".
             links: the kept links of the crawl, for the policy LDU.
+            worth: the order by importance, which comes before the strategy as soon as there is one; None for never.
+            domain_bytes: how much the cached hosts and pages of domains that requests name may take.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.strategy, self.admission = discovery, strategy, admission
-        trust_order = None if coverage is None else TrustOrders(coverage).recent
-        terms = FrontierTerms(self.politeness, discovery, strategy, share)
+        self._ranked = RankedOrders(coverage, worth)
+        terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
         link_scores = None if links is None else links.scores
-        self._hand = Scheduler(crawl, terms, admission, pending, trust_order=trust_order, link_scores=link_scores)
+        self._hand = Scheduler(crawl, terms, admission, pending, ranked=self._ranked, link_scores=link_scores)
 
     def next(
         self,
@@ -77,11 +82,10 @@ class Frontier:
             n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the number of
                 active leases exceeds a tenth of the live pages, the batch ends at half of its best page's cash, if the
                 strategy is greedy.
-            crawler: name of the crawler.
+            crawler: name of the crawler. Its events, and not those of an earlier crawler, end its leases.
             lease_seconds: duration of the leases; the configured duration if None.
             busy_hosts: hosts to skip.
-            domain: only pages of this host or domain and its subdomains.
-            domains: the same for several, at most 100.
+            domain, domains: only pages of these hosts or domains and their subdomains; at most 100.
             mode: "discover": only pages never read since they became known or came back; "refresh": only other pages;
                 "coverage": pages never read, by the trust that waits at them instead of cash (RankMass).
             policy: with mode "refresh", a recrawl policy: U, OR, YR, YRU or LDU; see `opic.frontier.recrawl`. Pages are
@@ -107,6 +111,7 @@ class Frontier:
         """
         request = self.wish(
             n,
+            crawler=crawler,
             lease_seconds=lease_seconds,
             busy_hosts=busy_hosts,
             domain=domain,
@@ -223,7 +228,9 @@ class Frontier:
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
             "rules": self.admission.why(canonical) if self.admission is not None else [],
-            "place": place_in_order(self.crawl.replicas, place, self.discovery, self.strategy),
+            "place": place_in_order(
+                self.crawl.replicas, place, self.discovery, self.strategy, self._ranked.by_importance()
+            ),
             "next": not why_not,
             "why_not": why_not,
         }

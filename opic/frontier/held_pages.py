@@ -7,12 +7,15 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.errors import StoreUnavailable
 from opic.frontier.lease_call import LeaseStamp
 from opic.model.cash import MILLION
 from opic.replica import Crawl
 
 Int64s = NDArray[np.int64]
 Float64s = NDArray[np.float64]
+LAST_MEMBERS: Final = 16  # Of a part, after any of which the next one may begin: some are removed meanwhile.
+AGAIN_MAX: Final = 20
 STRETCH: Final = 4_000  # Members of a sorted set read in one call, which blocks the server for about 2 ms.
 
 
@@ -104,23 +107,46 @@ def read_released(crawl: Crawl, shard: int, known: int) -> tuple[int, list[int] 
 
 
 def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:
-    """Read sorted sets from a minimum score on, STRETCH members per call; members are joined by line feeds."""
-    members: list[list[bytes]] = [[] for _ in sets]
-    scores: list[list[Float64s]] = [[] for _ in sets]
-    todo, at = list(range(len(sets))), 0
+    """Read sorted sets from a minimum score on, STRETCH members per call; members are joined by line feeds.
+
+    The result has every member that is there with one score from the beginning to the end.
+
+    Raises:
+        StoreUnavailable: the sets changed faster than they could be read.
+    """
+    parts: list[list[tuple[bytes, Float64s]]] = [[] for _ in sets]
+    todo, again = list(range(len(sets))), 0
     while todo:
-        commands = [["FCALL_RO", "opic_4_held", 1, sets[i][0], sets[i][1], at, STRETCH] for i in todo]
+        commands = [["FCALL_RO", "opic_4_held", 1, *sets[i], STRETCH, *_last_of(parts[i])] for i in todo]
         longer = []
-        for i, (packed, raw) in zip(todo, crawl.ask(commands), strict=True):
-            part = np.frombuffer(raw, "<f8")
-            if len(part):
-                members[i].append(packed)
-                scores[i].append(part)
-            if len(part) == STRETCH:
+        for i, found in zip(todo, crawl.ask(commands), strict=True):
+            if found is None:  # None of the last members is there any more: nothing says where to go on.
+                parts[i].clear()
                 longer.append(i)
-        todo, at = longer, at + STRETCH
+                again += 1
+                continue
+            scores = np.frombuffer(found[1], "<f8")
+            if len(scores):
+                parts[i].append((found[0], scores))
+            if len(scores) == STRETCH:
+                longer.append(i)
+        if again > AGAIN_MAX:
+            raise StoreUnavailable("leases and waits change faster than they can be read: try again")
+        todo = longer
     nothing = np.empty(0, np.float64)
-    return [(b"\n".join(ids), np.concatenate([nothing, *parts])) for ids, parts in zip(members, scores, strict=True)]
+    return [
+        (b"\n".join(ids for ids, _ in found), np.concatenate([nothing, *(scores for _, scores in found)]))
+        for found in parts
+    ]
+
+
+def _last_of(parts: Sequence[tuple[bytes, Float64s]]) -> tuple[bytes, bytes]:
+    """Return the last members of what was read, and their scores: where the next part begins."""
+    if not parts:
+        return b"", b""
+    members, scores = parts[-1]
+    last = members.rsplit(b"\n", LAST_MEMBERS)[-LAST_MEMBERS:]
+    return b"\n".join(last), scores[-len(last) :].tobytes()
 
 
 def ids_of(members: bytes) -> Int64s:

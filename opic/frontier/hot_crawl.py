@@ -5,9 +5,8 @@ microseconds. Held pages and hosts are read when a shard is first used, and agai
 """
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -16,35 +15,34 @@ import numpy as np
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
 from opic.frontier.admission import Admission, Ration
+from opic.frontier.domain_pages import DomainPages
 from opic.frontier.held_pages import read_held, read_released, read_stamps
-from opic.frontier.hot_order import HotOrder, Int64s, is_held
+from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.picking import SIDES, Fit, Picked, Scope, Within, first_free, near_of, pick
+from opic.frontier.picking import SIDES, Fit, Picked, Scope, first_free, near_of, pick
+from opic.frontier.ranked_order import RankedOrder, RankedScope
 from opic.frontier.recrawl import DrawnPages, draw_pages
 from opic.frontier.requests import FrontierTerms
-from opic.frontier.trust_order import TrustOrder, TrustScope
+from opic.frontier.suspects import Suspects
+from opic.frontier.verdicts import URLS_AT_ONCE
 from opic.model.cash import Books, Flag
 from opic.query.kept_links import LinkScores
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
 from opic.replica.effect import Effect
-from opic.replica.hosts import HostTable
-from opic.urls.canonical import registered_domain, shard_of
+from opic.urls.canonical import shard_of
 
 HELD_EXACT: Final = 5_000  # Up to PAGES_EXACT pages and this many leases, waits and delays, each choice is exact.
-DOMAINS_CACHED_MAX: Final = 64  # Number of sets of domains whose hosts and pages are cached.
-PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica or a refusal by rules (then twice as wide).
-JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one.
+PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
+JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one,
+JUDGE_REST_SUSPECTS: Final = 5  # and while hosts are left out because of pages not judged yet.
+JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a millisecond.
+JUDGE_SECONDS: Final = 0.02  # How long a choice that has a page goes on when others turn out unfit,
+JUDGE_SECONDS_MAX: Final = 1.0  # and how long one that has none.
+WIDER, WIDER_MAX = 4, 1 << 12  # Factor by which the next try asks for more pages, and the most spare pages.
 LEASE_SECONDS_MIN: Final = 0.05  # How long an expired lease still holds its page, until it is swept.
 OVERDRAWN_SECONDS: Final = 1.0
-
-
-@dataclass(slots=True)
-class _Domain:
-    """The hosts of one or several domains, among those that were scanned so far."""
-
-    within: Within
-    seen: list[int] = field(default_factory=list)  # Number of hosts scanned, by shard.
+Choose = Callable[[int], Picked]  # Takes a number of pages.
 
 
 class HotCrawl:
@@ -56,14 +54,18 @@ class HotCrawl:
         self._shards: list[HotShard | None] = [None] * len(crawl)
         self.stale: set[int] = set()  # Shards whose held pages and hosts must all be read again.
         self._rules: object = None
+        self._suspects = Suspects()
         self._judged_shard, self._judged_next = 0, float("-inf")  # The shard judged last; time of the next batch.
-        self._domains: dict[tuple[str, ...], _Domain] = {}
-        self.trust = TrustOrder.empty(len(crawl))  # The order of mode coverage.
+        self._domains = DomainPages(crawl, terms.domain_bytes)
+        self.trust = RankedOrder.empty(len(crawl))  # The order of mode coverage,
+        self.worth: RankedOrder | None = None  # and that of other modes; None for cash.
         self.scores: LinkScores | None = None  # For the recrawl policy that draws by them.
         self._overdrawn = (float("-inf"), 0)
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
             replica.listeners.append(partial(self._applied, shard))
+        if admission is not None:
+            admission.listeners.append(self._judged)
 
     def _applied(self, shard: int, effect: Effect, changed: Int64s) -> None:
         hot = self._shards[shard]
@@ -92,6 +94,7 @@ class HotCrawl:
         """Drop all state; `prepare` builds it again from the replicas and the store."""
         with self.locked():
             self._shards = [None] * len(self.crawl)
+            self._suspects = Suspects()
             self._domains.clear()
             self.stale.clear()
 
@@ -135,6 +138,7 @@ class HotCrawl:
                     terms = self.terms
                     hot = HotShard(replica, terms.politeness, terms.discovery, shut, revisit, strategy=terms.strategy)
                     self._shards[shard] = hot
+                    self._suspects = Suspects()  # Numbers of hosts may mean others now.
                     self._domains.clear()
                 hot.begin_call()
                 lsns.append(replica.head.lsn)
@@ -155,25 +159,37 @@ class HotCrawl:
         if rules is not self._rules:
             self._rules = rules
             for shard in range(len(self.crawl)):
-                self._shut(shard, np.arange(len(self.crawl.replicas[shard])))
+                self._judged(shard, np.arange(len(self.crawl.replicas[shard])))
         if self.is_exact():
-            for shard in range(len(self.crawl)):
-                self._shut(shard, self._admission.judge_next(shard))
+            self._judge_batches(1)
         elif time.monotonic() >= self._judged_next:  # A page that is chosen earlier is judged when it is chosen.
             began, self._judged_shard = time.thread_time(), (self._judged_shard + 1) % len(self.crawl)
-            self._shut(self._judged_shard, self._admission.judge_next(self._judged_shard))
-            self._judged_next = time.monotonic() + JUDGE_REST * (time.thread_time() - began)
+            self._admission.judge_next(self._judged_shard)
+            rest = JUDGE_REST_SUSPECTS if len(self._suspects) else JUDGE_REST
+            self._judged_next = time.monotonic() + rest * (time.thread_time() - began)
+        if len(self._suspects) and not self._admission.behind:
+            self._suspects.end(self.shards)
 
-    def _shut(self, shard: int, ids: Int64s) -> None:
+    def _judge_batches(self, count: int) -> None:
+        """Judge the next pages of all shards, up to `count` batches in total."""
+        left = count * URLS_AT_ONCE
+        for shard in range(len(self.crawl)):
+            while self._admission is not None and left > 0 and (judged := self._admission.judge_next(shard)):
+                left -= judged
+
+    def _judged(self, shard: int, ids: Int64s) -> None:
         """Update the order of a shard after the verdicts on distinct pages changed."""
-        if not len(ids):
-            return
         with self.crawl.replicas[shard].lock:
             hot = self._shards[shard]
             if hot is not None and hot.loads == hot.replica.loads:
                 ids = ids[ids < len(hot.replica)]
                 hot.order.changed(ids)
                 hot.note_terms(ids)
+
+    @property
+    def turning(self) -> bool:
+        """Whether pages are still held back, or not, by former rules."""
+        return self._admission is not None and self._admission.turning
 
     def _ask_waits(self) -> None:
         """Read the back-off of pages whose fetch failed; the journal does not record how often it failed."""
@@ -236,11 +252,57 @@ class HotCrawl:
     ) -> Picked:
         """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`.
 
-        With a recrawl policy, pages that were read as it draws them; see `opic.frontier.recrawl`.
+        With a recrawl policy, pages that were read as it draws them; see `opic.frontier.recrawl`. Pages not judged yet
+        are judged when they are chosen, and dropped if they are unfit. While there are such pages, the answer may lack
+        some pages that could be had, and on a store that is not exact, those of hosts with unfit ones.
         """
-        return self.crawl.steadily(lambda: self._pick(mode, domains, count, busy, ration, nearness, policy))
 
-    def _pick(  # noqa: PLR0917 - the terms of one request
+        def choose(wide: int) -> Picked:
+            return self._choose(mode, domains, wide, busy, ration, nearness, policy)
+
+        ways = [self._from_all, self._without_suspects]
+        first, second = ways if self.is_exact() else reversed(ways)
+
+        def found() -> Picked:
+            picked, sure = first(choose, count)
+            return picked if len(picked) or sure else second(choose, count)[0]
+
+        return self.crawl.steadily(found)
+
+    def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:
+        """Choose among all pages, judging more of them as long as unfit ones are met.
+
+        Returns:
+            The pages, and whether there are no others.
+        """
+        if len(self._suspects):
+            self._suspects.end(self.shards)
+        wide, began = count, time.monotonic()
+        while True:
+            picked = choose(wide)
+            unfit = self._unfit(picked)
+            if not unfit.any() and (len(picked) or not self.turning):
+                return picked.first(count), True
+            fit = picked.only(~unfit)
+            if time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX):
+                return fit.first(count), False
+            self._judge_batches(JUDGE_BATCHES)
+            wide = min(WIDER * wide, count + WIDER_MAX)
+
+    def _without_suspects(self, choose: Choose, count: int) -> tuple[Picked, bool]:
+        """Choose among the pages of hosts that had no unfit page lately; return what `_from_all` does."""
+        wide, began = count, time.monotonic()
+        while True:
+            picked = choose(wide)
+            unfit = self._unfit(picked)
+            self._suspects.note(self.shards, picked.shards, picked.hosts, unfit)
+            fit = picked.only(~unfit)
+            late = time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX)
+            if not unfit.any() or len(fit) >= count or late:
+                return fit.first(count), not (len(self._suspects) or self.turning)
+            wide = min(WIDER * wide, count + WIDER_MAX)
+
+    def _choose(  # noqa: PLR0917 - the terms of one request
         self,
         mode: str,
         domains: tuple[str, ...],
@@ -250,36 +312,33 @@ class HotCrawl:
         nearness: int,
         policy: str | None,
     ) -> Picked:
-        wider = count
         for _ in range(PICKS_MAX):
+            if ration is not None:
+                ration.take(())
             with self.locked():
-                current = all(map(self._is_current, range(len(self.crawl))))
-                if current:
+                if all(map(self._is_current, range(len(self.crawl)))):
                     now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
                     within, numbers = self._scope(mode, domains), self._numbers(busy)
                     restart = (lambda: None) if ration is None else partial(ration.take, ())
-                    picked = pick(
-                        self.orders, wider, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
+                    by, orders = self.ranking(mode, policy), self.orders
+                    return pick(
+                        orders, count, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
                         restart=restart, drawn=partial(self._drawn, policy, domains, nearness) if policy else None,
-                        ranked=self.trust.ranked if mode == "coverage" else None,
+                        ranked=[by.of(shard, order, mode) for shard, order in enumerate(orders)] if by else None,
                     )  # fmt: skip
-            if not current:
-                self.prepare()
-                continue
-            if self._judged_unfit(picked):
-                if ration is not None:
-                    ration.take(())
-                wider *= 2
-                continue
-            following = picked.counts[count].item() if len(picked) > count else picked.following
-            return Picked(
-                picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following
-            )
+            self.prepare()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+
+    def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
+        """Return the order of a mode that is not by cash; None if it is, or if a recrawl policy draws the pages."""
+        if mode == "coverage":
+            return self.trust
+        worth = self.worth
+        return None if policy or worth is None or worth.loads != self.crawl.loads else worth
 
     def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> list[DrawnPages]:
         """Return the read pages of each shard, within some domains and a depth, as a recrawl policy draws them."""
-        within, only = self._within(domains), None
+        within, only = self._domains.within(domains), None
         if within is not None or nearness:
             pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
             only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
@@ -288,22 +347,20 @@ class HotCrawl:
             scores = None
         return draw_pages(self.orders, [hot.weights for hot in self.shards], policy, self.rng, only, scores)
 
-    def _judged_unfit(self, picked: Picked) -> bool:
-        """Judge pages that were chosen; return whether any of them must not be offered, or not yet."""
+    def _unfit(self, picked: Picked) -> Bools:
+        """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""
+        unfit = np.zeros(len(picked), np.bool_)
         if self._admission is None:
-            return False
-        any_unfit = False
+            return unfit
         for shard in np.unique(picked.shards).tolist():
-            judged = self._admission.judge(shard, picked.ids[picked.shards == shard])
-            self._shut(shard, judged)
-            if len(judged):
-                hot = self.shards[shard]
-                with hot.replica.lock:
-                    unfit = is_held(hot.order.where[judged])
-                    if (shut := self._admission.shut(shard, judged)) is not None:
-                        unfit |= shut
-                any_unfit |= bool(unfit.any())
-        return any_unfit
+            at = np.flatnonzero(picked.shards == shard)
+            ids, hot = picked.ids[at], self.shards[shard]
+            self._admission.judge(shard, ids)
+            with hot.replica.lock:
+                unfit[at] = is_held(hot.order.where[ids])
+                if (shut := self._admission.shut(shard, ids)) is not None:
+                    unfit[at] |= shut
+        return unfit
 
     def _fit_of(self, ration: Ration | None) -> Fit | None:
         if ration is None:
@@ -319,9 +376,10 @@ class HotCrawl:
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
             within, numbers = self._scope(mode, domains), self._numbers(busy)
-            return first_free(
+            first = first_free(
                 self.orders, mode=mode, busy=numbers, within=within, nearness=nearness, seconds_max=seconds_max
             )
+            return 0.0 if self.turning else first
 
     def waiting(self, mode: str, domains: tuple[str, ...], nearness: int = 0, *, empty: bool) -> dict[str, int] | None:
         """Count the requested pages by what holds them back; None if it can't be told now.
@@ -383,39 +441,23 @@ class HotCrawl:
                 by_shard[place[0]].append(place[1])
         return [np.array(numbers, np.int64) for numbers in by_shard]
 
-    def _within(self, domains: tuple[str, ...]) -> Within | None:
-        """Return the hosts of domains, including new ones; None for all hosts."""
-        if not domains:
-            return None
-        known = self._domains.pop(domains, None)
-        if known is None:
-            nothing = [np.empty(0, np.int64) for _ in self.crawl.replicas]
-            known = _Domain(Within(nothing), [0] * len(self.crawl))
-            if len(self._domains) >= DOMAINS_CACHED_MAX:
-                del self._domains[next(iter(self._domains))]
-        self._domains[domains] = known  # Re-inserted last, so that the first entry is the least recently used.
-        for shard, replica in enumerate(self.crawl.replicas):
-            count, seen = len(replica.hosts.names), known.seen[shard]
-            if count > seen:
-                fresh = sorted({host for domain in domains for host in _hosts_of(replica.hosts, domain, seen)})
-                if fresh:
-                    known.within.hosts[shard] = np.concatenate((known.within.hosts[shard], np.array(fresh, np.int64)))
-                known.seen[shard] = count
-        return known.within
-
     def _scope(self, mode: str, domains: tuple[str, ...]) -> Scope | None:
         """Return the pages that a request may get; None for all."""
         if mode != "coverage":
-            return self._within(domains)
+            return self._domains.within(domains)
         if self.trust.loads != self.crawl.loads:  # Its ids may belong to other pages now.
-            self.trust = TrustOrder.empty(len(self.crawl))
-        return TrustScope(self.trust, self._within(domains))
+            self.trust = RankedOrder.empty(len(self.crawl))
+        return RankedScope(self.trust, self._domains.within(domains))
 
     # Totals of the crawl.
 
     def running(self) -> int:
         """Count the active leases that this process knows of."""
         return sum(hot.running for hot in self.shards)
+
+    def free(self, side: int) -> int:
+        """Count the pages of a side that nothing but their hosts holds back."""
+        return sum(int(order.counts.totals[2 * page_counts.FREE + side]) for order in self.orders)
 
     def live(self) -> int:
         """Count the live pages."""
@@ -432,13 +474,3 @@ class HotCrawl:
                     owed -= int(np.minimum(replica.spent() + replica.cash(), 0)[live].sum())
             self._overdrawn = time.monotonic(), owed
         return merged.static_total(self.crawl.rules.minted, self._overdrawn[1] if merged.cuts else 0)
-
-
-def _hosts_of(table: HostTable, domain: str, seen: int) -> list[int]:
-    """Return the numbers of the hosts from `seen` on that are a domain or below it."""
-    # All its subdomains have the same registered domain, unless the domain is a public suffix.
-    site, among = table.domain(registered_domain(domain)), list(range(seen, len(table.names)))
-    if registered_domain(f"x.{domain}") == registered_domain(domain):
-        among = (seen + np.flatnonzero(table.domains[seen:] == (-1 if site is None else site))).tolist()
-    suffix = "." + domain
-    return [i for i in among if table.names[i] == domain or table.names[i].endswith(suffix)]

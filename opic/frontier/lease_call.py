@@ -27,6 +27,7 @@ class Quota(NamedTuple):
 
     pages: int
     seconds: float
+    crawler: bytes = b""  # Digest of its name; see `opic.model.events.crawler_digest`.
 
 
 class Granted(NamedTuple):
@@ -104,14 +105,15 @@ def lease_command(
         sweep: end expired leases first.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
-    names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta]
-    quota_terms = [term for quota in quotas for term in quota]
+    names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders]
     blob = [
         head and ([b"%d" % head.lsn, head.digest] if head.lsn else [b"", b""]),
         stamp and [b"%d" % stamp.freed, stamp.leases],
-        quota_terms,
+        [term for quota in quotas for term in (quota.pages, quota.seconds)],
         [page for page, _ in pages],
         [host for _, host in pages],
+        [quota.crawler for quota in quotas],
     ]
     terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight, int(sweep))
-    return ["FCALL", LEASE, len(names), *names, *terms, msgpack.packb(blob, use_bin_type=False)]
+    packed = msgpack.packb(blob, use_bin_type=False)
+    return ["FCALL", LEASE, len(names), *names, *terms, packed, politeness.waits_max]

@@ -1,10 +1,12 @@
-"""Leases: leased pages, the pages requested from a shard in one call, and releasing leases."""
+"""Leases: leased pages, the pages requested from a shard in one call, the tokens of leases, and releasing them."""
 
 import re
-from collections.abc import Iterator, Sequence
+import secrets
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from itertools import groupby
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -15,12 +17,36 @@ from opic.replica.crawl import Place
 from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
-LEASE: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})")  # Shard, page, end of the lease in microseconds.
+# Shard, page, end of the lease in microseconds, and a MAC, which the tokens of earlier versions lack.
+TOKEN: Final = re.compile(r"([0-9]{1,4})-([0-9]{1,15})-([0-9]{1,16})(?:-([0-9a-f]{20}))?")
+MAC_BYTES: Final = 10
 
 
-def lease_of(place: Place, until_us: int) -> str:
-    """Return the string that identifies a lease; `given_back` takes it."""
-    return f"{place[0]}-{place[1]}-{until_us}"
+class Lease(NamedTuple):
+    """A lease: its page, and when it ends."""
+
+    place: Place
+    until_us: int
+
+    def token(self, crawl: Crawl) -> str:
+        """Return the string by which a crawler names its lease. It cannot be made without the store's secret."""
+        shard, page = self.place
+        terms = f"{shard}-{page}-{self.until_us}"
+        key = crawl.shards[shard].secret
+        return f"{terms}-{blake2b(terms.encode(), digest_size=MAC_BYTES, key=key, person=b'opic lease').hexdigest()}"
+
+    @classmethod
+    def parse(cls, crawl: Crawl, token: str) -> "Lease | None":
+        """Return the lease that a token names; None if this store has not signed the token.
+
+        Raises:
+            BadInput: the string has not the form of a token.
+        """
+        match = TOKEN.fullmatch(token)
+        if match is None or int(match[1]) >= len(crawl):
+            raise BadInput(f"{shown(token)} is not a lease: send the `lease` that came with a page")
+        lease = cls((int(match[1]), int(match[2])), int(match[3]))
+        return lease if secrets.compare_digest(lease.token(crawl), token) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +63,11 @@ class Leased:
     nearness: int  # See `opic.model.page_notes`, as for `meta`.
     meta: bytes
     loads: int  # Load count of its shard's replica; after a reload the id may belong to another page.
+
+    @property
+    def lease(self) -> Lease:
+        """The lease itself."""
+        return Lease(self.place, self.until_us)
 
 
 @dataclass(slots=True)
@@ -72,29 +103,46 @@ class Chunk:
         return np.array(self.of_hosts, np.int64)
 
 
-def given_back(crawl: Crawl, leases: Sequence[str]) -> list[tuple[int, int, list[int]]]:
+def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int, list[int]]]:
     """Release leases in the store.
 
     Returns:
         For each call: the shard, its new `freed` counter, and the pages of the leases that were still active.
-
-    Raises:
-        BadInput: a string is not a lease; then none is released.
     """
-    tokens: dict[int, list[str]] = {}
-    for lease in dict.fromkeys(leases):
-        match = LEASE.fullmatch(lease)
-        if match is None or int(match[1]) >= len(crawl):
-            raise BadInput(f"{shown(lease)} is not a lease: send the `lease` that came with a page")
-        tokens.setdefault(int(match[1]), []).extend((match[2], match[3]))
+    terms: dict[int, list[int]] = {}
+    for (shard, page), until_us in dict.fromkeys(leases):
+        terms.setdefault(shard, []).extend((page, until_us))
     asked = [
         (shard, pairs[at : at + 2 * RELEASES_A_CALL])
-        for shard, pairs in tokens.items()
+        for shard, pairs in terms.items()
         for at in range(0, len(pairs), 2 * RELEASES_A_CALL)
     ]
     commands = []
     for shard, pairs in asked:
         keys = crawl.shards[shard].keys
-        commands.append(["FCALL", "opic_4_release", 3, keys.leases, keys.freed, keys.released, *pairs])
+        names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders)
+        commands.append(["FCALL", "opic_4_release", len(names), *names, *pairs])
     answers = crawl.ask(commands) if commands else []
     return [(shard, freed, list(map(int, ids))) for (shard, _), (freed, ids) in zip(asked, answers, strict=True)]
+
+
+def server_runs(crawl: Crawl) -> list[bytes]:
+    """Return the run id of each shard's server, or nothing if leases need not wait until they are durable."""
+    return [shard.run_now() for shard in crawl.shards] if crawl.shards[0].durability.wanted else []
+
+
+def await_leases(crawl: Crawl, leases: Iterable[Lease], runs: Sequence[bytes]) -> None:
+    """Wait until new leases are durable, as accepted events are, so that no failover gives the pages to others.
+
+    Args:
+        crawl: the crawl.
+        leases: the new leases.
+        runs: what `server_runs` returned before they were granted.
+
+    Raises:
+        StoreUnavailable: they are not durable in time, or a server restarted and may have lost them.
+    """
+    if runs:
+        shards = {runs[shard]: shard for shard in sorted({lease.place[0] for lease in leases})}
+        for run_id, shard in shards.items():  # One wait for each server.
+            crawl.shards[shard].barrier(run_id)

@@ -18,6 +18,7 @@ STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles e
 DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
 RANKED_FIRST: Final = 4_096  # Number of ranked pages to sort first; each time eight times as many as are needed.
+RANKED_LONG: Final = 16_384  # After so many ranks, looking at all pages of the free hosts at once is faster.
 SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
 
@@ -28,6 +29,12 @@ class Within:
     hosts: list[Int64s]  # Host numbers of each shard, ascending; new hosts are appended.
     _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # By shard: number of pages scanned, and ids.
     _masks: dict[int, tuple[int, Bools]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        parts = (*self._pages.values(), *self._masks.values())
+        return sum(hosts.nbytes for hosts in self.hosts) + sum(part.nbytes for _, part in parts)
 
     def pages(self, shard: int, order: HotOrder) -> Int64s:
         """Return the ids of the pages of these hosts, ascending. Each new page is scanned once."""
@@ -53,7 +60,7 @@ class Within:
 
 
 class Scope(Protocol):
-    """Restricts a choice to some pages: those of some hosts (`Within`), or those that hold trust."""
+    """Restricts a choice to some pages: those of some hosts (`Within`), or those of another order."""
 
     @property
     def hosts(self) -> Sequence[Int64s]:
@@ -200,18 +207,55 @@ class ListSource:
 class RankedPages:
     """Pages of a shard by other keys than their cash, most first; sorted only as far as anybody looks."""
 
-    def __init__(self, ids: Int64s, keys: Keys) -> None:
-        """Take pages with ascending ids, and their keys, all over 0."""
-        self._all_ids, self._all_keys = ids, keys
+    def __init__(self, ids: Int64s, keys: Keys, side: int | None = None, read_us: Int64s | None = None) -> None:
+        """Take pages with ascending ids, and their keys.
+
+        Args:
+            ids: the pages.
+            keys: their keys.
+            side: 0 if these are pages never read, 1 if they are pages that were; others are left out. None for both.
+            read_us: when they were last read; pages read since are left out.
+        """
+        self.all_ids, self.all_keys, self.side = ids, keys, side
+        self._read_us = read_us
         self._ids, self._neg = ids[:0], -keys[:0]
 
     def part(self, start: int, end: int) -> tuple[Int64s, Keys]:
         """Return the pages of these ranks, and their negated keys; fewer at the end."""
-        if end > len(self._ids) < len(self._all_ids):
-            ids, keys = first(self._all_ids, self._all_keys, max(RANKED_FIRST, 8 * end))
+        if end > len(self._ids) < len(self.all_ids):
+            ids, keys = first(self.all_ids, self.all_keys, max(RANKED_FIRST, 8 * end))
             by_key = np.lexsort((ids, -keys))
             self._ids, self._neg = ids[by_key], -keys[by_key]
         return self._ids[start:end], self._neg[start:end]
+
+    def behind(self, count: int, hosts: Bools, order: HotOrder) -> "RankedPages":
+        """Return the pages behind the first `count` ranks that are on some hosts: O(all pages)."""
+        ids, neg = self.part(count - 1, count)
+        keep = (self.all_keys < -neg[0]) | ((self.all_keys == -neg[0]) & (self.all_ids > ids[0]))
+        keep[keep] = hosts[order.columns.host[self.all_ids[keep]]]
+        return self._taken(keep)
+
+    def only(self, ids: Int64s) -> "RankedPages":
+        """Return those of some pages, with ascending ids, that are here."""
+        at = np.searchsorted(self.all_ids, ids)
+        at = at[at < len(self.all_ids)]
+        return self._taken(at[self.all_ids[at] == ids[: len(at)]])
+
+    def _taken(self, at: Bools | Int64s) -> "RankedPages":
+        read_us = None if self._read_us is None else self._read_us[at]
+        return RankedPages(self.all_ids[at], self.all_keys[at], self.side, read_us)
+
+    def key_of(self, page: int) -> float:
+        """Return the key of a page; 0 if it is not here."""
+        at = int(np.searchsorted(self.all_ids, page))
+        return float(self.all_keys[at]) if at < len(self.all_ids) and self.all_ids[at] == page else 0.0
+
+    def unread_since(self, ids: Int64s, order: HotOrder) -> Bools:
+        """Return a mask of those pages of this order that were not read since it was made."""
+        if self._read_us is None:
+            return np.ones(len(ids), np.bool_)
+        same: Bools = order.columns.last_read_us(ids) == self._read_us[np.searchsorted(self.all_ids, ids)]
+        return same
 
 
 class RankedSource:
@@ -227,26 +271,34 @@ class RankedSource:
         nearness: int,
     ) -> None:
         """Start at the first rank: only pages of these sides, on hosts in `inside`, of this nearness or above."""
-        self.shard, self._order, self._ranked, self._sides = shard, order, ranked, sides
-        self._inside, self._nearness, self._at = inside, nearness, 0
+        self.shard, self._order, self._ranked = shard, order, ranked
+        self._sides = sides if ranked.side is None else (ranked.side,)
+        self._inside, self._nearness, self._at, self._narrow = inside, nearness, 0, False
         self.ids, self.neg = ranked.part(0, 0)
         self.done, self.short = False, False
 
     def fill(self, size: int) -> None:
-        """Examine the next 8 * `size` ranks."""
-        order, end = self._order, self._at + 8 * size
+        """Examine the next 8 * `size` ranks; after many of them, only those on hosts that are free."""
+        order = self._order
+        if self._at >= RANKED_LONG and not self._narrow and self._at < len(self._ranked.all_ids):
+            self._ranked = self._ranked.behind(self._at, self._on_free_hosts(slice(None)), order)
+            self._at, self._narrow = 0, True
+        end = self._at + 8 * size
         ids, neg = self._ranked.part(self._at, end)
         self._at, self.done = end, len(ids) < 8 * size
         order.looked += len(ids)
+        at = np.flatnonzero(self._on_free_hosts(order.columns.host[ids]) & ~is_held(order.where[ids]))
+        ids, neg = ids[at], neg[at]
         keys, read = order.keys(ids)
-        hosts = order.columns.host[ids]
-        keep = (keys > 0) & np.isin(read, self._sides) & ~is_held(order.where[ids])
-        keep &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
-        if self._inside is not None:
-            keep &= self._inside[hosts]
+        keep = (keys > 0) & np.isin(read, self._sides) & self._ranked.unread_since(ids, order)
         if self._nearness:
             keep &= order.columns.nearness(ids) >= self._nearness
         self.ids, self.neg = ids[keep], neg[keep]
+
+    def _on_free_hosts(self, hosts: NDArray[np.integer] | slice) -> Bools:
+        order = self._order
+        free: Bools = (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+        return free if self._inside is None else free & self._inside[hosts]
 
     def close(self) -> None:
         """Do nothing: this source does not change the order."""
@@ -266,6 +318,15 @@ class Picked:
         """Return the number of pages."""
         return len(self.ids)
 
+    def only(self, mask: Bools) -> "Picked":
+        """Return the pages of a mask."""
+        return Picked(self.shards[mask], self.ids[mask], self.hosts[mask], self.counts[mask], self.following)
+
+    def first(self, count: int) -> "Picked":
+        """Return the first `count` pages."""
+        following = self.counts[count].item() if len(self) > count else self.following
+        return Picked(self.shards[:count], self.ids[:count], self.hosts[:count], self.counts[:count], following)
+
 
 Fit = Callable[[Int64s, Int64s], Bools]
 
@@ -282,7 +343,7 @@ def pick(
     nearness: int = 0,
     restart: Callable[[], object] = lambda: None,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
-    ranked: Sequence[RankedPages] | None = None,
+    ranked: Sequence[Sequence[RankedPages]] | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
 
@@ -299,7 +360,7 @@ def pick(
         restart: called before the pages are chosen anew; `fit` then starts from the beginning.
         drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
             are then its business.
-        ranked: the pages of each shard in another order; only these, on the hosts of `within`.
+        ranked: the pages of each shard in another order, maybe in several parts; only these, on the hosts of `within`.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
@@ -325,8 +386,7 @@ def pick(
         restart()
         for shard, order in enumerate(orders):  # Clear the marks of the first attempt.
             order.begin(busy[shard] if busy is not None else None)
-    following = picked.counts[count].item() if len(picked) > count else 0
-    return Picked(picked.shards[:count], picked.ids[:count], picked.hosts[:count], picked.counts[:count], following)
+    return picked.first(count)
 
 
 def first_free(
@@ -422,13 +482,18 @@ def _ranked_sources(
     sides: Sequence[int],
     within: Scope | None,
     nearness: int,
-    ranked: Sequence[RankedPages],
+    ranked: Sequence[Sequence[RankedPages]],
 ) -> list[PageSource]:
     sources: list[PageSource] = []
     for shard, order in enumerate(orders):
-        if within is None or len(within.hosts[shard]):
-            inside = None if within is None else within.mask(shard, order)
-            sources.append(RankedSource(shard, order, ranked[shard], sides, inside, nearness))
+        if within is not None and not len(within.hosts[shard]):
+            continue
+        inside, parts = None, ranked[shard]
+        if within is not None:
+            inside = within.mask(shard, order)
+        if isinstance(within, Within) and len(ids := within.pages(shard, order)) <= DOMAIN_PAGES:
+            parts = [part.only(ids) for part in parts]
+        sources += [RankedSource(shard, order, part, sides, inside, nearness) for part in parts]
     return sources
 
 

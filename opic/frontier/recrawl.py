@@ -20,7 +20,7 @@ points of all shards are taken in order of time: so a page of any shard is as li
 second process takes the free page with the greatest link score of all shards at each of its points; its rate is that at
 which free pages are drawn by U.
 
-Source: Kumar, Lang, Marlow, Tomkins (2008), section III; `opic.graph.discovery` has the policies for experiments.
+Source: Kumar, Lang, Marlow, Tomkins (2008), section III.
 """
 
 from collections.abc import Sequence

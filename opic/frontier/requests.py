@@ -6,7 +6,9 @@ from typing import Final
 
 from opic.errors import BadInput
 from opic.frontier.page_keys import GREEDY
+from opic.model.events import crawler_digest
 from opic.model.page_notes import DEPTH_MAX, nearness_of
+from opic.store.back_offs import WAITS_MAX
 from opic.urls.canonical import canonical_host, shown
 
 # Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
@@ -15,8 +17,10 @@ POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rat
 NEED_YIELDS: Final = ("OR", "YR", "YRU")
 BY_LINK_SCORE: Final = "LDU"
 MODES: Final = ("any", "discover", "refresh", "coverage")
+SHARE_BY_IMPORTANCE: Final = 0.5  # Of never-read pages in mode any where pages come by importance, if not set.
 LEASE_SECONDS_MAX: Final = 86_400.0
 DOMAINS_MAX: Final = 100  # Of one request.
+DOMAIN_BYTES: Final = 64 << 20
 CRAWL_DELAY_SECONDS_MAX: Final = 300.0  # A longer crawl-delay is cut to this; Heritrix uses the same limit.
 
 
@@ -29,6 +33,7 @@ class PolitenessSettings:
     lease_seconds: float = 300.0  # Default duration of a lease.
     host_in_flight: int = 0  # Maximum number of pages of one host leased at once; 0 means no limit.
     revisit_seconds: float = 0.0  # Minimum time from a page's read to its next suggestion; the service's is an hour.
+    waits_max: int = WAITS_MAX  # Number of pages of each shard whose back-off and failures are remembered.
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +44,7 @@ class FrontierTerms:
     discovery: float = 1.0  # Factor on the cash of never-read pages in the greedy order.
     strategy: str = GREEDY  # What orders pages; see `opic.frontier.page_keys`.
     share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
+    domain_bytes: int = DOMAIN_BYTES  # For cached hosts and pages of the domains that requests name.
 
     def counts(self, cash: int, read: bool) -> float:
         """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""
@@ -51,6 +57,7 @@ class PagesRequest:
 
     n: int
     seconds: float
+    crawler: bytes = b""  # Digest of its crawler's name; see `opic.model.events.crawler_digest`.
     mode: str = "any"
     policy: str | None = None  # The recrawl policy; most cash first if None.
     domains: tuple[str, ...] = ()  # Hosts or domains to stay within, sorted; all pages if empty.
@@ -65,6 +72,7 @@ class PagesRequest:
         n: int,
         seconds: float,
         *,
+        crawler: str = "",
         mode: str = "any",
         policy: str | None = None,
         domain: str | None = None,
@@ -99,6 +107,5 @@ class PagesRequest:
             raise BadInput(f"domains: {len(domains):,} is over the limit of {DOMAINS_MAX}: send several requests")
         within = {canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))}
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
-        return cls(
-            n, seconds, mode, policy, tuple(sorted(within)), frozenset(map(canonical_host, busy_hosts)), near, delays
-        )
+        busy = frozenset(map(canonical_host, busy_hosts))
+        return cls(n, seconds, crawler_digest(crawler), mode, policy, tuple(sorted(within)), busy, near, delays)

@@ -7,24 +7,25 @@ call leases pages only if they were chosen from the store's current state; if no
 exact. On a large store the order is that of a moment ago, when the replicas caught up.
 """
 
+import logging
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
 
-from opic.errors import NotKept, NoTrust, StoreDamaged, StoreUnavailable
+from opic.errors import NotKept, NoTrust, StoreDamaged, StoreError, StoreUnavailable
 from opic.frontier.admission import Admission
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Chunk, Leased, given_back, lease_of
+from opic.frontier.leases import Chunk, Lease, Leased, await_leases, release_leases, server_runs
 from opic.frontier.page_counts import KINDS
 from opic.frontier.page_keys import GREEDY
-from opic.frontier.requests import BY_LINK_SCORE, FrontierTerms, PagesRequest
-from opic.frontier.trust_order import TrustOrder
+from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
+from opic.frontier.requests import BY_LINK_SCORE, SHARE_BY_IMPORTANCE, FrontierTerms, PagesRequest
 from opic.model.cash import MILLION, Flag
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.kept_links import LinkScores
@@ -43,7 +44,7 @@ RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 60.0
 RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
 RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
-REPORTED_MAX: Final = 100_000  # Number of crawl-delays remembered as already written.
+log = logging.getLogger("opic.frontier")
 
 
 @dataclass(slots=True)
@@ -54,6 +55,7 @@ class _Part:
     asked: int  # Pages requested by the whole request.
     n: int
     seconds: float
+    crawler: bytes
     mode: str
     policy: str | None
     domains: tuple[str, ...]
@@ -62,6 +64,12 @@ class _Part:
     granted: list[Leased] = field(default_factory=list)
     cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
     over: bool = False  # Whether there are no more pages for it.
+
+    @classmethod
+    def of(cls, at: int, wish: PagesRequest, n: int, mode: str) -> "_Part":
+        """Return the part of request number `at` for n pages of a mode."""
+        terms = (wish.seconds, wish.crawler, mode, wish.policy, wish.domains, wish.busy, wish.nearness)
+        return cls(at, wish.n, n, *terms)
 
     @property
     def missing(self) -> int:
@@ -78,18 +86,17 @@ class Scheduler:
         admission: Admission | None,
         pending: Callable[[], bool] = lambda: False,
         *,
-        trust_order: Callable[[], TrustOrder] | None = None,
+        ranked: RankedOrders | None = None,
         link_scores: Callable[[], LinkScores] | None = None,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._pending, self._trust_order, self._link_scores = pending, trust_order, link_scores
+        self._pending, self._ranked, self._link_scores = pending, ranked or RankedOrders(), link_scores
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
-        self._reported: dict[str, float] = {}
-        self._given: list[str] = []  # Leases granted but not returned to a caller yet.
+        self._given: list[Lease] = []  # Leases granted but not returned to a caller yet.
 
     def forget(self) -> None:
         """Drop the hot orders. They are a cache, and are rebuilt from the replicas and the store."""
@@ -98,9 +105,9 @@ class Scheduler:
 
     def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
         """Return the places of the pages that would be handed out next."""
-        trust, scores = self._trust([wish]), self._scores([wish])
+        trust, worth, scores = self._trust([wish]), self._ranked.by_importance(), self._scores([wish])
         with self.lock:
-            self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
+            self._use(trust, worth, scores)
             try:
                 self.hot.look()
                 picked = self.hot.pick(
@@ -111,7 +118,11 @@ class Scheduler:
                 raise
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
-    def _trust(self, wishes: Sequence[PagesRequest]) -> TrustOrder | None:
+    def _use(self, trust: RankedOrder | None, worth: RankedOrder | None, scores: LinkScores | None) -> None:
+        self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
+        self.hot.worth = worth
+
+    def _trust(self, wishes: Sequence[PagesRequest]) -> RankedOrder | None:
         """Return the order for requests with mode coverage, computed before others wait; None if there are none.
 
         Raises:
@@ -119,14 +130,14 @@ class Scheduler:
         """
         if all(wish.mode != "coverage" for wish in wishes):
             return None
-        if self._trust_order is None:
+        if not self._ranked.has_trust:
             raise NoTrust("this frontier has no coverage")
         try:
-            return self._trust_order()
+            return self._ranked.by_trust()
         except NoTrust:
             if all(wish.mode == "coverage" for wish in wishes):
                 raise
-            return TrustOrder.empty(len(self.crawl))
+            return RankedOrder.empty(len(self.crawl))
 
     def _scores(self, wishes: Sequence[PagesRequest]) -> LinkScores | None:
         """Return the link scores for requests with a policy that draws by them; None if there are none.
@@ -144,9 +155,11 @@ class Scheduler:
 
     def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
-        trust, scores = self._trust(wishes), self._scores(wishes)
+        trust, scores, runs = self._trust(wishes), self._scores(wishes), server_runs(self.crawl)
+        worth = self._ranked.by_importance()
+        given: list[Lease] = []
         with self.lock:
-            self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
+            self._use(trust, worth, scores)
             answers: list[dict[str, object]] = []
             at = 0
             while at < len(wishes):
@@ -159,8 +172,21 @@ class Scheduler:
                 except BaseException:
                     self.hot.drop()  # It is unknown which of the requested leases were granted.
                     raise
+                given += self._given
                 at = end
-            return answers
+        try:
+            await_leases(self.crawl, given, runs)
+        except StoreError:
+            self._release_again(given)
+            raise
+        return answers
+
+    def _release_again(self, leases: Sequence[Lease]) -> None:
+        """Release leases that no crawler hears of, so that they do not run out, which counts as a failed fetch."""
+        try:
+            self._release(leases)
+        except StoreError as error:
+            log.warning("%d leases that nobody was told of remain until they end: %s", len(leases), error)
 
     def _serve_steadily(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""
@@ -169,21 +195,21 @@ class Scheduler:
             try:
                 return self._serve(wishes)
             except Outdated:
-                given_back(self.crawl, self._given)  # Not returned yet; their ids may mean other pages now.
+                release_leases(self.crawl, self._given)  # Not returned yet; their ids may mean other pages now.
                 self.hot.drop()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
     def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.hot.prepare()
-        self._report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
+        self._report(wishes)
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
         self._lease(parts)
-        if self.terms.share is not None:  # If pages of one mode ran out, fill up with pages of the other.
+        if any(part.mode != wishes[part.wish].mode for part in parts):  # Fill up if pages of one mode ran out.
             missing = [0] * len(wishes)
             for part in parts:
                 missing[part.wish] += part.n - len(part.granted)
             rest = [
-                _Part(at, wish.n, missing[at], wish.seconds, "any", None, wish.domains, wish.busy, wish.nearness)
+                _Part.of(at, wish, missing[at], wish.mode)
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -194,11 +220,7 @@ class Scheduler:
         for part in parts:
             granted[part.wish] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
-            rest = [
-                _Part(at, wish.n, wish.n, wish.seconds, wish.mode, wish.policy, wish.domains, wish.busy, wish.nearness)
-                for at, wish in enumerate(wishes)
-                if not granted[at]
-            ]
+            rest = [_Part.of(at, wish, wish.n, wish.mode) for at, wish in enumerate(wishes) if not granted[at]]
             self._lease(rest, idle=True)
             for part in rest:
                 granted[part.wish] += part.granted
@@ -211,39 +233,41 @@ class Scheduler:
             if scope not in found:
                 found[scope] = self._waiting(*scope)
             answers.append({**self._answer(leased), **found[scope]})
+            if self._ranked.has_importance and wish.mode != "coverage" and wish.policy is None:
+                answers[-1]["order"] = "cash" if self.hot.ranking(wish.mode, None) is None else "exact"
             if not leased:
                 answers[-1]["retry_after"] = self._retry_after(wish)
         return answers
 
     def _parts(self, at: int, wish: PagesRequest) -> list[_Part]:
-        modes = {wish.mode: wish.n}
-        if self.terms.share is not None and wish.mode == "any":
-            self._discoveries += wish.n * self.terms.share
+        modes, share = {wish.mode: wish.n}, self.terms.share
+        if self.hot.ranking(wish.mode, None) is not None and wish.mode == "any":
+            share = SHARE_BY_IMPORTANCE if share is None else share
+            if not self.hot.free(READ):  # It saves a second turn.
+                share = 1.0
+            elif not self.hot.free(UNREAD):
+                share = 0.0
+        if share is not None and wish.mode == "any":
+            self._discoveries += wish.n * share
             discover = min(int(self._discoveries), wish.n)
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": wish.n - discover}
-        return [
-            _Part(at, wish.n, n, wish.seconds, mode, wish.policy, wish.domains, wish.busy, wish.nearness)
-            for mode, n in modes.items()
-            if n
-        ]
+        return [_Part.of(at, wish, n, mode) for mode, n in modes.items() if n]
 
-    def _report(self, delays: Mapping[str, float]) -> None:
-        """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store."""
-        new = {host: delay for host, delay in delays.items() if self._reported.get(host) != delay}
-        if not new:
-            return
-        commands = []
-        for host, delay in new.items():
+    def _report(self, wishes: Sequence[PagesRequest]) -> None:
+        """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
+
+        Each report is sent, because another endpoint may have stored another one since, and the last one counts.
+        """
+        by_shard: dict[int, list[str]] = {}
+        for host, delay in {host: delay for wish in wishes for host, delay in wish.crawl_delays.items()}.items():
             if (place := self.hot.number(host)) is not None:
-                keys = self.crawl.shards[place[0]].keys
-                command = ["HSET", keys.crawl_delays, host, repr(delay)] if delay else ["HDEL", keys.crawl_delays, host]
-                commands.append(command)
-                self._reported[host] = delay
-        if commands:
-            self.crawl.ask(commands)
-        while len(self._reported) > REPORTED_MAX:
-            del self._reported[next(iter(self._reported))]
+                by_shard.setdefault(place[0], []).extend((host, repr(delay)))
+        if by_shard:
+            self.crawl.ask([
+                ["FCALL", "opic_4_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
+                for shard, pairs in by_shard.items()
+            ])  # fmt: skip
 
     def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
@@ -296,15 +320,15 @@ class Scheduler:
             # A request for domains is not limited by their share of the crawl.
             limits = None if domains else ration
             picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness, policy=policy)
-            counts, at, least = picked.counts.tolist(), 0, 0.0
+            counts, at, least = picked.counts.tolist(), 0, -math.inf
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
                 if part.cut is None:
-                    # Recrawl policies and the strategies Random and Cycle do not choose by cash.
-                    by_cash = policy is None and (mode == "coverage" or self.terms.strategy == GREEDY)
-                    part.cut = by_cash and (part.asked + leases) * BATCH_SHARE > live
+                    # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
+                    by_worth = policy is None and (mode == "coverage" or self.terms.strategy == GREEDY)
+                    part.cut = by_worth and (part.asked + leases) * BATCH_SHARE > live
                 best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
-                least = best / 2 if part.cut else 0
+                least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
                 end = at
                 while end < min(at + part.missing, len(counts)) and counts[end] >= least:
                     shard, page, host = pages[end]
@@ -355,7 +379,7 @@ class Scheduler:
                     self.crawl.shards[chunk.shard].keys,
                     self.terms.politeness,
                     [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
-                    [Quota(count, seconds) for _, count, seconds in chunk.quotas()],
+                    [Quota(count, seconds, part.crawler) for part, count, seconds in chunk.quotas()],
                     head=heads[chunk.shard] if heads is not None else None,
                     stamp=stamp if patient and not again else None,
                     sweep=sweep and not again,
@@ -376,7 +400,7 @@ class Scheduler:
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
         self._given += [
-            lease_of((chunk.shard, chunk.pages[page.place]), page.until_us)
+            Lease((chunk.shard, chunk.pages[page.place]), page.until_us)
             for chunk, answer in zip(chunks, answers, strict=True)
             for page in answer.granted
         ]
@@ -397,7 +421,7 @@ class Scheduler:
         )
         if behind:
             self.crawl.follow()
-        kept, early_leases = [], list[str]()
+        kept, early_leases = [], list[Lease]()
         for chunk, answer in zip(chunks, answers, strict=True):
             hot = self.hot.shards[chunk.shard]
             with hot.replica.lock:
@@ -406,11 +430,10 @@ class Scheduler:
                 early = hot.too_early(chunk.ids)[[page.place for page in answer.granted]].tolist()
             pages = list(zip(answer.granted, early, strict=True))
             early_leases += [
-                lease_of((chunk.shard, chunk.pages[page.place]), page.until_us) for page, soon in pages if soon
+                Lease((chunk.shard, chunk.pages[page.place]), page.until_us) for page, soon in pages if soon
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
-        for shard, freed, ids in given_back(self.crawl, early_leases):
-            self.hot.give_back(shard, freed, ids)
+        self._take_back(early_leases)
         return kept
 
     def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
@@ -438,7 +461,7 @@ class Scheduler:
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    counts=self._counts(part.mode, place, cash, bool(state & Flag.OPEN)),
+                    counts=self._counts(part, place, cash, bool(state & Flag.OPEN)),
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
@@ -450,10 +473,10 @@ class Scheduler:
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
 
-    def _counts(self, mode: str, place: Place, cash: int, read: bool) -> float:
+    def _counts(self, part: _Part, place: Place, cash: int, read: bool) -> float:
         """Return the key by which a page was chosen."""
-        if mode == "coverage":
-            return float(self.hot.trust.trust_of(place[0], np.array([place[1]]))[0])
+        if (ranking := self.hot.ranking(part.mode, part.policy)) is not None:
+            return ranking.key_of(place, read=read)
         if self.terms.strategy == GREEDY:
             return self.terms.counts(cash, read)
         hot = self.hot.shards[place[0]]
@@ -484,7 +507,7 @@ class Scheduler:
                     "cash": page.cash,
                     "importance": page.importance,
                     "fetched_before": page.read_before,
-                    "lease": lease_of(page.place, page.until_us),
+                    "lease": page.lease.token(self.crawl),
                     "lease_until": page.until_us / MILLION,
                     **_notes(page),
                 }
@@ -499,7 +522,7 @@ class Scheduler:
         waiting = self.hot.waiting(mode, domains, nearness, empty=empty)
         if waiting is None:
             return {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
-        over = empty and not any(count for kind, count in waiting.items() if kind != "denied")
+        over = empty and not any(count for kind, count in waiting.items() if kind != "denied") and not self.hot.turning
         over = over and (mode != "coverage" or self.hot.trust.heads == heads)  # Newer records may have brought pages.
         return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
 
@@ -521,14 +544,21 @@ class Scheduler:
         most = RETRY_SECONDS_DEFAULT if wish.policy or self.hot.running() else RETRY_SECONDS_MAX
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
 
-    def release(self, leases: Sequence[str]) -> int:
+    def release(self, tokens: Sequence[str]) -> int:
         """Release leases; return how many of them were still active."""
+        leases = [Lease.parse(self.crawl, token) for token in tokens]
+        return self._release([lease for lease in leases if lease is not None])
+
+    def _release(self, leases: Sequence[Lease]) -> int:
         with self.lock:
-            count = 0
-            for shard, freed, ids in given_back(self.crawl, leases):
-                self.hot.give_back(shard, freed, ids)
-                count += len(ids)
-            return count
+            return self._take_back(leases)
+
+    def _take_back(self, leases: Sequence[Lease]) -> int:
+        count = 0
+        for shard, freed, ids in release_leases(self.crawl, leases):
+            self.hot.give_back(shard, freed, ids)
+            count += len(ids)
+        return count
 
 
 def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:

@@ -23,7 +23,10 @@ GARBAGE_MIN: Final = 1 << 16
 
 
 class LinkPool:
-    """The links of pages. `counts` has the number of links of each page, NOT_KEPT where they are not known."""
+    """The links of pages. `counts` has the number of links of each page, NOT_KEPT where they are not known.
+
+    Links to pages that have no number yet are only counted, in `unknown`, by page where there are any.
+    """
 
     def __init__(self) -> None:
         """Start without links."""
@@ -31,10 +34,18 @@ class LinkPool:
         self._pool, self._used, self._garbage = np.zeros(0, np.uint32), 0, 0
         # The runs of links in the pool, by their starts, and the page that put each there; a page's last run counts.
         self._run_start, self._run_page, self._runs = np.zeros(0, np.int64), np.zeros(0, np.uint32), 0
+        self.unknown: dict[int, int] = {}
+        self._linked = 0  # A number above all pages that were ever linked to.
 
     def put(self, page: int, links: Uint32s) -> None:
         """Replace the links of a page: distinct other pages, UNKNOWN_PAGE for each that has no number yet."""
         self.reserve(page + 1)
+        known = links[links != UNKNOWN_PAGE]
+        if len(known) < len(links):
+            self.unknown[page] = len(links) - len(known)
+        else:
+            self.unknown.pop(page, None)
+        links = known
         if (old := int(self._count[page])) > 0:
             self._garbage += old
         if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
@@ -47,6 +58,28 @@ class LinkPool:
         self._start[page], self._count[page] = self._used, len(links)
         if len(links):
             self._add_runs(np.array([self._used]), np.array([page]))
+            self._linked = max(self._linked, int(links.max()) + 1)
+        self._used = end
+
+    def put_first(self, pages: Int64s, counts: NDArray[Any], links: Uint32s) -> None:
+        """Put the links of many distinct pages whose links are not known: as `put`, page by page in one array."""
+        if not len(pages):
+            return
+        self.reserve(int(pages.max()) + 1)
+        if len(lost := np.flatnonzero(links == UNKNOWN_PAGE)):
+            of, missing = np.unique(np.searchsorted(np.cumsum(counts), lost, side="right"), return_counts=True)
+            self.unknown |= dict(zip(pages[of].tolist(), missing.tolist(), strict=True))
+            links, counts = np.delete(links, lost), counts.astype(np.int64)
+            counts[of] -= missing
+        self._linked = max(self._linked, int(links.max(initial=0)) + 1)
+        end = self._used + len(links)
+        if end > len(self._pool):
+            self._pool = grown(self._pool, end)
+        self._pool[self._used : end] = links
+        self._start[pages] = self._used + np.cumsum(counts, dtype=np.int64) - counts
+        self._count[pages] = counts
+        some = pages[counts > 0]
+        self._add_runs(self._start[some], some)
         self._used = end
 
     def of(self, page: int) -> Uint32s | None:
@@ -54,7 +87,10 @@ class LinkPool:
         if page >= len(self._count) or self._count[page] < 0:
             return None
         start = int(self._start[page])
-        return self._pool[start : start + int(self._count[page])]
+        links = self._pool[start : start + int(self._count[page])]
+        if (unknown := self.unknown.get(page, 0)) == 0:
+            return links
+        return np.concatenate((links, np.full(unknown, UNKNOWN_PAGE, np.uint32)))
 
     def to(self, page: int) -> Int64s:
         """Return the pages that link to a page, ascending: O(links of all pages), one comparison a link."""
@@ -65,8 +101,28 @@ class LinkPool:
 
     def pages_linked(self) -> int:
         """Return a number above all pages that have links or are linked to."""
-        linked = self._pool[: self._used]
-        return max(len(self._count), int(linked[linked != UNKNOWN_PAGE].max(initial=0)) + 1)
+        return max(len(self._count), self._linked)
+
+    @property
+    def linked_end(self) -> int:
+        """A number above all pages that were ever linked to."""
+        return self._linked
+
+    @property
+    def used(self) -> int:
+        """How many links are in the pool, with those replaced since it was last compacted."""
+        return self._used
+
+    def runs(self) -> tuple[Int64s, Uint32s, Uint32s]:
+        """Return where each run of links starts, and the last ends; the page of each; and the array of the links."""
+        starts = np.append(self._run_start[: self._runs], self._used)
+        return starts, self._run_page[: self._runs], self._pool
+
+    def current(self) -> NDArray[np.bool_]:
+        """Return for each run whether its page has not replaced it yet."""
+        owners = self._run_page[: self._runs]
+        current: NDArray[np.bool_] = self._start[owners] == self._run_start[: self._runs]
+        return current & (self._count[owners] > 0)
 
     def link_counts(self, pages: int) -> Int64s:
         """Return by page how many pages link to it, (pages,)."""
@@ -76,7 +132,7 @@ class LinkPool:
         return counts[:pages]
 
     def counts(self, pages: int) -> Int32s:
-        """Return the numbers of links of the pages below `pages`."""
+        """Return the numbers of links of the pages below `pages`, to pages that have a number."""
         self.reserve(pages)
         return self._count[:pages]
 

@@ -1,5 +1,7 @@
 """The checkpointer: decides which blocks of a shard to write next and how far the journal may be trimmed.
 
+It does the same for kept links, which `opic.ingest.link_keeper` writes as segments.
+
 It runs each time 1/64 of the journal's budget has been appended. It writes the blocks that have been dirty longest, as
 many as are needed to write all dirty blocks by the time 0.6 of the budget has been appended. A block counts as written,
 and the journal may be trimmed past it, only after the write was confirmed in this run of the server.
@@ -14,6 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.ingest.link_keeper import LinkKeeper, LinksCall
 from opic.replica.checkpoint import URLS_A_FIELD, Loading, blocks_of, pack_block, pack_names
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import PAGES_A_BLOCK, Replica, unpack_bits
@@ -46,7 +49,7 @@ class Written:
     """Blocks that were sent, as of one head, but are not confirmed yet."""
 
     head: Head
-    calls: list[BlocksCall] = field(default_factory=list)
+    calls: list[BlocksCall | LinksCall] = field(default_factory=list)
 
     @property
     def commands(self) -> list[list[Any]]:
@@ -62,6 +65,7 @@ class Checkpointer:
         self.client, self.keys, self.replica, self.budget = client, keys, replica, max(1, journal_bytes)
         self.ours = False  # Whether the effect being applied is this worker's own.
         self.blocks_written = 0
+        self.links = LinkKeeper(client, keys, replica, self.budget)
         self._reset()
         replica.effect_listeners.append(self._note)
         replica.load_listeners.append(self._loaded)
@@ -74,6 +78,7 @@ class Checkpointer:
         self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
         self._journal_bytes = self._looked_bytes = 0
         self._others = False  # Whether another worker has appended since the last `write`.
+        self.links.reset()
 
     @property
     def journal_bytes(self) -> int:
@@ -97,6 +102,7 @@ class Checkpointer:
                 self._mark_names(effect)
                 self._hosts_written = min(self._hosts_written, effect.host_count - len(effect.host_names))
         self._looked_bytes = 0
+        self.links.load(loading.effects)
 
     def _note(self, effect: Effect) -> None:
         self._others |= not self.ours
@@ -104,6 +110,7 @@ class Checkpointer:
             self._reset()
         self._mark(effect)
         self._mark_names(effect)
+        self.links.note(effect, ours=self.ours)
 
     def _mark_names(self, effect: Effect) -> None:
         rare = effect.host_names or effect.entries or effect.sent or effect.taken or effect.classes is not None
@@ -180,6 +187,7 @@ class Checkpointer:
         if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._since[oldest[-1]])):
             images.append((None, pack_names(self.replica, self._hosts_written)))
         self._compose(written, images)
+        written.calls += self.links.compose(head, everything=everything)
         return written if written.calls else None
 
     def _compose(self, written: Written, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> None:
@@ -212,9 +220,12 @@ class Checkpointer:
             call.size += size
         close()
 
-    def confirm(self, head: Head, calls: Sequence[BlocksCall]) -> None:
-        """Mark the blocks of these calls, which the server confirmed, as written as of a head."""
-        lsn = head.lsn
+    def confirm(self, head: Head, done: Sequence[BlocksCall | LinksCall]) -> None:
+        """Mark the blocks and the links of these calls, which the server confirmed, as written as of a head."""
+        lsn, calls = head.lsn, [call for call in done if isinstance(call, BlocksCall)]
+        for call in done:
+            if isinstance(call, LinksCall):
+                self.links.confirm(call)
         for block in [block for call in calls for block in call.blocks]:
             self.blocks_written += 1
             if self._touched[block] <= lsn:
@@ -231,7 +242,8 @@ class Checkpointer:
     def trim_command(self, head: Head) -> list[Any] | None:
         """Return the command that trims records contained in every block; None if it would free too little."""
         since = self._since[self._since != CLEAN]
-        least = min(int(since.min(initial=head.lsn)), self._names_since or head.lsn, head.lsn)
+        links_since = self.links.since or head.lsn
+        least = min(int(since.min(initial=head.lsn)), self._names_since or head.lsn, links_since, head.lsn)
         freed = 0
         for lsn, size in self._journal:
             if lsn >= least:

@@ -1,15 +1,14 @@
 """Dead letters: refused events with the reason. The step writes each of them once, to the stream of its shard.
 
-Without Kafka they stay there, about the newest 100,000 of each shard. With Kafka, a worker forwards them to a topic
-(`opic.ingest.kafka.dead_letter_topic`).
+Without Kafka they stay there, the newest of each shard: up to 100,000, and OPIC_MAX_DEAD_LETTER_BYTES in all. With
+Kafka, a worker forwards them to a topic (`opic.ingest.kafka.dead_letter_topic`).
 """
 
-import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from heapq import merge
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall
 from opic.model.events import EventLimits
@@ -48,6 +47,20 @@ class Letters(Protocol):
 
     def replay(self, error: str = "", count: int | None = None) -> int:
         """Publish the letters whose reason contains `error` again, oldest first, each once; return how many."""
+
+
+class Dropped(NamedTuple):
+    """What was dropped of a crawl's dead letters before anyone took them, since the store was made."""
+
+    letters: int
+    value_bytes: int
+
+    @classmethod
+    def of(cls, crawl: Crawl) -> "Dropped":
+        """Read the counts of all shards."""
+        names = ("letters_dropped", "letters_dropped_bytes")
+        found = crawl.ask([["HMGET", shard.keys.metrics, *names] for shard in crawl.shards])
+        return cls(*(sum(int(count or 0) for count in counts) for counts in zip(*found, strict=True)))
 
 
 def stored(shard: Shard, after: str = "-") -> list[Letter]:
@@ -127,7 +140,7 @@ class StoredLetters:
             call = KeyedCall.of(f"dead letter {shard.number}/{letter.id}", "", letter.value)
             while True:
                 begun = self._log.begun(call)
-                terms = begun.terms if begun else AppendTerms(time.time_ns() // 1000, EventLimits())
+                terms = begun.terms if begun else AppendTerms(self._log.clock.now_us(), EventLimits())
                 if self._log.append_once(call, [letter.value], begun, terms):
                     break
             remove(shard, [letter])

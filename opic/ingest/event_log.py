@@ -8,18 +8,18 @@ A call with an Idempotency-Key is appended once, even if its values need several
 two of them: the progress of the call is stored in the same function call as the records.
 """
 
-import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import Any, Final, Protocol
 
 import msgpack
 
-from opic.errors import BadInput, KeyReused, KeysFull
+from opic.errors import BadInput, BeingRestored, KeyReused, KeysFull, StoreLost
 from opic.model.events import LOG_PARTITION, RECORD_KINDS, EventLimits, Record
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
+from opic.store.server_clock import ServerClock
 
 VALUES_A_CALL = 1_000  # About 3 ms of server time.
 BYTES_A_CALL = 8 << 20
@@ -27,7 +27,9 @@ RECORDS_A_READ = 100
 BYTES_A_READ = 16 << 20
 DIGEST_BYTES: Final = 16
 Positions = Mapping[str, int]  # Partition -> offset.
-KEYS_MAX: Final = 1_000_000  # Idempotency-Keys remembered at a time; about 300 bytes each.
+ANY_ERA: Final = b"*"
+KEY_MEMORY_BYTES: Final = 256  # Of the server for an Idempotency-Key: its entries in a hash and a sorted set.
+KEYS_MAX: Final = (1 << 30) // KEY_MEMORY_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,13 @@ class Begun:
 
     terms: AppendTerms
     done: int
+    era: bytes = field(default=ANY_ERA, compare=False)  # Of the log that has them.
+
+
+class LogPositions(dict[str, int]):
+    """Positions in the log in the store, and the era in which they are valid: until a backup is restored."""
+
+    era: bytes = ANY_ERA
 
 
 class Log(Protocol):
@@ -91,6 +100,9 @@ class Log(Protocol):
     def ends(self) -> Positions:
         """Return the end of each partition."""
 
+    def missing(self) -> Mapping[str, int]:
+        """Return how many events are gone from the log that have not taken effect, by partition."""
+
     def close(self) -> None:
         """Close all connections."""
 
@@ -104,6 +116,7 @@ class EventLog:
     def __init__(self, client: Client, keys: Keys, keys_max: int = KEYS_MAX) -> None:
         """Use a client that does not retry: after a lost connection, an append may or may not have taken effect."""
         self.client, self.keys, self.keys_max = client, keys, keys_max
+        self.clock = ServerClock(client, keys.log)
 
     def append(self, values: Sequence[bytes], time_us: int, kind: str = "event") -> Positions:
         """Append records durably, in order.
@@ -117,16 +130,19 @@ class EventLog:
             The partition's offset after the last record.
 
         Raises:
+            BeingRestored: a backup is being restored, or was restored between two parts of the values.
             StoreUnavailable: the store is unavailable; some of the values may have been appended.
         """
         if kind not in RECORD_KINDS:
             raise BadInput(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {kind!r}")
-        end, at = self.end() if not values else 0, 0
+        end, at, era = self.end() if not values else 0, 0, ANY_ERA
         while at < len(values):
             stop = _stop(values, at)
-            _, first = self._append(values[at:stop], time_us, kind)
+            _, first, era = self._append(values[at:stop], time_us, kind, era=era)
             end, at = int(first) + stop - at, stop
-        return {self.partition: end}
+        positions = LogPositions({self.partition: end})
+        positions.era = era
+        return positions
 
     def begun(self, call: KeyedCall) -> Begun | None:
         """Return the progress of a call made within the last day, None for a new call.
@@ -134,21 +150,22 @@ class EventLog:
         Raises:
             KeyReused: the key was used with another body.
         """
-        with store_errors(), self.client.pipeline(transaction=True) as pipe:
-            pipe.hget(self.keys.calls, call.key)
-            pipe.zscore(self.keys.call_ends, call.key)
-            packed, ends = pipe.execute()
-        if packed is None or ends is None or ends <= _now_us():
+        keys = self.keys
+        with store_errors():
+            found = self.client.fcall_ro("opic_4_begun", 3, keys.calls, keys.call_ends, keys.meta, call.key)
+        if not found:
             return None
+        packed, era = found
         body, terms, done = msgpack.unpackb(packed, raw=True)
         if body != call.body:
             raise _reused()
-        return Begun(AppendTerms.unpack(terms), done)
+        return Begun(AppendTerms.unpack(terms), done, era or b"")
 
     def append_once(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
         """Append the events of a call that are not in the log yet, durably, in order.
 
-        It may be repeated, also concurrently: each value is appended once. A call without values is remembered too.
+        It may be repeated, also concurrently: each value is appended once. A call without values changes nothing, so
+        it is not remembered.
 
         Args:
             call: the call.
@@ -163,21 +180,27 @@ class EventLog:
         Raises:
             KeyReused: the key was used with another body.
             KeysFull: too many keys are remembered.
+            BeingRestored: as `append`.
             StoreUnavailable: the store is unavailable; some of the values may have been appended. It is safe to retry.
         """
-        at, remembered = begun.done if begun else 0, begun is not None
+        return (not values and begun is None) or self.remember(call, values, begun, terms)
+
+    def remember(self, call: KeyedCall, values: Sequence[bytes], begun: Begun | None, terms: AppendTerms) -> bool:
+        """Append the events of a call as `append_once`, but remember one without values too: others are elsewhere."""
+        at, remembered, era = begun.done if begun else 0, begun is not None, begun.era if begun else ANY_ERA
         while at < len(values) or not remembered:
             stop = _stop(values, at)
             status, *more = self._append(
-                values[at:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), at)
+                values[at:stop], terms.time_us, "event", (call.key, call.body, terms.pack(), at), era
             )
             if status == b"OTHER":
                 raise _reused()
             if status == b"FULL":
-                wait = max(1, -int(-(float(more[0]) - _now_us()) // 1_000_000))
+                wait = max(1, -(-int(more[0]) // 1_000_000))
                 raise KeysFull(
-                    f"{self.keys_max:,} Idempotency-Keys of the last 24 hours are remembered, OPIC_MAX_KEYS allows no "
-                    f"more; the first ends in {wait:,} s: send events without a key, or in larger calls",
+                    f"{self.keys_max:,} Idempotency-Keys of the last 24 hours are remembered, of {KEY_MEMORY_BYTES} "
+                    f"bytes each; OPIC_MAX_KEYS_BYTES allows no more. The first ends in {wait:,} s: raise it, send "
+                    "more events in a call, or send them without a key",
                     wait,
                 )
             if status == b"AT":
@@ -186,7 +209,7 @@ class EventLog:
                 at = int(more[1])
             else:
                 at = stop
-            remembered = True
+            remembered, era = True, more[-1]
         return True
 
     def _append(
@@ -195,14 +218,33 @@ class EventLog:
         time_us: int,
         kind: str,
         call: tuple[bytes, bytes, bytes, int] = (b"", b"", b"", 0),
+        era: bytes = ANY_ERA,
     ) -> list[Any]:
         keys = self.keys
-        fixed = (time_us, kind, *call, _now_us(), self.keys_max)
+        names = (keys.log, keys.end, keys.calls, keys.call_ends, keys.meta)
+        fixed = (time_us, kind, *call, self.keys_max, era)
         with store_errors():
-            answer: list[Any] = self.client.fcall(
-                "opic_4_append", 4, keys.log, keys.end, keys.calls, keys.call_ends, *fixed, *values
+            answer: list[Any] = self.client.fcall("opic_4_append", len(names), *names, *fixed, *values)
+        if answer[0] == b"CLOSED":
+            raise BeingRestored(
+                f"crawl {keys.crawl!r} accepts nothing while a backup is restored into it: try again; if a restore "
+                "broke off, run `opic restore --replace` again"
             )
+        if answer[0] == b"GONE":
+            raise StoreLost(keys.crawl, "its first shard is gone")
+        if answer[0] == b"ERA":
+            raise BeingRestored(f"a backup was restored into crawl {keys.crawl!r} meanwhile: send all of it again")
         return answer
+
+    def era(self) -> bytes:
+        """Return the present era of the log: each restored backup begins another."""
+        with store_errors():
+            return self.client.hget(self.keys.meta, "era") or b""
+
+    def check_era(self, positions: Positions) -> None:
+        """Raise BeingRestored if positions that `append` returned are of an earlier era of this log."""
+        if isinstance(positions, LogPositions) and positions.era not in (ANY_ERA, self.era()):
+            raise BeingRestored("accepted, but then a backup was restored, which replaced the log: send it again")
 
     def end(self) -> int:
         """Return the offset that the next record will get."""
@@ -212,6 +254,10 @@ class EventLog:
     def ends(self) -> Positions:
         """Return the end offset by partition."""
         return {self.partition: self.end()}
+
+    def missing(self) -> Mapping[str, int]:
+        """Return nothing: only what has taken effect is trimmed from this log."""
+        return {}
 
     def close(self) -> None:
         """Close all connections."""
@@ -241,10 +287,11 @@ class EventLog:
                 break
         return records
 
-    def trim(self, offset: int) -> None:
-        """Trim records below `offset`, which have taken effect; approximately, and not while a backup reads them."""
+    def trim(self, offset: int, era: bytes = ANY_ERA) -> None:
+        """Trim records below `offset`, which have taken effect in an era; approximately, and not during a backup."""
+        keys = self.keys
         with store_errors():
-            self.client.fcall("opic_4_trim_log", 2, self.keys.log, self.keys.offsets, offset)
+            self.client.fcall("opic_4_trim_log", 3, keys.log, keys.offsets, keys.meta, offset, era)
 
 
 def _stop(values: Sequence[bytes], at: int) -> int:
@@ -254,10 +301,6 @@ def _stop(values: Sequence[bytes], at: int) -> int:
         size += len(values[stop])
         stop += 1
     return stop
-
-
-def _now_us() -> int:
-    return time.time_ns() // 1000
 
 
 def _reused() -> KeyReused:

@@ -16,11 +16,20 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import DeliveryPaused, FenceMoved, OutboxFull, OutOfOrder, StoreUnavailable, TailLost, UrlMissing
+from opic.errors import (
+    BeingRestored,
+    DeliveryPaused,
+    FenceMoved,
+    OutboxFull,
+    OutOfOrder,
+    StoreUnavailable,
+    TailLost,
+    UrlMissing,
+)
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
 from opic.model.cash import DAY_US
-from opic.model.events import EventLimits, page_of
+from opic.model.events import EventLimits, KeptLimits, page_of
 from opic.replica.batch import Batch, Input
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
@@ -28,9 +37,9 @@ from opic.replica.follow import Follower
 from opic.replica.remote_pages import FAR_MAX, RemotePages
 from opic.replica.replica import Before, Replica
 from opic.replica.urls import read_urls
+from opic.store.back_offs import WAITS_MAX
 from opic.store.connection import Line, store_errors
-from opic.store.server import make_ready
-from opic.store.shard import Shard
+from opic.store.shard import Shard, check_known
 
 log = logging.getLogger("opic.store")
 
@@ -90,6 +99,9 @@ class ShardWriter:
         retry_seconds: float = 60.0,
         far: RemotePages | None = None,
         journal_bytes: int = JOURNAL_BYTES,
+        *,
+        waits_max: int = WAITS_MAX,
+        kept: KeptLimits = KeptLimits(),  # noqa: B008 - frozen
     ) -> None:
         """Write to an open shard.
 
@@ -99,16 +111,21 @@ class ShardWriter:
             retry_seconds: initial back-off of a page after a failed fetch, doubling up to a day; 0 disables it.
             far: table of remote pages, shared with the writers of other shards that take turns with this one.
             journal_bytes: budget of this shard's journal in the server's memory.
+            waits_max: number of pages of this shard whose back-off and failures are remembered.
+            kept: limits of what the crawl keeps of events, of which this shard has its part.
         """
         self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
+        self.waits_max = waits_max
         self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
         self.fingerprints = Fingerprints(shard.secret)
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)
+        self._kept = kept.letter_bytes_max // self.shards, kept.meta_bytes_max // self.shards
         self._marks = np.zeros(0, np.bool_)
         self._secret, self._loads = shard.secret, self.replica.loads  # As of the last check.
+        self._era = shard.era  # In which the caller's records have their offsets.
         self._stale = True  # The replica may not be at the journal's head.
         self._next: dict[str, int] = {}  # Next offset of each partition.
         self._known: dict[str, int] = {}  # The same, but never cleared: the offsets that callers may rely on.
@@ -169,6 +186,7 @@ class ShardWriter:
             StoreUnavailable: the store was unavailable in between. It knows what took effect: apply the same again.
             DeliveryPaused: the records came from other shards, and a backup is holding deliveries for a moment.
             TailLost: the store lost records that had taken effect. Read them again, from `next_offset` on.
+            BeingRestored: a backup was restored, and the records may be others there. Read on from `next_offset`.
         """
         failed_at: Head | None = None
         for refusals in range(REFUSALS_MAX):
@@ -203,7 +221,11 @@ class ShardWriter:
                 self._stale = False
                 # Only this helps if the server is out of memory: a trim sent after a refused record is refused too.
                 self._trim(line)
+                self.checkpointer.links.convert(self.replica.head, line)
+            restored, self._era = self._era != self.shard.era, self.shard.era
             offsets = self._offsets_held({item.partition for item in inputs})
+            if restored:
+                raise BeingRestored(f"shard {self.shard.number} was restored, or made anew: reading on from there")
             inputs = [item for item in inputs if item.record.offset >= offsets[item.partition]]
             if len(self.far) > FAR_MAX:
                 self.far.clear()
@@ -249,15 +271,15 @@ class ShardWriter:
         forget = batch.books.time_us - FORGET_US
         metas = [part for pair in effect.pages_by_meta() for part in pair]
         parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
-        if links := [part for pair in effect.kept_links() for part in pair]:
-            parts.append(links)
-            names.append(keys.links)
+        if senders := _senders(batch):
+            parts.append(senders)
+            names.append(keys.holders)
         blob = msgpack.packb(parts, use_bin_type=False)
         fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-        fixed += [keys.sent, keys.seen, keys.page_meta, *names]
+        fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, *names]
         step = [
             "FCALL", "opic_4_step", len(fixed), *fixed, expected.lsn, expected.digest, effect.lsn, effect.digest,
-            record, self.retry_seconds, blob,
+            record, self.retry_seconds, blob, self.waits_max, *self._kept,
         ]  # fmt: skip
         self.checkpointer.ours = True
         kept = self.replica.apply(effect, keep=True)
@@ -384,7 +406,7 @@ class ShardWriter:
             log.warning("the server of shard %d has restarted; reloading the shard", self.shard.number)
             self._next.clear()
             self._stale = True
-            make_ready(self.shard.client)
+            self.shard.make_server_ready()
         self._renew(anyway=True)
         if again:
             self.follower.load()
@@ -396,8 +418,9 @@ class ShardWriter:
         """Read the shard's metadata again if the shard may have been recreated: it was reloaded or is empty."""
         if not anyway and self._loads == self.replica.loads and self.replica.head.lsn:
             return
-        self._loads = self.replica.loads
+        loads = self.replica.loads
         self.shard.renew()
+        self._loads = loads  # Not before: if that failed, it has to be done again.
         if self._secret != self.shard.secret:  # Also if other code renewed the shard.
             self.fingerprints, self._secret = Fingerprints(self.shard.secret), self.shard.secret
 
@@ -418,8 +441,19 @@ class ShardWriter:
             known = self._known.get(name, 0)
             self._known[name] = offset
             if offset < known:
+                check_known([self.shard])  # The crawl itself may be gone.
                 raise TailLost(self.shard.number, name, offset, known)
         return offsets
+
+
+def _senders(batch: Batch) -> list[int | bytes]:
+    """Return for each fetch when it was made, or reported if earlier, and a digest of its crawler's name."""
+    return [
+        term
+        for item, event, repeat in zip(batch.inputs, batch.events, batch.repeats, strict=True)
+        if event.url and not repeat
+        for term in (min(event.at_us, item.record.time_us), event.crawler)
+    ]
 
 
 def _refused(batch: Batch) -> list[tuple[str, str]]:

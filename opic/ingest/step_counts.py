@@ -79,6 +79,10 @@ class Tallied:
     round_trips: int
     links_left_out: int
     unknown: Mapping[str, int]  # Unknown fields of events, by the nearest known name.
+    # Counted by the step itself, in kept.lua.
+    letters_dropped: int
+    meta_bytes: int
+    metas_dropped: int
 
     @classmethod
     def commands(cls, crawl: Crawl) -> list[list[Any]]:
@@ -102,6 +106,7 @@ class Tallied:
             sums.get("round_trips", 0),
             sums.get("links_left_out", 0),
             {name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
+            *(sums.get(name, 0) for name in ("letters_dropped", "meta_bytes", "metas_dropped")),
         )
 
 

@@ -24,6 +24,7 @@ log = logging.getLogger("opic.ingest")
 
 RECORDS_A_READ = 2_000
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
+COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
 DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
@@ -68,6 +69,9 @@ class RecordSource(Protocol):
     def done(self, taken: Taken) -> None:
         """Record that records took effect."""
 
+    def positions(self) -> Mapping[str, int]:
+        """Return the offset from which each assigned partition is not done, where it is known."""
+
     def rewind(self, partition: str) -> None:
         """Read a partition again from the store's resume point."""
 
@@ -101,29 +105,36 @@ class LogSource:
         """
         self._source, self._resume, self._pause, self._until = source, resume, pause, until_offset
         self._offset: int | None = None
+        self._era = b""  # Of the log for which `_offset` is valid.
+
+    def _begin(self) -> int:
+        """Return the offset to read from; the first time, and after a wait, from the store."""
+        if self._offset is None:
+            self._era = self._source.era()
+            self._offset = self._resume(self._source.partition)
+        return self._offset
 
     @property
     def ended(self) -> bool:
         """Whether all records below `until_offset` took effect."""
-        if self._until is None:
-            return False
-        if self._offset is None:
-            self._offset = self._resume(self._source.partition)
-        return self._offset >= self._until
+        return self._until is not None and self._begin() >= self._until
 
     def poll(self, wait_seconds: float) -> list[Taken]:
         """Return the next records."""
-        if self._offset is None:
-            self._offset = self._resume(self._source.partition)
-        records = self._source.read(self._offset, RECORDS_A_READ, wait_seconds=wait_seconds)
+        since = self._begin()
+        records = self._source.read(since, RECORDS_A_READ, wait_seconds=wait_seconds)
         if not records:
             return []
-        return [Taken(self._source.partition, records, self._offset, records[-1].offset + 1)]
+        return [Taken(self._source.partition, records, since, records[-1].offset + 1)]
 
     def done(self, taken: Taken) -> None:
         """Trim the records, which are not needed again."""
         self._offset = taken.end
-        self._source.trim(taken.end)
+        self._source.trim(taken.end, self._era)
+
+    def positions(self) -> Mapping[str, int]:
+        """Return the offset from which to read next."""
+        return {} if self._offset is None else {self._source.partition: self._offset}
 
     def rewind(self, partition: str) -> None:
         """Read the resume point from the store at the next poll."""
@@ -187,9 +198,7 @@ def work(
     watch: WorkerWatch | None = None,
     between: Callable[[], object] = lambda: None,
 ) -> None:
-    """Apply records until stopped or until the source has ended.
-
-    While the store or Kafka is unavailable, or the disk is full, it retries with `Backoff`.
+    """Apply records until stopped or until the source has ended; retry while a server is away or the disk is full.
 
     Args:
         writer: writes to the shards.
@@ -201,7 +210,8 @@ def work(
         between: called between batches, for instance to forward dead letters.
     """
     watch, backoff, outage, oddities = watch or WorkerWatch(), Backoff(), Outage(log), _Oddities(writer)
-    courier, check_room = _Courier(writer, source, watch), partial(_check_room, full)
+    courier, positions = _Courier(writer, source, watch), _Positions(writer, source)
+    check_room = partial(_check_room, full)
 
     def on_step(step: Step) -> None:
         watch.stepped(step)
@@ -216,10 +226,11 @@ def work(
                 return
             check_room()
             courier.carry(idle=False)
+            positions.check()
             batches = source.poll(IDLE_SECONDS)
             check_room()
             for taken in batches:
-                if _is_next(writer, source, taken):
+                if positions.holds(taken.partition, taken.since):
                     writer.apply(taken.partition, taken.records, on_step, taken.since)
                     source.done(taken)
                     watch.took(taken)
@@ -244,15 +255,32 @@ def _check_room(full: Callable[[], str | None]) -> None:
         raise DiskFull(reason)
 
 
-def _is_next(writer: Writer, source: RecordSource, taken: Taken) -> bool:
-    """Return whether the store has all earlier records; if not, read the partition again from its resume point."""
-    if writer.resume(taken.partition) >= taken.since:
-        return True
-    # The store lost its last writes, for instance in a failover. The missing records come before these.
-    log.warning("the store lost its last writes: reading %s again from an earlier offset", taken.partition)
-    source.rewind(taken.partition)
-    writer.forget()
-    return False
+class _Positions:
+    """Compares the source's positions with the store's resume points.
+
+    After a failover or a restore the store may lack records that had taken effect. They come before those that the
+    source returns next, and on a quiet partition no others come: so positions are compared now and then as well.
+    """
+
+    def __init__(self, writer: Writer, source: RecordSource) -> None:
+        self._writer, self._source, self._last = writer, source, time.monotonic()
+
+    def check(self) -> None:
+        """Compare all positions, unless that was done a moment ago."""
+        if time.monotonic() - self._last < COMPARE_SECONDS:
+            return
+        for partition, offset in self._source.positions().items():
+            self.holds(partition, offset)
+        self._last = time.monotonic()
+
+    def holds(self, partition: str, offset: int) -> bool:
+        """Return whether the store has all records below an offset; if not, read from its resume point again."""
+        if self._writer.resume(partition) >= offset:
+            return True
+        log.warning("the store lost its last writes: reading %s again from an earlier offset", partition)
+        self._source.rewind(partition)
+        self._writer.forget()
+        return False
 
 
 class _Oddities:

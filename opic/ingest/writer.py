@@ -12,17 +12,19 @@ from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
 
-from opic.errors import BadInput, DeliveryPaused, OutboxFull, OutOfOrder, StoreError, TailLost
+from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, OutOfOrder, StoreError, TailLost
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
 from opic.ingest.shard_writer import ShardWriter, Step
 from opic.model.cash import Books, payout_due, room_for
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record
 from opic.model.transfer import GRANTS, SWEEP, Transfer, source_of
 from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
 from opic.replica.remote_pages import RemotePages
+from opic.settings import Settings
+from opic.store.back_offs import RETRY_BYTES, waits_max
 from opic.store.connection import store_errors
 from opic.store.refusals import note_refusals
 from opic.urls.canonical import host_of, shard_of
@@ -46,23 +48,60 @@ class Writer:
         limits: EventLimits | None = None,
         retry_seconds: float = 60.0,
         journal_bytes: int = JOURNAL_BYTES,
+        retry_bytes: int = RETRY_BYTES,
+        *,
+        kept: KeptLimits | None = None,
     ) -> None:
-        """Write to an open crawl; see `ShardWriter`. `journal_bytes` is for the journals of all shards together."""
+        """Write to an open crawl; see `ShardWriter`.
+
+        `journal_bytes` is for the journals of all shards together, `retry_bytes` for the back-offs of their pages, and
+        `kept` for what events leave in all of them.
+        """
+        self._kept = kept or KeptLimits()
         self.crawl, self.limits = crawl, limits or EventLimits()
         self._journal_bytes = journal_bytes // len(crawl)
-        self._retry_seconds = retry_seconds
+        self._retry_seconds, self._waits_max = retry_seconds, waits_max(retry_bytes, len(crawl))
+        self._era: bytes | None = None
         self.entries_taken = self.deposits_taken = 0  # From outboxes, by this writer.
         self.forget()
+
+    @classmethod
+    def of(cls, crawl: Crawl, settings: Settings) -> "Writer":
+        """Write to an open crawl as the settings say."""
+        return cls(
+            crawl,
+            settings.limits(),
+            settings.retry_seconds,
+            settings.journal_bytes,
+            settings.retry_bytes,
+            kept=settings.kept_limits(),
+        )
 
     def forget(self) -> None:
         """Discard all cached state: after a server lost its last writes, cached ids may belong to other pages."""
         far = RemotePages(len(self.crawl))
         self.stores = [
-            ShardWriter(shard, self.limits, self._retry_seconds, far, self._journal_bytes)
+            ShardWriter(
+                shard,
+                self.limits,
+                self._retry_seconds,
+                far,
+                self._journal_bytes,
+                waits_max=self._waits_max,
+                kept=self._kept,
+            )
             for shard in self.crawl.shards
         ]
         self._swept: set[int] = set()  # Shards whose senders' outboxes were trimmed of all entries taken.
         self._compared: dict[str, list[bytes | None]] = {}  # The servers' run ids when `_compare` last checked.
+
+    def _begin_era(self) -> bytes:
+        """Return the crawl's era; discard the offsets known from another one: they would skip what a restore lacks."""
+        era = self.crawl.era()
+        if self._era not in (None, era):
+            self.forget()
+        self._era = era
+        return era
 
     def resume(self, partition: str) -> int:
         """Return the offset from which to read the partition: all records below it have durably taken effect."""
@@ -80,7 +119,7 @@ class Writer:
         The worker that read the partition before may have died, and its knowledge with it. So this check comes before
         any record of the partition is applied: a record after the lost ones would hide the loss.
         """
-        home, shards = self.crawl.home(partition), range(len(self.stores))
+        home, shards, era = self.crawl.home(partition), range(len(self.stores)), self.crawl.era()
         with store_errors():
             rests_on = self.crawl.client.hmget(home.keys.resume, [f"{partition}@{shard}" for shard in shards])
         # Read after `rests_on`: offsets only grow, unless writes were lost.
@@ -96,7 +135,7 @@ class Writer:
             else:
                 self.stores[shard].expect(partition, int(wanted or 0))
         if behind:
-            self._move_resume(partition, min(self.crawl.resume(partition), *behind.values()), behind)
+            self._move_resume(partition, min(self.crawl.resume(partition), *behind.values()), behind, era)
 
     def apply(
         self,
@@ -130,6 +169,7 @@ class Writer:
         self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int, *, defines: bool
     ) -> None:
         """Apply records to many shards: either definitions of classes, which shard 0 decides, or none of them."""
+        era = self._begin_era()  # Read first: what takes effect in another one must not move the resume point.
         if (found := self.resume(partition)) < since:
             raise TailLost(self.crawl.home(partition).number, partition, found, since)
         parts: dict[int, list[Input]] = {}
@@ -145,26 +185,33 @@ class Writer:
                     self._take(shard, parts[shard], on_step)
         except TailLost as lost:  # The other shards have the records after it and will skip them.
             if self.resume(partition) > lost.offset:
-                self._move_resume(partition, lost.offset, {lost.shard: lost.offset})
+                self._move_resume(partition, lost.offset, {lost.shard: lost.offset}, era)
             raise
         for shard in sorted(parts):
             self.stores[shard].shard.barrier()
         rests_on = {shard: inputs[-1].record.offset + 1 for shard, inputs in parts.items()}
-        self._move_resume(partition, records[-1].offset + 1, rests_on, since)
+        self._move_resume(partition, records[-1].offset + 1, rests_on, era, since)
 
-    def _move_resume(self, partition: str, offset: int, rests_on: Mapping[int, int], since: int | None = None) -> None:
+    def _move_resume(
+        self, partition: str, offset: int, rests_on: Mapping[int, int], era: bytes, since: int | None = None
+    ) -> None:
         """Move a resume point forward, but only if it is at least `since`: records before that were not read again.
 
         Args:
             partition: the partition.
             offset: the new resume point.
             rests_on: by shard, the partition's next offset in that shard.
+            era: the era of the crawl in which that was so; see `Crawl.era`.
             since: the minimum; None also allows moving the resume point back.
         """
         home, least = self.crawl.home(partition), -1 if since is None else since
         pairs = [number for pair in rests_on.items() for number in pair]
         with store_errors():
-            found = self.crawl.client.fcall("opic_4_resume", 1, home.keys.resume, partition, offset, least, *pairs)
+            found = self.crawl.client.fcall(
+                "opic_4_resume", 2, home.keys.resume, home.keys.meta, partition, offset, least, era, *pairs
+            )
+        if found == b"ERA":
+            raise BeingRestored(f"a backup is restored, or was, while records of {partition} took effect: reading on")
         if int(found) < least:
             raise TailLost(home.number, partition, int(found), least)
 
@@ -280,10 +327,11 @@ class Writer:
         if len(self.stores) == 1:
             return 0
         wanted = range(len(self.stores)) if shards is None else shards
+        era = self._begin_era()
         for store in self.stores:  # Senders too: cached state is valid for one run of the server.
             store.look()
         sent = self._sent()
-        delivered = sum(self._deliver_to(to, sent) + self._sweep(to) for to in wanted)
+        delivered = sum(self._deliver_to(to, sent, era) + self._sweep(to) for to in wanted)
         return delivered + (self._grant() if 0 in wanted else 0)
 
     def drain(self, on_round: Callable[[], object] = lambda: None) -> None:
@@ -309,7 +357,7 @@ class Writer:
         answers = self.crawl.ask([["HGETALL", shard.keys.sent] for shard in self.crawl.shards])
         return [{int(to): int(count) for to, count in found.items()} for found in answers]
 
-    def _deliver_to(self, to: int, sent: Sequence[dict[int, int]]) -> int:
+    def _deliver_to(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
         store, crawl = self.stores[to], self.crawl
         counts = {at: found[to] for at, found in enumerate(sent) if to in found}
         taken = store.offsets(map(source_of, counts))
@@ -333,7 +381,7 @@ class Writer:
                 ].barrier()  # If the shard lost an entry after it was taken, it would send other cash under its number.
             store.take(inputs)
         # The first time, trim all senders: another writer may have been killed before it trimmed.
-        self._trim(to, waiting if to in self._swept else counts)
+        self._trim(to, waiting if to in self._swept else counts, era)
         self._swept.add(to)
         self.entries_taken += len(inputs)
         self.deposits_taken += sum(len(one.event.transfer.urls) for one in inputs if one.event and one.event.transfer)
@@ -365,15 +413,17 @@ class Writer:
             inputs.append(Input(source_of(at), record, event, previous=fields[b"p"]))
         return inputs
 
-    def _trim(self, to: int, sources: Iterable[int]) -> None:
-        """Trim outbox entries that have taken effect."""
+    def _trim(self, to: int, sources: Iterable[int], era: bytes) -> None:
+        """Trim outbox entries that have taken effect in an era."""
         names = {at: source_of(at) for at in sources}
         taken = self.stores[to].offsets(names.values())
         if not names:
             return
         self.stores[to].shard.barrier()  # Until the effects are durable, the entries may be needed again.
+        keys = {at: self.crawl.shards[at].keys for at in names}
         self.crawl.ask([
-            ["XTRIM", self.crawl.shards[at].keys.outbox(to), "MINID", f"1-{taken[name]}"] for at, name in names.items()
+            ["FCALL", "opic_4_trim_outbox", 2, keys[at].outbox(to), keys[at].meta, taken[name], era]
+            for at, name in names.items()
         ])  # fmt: skip
 
     def _grant(self) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum
+from hashlib import blake2b
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -35,6 +36,7 @@ LOG_PARTITION: Final = "log/0"  # The log in the store: what it gets was checked
 UNKNOWN: Final = "Object contains unknown field"  # How msgspec's message begins.
 UNKNOWN_NAMED_MAX: Final = 3  # Unknown fields of one event that are named.
 UNKNOWN_CHARS_MAX: Final = 80
+CRAWLER_DIGEST_BYTES: Final = 6
 CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
 
 
@@ -59,6 +61,17 @@ class EventLimits:
 
     links_max: int = LINKS_MAX
     url_bytes_max: int = URL_BYTES_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLimits:
+    """How many bytes of what events bring a crawl keeps in the store's memory, in all its shards; these are settings.
+
+    Beyond them the oldest dead letters are dropped, and metadata that is new.
+    """
+
+    letter_bytes_max: int = 256 << 20
+    meta_bytes_max: int = 1 << 30
 
 
 @dataclass(slots=True)  # Not frozen: one is made for each record, and that costs three times as much.
@@ -102,6 +115,7 @@ class CheckedEvent:
     nearness: int = 0  # Of the page or the seeds, if a depth is given; see `opic.model.page_notes`.
     meta: bytes | None = None  # Of the page or the seeds, packed; None if not given.
     trust: float | None = None  # Of the seeds; None if not given.
+    crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
 
     @property
     def concerns_classes(self) -> bool:
@@ -264,6 +278,11 @@ def _shown(number: int) -> str:
     return str(number) if abs(number) < 10**18 else "of over 18 digits"
 
 
+def crawler_digest(name: str | None) -> bytes:
+    """Return what the store keeps of a crawler's name, to tell whose lease an event ends; b"" without a name."""
+    return blake2b(name.encode(), digest_size=CRAWLER_DIGEST_BYTES).digest() if name else b""
+
+
 def _outcome(event: CrawlEvent) -> Outcome:
     status = event.status
     if event.excluded or status in (401, 403, 451):
@@ -302,8 +321,9 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
             links, left_out = first_links(url, links, limits)
     nearness = nearness_of(event.depth)
     return CheckedEvent(
-        outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta
-    )
+        outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
+        crawler=crawler_digest(event.crawler),
+    )  # fmt: skip
 
 
 def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[list[str], int]:

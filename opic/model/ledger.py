@@ -346,7 +346,7 @@ class Ledger:
             books.count(page.slot, opened=-1)
             books.open_cash -= cash
             books.misplace(0, page.spent if page.digest else 0)
-        page.state = (page.state | Flag.GONE) & ~Flag.OPEN
+        page.state, page.links = (page.state | Flag.GONE) & ~Flag.OPEN, None
         books.count(page.slot, live=-1)
         books.gone += 1
         if self.rules.continuous:

@@ -1,7 +1,7 @@
 """Trusted pages: the teleport vector of the coverage guarantee, and the packed form of pages' links.
 
 A seed may be trusted, with a weight. From the first trusted page on, a crawl keeps the links of each page that is read:
-`opic.graph.trust_flow` computes from them how much of personalized PageRank the fetched pages hold. A crawl without
+`opic.graph.rank_coverage` computes from them how much of personalized PageRank the fetched pages hold. A crawl without
 trusted pages keeps links only if OPIC_KEEP_LINKS is on.
 """
 

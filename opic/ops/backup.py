@@ -6,9 +6,14 @@ consistent over all shards: deliveries between shards are held (see `hold` in jo
 is read, with its offsets, its counters and the entries waiting in its outboxes. This takes milliseconds. Only
 deliveries wait, and if the backup process dies, the hold expires.
 
+A shard is copied within one run of its server. If the server restarts or another one takes over the shard's slot, the
+shard is copied again, because the server may have lost what was read from it, and cursors of scans mean nothing to
+another run (`opic.store.scan`). How many elements were scanned is compared with the store's count at the end.
+
 Reasons for the order of reads:
     journal before blocks          if the journal is trimmed during the copy, there is a gap: the shard is copied again
     seen after the journal's start entries added later are in the records; pagemeta and links likewise
+    links before their segments    those of an earlier version, which a worker moves into segments
     resume points before the heads no shard is behind a resume point
     the log with its trim held     the log is complete from its resume point on
 
@@ -20,7 +25,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -28,26 +33,38 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from opic.errors import StoreUnavailable
+from opic.errors import ScanBroken, StoreUnavailable
 from opic.ingest.event_log import EventLog
 from opic.model.transfer import source_of
-from opic.ops.backup_check import audit_of, check_backup
-from opic.ops.backup_files import BACKUP_FORMAT, LOG_SHARD, PartFile, make_empty, parts_of, write_manifest
+from opic.ops.backup_check import check_backup, summary_of
+from opic.ops.backup_files import (
+    BACKUP_FORMAT,
+    LOG_SHARD,
+    SEGMENT,
+    SEGMENTS,
+    PartFile,
+    make_empty,
+    parts_of,
+    write_manifest,
+)
 from opic.replica.checkpoint import blocks_of
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect, Head
 from opic.replica.follow import ENTRIES_MAX, ENTRY_BYTES_AIM, NO_HEAD, head_of
+from opic.replica.stored_links import each_segment
 from opic.store.connection import store_errors
 from opic.store.keys import FORMAT
 from opic.store.library import primaries
+from opic.store.scan import read_hash, scan_hash, scan_sorted_set
 from opic.store.shard import Shard
 
 HOLD_SECONDS: Final = 10.0  # If the backup process dies, deliveries between shards resume after this time.
 RENEW_SECONDS: Final = 2.0
+AWAY_SECONDS_MAX: Final = 60.0  # How long a backup waits for a server that restarts or fails over.
+POLL_SECONDS: Final = 0.1
 TRIES_MAX: Final = 20  # Maximum number of copies of a shard whose journal was trimmed, and of attempts to end the copy.
 BLOCKS_A_READ: Final = 4  # About a megabyte, which takes the server half a millisecond.
 THREADS_A_SERVER: Final = 2  # One reads while the other compresses; more threads would make other clients wait.
-SCAN_COUNT: Final = 1_000
 ENTRIES_A_READ: Final = 100  # Entries of the log, of outboxes and of dead letters.
 HOLD: Final = b"hold"
 # Name and type of the keys that do not depend on records, so that they may be copied at any time.
@@ -59,9 +76,11 @@ SETTINGS: Final = (
     ("local", "hash"),
     ("replayed", "set"),
 )
-# Keys that are not copied: short-lived state of endpoints and workers, none of it about cash.
+# Of pages: copied after the end, as far as the pages are known there.
+OF_PAGES: Final = (("waits", "zset"), ("fails", "hash"))
+# Keys that are not copied, none of them about cash: state that ends within minutes, and statistics of this store.
 FLEETING: Final = (
-    "leases", "waits", "fails", "refusals", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
+    "leases", "holders", "refusals", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
 )  # fmt: skip
 log = logging.getLogger("opic.ops")
 
@@ -110,16 +129,9 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
             )
         files = [line for copy in copies for line in copy.finish()]
     on_progress(sum(copy.done for copy in copies), sum(copy.done for copy in copies))
-    manifest = _manifest(crawl, backup_id)
+    manifest = _manifest(crawl, backup_id) | {"counts": [copy.counts for copy in copies]}
     checked = check_backup(directory, manifest)
-    manifest |= {
-        "audit": audit_of([shard.audit for shard in checked]),
-        "offsets": [shard.offsets for shard in checked],
-        "heads": [[shard.head.lsn, shard.head.digest.hex()] for shard in checked],
-        "pages": sum(shard.pages for shard in checked),
-        "records": sum(shard.records for shard in checked),
-        "files": files,
-    }
+    manifest |= summary_of(checked) | {"files": files}
     write_manifest(directory, manifest)
     try:
         with store_errors():
@@ -166,7 +178,7 @@ class End:
 
 
 class _Gap(Exception):
-    """The store trimmed records before they were copied, or has another history: copy the shard again."""
+    """The store trimmed records before they were copied, has another history or restarted: copy the shard again."""
 
 
 class ShardCopy:
@@ -179,6 +191,8 @@ class ShardCopy:
         self._files: dict[str, PartFile] = {}
         self._tries = 0
         self._settings: list[tuple[str, str, Any]] = []
+        self._blocks_left: Generator[None] | None = None
+        self.counts: dict[str, int] = {}  # As of the end: what `check_backup` has to find.
         self._begin("")
 
     def _begin(self, why: str) -> None:
@@ -189,14 +203,30 @@ class ShardCopy:
         if self._tries > TRIES_MAX:
             raise StoreUnavailable(
                 f"shard {self.shard.number} was copied {TRIES_MAX} times, and each time the store deleted records "
-                f"before they were copied ({why}): is the disk of the backup too slow?"
+                f"before they were copied, or restarted ({why}): is the disk of the backup too slow?"
             )
+        self._run = self._await_run()
         self._head, self._pages, self._entry_bytes = NO_HEAD, 0, ENTRY_BYTES_AIM
-        self._blocks_left: Iterator[None] | None = None
+        if self._blocks_left is not None:
+            self._blocks_left.close()
+        self._blocks_left = None
         self._copied = False
         self.blocks = self.done = 0
         self._open("journal")
         self._open("blocks")
+
+    def _await_run(self) -> bytes:
+        """Return the run id of the shard's server; wait for a server that restarts or fails over."""
+        deadline = time.monotonic() + AWAY_SECONDS_MAX
+        while True:
+            try:
+                run = self.shard.run_now()
+                self._crawl.ask([["HGET", self.keys.head, "lsn"]])  # A server that still loads its file refuses this.
+                return run
+            except StoreUnavailable:
+                if time.monotonic() > deadline:
+                    raise
+            time.sleep(POLL_SECONDS)
 
     def _open(self, part: str) -> None:
         if part in self._files:
@@ -205,6 +235,8 @@ class ShardCopy:
 
     def close(self) -> None:
         """Close the files of an unfinished backup."""
+        if self._blocks_left is not None:
+            self._blocks_left.close()
         for file in self._files.values():
             file.abandon()
 
@@ -222,8 +254,8 @@ class ShardCopy:
                 self._blocks_left = self._copy_blocks()
             if not self._copied:
                 self._copied = next(self._blocks_left, True) is True
-        except _Gap as gap:
-            self._begin(str(gap))
+        except (_Gap, StoreUnavailable) as error:
+            self._begin(str(error))
         return self._copied
 
     def _follow(self, until: Head | None) -> None:
@@ -254,7 +286,7 @@ class ShardCopy:
         self._head, self._pages = effect.head, effect.pages
         self._entry_bytes += (len(record) - self._entry_bytes) // 8
 
-    def _copy_blocks(self) -> Iterator[None]:
+    def _copy_blocks(self) -> Generator[None]:
         """Copy the blocks, a few per step, then the columns that are not stored by page."""
         file = self._files["blocks"]
         self.blocks = blocks_of(self._pages)
@@ -268,33 +300,39 @@ class ShardCopy:
             yield
         (names,) = self._crawl.ask([["HGETALL", self.keys.names_block]])
         file.put(["names", names])
-        with store_errors():
-            cursor = -1
-            while cursor:
-                cursor, found = self._client.zscan(self.keys.seen, max(cursor, 0), count=SCAN_COUNT)
-                file.put(["seen", [part for name, score in found for part in (name, int(score))]])
+        for found in scan_sorted_set(self._client, self.keys.seen):
+            file.put(["seen", [part for name, score in found for part in (name, int(score))]])
+            yield
+        for name, key in (("pagemeta", self.keys.page_meta), ("links", self.keys.links)):
+            for values in scan_hash(self._client, key):
+                if values:
+                    file.put([name, [part for pair in values.items() for part in pair]])
                 yield
-            for name, key in (("pagemeta", self.keys.page_meta), ("links", self.keys.links)):
-                cursor = -1
-                while cursor:
-                    cursor, values = self._client.hscan(key, max(cursor, 0), count=SCAN_COUNT)
-                    if values:
-                        file.put([name, [part for pair in values.items() for part in pair]])
-                    yield
+        yield from self._copy_links()
+
+    def _copy_links(self) -> Generator[None]:
+        """Copy the segments of kept links, then the list of those that count: others were merged meanwhile."""
+        steps = each_segment(self._client, self.keys)
+        while True:
+            try:
+                for number, fields in next(steps).items():
+                    self._files["blocks"].put([SEGMENT, number, *fields])
+            except StopIteration as end:
+                if end.value.version:
+                    self._files["blocks"].put([SEGMENTS, end.value.fields()])
+                return
+            yield
 
     def read_settings(self) -> None:
         """Read the keys in SETTINGS."""
         self._settings = []
         for name, kind in SETTINGS:
-            key, cursor = self.keys.prefix + name, -1
-            with store_errors():
-                if kind == "set":
+            key = self.keys.prefix + name
+            if kind == "set":
+                with store_errors():
                     self._settings.append((name, kind, list(self._client.smembers(key))))
-                    continue
-                while cursor:
-                    cursor, found = self._client.hscan(key, max(cursor, 0), count=SCAN_COUNT)
-                    if found:
-                        self._settings.append((name, kind, found))
+            elif found := read_hash(self._client, key):
+                self._settings.append((name, kind, found))
 
     # At the end.
 
@@ -315,13 +353,17 @@ class ShardCopy:
             pipe.get(keys.end)
             pipe.zrange(keys.call_ends, 0, -1, withscores=True)
             pipe.xrevrange(keys.dead, count=1)
-            head, *hashes, log_end, call_ends, letters = pipe.execute()
+            pipe.hlen(keys.page_meta)
+            pipe.zcard(keys.seen)
+            pipe.zrange(keys.seen, 0, 0, withscores=True)
+            head, *hashes, log_end, call_ends, letters, metas, seen, oldest = pipe.execute()
         found = dict(zip(names, hashes, strict=True))
         found["head"] = {
             name: value for name, value in zip((b"lsn", b"digest"), head, strict=True) if value is not None
         }
         found["offsets"].pop(HOLD, None)
         last = letters[0][0] if letters else None
+        self.counts = {"pagemeta": metas, "seen": seen, "seen_from": int(oldest[0][1]) if oldest else 0}
         self._end = End(head_of(head), found, int(log_end or 0), call_ends, last)
         return self._end
 
@@ -368,16 +410,29 @@ class ShardCopy:
         return at >= end
 
     def read_rest(self) -> bool:
-        """Copy the remaining records, and the dead letters; return whether no record is missing."""
+        """Copy the remaining records, the dead letters and what belongs to pages; return whether nothing is missing."""
         try:
             self._follow(self._end.head)
-        except _Gap as gap:
-            self._begin(str(gap))
+            if self._end.last_letter is not None:
+                for entries in self._entries(self.keys.dead, "-", self._end.last_letter):
+                    self._files["keys"].put(["dead", "stream", entries])
+            self._read_of_pages()
+            if self.shard.run_now() != self._run:
+                raise _Gap("its server restarted, or another one took over")
+        except (_Gap, ScanBroken) as error:
+            self._begin(str(error))
             return False
-        if self._end.last_letter is not None:
-            for entries in self._entries(self.keys.dead, "-", self._end.last_letter):
-                self._files["keys"].put(["dead", "stream", entries])
         return True
+
+    def _read_of_pages(self) -> None:
+        """Copy the keys in OF_PAGES. Pages that became known after the end may have other ids in the restored crawl."""
+        for name, kind in OF_PAGES:
+            key = self.keys.prefix + name
+            parts = scan_sorted_set(self._client, key) if kind == "zset" else scan_hash(self._client, key)
+            for part in parts:
+                pairs = part if isinstance(part, list) else list(part.items())
+                if known := [(page, value) for page, value in pairs if int(page) < self._pages]:
+                    self._files["keys"].put([name, kind, known if kind == "zset" else dict(known)])
 
     def _entries(self, stream: str, first: Any, last: Any) -> Iterable[list[Any]]:
         """Yield the entries of a stream in batches."""

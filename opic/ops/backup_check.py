@@ -4,20 +4,25 @@ It runs before a backup's manifest is written and before a restore writes anythi
 memory.
 """
 
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from opic.errors import SettingsError, StoreDamaged, StoreError
 from opic.model.cash import BooksAudit, CrawlRules
 from opic.model.transfer import Transfer, source_of
-from opic.ops.backup_files import LOG_SHARD, file_name, read_values
+from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_values
 from opic.replica.audit import audit_replica
 from opic.replica.checkpoint import Loading, blocks_of
 from opic.replica.effect import NO_DIGEST, Effect, Head, entry_digest
 from opic.replica.follow import head_of
+from opic.replica.link_segment import unpack_segment
 from opic.replica.replica import Replica
+from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.store.shard import books_of
 
 OUTBOX = "out:"
@@ -46,6 +51,82 @@ class ShardChecked:
     pages: int
     records: int
     waiting: dict[int, Waiting] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)  # Elements that the restored keys `linkseg` .. will have.
+
+
+class Counted:
+    """Counts the elements that no replica holds: what was scanned, and what the records changed since.
+
+    A scan during which events take effect has no exact count of its own. But all changes since the copy's start are in
+    the records. So what was scanned, changed by the records, has exactly as many elements as the store had at the end.
+    """
+
+    def __init__(self, pages: int, effects: Iterable[Effect]) -> None:
+        """Start with the records of a shard that ends with this many pages."""
+        self._scanned, self._changed = (
+            np.zeros(pages, np.bool_),
+            np.zeros(pages, np.int8),
+        )  # 1: there in the end; -1: not.
+        self._calls, self._times = array("q"), array("q")
+        self._segments, self._fields = set[int](), 0  # Of kept links: segments that were copied; fields of the hash.
+        for effect in effects:
+            for page, meta in effect.metas.items():
+                self._changed[page] = 1 if meta else -1
+            self._put_calls(effect.calls.items())
+
+    def take(self, name: str, values: Sequence[Any]) -> None:
+        """Count a part of a scan: page, value, ..; or name of a call, time, .."""
+        if name == "seen":
+            self._put_calls(zip(values[::2], values[1::2], strict=True))
+        else:
+            self._scanned[[int(page) for page in values[::2]]] = True
+
+    def take_segment(self, number: int, pages: bytes, links: bytes) -> None:
+        """Check a segment of kept links.
+
+        Raises:
+            StoreDamaged: it is damaged.
+        """
+        unpack_segment(pages, links)
+        self._segments.add(number)
+
+    def take_list(self, found: Mapping[str, Any]) -> None:
+        """Check that the segments that count are there.
+
+        Raises:
+            StoreDamaged: one is missing.
+        """
+        live = LinkList.of([found[name] for name in LIST_FIELDS]).live
+        if not self._segments.issuperset(live):
+            raise StoreDamaged("a segment of kept links is missing")
+        self._fields = len(LIST_FIELDS) + 2 * len(live)
+
+    def _put_calls(self, calls: Iterable[tuple[bytes, int]]) -> None:
+        for name, time_us in calls:
+            self._calls.append(hash(name))  # 8 bytes each: there may be many million.
+            self._times.append(time_us)
+
+    def counts(self) -> dict[str, int]:
+        """Return how many elements each key has once restored."""
+        metas = np.count_nonzero((self._scanned & (self._changed == 0)) | (self._changed == 1))
+        return {"linkseg": self._fields, "pagemeta": int(metas), "seen": self.calls_from(0)}
+
+    def calls_from(self, time_us: int) -> int:
+        """Return the number of distinct calls that took effect at this time or later."""
+        calls, times = np.frombuffer(self._calls, np.int64), np.frombuffer(self._times, np.int64)
+        return len(np.unique(calls[times >= time_us]))
+
+    def check(self, stored: Mapping[str, int]) -> None:
+        """Compare the counts with those of the store at the end of the copy.
+
+        Raises:
+            StoreDamaged: the copy lacks some.
+        """
+        # The store forgets old calls, which the copy may have scanned before.
+        found = {"pagemeta": self.counts()["pagemeta"], "seen": self.calls_from(stored["seen_from"])}
+        for name, count in found.items():
+            if count != stored[name]:
+                raise StoreDamaged(f"it has {count:,} elements of {name!r}, but the store had {stored[name]:,}")
 
 
 def rules_of(manifest: Mapping[str, Any]) -> CrawlRules:
@@ -58,19 +139,31 @@ def check_backup(directory: Path, manifest: Mapping[str, Any]) -> list[ShardChec
 
     Args:
         directory: the backup's directory.
-        manifest: its manifest; only `shards` and `rules` are used. Checksums are checked by `read_manifest`.
+        manifest: its manifest; only `shards`, `rules` and `counts` are used. `read_manifest` checks the checksums.
 
     Raises:
         SettingsError: a record, a block or another part is missing or damaged.
         StoreError: the books don't balance, so the copy is useless.
     """
     rules = rules_of(manifest)
-    shards = [_check_shard(directory, rules, number) for number in range(manifest["shards"])]
+    counts = manifest.get("counts", [None] * manifest["shards"])  # Older backups have none.
+    shards = [_check_shard(directory, rules, number, stored) for number, stored in enumerate(counts)]
     wrong = [f"shard {n}: {text}" for n, shard in enumerate(shards) for text in _mismatches(shard.audit)]
     wrong += _between(shards)
     if wrong:
         raise StoreError(f"the books don't balance ({'; '.join(wrong)}): see `opic audit`")
     return shards
+
+
+def summary_of(shards: Sequence[ShardChecked]) -> dict[str, Any]:
+    """Return the fields of a manifest that a recount gives."""
+    return {
+        "audit": audit_of([shard.audit for shard in shards]),
+        "offsets": [shard.offsets for shard in shards],
+        "heads": [[shard.head.lsn, shard.head.digest.hex()] for shard in shards],
+        "pages": sum(shard.pages for shard in shards),
+        "records": sum(shard.records for shard in shards),
+    }
 
 
 def audit_of(parts: Sequence[BooksAudit]) -> dict[str, object]:
@@ -88,11 +181,13 @@ def _mismatches(audit: BooksAudit) -> list[str]:
     return wrong
 
 
-def _check_shard(directory: Path, rules: CrawlRules, number: int) -> ShardChecked:
-    hashes, waiting, end = _read_keys(directory / file_name(number, "keys"))
+def _check_shard(directory: Path, rules: CrawlRules, number: int, stored: Mapping[str, int] | None) -> ShardChecked:
     replica = Replica(rules, number)
     try:
-        records = _load(directory, replica)
+        hashes, waiting, end = _read_keys(directory / file_name(number, "keys"))
+        records, counted = _load(directory, replica)
+        if stored is not None:
+            counted.check(stored)
         head = head_of([hashes["head"].get(name) for name in (b"lsn", b"digest")])
         if replica.head != head:
             raise StoreDamaged(f"the journal ends at record {replica.head.lsn}, but the shard was at {head.lsn}")
@@ -105,7 +200,7 @@ def _check_shard(directory: Path, rules: CrawlRules, number: int) -> ShardChecke
             _check_log(directory / file_name(number, "log"), end)
     except StoreDamaged as error:
         raise SettingsError(f"{directory}: shard {number}: {error}: use another backup") from error
-    except (KeyError, ValueError, TypeError) as error:
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, MemoryError) as error:
         raise SettingsError(f"{directory}: shard {number} is incomplete ({error!r}): use another backup") from error
     audit = audit_replica(replica, 0 if number else rules.minted)
     return ShardChecked(
@@ -117,10 +212,12 @@ def _check_shard(directory: Path, rules: CrawlRules, number: int) -> ShardChecke
         pages=len(replica),
         records=records,
         waiting=waiting,
+        counts=counted.counts(),
     )
 
 
-def _load(directory: Path, replica: Replica) -> int:
+def _load(directory: Path, replica: Replica) -> tuple[int, Counted]:
+    """Load a replica; return the number of records, and the counts of what no replica holds."""
     effects: list[Effect] = []
     for record in read_values(directory / file_name(replica.shard, "journal")):
         effect = Effect.unpack(record)
@@ -128,19 +225,27 @@ def _load(directory: Path, replica: Replica) -> int:
             raise StoreDamaged(f"record {effect.lsn} does not follow {effects[-1].lsn}")
         effects.append(effect)
     if not effects:
-        return 0
+        return 0, Counted(0, ())
     loading, lacking = Loading(replica, effects), set(range(blocks_of(effects[-1].pages)))
-    for name, image in read_values(directory / file_name(replica.shard, "blocks")):
-        fields = {key.decode(): value for key, value in image.items()} if isinstance(image, dict) else {}
+    counted = Counted(effects[-1].pages, effects)
+    for name, image, *more in read_values(directory / file_name(replica.shard, "blocks")):
+        is_block = name == "names" or isinstance(name, int)
+        fields = {key.decode(): value for key, value in image.items()} if is_block else {}
         if name == "names":
             loading.take_names(fields)
-        elif name not in ("seen", "pagemeta", "links") and fields:
+        elif name == SEGMENT:
+            counted.take_segment(image, *more)
+        elif name == SEGMENTS:
+            counted.take_list(image)
+        elif name in ("seen", "pagemeta"):
+            counted.take(name, image)
+        elif fields:
             loading.take_block(name, fields)
             lacking.discard(name)
     for block in sorted(lacking):
         loading.take_block(block, {})
     loading.finish()
-    return len(effects)
+    return len(effects), counted
 
 
 def _read_keys(path: Path) -> tuple[dict[str, dict[bytes, bytes]], dict[int, Waiting], int]:

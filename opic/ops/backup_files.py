@@ -4,7 +4,8 @@ A backup is a directory: `manifest.json`, and for each shard these, each a zstd-
 
     journal     records in order: from the oldest one that is not in all blocks, to the shard's head
     blocks      [number, fields] of each block of the checkpoint; ["names", fields]; ["seen", [name, time, ..]];
-                ["pagemeta", [page, metadata, ..]]; ["links", [page, its links, ..]]
+                ["pagemeta", [page, metadata, ..]]; ["links", [page, its links, ..]] of an earlier version;
+                ["segment", number, its fields p and l]; ["linkseg", the other fields of that hash]
     keys        [name, kind, part of its value] of each other key, as of the head or earlier; see `opic.ops.backup`
     log         entries of the log of accepted events; only for shard 0
 
@@ -14,22 +15,77 @@ The first value identifies the file; the last one is the number of values betwee
 import hashlib
 import json
 import os
+import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Annotated, Any, BinaryIO, Final, Literal
 
 import msgpack
+import msgspec
 import zstandard
 
 from opic.errors import SettingsError
+from opic.model.cash import CrawlRules
 from opic.store.keys import FORMAT
 
-BACKUP_FORMAT: Final = 2
+BACKUP_FORMAT: Final = 3
+FORMATS_READ: Final = (2, BACKUP_FORMAT)  # 2 has no segments of kept links.
+SEGMENT: Final = "segment"
+SEGMENTS: Final = "linkseg"
 MANIFEST: Final = "manifest.json"
 PARTS: Final = ("journal", "blocks", "keys", "log")
 LOG_SHARD: Final = 0
 READ_BYTES: Final = 1 << 20
+MANIFEST_BYTES_MAX: Final = 64 << 20  # That of 4,096 shards has 4 MB.
+HEADER_BYTES_MAX: Final = 1 << 10
+ELEMENTS_MAX: Final = 1 << 26  # Elements of one list or map: what a damaged file may make us reserve memory for.
 ZSTD_LEVEL: Final = 1  # Most of the data is compact already, or random.
+
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Formats(msgspec.Struct):
+    """The part of a manifest that every format has."""
+
+    format: int
+    store_format: str
+
+
+class _Audit(msgspec.Struct, forbid_unknown_fields=True):
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: int
+    conserved: bool
+
+
+class _FileLine(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    shard: Count
+    part: Literal["journal", "blocks", "keys", "log"]
+    values: Count
+    bytes: Count
+    sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+
+
+class _Manifest(_Formats, forbid_unknown_fields=True):
+    """A manifest, as `backup` writes it. Older ones have no counts and no checksum."""
+
+    id: str
+    crawl: str
+    shards: Annotated[int, msgspec.Meta(ge=1, le=4096)]
+    made_at: float
+    server: str
+    rules: dict[str, int | str | bool]
+    audit: _Audit
+    offsets: list[dict[str, Count]]
+    heads: list[tuple[Count, str]]
+    pages: Count
+    records: Count
+    files: list[_FileLine]
+    counts: list[dict[str, Count]] | None = None
+    checksum: str = ""
 
 
 def parts_of(shard: int) -> tuple[str, ...]:
@@ -101,11 +157,23 @@ def read_values(path: Path) -> Iterator[Any]:
 
 
 def _all_values(path: Path) -> Iterator[Any]:
+    limits = {"max_buffer_size": 0, "max_array_len": ELEMENTS_MAX, "max_map_len": ELEMENTS_MAX}
     with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as packed:
         try:
-            yield from msgpack.Unpacker(packed, max_buffer_size=0)
+            yield from msgpack.Unpacker(packed, **limits)
         except (zstandard.ZstdError, msgpack.UnpackException, ValueError) as error:
             raise SettingsError(f"{path} is damaged ({error}): use another backup") from None
+
+
+def _header(path: Path) -> Any:
+    """Return the first value of a file, whose checksum is still to be checked; None if it can't be read."""
+    try:
+        with path.open("rb") as file, zstandard.ZstdDecompressor().stream_reader(file) as packed:
+            return msgpack.unpackb(packed.read(HEADER_BYTES_MAX))
+    except msgpack.ExtraData as more:
+        return more.unpacked
+    except (zstandard.ZstdError, msgpack.UnpackException, ValueError):
+        return None
 
 
 def read_manifest(directory: Path) -> dict[str, Any]:
@@ -115,12 +183,7 @@ def read_manifest(directory: Path) -> dict[str, Any]:
         SettingsError: a file is missing, damaged, or of another backup or format.
     """
     try:
-        manifest: dict[str, Any] = json.loads((directory / MANIFEST).read_text())
-        if manifest["format"] != BACKUP_FORMAT or manifest["store_format"] != FORMAT:
-            raise SettingsError(
-                f"{directory} is a backup of format {manifest['format']}/{manifest['store_format']}, this program "
-                f"reads {BACKUP_FORMAT}/{FORMAT}: use the one that made it"
-            )
+        manifest = _parsed(directory)
         wanted = [(shard, part) for shard in range(manifest["shards"]) for part in parts_of(shard)]
         if sorted((file["shard"], file["part"]) for file in manifest["files"]) != sorted(wanted):
             raise SettingsError(f"the manifest of {directory} does not name all files of {manifest['shards']} shards")
@@ -128,14 +191,49 @@ def read_manifest(directory: Path) -> dict[str, Any]:
             _check_file(directory / file_name(file["shard"], file["part"]), file, manifest)
     except OSError as error:
         raise SettingsError(f"{error.filename} can't be read ({error.strerror}): is {directory} a backup?") from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise SettingsError(f"{directory / MANIFEST} is not the manifest of a backup ({error})") from None
     return manifest
 
 
+def _parsed(directory: Path) -> dict[str, Any]:
+    path = directory / MANIFEST
+    if (size := _regular(path).stat().st_size) > MANIFEST_BYTES_MAX:
+        raise SettingsError(f"{path} has {size:,} bytes, more than any manifest: is {directory} a backup?")
+    text = path.read_bytes()
+    try:
+        formats = msgspec.json.decode(text, type=_Formats)
+        if formats.format not in FORMATS_READ or formats.store_format != FORMAT:
+            raise SettingsError(
+                f"{directory} is a backup of format {formats.format}/{formats.store_format}, this program reads "
+                f"{FORMATS_READ[0]} to {BACKUP_FORMAT}/{FORMAT}: use the one that made it"
+            )
+        shape = msgspec.json.decode(text, type=_Manifest)
+        CrawlRules(**{name: value for name, value in shape.rules.items() if name != "shards"})  # type: ignore[arg-type]
+        manifest: dict[str, Any] = json.loads(text)
+        if shape.checksum not in ("", _checksum(manifest)):
+            raise ValueError("its checksum differs from its content")
+        for name in ("offsets", "heads", "counts"):
+            if len(manifest.get(name, manifest["offsets"])) != shape.shards:
+                raise ValueError(f"its {name} are not those of {shape.shards} shards")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise SettingsError(f"{path} is not the manifest of a backup, or damaged ({error}): use another") from None
+    return manifest
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """Return the checksum of everything else in a manifest."""
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _regular(path: Path) -> Path:
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise SettingsError(f"{path} is not a file: is {path.parent} a backup?")
+    return path
+
+
 def _check_file(path: Path, file: Mapping[str, Any], manifest: Mapping[str, Any]) -> None:
-    size, about = path.stat().st_size, next(_all_values(path), None)
-    expected = {"format": BACKUP_FORMAT, "id": manifest["id"], "shard": file["shard"], "part": file["part"]}
+    size, about = path.stat().st_size, _header(_regular(path))
+    expected = {"format": manifest["format"], "id": manifest["id"], "shard": file["shard"], "part": file["part"]}
     if about is not None and about != expected:
         raise SettingsError(
             f"{path} is not shard {file['shard']} of backup {manifest['id']}: files of several backups can't be mixed; "
@@ -166,8 +264,9 @@ def make_empty(directory: Path) -> None:
         raise SettingsError(f"{directory} is not empty: choose an empty or a new directory for this backup")
 
 
-def write_manifest(directory: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest, atomically and after all other files: a directory without it is not a backup."""
+def write_manifest(directory: Path, manifest: dict[str, Any]) -> None:
+    """Write the manifest with its checksum, atomically, after all other files: without it there is no backup."""
+    manifest["checksum"] = _checksum(manifest)
     scratch = directory / f"{MANIFEST}.new"
     with scratch.open("w") as file:
         file.write(json.dumps(manifest, indent=1) + "\n")

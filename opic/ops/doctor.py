@@ -13,16 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from opic.errors import OpicError, StoreMismatch
+from opic.errors import OpicError, StoreLost, StoreMismatch
+from opic.redaction import without_secret
+from opic.replica.stored_links import read_list
 from opic.service.embedded import EmbeddedServer
+from opic.service.known_crawls import KnownCrawls
 from opic.service.service import Backend
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.cluster import Cluster
-from opic.store.connection import store_errors, without_secret
+from opic.store.connection import store_errors
 from opic.store.durability import Durability, durability_problem
 from opic.store.keys import FORMAT, Keys
 from opic.store.library import LIBRARY, primaries
+from opic.store.loader_rights import loader_problem
+from opic.store.recognition import check_not_lost
 from opic.store.server import cluster_problem, server_problem
 
 DISK_BYTES_WARN = 4 << 30  # The append-only file is rewritten after it has grown by 1 GB; both files need space.
@@ -81,8 +86,11 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
 def _kafka(settings: Settings) -> Iterator[Finding]:
     """Check the topics. The number of shards is from the settings, because the crawl may not exist yet."""
     from opic.ingest.kafka import KafkaCluster, topics
+    from opic.ingest.kafka.connection import slow_checksums
 
     cluster = KafkaCluster(settings)
+    if (slow := slow_checksums()) is not None:
+        yield Finding("checksums", "warn", slow)
     admin = cluster.admin()
     try:
         there = topics.brokers(cluster, admin)
@@ -166,11 +174,12 @@ def _store(settings: Settings, url: str, log_answers: bool) -> Iterator[Finding]
         yield from _clocks(servers)
         yield _journal(settings, infos)
         yield from _durability(settings, client, infos)
+        yield _rights(servers, infos)
         yield from _crawl(settings, url, client, log_answers)
 
 
 def _clocks(servers: Sequence[Any]) -> Iterator[Finding]:
-    """Compare clocks: leases end by the server's clock, but records have the time of the process that appends them."""
+    """Compare clocks: everything in the store goes by the server's, what crawlers and people see by their own."""
     skews = []
     for server in servers:
         before = time.time()
@@ -205,11 +214,59 @@ def _durability(settings: Settings, client: Any, infos: Sequence[dict[str, Any]]
         yield Finding("durability", "FAIL" if found.fatal else "warn", found.text)
 
 
+def _lost_events(backend: Backend) -> Iterator[Finding]:
+    """Check that the topic still has all that has not taken effect."""
+    if backend.settings.kafka_bootstrap is None:
+        return
+    missing = backend.log.missing()
+    if not missing:
+        yield Finding("lost events", "ok", "the topic has all events that have not taken effect")
+        return
+    text = (
+        f"Kafka's retention deleted {sum(missing.values()):,} accepted events of {', '.join(sorted(missing))} before "
+        "they took effect: raise retention.ms, publish them again, or give them up with OPIC_KAFKA_SKIP_LOST=true"
+    )
+    yield Finding("lost events", "FAIL", text)
+
+
+def _kept_links(backend: Backend) -> Finding:
+    """Say what the links of pages take in the store."""
+    if not backend.links.kept:
+        return Finding("kept links", "ok", "none are kept: OPIC_KEEP_LINKS is off")
+    lists = [read_list(shard.client, shard.keys) for shard in backend.crawl.shards]
+    size, segments = sum(one.size for one in lists), sum(len(one.live) for one in lists)
+    return Finding("kept links", "ok", f"{size:,} bytes in {segments:,} segments, and the newest in the journal")
+
+
+def _rights(servers: Sequence[Any], infos: Sequence[dict[str, Any]]) -> Finding:
+    """Check that no restart skips what is in the append-only files."""
+    for server, info in zip(servers, infos, strict=True):
+        if (problem := loader_problem(server, info)) is not None:
+            return Finding("access rules", "FAIL" if problem.fatal else "warn", problem.text)
+    return Finding("access rules", "ok", "a restart reads back the whole append-only file")
+
+
+def _compare_with_kafka(settings: Settings, client: Any) -> None:
+    from opic.ingest.kafka import KafkaCluster
+    from opic.ingest.kafka.used_before import check_used
+
+    check_used(KafkaCluster(settings), client)
+
+
 def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iterator[Finding]:
     keys = Keys(settings.crawl, 0)
     with store_errors():
-        made = client.hget(keys.meta, "format")
+        meta = client.hgetall(keys.meta)
+        made = meta.get(b"format")
         loaded = all(server.function_list(LIBRARY) for server in primaries(client))
+    try:
+        check_not_lost(client, settings.crawl, meta, settings.shards_made)
+        KnownCrawls(settings).check(client)
+        if settings.kafka_bootstrap is not None and log_answers:
+            _compare_with_kafka(settings, client)
+    except StoreLost as error:
+        yield Finding("crawl", "FAIL", str(error))
+        return
     if made is None:
         yield Finding(
             "crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
@@ -235,12 +292,15 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
         yield Finding("crawl", "ok", f"{settings.crawl}: {books.live:,} known pages, {books.open:,} of them read")
         if not log_answers:
             yield Finding("lag", "warn", "how many accepted events are waiting is known once Kafka answers")
-        elif (lag := backend.lag()) >= LAG_WARN:
+        elif (lag := backend.lag()) >= min(LAG_WARN, settings.max_lag):
             text = f"{lag:,} accepted events are waiting, OPIC_MAX_LAG is {settings.max_lag:,}: is a worker running?"
             yield Finding("lag", "FAIL" if lag >= settings.max_lag else "warn", text)
         else:
             yield Finding("lag", "ok", f"{lag:,} accepted events are waiting")
+        if log_answers:
+            yield from _lost_events(backend)
         audit, _ = backend.crawl.audit()
+        yield _kept_links(backend)
         if audit.conserved:
             yield Finding("audit", "ok", f"all {audit.minted:,} grains are accounted for")
         else:

@@ -336,9 +336,7 @@ class _Feeder:
 
     def _work(self) -> None:
         if self._writer is None:
-            self._writer = Writer(
-                self.target.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes
-            )
+            self._writer = Writer.of(self.target.crawl, self.settings)
         source = LogSource(self._log, self._writer.resume, until_offset=self._end)
         work(self._writer, source, full=self.target.disk_full)
 

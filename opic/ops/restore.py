@@ -1,33 +1,43 @@
 """Restore: loads a backup into a store that has no crawl of that name, completely or not at all.
 
-Nothing is written before the whole backup has been read and recounted. During the restore the crawl can't be opened
-(its meta has `restoring`), and the writes of processes that have it open are refused, because each head is set to one
-that no record has. At the end, a record with a random token is appended to each journal. A reader or writer that was
-at the same LSN of another history then sees a different digest and loads the shard again.
+Nothing is written before the whole backup has been read and recounted; while that is done, an existing crawl accepts no
+events, since they would be lost with it. During the restore the crawl can't be opened (its meta has `restoring`), its
+log takes nothing, and the writes of processes that have it open are refused, because each head is set to one that no
+record has. At the end, a record with a random token is appended to each journal. A reader or writer that was at the
+same LSN of another history then sees a different digest and loads the shard again. The crawl also begins an era:
+offsets of the log and of partitions that were read before are refused.
+
+A restore that breaks off leaves the crawl in that state, in which nothing is accepted, until another one completes.
 """
 
+import logging
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import copy
 from pathlib import Path
-from typing import Any, Final
+from types import TracebackType
+from typing import Any, Final, Self
 
 from opic.errors import SettingsError, StoreError
 from opic.model.cash import Books, CrawlRules
-from opic.ops.backup_check import audit_of, check_backup, rules_of
-from opic.ops.backup_files import LOG_SHARD, file_name, read_manifest, read_values
+from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
+from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
+from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.library import primaries
-from opic.store.server import check_server
+from opic.store.scan import SCAN_COUNT, key_names, one_run
+from opic.store.server import check_server, make_ready
 
 CALL_BYTES_AIM: Final = 1 << 20
-SCAN_COUNT: Final = 1_000
 VALUES_A_COMMAND: Final = 1_000
 RESTORING_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # A head that no record has: see `Follower`.
 TOKEN_BYTES: Final = 16
+CLOSED_SECONDS: Final = 10.0  # If the restore dies before it has written anything, events are accepted after this time.
+RENEW_SECONDS: Final = 2.0
+log = logging.getLogger("opic.ops")
 
 Progress = Callable[[int, int], object]
 Command = list[Any]
@@ -40,13 +50,19 @@ def verify(directory: Path) -> dict[str, Any]:
         SettingsError: a file is missing, damaged, or from another backup.
         StoreError: the shards do not fit together.
     """
+    return _verified(directory)[0]
+
+
+def _verified(directory: Path) -> tuple[dict[str, Any], list[ShardChecked]]:
     manifest = read_manifest(directory)
-    found = audit_of([shard.audit for shard in check_backup(directory, manifest)])
-    if found != manifest["audit"]:
-        raise SettingsError(
-            f"{directory}: the recount is {found}, but the manifest has {manifest['audit']}: use another backup"
-        )
-    return manifest
+    checked = check_backup(directory, manifest)
+    for name, found in summary_of(checked).items():
+        if found != manifest[name]:
+            raise SettingsError(
+                f"{directory}: the recount gives {name} {found}, but the manifest has {manifest[name]}: use another "
+                "backup"
+            )
+    return manifest, checked
 
 
 def restore(
@@ -57,7 +73,9 @@ def restore(
     replace: bool = False,
     on_progress: Progress = lambda _done, _all: None,
 ) -> dict[str, Any]:
-    """Load a backup into a store that has no such crawl. No worker or endpoint of the crawl should run.
+    """Load a backup into a store that has no such crawl.
+
+    Workers and endpoints of the crawl that run meanwhile are refused until it is done.
 
     Args:
         client: client of a server or a cluster.
@@ -71,69 +89,177 @@ def restore(
 
     Raises:
         SettingsError: the backup is incomplete or damaged. Nothing was written.
-        StoreError: the crawl exists, or the restored crawl differs from the backup.
+        StoreError: the crawl exists; or the restore broke off, and has to be repeated.
     """
-    manifest = verify(directory)
-    check_server(client)
-    rules, shards = rules_of(manifest), [Keys(crawl, number) for number in range(manifest["shards"])]
-    with store_errors():
-        old = _keys_of(client, crawl)
-        if old and not replace:
-            raise StoreError(
-                f"this store already has a crawl named {crawl!r}: use --replace to remove it, or another --crawl"
-            )
-        _begin(client, shards, manifest["id"], old)
-        total, done = sum(file["values"] for file in manifest["files"]), 0
-        for keys in shards:
-            for commands in _grouped(_commands(directory, keys, rules)):
-                _send(client, commands)
-                done += len(commands)
-                on_progress(min(done, total), total)
-        on_progress(total, total)
-        for keys in shards:
-            _end_shard(client, directory, keys, manifest["id"])
-        for keys in reversed(shards):  # Shard 0 comes last, because opening a crawl begins with it.
-            client.hdel(keys.meta, "restoring")
-    whole, parts = Crawl.open(client, crawl, create=False).audit()
-    if (found := audit_of(parts)) != manifest["audit"] or not whole.conserved:
+    if not replace and key_names(client, f"opic:{{{crawl}:*"):
         raise StoreError(
-            f"the restored crawl differs from the backup ({found}, not {manifest['audit']}; "
-            f"{'; '.join(whole.mismatches) or 'no mismatch'}): did a worker run during the restore?"
+            f"this store already has a crawl named {crawl!r}, or a restore into it broke off: use --replace to remove "
+            "it, or another --crawl"
         )
+    with LogClosed(client, Keys(crawl, LOG_SHARD)):  # First of all: what is accepted from now on must not be lost.
+        check_server(client)
+        make_ready(client)
+        manifest, checked = _verified(directory)
+        writing = _Restore(client, directory, crawl, manifest)
+        writing.begin()
+    try:
+        with store_errors(), one_run(client, [keys.head for keys in writing.shards]):
+            writing.remove_old()
+            writing.write(on_progress)
+            writing.check_counts(checked)
+            heads = writing.end()
+    except StoreError as error:
+        raise StoreError(
+            f"the restore broke off ({error}): crawl {crawl!r} can't be used until `opic restore --replace` completes"
+        ) from error
+    _check_audit(client, crawl, manifest, heads)
     return manifest
 
 
-def _begin(client: Client, shards: Sequence[Keys], backup_id: str, old: Iterable[bytes]) -> None:
-    """Remove the old crawl, and block opening and writing the crawl until the restore is complete."""
-    for keys in shards:
-        with client.pipeline(transaction=True) as pipe:
-            pipe.delete(keys.meta)
-            pipe.hset(keys.meta, "restoring", backup_id)
-            pipe.hset(keys.head, mapping=RESTORING_HEAD)
+def _check_audit(client: Client, crawl: str, manifest: Mapping[str, Any], heads: Sequence[int]) -> None:
+    opened = Crawl.open(client, crawl, create=False)
+    whole, parts = opened.audit()
+    continued = [head.lsn for head in opened.heads()] != list(heads)  # A worker that waited goes on at once.
+    if not whole.conserved or (not continued and audit_of(parts) != manifest["audit"]):
+        raise StoreError(
+            f"the restored crawl differs from the backup ({audit_of(parts)}, not {manifest['audit']}; "
+            f"{'; '.join(whole.mismatches) or 'no mismatch'}): did a worker run during the restore?"
+        )
+
+
+class LogClosed:
+    """Lets an existing crawl accept no events for the duration of the block. It ends by itself if this process dies."""
+
+    def __init__(self, client: Client, keys: Keys) -> None:
+        """Create it for the shard that has the log; entering the context closes the log."""
+        self._client, self._keys = client, keys
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="opic-restore", daemon=True)
+
+    def __enter__(self) -> Self:
+        """Close the log."""
+        try:
+            self._close_for(CLOSED_SECONDS)
+        except StoreError:  # Is it a server that can't be used, or one without the functions?
+            check_server(self._client)
+            make_ready(self._client)
+            self._close_for(CLOSED_SECONDS)
+        self._thread.start()
+        return self
+
+    def __exit__(self, _: type[BaseException] | None, __: object, ___: TracebackType | None) -> None:
+        """Open the log again, unless the restore has begun."""
+        self._done.set()
+        self._thread.join()
+        self._close_for(0)
+
+    def _close_for(self, seconds: float) -> None:
+        with store_errors():
+            self._client.fcall("opic_4_close", 1, self._keys.meta, round(seconds * 1e6))
+
+    def _renew(self) -> None:
+        while not self._done.wait(RENEW_SECONDS):
+            try:
+                self._close_for(CLOSED_SECONDS)
+            except StoreError as error:
+                log.warning("events may be accepted while the backup is checked, and then be lost: %s", error)
+
+
+class _Restore:
+    """The writes of one restore. They stop if another restore into the same crawl begins."""
+
+    def __init__(self, client: Client, directory: Path, crawl: str, manifest: Mapping[str, Any]) -> None:
+        """Write nothing yet."""
+        self._client, self._directory, self._crawl, self._manifest = client, directory, crawl, manifest
+        self.shards = [Keys(crawl, number) for number in range(manifest["shards"])]
+        self._token = f"{manifest['id']}-{secrets.token_hex(8)}".encode()  # Names this restore, then the era.
+
+    def begin(self) -> None:
+        """Block opening, writing and accepting events until the restore is complete."""
+        with store_errors():
+            for keys in self.shards:
+                with self._client.pipeline(transaction=True) as pipe:
+                    pipe.delete(keys.meta)
+                    pipe.hset(keys.meta, "restoring", self._token)
+                    pipe.hset(keys.head, mapping=RESTORING_HEAD)
+                    pipe.execute()
+
+    def remove_old(self) -> None:
+        """Remove the keys of the old crawl, all of which a scan found."""
+        kept = {key.encode() for keys in self.shards for key in (keys.meta, keys.head)}
+        old = list(key_names(self._client, f"opic:{{{self._crawl}:*") - kept)
+        for at in range(0, len(old), SCAN_COUNT):
+            with self._client.pipeline(transaction=False) as pipe:
+                for key in old[at : at + SCAN_COUNT]:
+                    pipe.unlink(key)
+                pipe.execute()
+
+    def write(self, on_progress: Progress) -> None:
+        """Write everything but each shard's meta and head."""
+        rules, done = rules_of(self._manifest), 0
+        total = sum(file["values"] for file in self._manifest["files"])
+        for keys in self.shards:
+            for commands in _grouped(_commands(self._directory, keys, rules)):
+                _send(self._client, [["HGET", keys.meta, "restoring"], *commands], self._token)
+                done += len(commands)
+                on_progress(min(done, total), total)
+        on_progress(total, total)
+
+    def check_counts(self, checked: Sequence[ShardChecked]) -> None:
+        """Compare the sizes of the keys that no record repeats with what the files hold."""
+        for keys, shard in zip(self.shards, checked, strict=True):
+            with self._client.pipeline(transaction=True) as pipe:
+                pipe.hlen(keys.link_segments)
+                pipe.hlen(keys.page_meta)
+                pipe.zcard(keys.seen)
+                found = dict(zip(("linkseg", "pagemeta", "seen"), pipe.execute(), strict=True))
+            if found != shard.counts:
+                raise StoreError(f"shard {keys.shard} has {found}, but the backup has {shard.counts}")
+
+    def end(self) -> list[int]:
+        """Write each shard's meta and head, then open the crawl; return the LSNs of the heads."""
+        heads = [self._end_shard(keys) for keys in self.shards]
+        for keys in reversed(self.shards):  # Shard 0 comes last, because opening a crawl begins with it.
+            self._client.hdel(keys.meta, "restoring")
+        return heads
+
+    def _end_shard(self, keys: Keys) -> int:
+        (last,) = self._client.xrevrange(keys.journal, count=1)
+        effect = Effect.unpack(last[1][b"r"])
+        meta: dict[bytes, bytes] = {}
+        for name, _, value in read_values(self._directory / file_name(keys.shard, "keys")):
+            if name == "meta":
+                meta = value
+        marks = {b"restored": self._manifest["id"], b"era": self._token, b"restoring": self._token}
+        _check_ours(self._client.hget(keys.meta, "restoring"), self._token)
+        with self._client.pipeline(transaction=True) as pipe:
+            pipe.delete(keys.meta)  # Nothing of what others wrote into it meanwhile stays.
+            pipe.hset(keys.meta, mapping={**meta, **marks})
+            pipe.hset(keys.head, mapping={"lsn": effect.lsn, "digest": effect.digest})
             pipe.execute()
-    kept = {key.encode() for keys in shards for key in (keys.meta, keys.head)}
-    _remove(client, [key for key in old if key not in kept])
+        return effect.lsn
 
 
-def _end_shard(client: Client, directory: Path, keys: Keys, backup_id: str) -> None:
-    """Write a shard's meta and the head of its last record, in one transaction."""
-    (last,) = client.xrevrange(keys.journal, count=1)
-    effect = Effect.unpack(last[1][b"r"])
-    meta: dict[bytes, bytes] = {}
-    for name, _, value in read_values(directory / file_name(keys.shard, "keys")):
-        if name == "meta":
-            meta = value
-    with client.pipeline(transaction=True) as pipe:
-        pipe.hset(keys.meta, mapping={**meta, b"restored": backup_id, b"restoring": backup_id})
-        pipe.hset(keys.head, mapping={"lsn": effect.lsn, "digest": effect.digest})
-        pipe.execute()
+def _check_ours(found: Any, token: bytes) -> None:
+    if isinstance(found, Exception):
+        raise found
+    if found != token:
+        raise StoreError("another restore into this crawl has begun: let that one complete, or repeat this one")
 
 
 def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Command]:
     """Yield the commands that write a shard, except its meta and its head."""
     number = keys.shard
-    for name, value in read_values(directory / file_name(number, "blocks")):
-        if name == "seen":
+    segments = set[int]()
+    for name, value, *fields in read_values(directory / file_name(number, "blocks")):
+        if name == SEGMENT:
+            segments.add(value)
+            yield ["HSET", keys.link_segments, f"p{value}", fields[0], f"l{value}", fields[1]]
+        elif name == SEGMENTS:
+            yield ["HSET", keys.link_segments, *_flat(value)]
+            if merged := segments - set(LinkList.of([value[name] for name in LIST_FIELDS]).live):
+                yield ["HDEL", keys.link_segments, *[f"{kind}{segment}" for segment in merged for kind in "pl"]]
+        elif name == "seen":
             yield from _zadd(keys.seen, list(zip(value[::2], value[1::2], strict=True)))
         elif name == "pagemeta":
             yield ["HSET", keys.page_meta, *value]
@@ -148,8 +274,6 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         yield from _zadd(keys.seen, [(name, time_us) for name, time_us in effect.calls.items()])
         for page, meta in effect.metas.items():
             yield ["HSET", keys.page_meta, page, meta] if meta else ["HDEL", keys.page_meta, page]
-        for page, links in effect.kept_links():
-            yield ["HSET", keys.links, page, links]
     own = Effect(
         lsn=effect.lsn + 1,
         previous=effect.digest,
@@ -212,22 +336,12 @@ def _grouped(commands: Iterator[Command]) -> Iterator[list[Command]]:
         yield group
 
 
-def _send(client: Client, commands: Sequence[Command]) -> None:
+def _send(client: Client, commands: Sequence[Command], token: bytes) -> None:
+    """Send commands, the first of which reads whose restore it is."""
     with client.pipeline(transaction=False) as pipe:
         for command in commands:
             pipe.execute_command(*command)
-        pipe.execute()
-
-
-def _keys_of(client: Client, crawl: str) -> set[bytes]:
-    return {
-        key for server in primaries(client) for key in server.scan_iter(match=f"opic:{{{crawl}:*", count=SCAN_COUNT)
-    }
-
-
-def _remove(client: Client, keys: Sequence[bytes]) -> None:
-    for at in range(0, len(keys), SCAN_COUNT):
-        with client.pipeline(transaction=False) as pipe:
-            for key in keys[at : at + SCAN_COUNT]:
-                pipe.unlink(key)
-            pipe.execute()
+        found, *answers = pipe.execute(raise_on_error=False)
+    _check_ours(found, token)
+    if (wrong := next((answer for answer in answers if isinstance(answer, Exception)), None)) is not None:
+        raise wrong

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import NoTrust
-from opic.graph.trust_flow import LINKS_A_SETTLE, Coverage, TrustFlow
-from opic.model.cash import MILLION, Flag
-from opic.query.kept_links import KeptLinks, LinksRead
-from opic.replica import Replica
+from opic.graph.rank_coverage import LINKS_A_SETTLE, Coverage, coverage
+from opic.model.cash import Flag
+from opic.query.kept_links import LinksRead
+from opic.query.page_flows import PageFlows, PageStates
 from opic.replica.effect import Head
 
 FIRST: Final = 10  # The first answer, which reads all links, may follow so many times as many links as others.
@@ -25,7 +25,6 @@ REST: Final = 20  # for this many times as long.
 GIVE: Final = "trust with POST /v1/seeds or `opic seed --trust 1 URL`"
 NO_TRUST: Final = f"no page is trusted: give seeds {GIVE}"
 ALL_GONE: Final = f"every trusted page is gone (404 or 410): give other seeds {GIVE}"
-Bytes = NDArray[np.uint8]
 Float64s = NDArray[np.float64]
 
 
@@ -37,8 +36,7 @@ class CoverageView:
     heads: list[Head]  # Of the replicas that it was computed from,
     loads: list[int]  # and their load counts.
     flow: Coverage
-    shards: int
-    fetchable: NDArray[np.bool_]  # By position, see `place`: whether the page may be fetched for the first time.
+    held: list[Float64s]  # By shard and id: the trust that waits at a page for its first fetch, as a share of all.
     fetched_pages: int
     trusted_pages: int
 
@@ -51,23 +49,17 @@ class CoverageView:
             "damping": self.flow.damping,
         }
         if target is not None:
-            expected = self.flow.fetches_to(target, self.held)
+            expected = self.flow.fetches_to(target, np.concatenate(self.held))
             found |= {"target": target, "fetches_expected": expected}
         return {**found, "as_of": self.as_of}
 
-    @property
-    def held(self) -> Float64s:
-        """By position: the trust that waits at a page for its first fetch, as a share of all."""
-        return np.where(self.fetchable, self.flow.held, 0.0)
-
 
 class CoverageQuery:
-    """Answers questions about coverage, by positions of pages as `KeptLinks` has them. Thread-safe."""
+    """Answers questions about coverage, from the flow of trust. Thread-safe."""
 
-    def __init__(self, kept: KeptLinks) -> None:
+    def __init__(self, flows: PageFlows) -> None:
         """Read nothing before the first question."""
-        self._kept, self._crawl = kept, kept.crawl
-        self._flow, self._generation = TrustFlow(1 - self._crawl.rules.q / MILLION, kept.pool), kept.generation
+        self._flows, self._kept, self._crawl = flows, flows.kept, flows.kept.crawl
         self._view: CoverageView | None = None  # The last one.
         self._took, self._at = 0.0, float("-inf")  # Seconds that it took, and when it was computed (monotonic).
 
@@ -89,7 +81,7 @@ class CoverageQuery:
             StoreUnavailable: the store is unavailable.
         """
         with self._kept.lock:
-            return self._settled(self._kept.catch_up(self._check, _state_and_trust))
+            return self._settled(self._kept.catch_up(self._check, PageStates.of))
 
     def _check(self) -> None:
         if not self.trusts:
@@ -113,41 +105,25 @@ class CoverageQuery:
             return view
         return self.now()
 
-    def _settled(self, read: LinksRead[tuple[Bytes, dict[int, float]]]) -> CoverageView:
+    def _settled(self, read: LinksRead[PageStates]) -> CoverageView:
         """Return the coverage at the position that the links are at."""
-        if self._generation != self._kept.generation:
-            self._flow, self._view = TrustFlow(1 - self._crawl.rules.q / MILLION, self._kept.pool), None
-            self._generation = self._kept.generation
-        if self._view is not None and self._view.heads == read.heads and self._view.flow.settled:
-            self._view = replace(self._view, as_of=read.as_of)
+        view = self._view
+        if view is not None and view.loads != self._kept.loads:
+            view = self._view = None
+        if view is not None and view.heads == read.heads and view.flow.settled:
+            self._view = replace(view, as_of=read.as_of)
             return self._view
-        shards, (states, trusts) = len(self._crawl), zip(*read.taken, strict=True)
         began = time.monotonic()
-        size = max(map(len, states)) * shards
-        state, trust = np.zeros(size, np.uint8), np.zeros(size)
-        for number in range(shards):
-            state[number : len(states[number]) * shards : shards] = states[number]
-            pages = np.fromiter(trusts[number], np.int64, len(trusts[number]))
-            trust[pages * shards + number] = list(trusts[number].values())
-        gone, fetched = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
-        trust[gone] = 0.0
-        if not trust.any():
+        self._flows.follow(read)
+        flow, graph, state = self._flows.by_trust(read), self._flows.graph, self._flows.state
+        if not flow.teleport.any():
             self._view = None
             raise NoTrust(ALL_GONE)
-        self._view = CoverageView(
-            read.as_of,
-            read.heads,
-            self._kept.loads,
-            self._flow.settle(trust, fetched, gone, LINKS_A_SETTLE * (FIRST if self._view is None else 1)),
-            shards,
-            (state & (Flag.OPEN | Flag.GONE | Flag.EXCLUDED)) == 0,
-            int(fetched.sum()),
-            int((trust > 0).sum()),
-        )
+        found = coverage(flow, LINKS_A_SETTLE * (FIRST if view is None else 1))
+        fetchable = (state & (Flag.OPEN | Flag.GONE | Flag.EXCLUDED)) == 0
+        held = self._flows.by_shard(np.where(fetchable, found.held, 0.0), [len(taken.state) for taken in read.taken])
+        counts = int(graph.fetched.sum()), int((flow.teleport > 0).sum())
+        self._view = CoverageView(read.as_of, read.heads, self._kept.loads, found, held, *counts)
         self._at = time.monotonic()
         self._took = self._at - began
         return self._view
-
-
-def _state_and_trust(replica: Replica) -> tuple[Bytes, dict[int, float]]:
-    return replica.state.copy(), replica.trust or {}

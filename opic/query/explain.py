@@ -4,8 +4,8 @@ from opic.model import windows
 from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
-from opic.query.queries import Query, measures_of, times_of
-from opic.query.snapshots import Ranking, Snapshot, View
+from opic.query.queries import EXACT, Query, measures_of, times_of
+from opic.query.snapshots import Ranking, Snapshot, WindowView
 from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import canonical_url
 
@@ -36,7 +36,8 @@ def explain(
           clock, cash and time of fetch, oldest first;
         - "estimate": the "rule" applied; its "formula" with the "numbers" in it, in grains of cash or of the clock, as
           `opic.model.windows.reason` names them; the resulting "value"; and the total that it is a share "of":
-          importance is value divided by total. Under the static policy the total is all history and cash. Under a
+          importance is value divided by total. Under the static policy the total is all history and cash; under the
+          exact one the value is the visits counted at the page, and those not moved on yet. Under a
           window policy it is the sum of all pages' rates over a window of "window_grains"; until the policy is "warm",
           the rates are over each page's whole life. None for a gone page;
         - "class" and its "weight"; "state": unread, read or gone; its "depth", None if unknown, and its "meta"; and
@@ -60,6 +61,11 @@ def _explained(
     entry = query.entries({canonical: place}, rows, ranking)[canonical]
     estimate: dict[str, object] | None = _static(query, rows, ranking)
     times = [time for time in times_of(rows, ranking) if time is not None]
+    if policy == EXACT:
+        exact = query.exact_view()
+        query.use_exact({place: entry}, exact)
+        estimate = _exact(query, place)
+        times.append(exact.as_of)
     if span is not None:
         snapshot, view = query.snapshots.view(policy, span)
         entry |= {"policy": policy, "window": span.shown()}
@@ -104,7 +110,17 @@ def _static(query: Query, rows: Rows, ranking: Ranking) -> dict[str, object]:
     return {"rule": "static", "formula": "H + C", "numbers": numbers, "value": max(spent + cash, 0), "of": of}
 
 
-def _of_window(query: Query, policy: str, snapshot: Snapshot, view: View, place: Place) -> dict[str, object] | None:
+def _exact(query: Query, place: Place) -> dict[str, object]:
+    assert query.exact is not None
+    numbers = query.exact.parts_of(place)
+    of = numbers.pop("of")
+    value = max(numbers["h"] + numbers["r"], 0.0)
+    return {"rule": EXACT, "formula": "h + r", "numbers": numbers, "value": value, "of": of}
+
+
+def _of_window(
+    query: Query, policy: str, snapshot: Snapshot, view: WindowView, place: Place
+) -> dict[str, object] | None:
     at = int(snapshot.starts[place[0]]) + place[1]
     if at >= int(snapshot.starts[place[0] + 1]) or view.scores[at] < 0:
         return None  # The page is newer than the snapshot; for now its estimate is the static one.

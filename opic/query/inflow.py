@@ -10,20 +10,28 @@ from dataclasses import dataclass
 import numpy as np
 
 from opic.errors import BadInput, NotKept
+from opic.graph.flow import BOUND_MAX
 from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.query.host_index import Bools, Int64s
-from opic.query.queries import Query, check_count
+from opic.query.kept_links import NOT_KEPT
+from opic.query.link_inflow import received, shares_of
+from opic.query.queries import EXACT, Query, check_count
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
-from opic.urls.canonical import canonical_host, canonical_url, registered_domain
+from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The pages that in-flow is asked of: those of a registered domain, or of one host."""
+    """The pages that in-flow is asked of: those of a registered domain, of one host, or below a URL prefix."""
 
     name: str
-    is_host: bool
+    kind: str  # domain, host or prefix.
+
+    @property
+    def is_host(self) -> bool:
+        """Whether they are those of a host."""
+        return self.kind == "host"
 
 
 def inflow(
@@ -33,6 +41,7 @@ def inflow(
     n: int = 1_000,
     *,
     host: str | None = None,
+    prefix: str | None = None,
     policy: str | None = None,
     window: float | str | None = None,
 ) -> dict[str, object]:
@@ -40,16 +49,19 @@ def inflow(
 
     The step counts, for each page, what came from other registered domains. So the in-flow of a domain is exact. Of a
     host it is a lower bound, as what came from the other hosts of its domain is not counted apart; `inflow_max` is an
-    upper bound, and equal to it while no other host of the domain has sent anything.
+    upper bound, and equal to it while no other host of the domain has sent anything. Where links are kept, in-flow is
+    computed from them instead, of any of these sets and by any policy, unless the policy asked for is "static" and the
+    set a domain.
 
     Args:
         query: the query object of the crawl.
         domain: a registered domain,
         after: continue after this page: the "next" of the answer before.
         n: maximum number of pages.
-        host: or a host; one of the two.
-        policy: None or "static": the counts have no window.
-        window: None.
+        host: or a host,
+        prefix: or the beginning of URLs, with their host; one of the three. Needs kept links.
+        policy: as in `Query.importance` where links are kept, else None or "static": the counts have no window.
+        window: as in `Query.importance`, or None.
 
     Returns:
         "pages", in order of shard and first sight, each with its "url" and "inflow": the cash received so, as a share
@@ -63,31 +75,50 @@ def inflow(
         BadInput: not one of `domain` and `host` is given, `domain` is not a registered domain, `after` is not a page
             of it, or another policy than the static one is asked for.
     """
+    check_count(n, "page")
+    area = _area(domain, host, prefix)
+    if _from_links(query, area, policy):
+        return query.crawl.steadily(lambda: _page_from_links(query, area, after, n, policy=policy, window=window))
     if not query.crawl.rules.inflow:
         raise NotKept("this store was made with OPIC_INFLOW=off and keeps no in-flow: replay the log into a new store")
-    check_count(n, "page")
     if policy not in (None, "static") or window is not None:
         raise BadInput(
             "in-flow has no window: one total a page is kept, since the store was made; ask without window, and with "
             "policy=static or none"
         )
-    area = _area(domain, host)
     return query.crawl.steadily(lambda: _page_of_inflow(query, area, after, n))
 
 
-def _area(domain: str | None, host: str | None) -> Area:
-    if (domain is None) == (host is None):
-        raise BadInput("in-flow is that of a registered domain or of a host: give one of domain and host")
+def _from_links(query: Query, area: Area, policy: str | None) -> bool:
+    """Return whether in-flow is computed from kept links, not counted.
+
+    Raises:
+        NotKept: it would have to be.
+    """
+    kept = query.exact is not None and query.exact.kept
+    if not kept and (area.kind == "prefix" or policy == EXACT):
+        raise NotKept(NOT_KEPT)
+    return kept and not (area.kind == "domain" and policy == "static")
+
+
+def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:
+    if (domain is not None) + (host is not None) + (prefix is not None) != 1:
+        raise BadInput(
+            "in-flow is that of a registered domain, of a host, or of the pages below a URL prefix: give one of "
+            "domain, host and prefix"
+        )
     if host is not None:
-        return Area(canonical_host(host), True)
+        return Area(canonical_host(host), "host")
+    if prefix is not None:
+        return Area(canonical_url(prefix), "prefix")
     assert domain is not None
     name = canonical_host(domain)
     if (whole := registered_domain(name)) != name:
         raise BadInput(
             f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}, or with "
-            f"host={name} for bounds; other sets of pages need OPIC_TRACK=links, which is not built yet"
+            f"host={name}; where links are kept (OPIC_KEEP_LINKS=on), also with prefix=URL"
         )
-    return Area(name, False)
+    return Area(name, "domain")
 
 
 def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: int) -> float:
@@ -108,6 +139,37 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
     unpaid = damping * (books.open_cash + books.drift_plus + books.drift_minus)
     lost = books.rounding + books.reads + books.v_gone + books.h_gone + abs(books.net)
     return damping * importance_bound + (unpaid + lost) / books.static_total(minted)
+
+
+def _page_from_links(
+    query: Query, area: Area, after: str | None, n: int, *, policy: str | None, window: float | str | None
+) -> dict[str, object]:
+    """Return a page of the in-flow as kept links say it."""
+    policy, span = query.policy_of(policy, window)
+    snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
+    inside, live = _inside(snapshot, area), snapshot.scores >= 0
+    shares, bound = shares_of(query, snapshot, policy, window)
+    came = received(query, snapshot, inside, shares)
+    at = np.flatnonzero(inside & live)
+    first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
+    places = snapshot.places(positions := at[first : first + n])
+    urls = query.crawl.urls_of(places)
+    outside, opened = live & ~inside, (snapshot.state & Flag.OPEN) != 0
+    masses = {
+        "outside_mass": outside,
+        "unread_mass": outside & ~opened,
+        "dangling_mass": outside & opened & snapshot.dangling,
+    }
+    damping = 1 - query.crawl.rules.q / MILLION
+    return {
+        "pages": [{"url": urls[p], "inflow": share} for p, share in zip(places, came[positions].tolist(), strict=True)],
+        **({"next": urls[places[-1]]} if first + n < len(at) else {}),
+        **{name: min(float(shares[mask].sum()), 1.0) for name, mask in masses.items()},
+        "known_pages": snapshot.books.live,
+        "policy": policy,
+        **({} if bound is None or bound >= BOUND_MAX else {"error_bound": damping * bound}),
+        "as_of": snapshot.as_of,
+    }
 
 
 def _page_of_inflow(query: Query, area: Area, after: str | None, n: int) -> dict[str, object]:
@@ -210,9 +272,14 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
 def _inside(snapshot: Snapshot, area: Area) -> Bools:
     """Return a mask of the pages of a registered domain or a host."""
     host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
-    if area.is_host:
-        number = snapshot.table.number(area.name)
+    if area.kind != "domain":
+        number = snapshot.table.number(area.name if area.is_host else host_of(area.name))
         mask: Bools = host == (-1 if number is None else number)
+        if not area.is_host:
+            at = np.flatnonzero(mask)
+            places = snapshot.places(at)
+            urls = snapshot.crawl.urls_of(places)
+            mask[at] = [urls[place].startswith(area.name) for place in places]
         return mask
     of_domain = [n for n in snapshot.table.below(area.name) if registered_domain(snapshot.hosts[n]) == area.name]
     return np.isin(host, np.array(of_domain, np.int32))

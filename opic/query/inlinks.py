@@ -33,7 +33,7 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
     canonical, crawl = canonical_url(url, query.url_bytes_max), query.crawl
 
     def ask() -> dict[str, object] | None:
-        loads, shards = crawl.loads, len(crawl)
+        loads = crawl.loads
         (place,) = crawl.ids_of([canonical])
         with kept.lock:
             as_of = kept.catch_up(kept.check, lambda _: None).as_of
@@ -41,21 +41,22 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
                 return None
             if kept.loads != loads:
                 raise Outdated
-            sources = kept.pool.to(place[1] * shards + place[0])
+            sources = kept.pool.to(kept.numbers.one(*place))
+            parts, shards, ids = kept.numbers.by_shard(sources), *kept.numbers.places(sources)
         live = np.zeros(len(sources), np.bool_)
-        for number, replica in enumerate(crawl.replicas):
-            at = np.flatnonzero(sources % shards == number)
+        for (at, ids_of_shard), replica in zip(parts, crawl.replicas, strict=True):
             with replica.reading():
                 if crawl.loads != loads:
                     raise Outdated
-                live[at] = (replica.state[sources[at] // shards] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
-        sources = sources[live]
-        places: list[Place] = [(position % shards, position // shards) for position in sources[:n].tolist()]
+                live[at] = (replica.state[ids_of_shard] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+        order = np.lexsort((shards[live], ids[live]))  # By first sight, then by shard.
+        first = order[:n]
+        places: list[Place] = list(zip(shards[live][first].tolist(), ids[live][first].tolist(), strict=True))
         urls = crawl.urls_of(places)
         return {
             "url": canonical,
             "inlinks": [urls[place] for place in places],
-            "known": len(sources),
+            "known": int(live.sum()),
             "as_of": as_of,
         }
 

@@ -6,6 +6,7 @@ one position of its journal; a link to a page that its shard does not know yet i
 again later.
 """
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -16,17 +17,22 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import NotKept, StoreDamaged, StoreUnavailable
-from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, grown
-from opic.model.trust import unpack_links
+from opic.errors import NotKept, ScanBroken, StoreDamaged, StoreUnavailable
+from opic.graph.known_graph import ROWS_MAX
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s, grown
+from opic.model.page_links import PageLinks
+from opic.model.trust import pack_links, unpack_links
+from opic.query.crawl_numbers import CrawlNumbers
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
 from opic.replica.effect import Effect, Head
-from opic.store.connection import store_errors
+from opic.replica.stored_links import read_links
+from opic.store.scan import one_run
+
+log = logging.getLogger("opic.query")
 
 Int64s = NDArray[np.int64]
 T = TypeVar("T")
-SCAN_COUNT: Final = 1_000
 QUEUED_MAX: Final = 200_000  # Pages whose new links wait for the next question; with more, all are read again then.
 LOADS_MAX: Final = 5
 NOT_KEPT: Final = (
@@ -54,16 +60,16 @@ class LinkScores:
 
 
 class KeptLinks:
-    """The kept links of a crawl, in `pool`. Positions of pages: id times the number of shards, plus the shard.
+    """The kept links of a crawl, in `pool`. Pages have the numbers of `numbers`.
 
-    Hold `lock` from `catch_up` on for as long as `pool` is read. `generation` changes when all links were read again:
-    positions may then belong to other pages.
+    Hold `lock` from `catch_up` on for as long as either is read. `generation` changes when all links were read again:
+    numbers may then belong to other pages.
     """
 
     def __init__(self, crawl: Crawl) -> None:
         """Read nothing before the first question."""
         self.crawl, self.lock = crawl, threading.RLock()
-        self.pool, self.generation = LinkPool(), 0
+        self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(crawl)), 0
         self.loads: list[int] = []  # The load counts of the replicas that the links are valid for.
         self._heads: list[Head] = []
         self._queues: list[deque[list[tuple[int, bytes]]]] = [deque() for _ in crawl.shards]
@@ -71,6 +77,7 @@ class KeptLinks:
         self._listening = False
         self._unknown: dict[Place, bytes] = {}  # Pages with links to pages that their shard did not know.
         self._scores: _ScoreColumns | None = None  # From the first question about them on.
+        self._replaced: dict[int, Uint32s | None] | None = None  # See `take_replaced`.
 
     @property
     def kept(self) -> bool:
@@ -92,6 +99,7 @@ class KeptLinks:
         Raises:
             StoreUnavailable: the store is unavailable.
             StoreDamaged: the links of a page can't be read.
+            StoreFull: there are more pages than numbers.
         """
         for _ in range(LOADS_MAX):
             self.crawl.follow()
@@ -127,10 +135,21 @@ class KeptLinks:
             self.catch_up(self.check, lambda _: None)
             if self._scores is None:
                 self._scores = _ScoreColumns(self.pool)
-            positions, scores = self._scores.positive()
-            shards = len(self.crawl)
-            of_shard = [positions % shards == number for number in range(shards)]
-            return LinkScores(self.loads, [positions[at] // shards for at in of_shard], [scores[at] for at in of_shard])
+            pages, scores = self._scores.positive()
+            ids, of_shard = list[Int64s](), list[Int64s]()
+            for at, found in self.numbers.by_shard(pages):
+                order = np.argsort(found)
+                ids.append(found[order])
+                of_shard.append(scores[at][order])
+            return LinkScores(self.loads, ids, of_shard)
+
+    def take_replaced(self) -> dict[int, Uint32s | None] | None:
+        """Return the pages whose links were read since the last call, with those that they had before.
+
+        None are those that were not known. None instead of a dict: there are too many, or all links were read again.
+        """
+        replaced, self._replaced = self._replaced, {}
+        return replaced
 
     def _load(self, loads: list[int]) -> None:
         """Read the links of all pages. What changes meanwhile waits in the queues and is taken after them."""
@@ -138,22 +157,55 @@ class KeptLinks:
             for number, replica in enumerate(self.crawl.replicas):
                 replica.effect_listeners.append(partial(self._queue, number))
             self._listening = True
-        for number, queue in enumerate(self._queues):
-            queue.clear()
-            self._queued[number] = 0
         self._lost, self._heads, self.loads = False, [], []
-        self.pool, self.generation = LinkPool(), self.generation + 1
+        self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(self.crawl)), self.generation + 1
         scored, self._scores = self._scores is not None, None
         self._unknown.clear()
-        for number, shard in enumerate(self.crawl.shards):
-            cursor = -1
-            while cursor:
-                with store_errors():
-                    cursor, found = shard.client.hscan(shard.keys.links, max(cursor, 0), count=SCAN_COUNT)
-                self._put(((number, int(page)), links) for page, links in found.items())
+        self._replaced = None
+        try:
+            with one_run(self.crawl.client, [shard.keys.head for shard in self.crawl.shards]):
+                self.crawl.follow()  # To records of this run.
+                for number in range(len(self.crawl)):
+                    self._load_shard(number)
+                self.crawl.follow()  # To records of this run that are at least as recent as the links.
+        except ScanBroken as broken:
+            log.info("reading the kept links again: %s", broken)
+            self._lost = True
+            return
         if scored:
             self._scores = _ScoreColumns(self.pool)
         self.loads = loads
+
+    def _load_shard(self, number: int) -> None:
+        shard, replica = self.crawl.shards[number], self.crawl.replicas[number]
+        with replica.reading():
+            self._queues[number].clear()
+            self._queued[number] = 0
+            lsn, state = replica.head.lsn, replica.state.copy()
+        for links in read_links(shard.client, shard.keys, lsn, state):
+            self._put_first(number, links)
+
+    def _put_first(self, number: int, links: PageLinks) -> None:
+        """Put the links of pages of a shard that were not put yet."""
+        near, counts = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts
+        if len(links.far):
+            far, starts = self._far_many(links.far, links.far_shards), np.cumsum(links.far_counts) - links.far_counts
+            unknown = np.unique(np.searchsorted(starts, np.flatnonzero(far == UNKNOWN_PAGE), side="right") - 1)
+            for page, ids, prints, shards in links.take(unknown).rows():
+                self._unknown[number, page] = pack_links(ids, prints, shards)
+            at = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)  # Behind the near ones.
+            near, counts = np.insert(near, at, far), links.near_counts + links.far_counts
+        self.pool.put_first(self.numbers.of(number, links.pages.astype(np.int64)), counts, near.astype(np.uint32))
+
+    def _far_many(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
+        """As `_far`, with one look-up for each distinct page."""
+        order = np.lexsort((of_shards, fingerprints))
+        prints, shards = fingerprints[order], of_shards[order]
+        new = np.ones(len(order), np.bool_)
+        new[1:] = (prints[1:] != prints[:-1]) | (shards[1:] != shards[:-1])
+        found = np.empty(len(order), np.int64)
+        found[order] = self._far(prints[new], shards[new])[np.cumsum(new) - 1]
+        return found
 
     def _queue(self, number: int, effect: Effect) -> None:
         """Note the links that a record changed. Called while the replica's lock is held."""
@@ -185,39 +237,45 @@ class KeptLinks:
         return LinksRead(as_of, heads, taken)
 
     def _put(self, pages: Iterable[tuple[Place, bytes]], *, reads: bool = False) -> None:
-        shards = len(self.crawl)
         for (number, page), packed in pages:
             try:
                 near, far, far_shards = unpack_links(packed)
             except ValueError as error:
                 raise StoreDamaged(f"the links of page {page} of shard {number} are damaged: {error}") from error
-            positions = near.astype(np.int64) * shards + number
+            source = self.numbers.one(number, page)
+            linked = self.numbers.of(number, near.astype(np.int64))
             if len(far):
-                positions = np.concatenate((positions, self._positions(far, far_shards)))
-                if (positions == UNKNOWN_PAGE).any():
+                linked = np.concatenate((linked, self._far(far, far_shards)))
+                if (linked == UNKNOWN_PAGE).any():
                     self._unknown[number, page] = packed
                 else:
                     self._unknown.pop((number, page), None)
             elif self._unknown:
                 self._unknown.pop((number, page), None)
-            links = positions.astype(np.uint32)
+            links = linked.astype(np.uint32)
+            before = self.pool.of(source)
             if self._scores is not None:
-                self._scores.put(page * shards + number, self.pool.of(page * shards + number), links, read=reads)
-            self.pool.put(page * shards + number, links)
+                self._scores.put(source, before, links, read=reads)
+            if self._replaced is not None:
+                self._replaced.setdefault(source, None if before is None else before.copy())
+                if len(self._replaced) > ROWS_MAX:
+                    self._replaced = None
+            self.pool.put(source, links)
 
-    def _positions(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
-        """Return the positions of pages of other shards, UNKNOWN_PAGE for those not known there yet."""
+    def _far(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
+        """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet."""
         found = np.full(len(fingerprints), UNKNOWN_PAGE, np.int64)
         for number in np.unique(of_shards).tolist():
             at = np.flatnonzero(of_shards == number)
             with self.crawl.replicas[number].reading() as replica:
                 ids = replica.find(fingerprints[at])
-            found[at] = np.where(ids >= 0, ids * len(self.crawl) + number, UNKNOWN_PAGE)
+            known = ids >= 0
+            found[at[known]] = self.numbers.of(number, ids[known])
         return found
 
 
 class _ScoreColumns:
-    """By position: the number of pages that link to a page, and its link score; 16 bytes a page."""
+    """By page: how many pages link to it, and its link score; 16 bytes a page."""
 
     def __init__(self, pool: LinkPool) -> None:
         """Count the links to each page; no page has a score."""
@@ -239,6 +297,6 @@ class _ScoreColumns:
             self._scores[page] = int(self._inlinks[added].sum()) + max(unknown, 0)
 
     def positive(self) -> tuple[Int64s, Int64s]:
-        """Return the positions of the pages that have a score, and the scores."""
-        positions = np.flatnonzero(self._scores)
-        return positions, self._scores[positions]
+        """Return the pages that have a score, and the scores."""
+        pages = np.flatnonzero(self._scores)
+        return pages, self._scores[pages]

@@ -11,18 +11,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opic.errors import BadInput, SettingsError
+from opic.errors import BadInput, NotKept, SettingsError, StoreError
 from opic.model import windows
 from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of, same_weights
 from opic.model.classes import OTHERS
 from opic.model.series import Window
+from opic.query.exact import BoundedView, Exact, ExactView
 from opic.query.host_index import Floats, Sites
+from opic.query.kept_links import NOT_KEPT
 from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile
 from opic.replica import Crawl
-from opic.replica.crawl import Place, Rows
+from opic.replica.crawl import Outdated, Place, Rows
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
-POLICIES = windows.POLICIES
+EXACT = "exact"
+POLICIES = (EXACT, *windows.POLICIES)
 WINDOW_ROUNDS = 8.0
 TOPS_KEPT_MAX = 32  # Number of cached top answers per snapshot, of at most 1,000 pages each.
 
@@ -64,26 +67,52 @@ class Query:
         url_bytes_max: int = URL_BYTES_MAX,
         policy: str | None = None,
         window_rounds: float = WINDOW_ROUNDS,
+        *,
+        exact: Exact | None = None,
     ) -> None:
         """Answer from an open crawl and its snapshots; `policy` and `window_rounds` are the defaults of requests.
 
-        If `policy` is None, it depends on the store's payout: static under grants, interpolation otherwise.
+        If `policy` is None, it is exact where links are kept. Else, and while they are still being read, it depends on
+        the store's payout: static under grants, interpolation otherwise.
 
         Raises:
             SettingsError: the store keeps too few measures for the policy.
         """
         self.crawl, self.snapshots, self.url_bytes_max = crawl, snapshots, url_bytes_max
-        self.policy = policy or ("interpolation" if crawl.rules.continuous else "static")
-        self.window_rounds = window_rounds
+        self._policy = policy
+        self.by_cash = (
+            policy if policy not in (None, EXACT) else "interpolation" if crawl.rules.continuous else "static"
+        )
+        self.window_rounds, self.exact = window_rounds, exact
         try:
-            windows.check_measures(self.policy, crawl.rules.measures_max)
+            windows.check_measures(self.by_cash, crawl.rules.measures_max)
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
+    @property
+    def policy(self) -> str:
+        """The policy of requests that name none."""
+        if self._policy is None and self.exact is not None and self.exact.usable():
+            return EXACT
+        return self._policy or self.by_cash
+
+    def exact_view(self, *, further: bool = False) -> ExactView:
+        """Return the exact importance; see `Exact.view`.
+
+        Raises:
+            NotKept: no links are kept.
+            StoreUnavailable: as `Exact.view`.
+        """
+        if self.exact is None:
+            raise NotKept(NOT_KEPT)
+        return self.exact.view(further=further)
+
     def as_of(self, policy: str | None = None) -> float:
         """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
-        static = (self.policy if policy is None else policy) == "static"
-        return (self.snapshots.fresh() if static else self.snapshots.picked()).as_of
+        policy = self.policy if policy is None else policy
+        if policy == EXACT:
+            return min(self.exact_view().as_of, self.snapshots.fresh().as_of)
+        return (self.snapshots.fresh() if policy == "static" else self.snapshots.picked()).as_of
 
     def never_seen(self, url: str) -> str:
         """Return the message for a page that is not known."""
@@ -94,10 +123,11 @@ class Query:
     ) -> list[dict[str, object] | None]:
         """Estimate the importance of pages.
 
-        Static policy: (H + C) / sum of H + C over live pages, computed in integers and rounded once, from the current
-        state; the rank is from a snapshot, up to a second older on a large busy store. Window policies: as defined in
-        `opic.model.windows`, from a snapshot, since each page's share depends on all pages' measures. Cash
-        and reads are current under every policy.
+        Exact policy: PageRank of the known graph as last crawled, within the "error_bound". Static policy: (H + C) /
+        sum of H + C over live pages, computed in integers and rounded once, from the current state; the rank is from a
+        snapshot, up to a second older on a large busy store. Window policies: as defined in `opic.model.windows`, from
+        a snapshot, since each page's share depends on all pages' measures. Cash and reads are current under every
+        policy.
 
         Args:
             urls: any number, in any form; each batch of 2,000 is read at one instant in each shard.
@@ -145,7 +175,16 @@ class Query:
                 answers.append(ask)
                 continue
             own, then, ranked = {url: entries[url] for url in ask.urls if url in entries}, as_of, rank_as_of
-            if ask.span is not None:
+            if ask.policy == EXACT:
+                own = {url: dict(entry) for url, entry in own.items()}
+                try:
+                    exact = self.exact_view()
+                except (NotKept, StoreError) as error:
+                    answers.append(error)
+                    continue
+                self.use_exact({places[url]: entry for url, entry in own.items()}, exact)
+                then, ranked = min(then, exact.as_of), None
+            elif ask.span is not None:
                 own = {url: {**entry, "policy": ask.policy, "window": ask.span.shown()} for url, entry in own.items()}
                 snapshot, view = self.snapshots.view(ask.policy, ask.span)
                 then, ranked = min(then, snapshot.as_of), None
@@ -209,6 +248,18 @@ class Query:
         """Return the name of each class by its slot, from the replicas."""
         return {slot: page_class.name for slot, page_class in self.crawl.replicas[0].classes.placed}
 
+    def use_exact(self, entries: dict[Place, dict[str, object]], view: ExactView) -> None:
+        """Replace static estimates by exact ones, and the bound by theirs."""
+        if view.loads != self.crawl.loads:
+            raise Outdated
+        for place, entry in entries.items():
+            entry |= {"policy": EXACT, "error_bound": view.bound}
+            if "gone" in entry:
+                continue
+            share = view.share(place)
+            (rank,) = view.ranks([share])
+            entry |= {"importance": share, "rank": rank, "percentile": percentile(rank, len(view.ascending))}
+
     def use_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
         """Replace static estimates by those of a window policy, which have no error bound."""
         shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
@@ -263,6 +314,8 @@ class Query:
         within = None if domain is None else canonical_host(domain)
 
         def ask() -> tuple[list[dict[str, object]], float]:
+            if policy == EXACT:
+                return self._exact_top(n, within)
             snapshot, view = self._shown(policy, span)
             tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
             pages = tops.get(key := (n, within, policy, span))
@@ -276,6 +329,15 @@ class Query:
             return pages, snapshot.as_of
 
         return self.crawl.steadily(ask)
+
+    def _exact_top(self, n: int, within: str | None) -> tuple[list[dict[str, object]], float]:
+        exact = self.exact_view(further=True)
+        snapshot = self.snapshots.fresh()
+        pages = self._best(n, within, snapshot, exact.beside(snapshot))
+        certain = exact.certain([page["importance"] for page in pages])  # type: ignore[misc]
+        for page, sure in zip(pages, certain, strict=True):
+            page |= {"policy": EXACT, "window": None, "error_bound": exact.bound, "certain": sure}
+        return pages, min(snapshot.as_of, exact.as_of)
 
     def _best(self, n: int, within: str | None, snapshot: Snapshot, view: View | None) -> list[dict[str, object]]:
         scores: Int64s | Floats = snapshot.scores if view is None else view.scores
@@ -314,6 +376,10 @@ class Query:
 
     def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
         """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
+        if policy == EXACT:
+            exact = self.exact_view()
+            snapshot = self.snapshots.fresh()
+            return snapshot, exact.beside(snapshot)
         return (self.snapshots.fresh(), None) if span is None else self.snapshots.view(policy, span)
 
     def hosts(
@@ -339,7 +405,7 @@ class Query:
         check_count(n, "host")
         snapshot, view = self._shown(policy, span)
         best = _best_sites(snapshot, view, snapshot.sites, n)
-        measured = {"policy": policy, "window": span and span.shown()}
+        measured = _measured(policy, span, view)
         return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
 
     def domains(
@@ -358,7 +424,7 @@ class Query:
         snapshot, view = self._shown(policy, span)
         sites, names, hosts = snapshot.domains
         best = _best_sites(snapshot, view, sites, n)
-        measured = {"policy": policy, "window": span and span.shown()}
+        measured = _measured(policy, span, view)
         return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
 
     def stats(self) -> dict[str, object]:
@@ -425,10 +491,16 @@ class Query:
         if policy not in POLICIES:
             raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
         span = Window.parse(self.window_rounds if window is None else window)
-        if policy == "static":
+        if policy in (EXACT, "static"):
             return policy, None
         windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
+
+
+def _measured(policy: str, span: Window | None, view: View | None) -> dict[str, object]:
+    """Return the fields that say how the importance of sites was estimated."""
+    bound = {"error_bound": view.bound} if isinstance(view, BoundedView) else {}
+    return {"policy": policy, "window": span and span.shown(), **bound}
 
 
 def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:

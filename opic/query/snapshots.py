@@ -73,20 +73,26 @@ def largest(values: Int64s | Floats, count: int, least: float | None = None) -> 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The estimates of a window policy for a snapshot, by position, and the inputs they were computed from."""
+    """Estimates for a snapshot, by position, other than the static ones."""
 
     estimates: Floats  # 0 for pages that are not live; sums to 1.
     scores: Floats  # The same, but -1 for pages that are not live.
     ascending: Floats  # The scores, sorted.
-    warm: bool  # Whether there is enough data for the policy; until then its estimates are the static ones.
-    past: windows.Past  # The measures used,
-    grains: float  # the window in grains of the clock,
-    rates_total: float  # and the sum that the rates were divided by.
 
     def ranks(self, scores: Sequence[float]) -> list[int]:
         """Return 1 + the number of live pages with a larger estimate, for each."""
         larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(scores), side="right")
         return [1 + n for n in larger.tolist()]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowView(View):
+    """The estimates of a window policy, and the inputs they were computed from."""
+
+    warm: bool  # Whether there is enough data for the policy; until then its estimates are the static ones.
+    past: windows.Past  # The measures used,
+    grains: float  # the window in grains of the clock,
+    rates_total: float  # and the sum that the rates were divided by.
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,7 +294,7 @@ class Snapshot:
 
         return self._keep("scores", work_out)
 
-    def view(self, policy: str, window: Window) -> View:
+    def view(self, policy: str, window: Window) -> WindowView:
         """Return the view of a window policy on this snapshot; the first call collects the measures.
 
         The measures are collected later than the columns were copied. Newer measures are recognised by their clock and
@@ -298,7 +304,7 @@ class Snapshot:
         Raises:
             Outdated: a replica was reloaded in the meantime.
         """
-        views: dict[tuple[str, Window], View] = self._keep("views", dict)
+        views: dict[tuple[str, Window], WindowView] = self._keep("views", dict)
         view = views.get((policy, window))
         if view is None:
             rules, past = self.crawl.rules, self._keep("past", self._past)
@@ -307,7 +313,7 @@ class Snapshot:
             estimates = windows.shares(rates, past.live)
             scores = np.where(past.live, estimates, -1.0)
             warm, total = windows.warm(policy, past, grains), float(rates.sum())
-            view = View(estimates, scores, np.sort(scores), warm, past, grains, total)
+            view = WindowView(estimates, scores, np.sort(scores), warm, past, grains, total)
             while len(views) >= VIEWS_KEPT_MAX:
                 views.pop(next(iter(views), (policy, window)), None)
             views[policy, window] = view
@@ -477,7 +483,7 @@ class Snapshots:
             self._viewed = kept = self.fresh(rest)
         return kept
 
-    def view(self, policy: str, window: Window) -> tuple[Snapshot, View]:
+    def view(self, policy: str, window: Window) -> tuple[Snapshot, WindowView]:
         """Return the `picked` snapshot and its view under a window policy. One thread computes it, others wait."""
         with self._view_lock:
             while True:

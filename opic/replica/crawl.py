@@ -178,7 +178,7 @@ class Crawl:
         """Read the shards' metadata again after a replica was reloaded."""
         loads = self.loads
         for shard in self.shards:
-            shard.renew(create=False)
+            shard.renew()
         self._made = (loads, Fingerprints(self.shards[0].secret))
 
     @property
@@ -429,8 +429,13 @@ class Crawl:
         """Return the offset from which to read a partition: all records below it have taken effect."""
         if len(self) == 1:
             return self.shards[0].next_offset(partition)
+        home = self.home(partition)
+        return home.offset_in(home.keys.resume, partition)
+
+    def era(self) -> bytes:
+        """Return the era of the crawl, in which offsets and page ids are valid: each restored backup begins one."""
         with store_errors():
-            return int(self.client.hget(self.home(partition).keys.resume, partition) or 0)
+            return self.client.hget(self.shards[0].keys.meta, "era") or b""
 
     def ask(self, commands: Sequence[Sequence[Any]]) -> list[Any]:
         """Send commands in one pipeline, each to the shard that its keys name; return the replies in order."""

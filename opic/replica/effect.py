@@ -7,7 +7,8 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
     sections      arrays, in the order of SECTIONS
     tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
 
-Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept.
+Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
+4 on, links that are kept are in the journal and in the checkpoint only.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -27,6 +28,7 @@ from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged
 from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
+from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_links, pack_weights, unpack_weights
 
 Int64s = NDArray[np.int64]
@@ -36,8 +38,8 @@ Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 3
-VERSIONS_READ: Final = (1, 2, VERSION)
+VERSION: Final = 4
+VERSIONS_READ: Final = (1, 2, 3, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
 ZSTD_LEVEL: Final = 1
@@ -166,6 +168,16 @@ class Effect:
             found.append((page, pack_links(self.links[start:end], self.far_links[far], self.far_shards[far])))
             start, far_start = end, far_end
         return found
+
+    def kept(self) -> PageLinks:
+        """Return the links of the reads whose links are kept, by time of read, as views."""
+        if self.kept_from < 0:
+            return NO_LINKS
+        first = self.kept_from
+        pages, near_counts = self.read_page[first:], self.read_links[first:]
+        near = self.links[int(self.read_links[:first].sum(dtype=np.int64)) :]
+        far_counts = self.far_counts if len(self.far_counts) else np.zeros(len(pages), np.uint32)
+        return PageLinks(pages, near_counts, near, far_counts, self.far_links, self.far_shards)
 
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from opic.errors import StoreDamaged, StoreUnavailable
+from opic.errors import BeingRestored, StoreDamaged, StoreUnavailable
 from opic.memory import give_back_what_is_free
 from opic.replica.checkpoint import LOADED_FIELDS, URLS_A_FIELD, Loading, blocks_of, lsn_of, url_field
 from opic.replica.effect import Effect, Head, pack_lines, unpack_urls
@@ -80,6 +80,8 @@ class Follower:
                 effect = Effect.unpack(fields[b"r"])
                 if (effect.lsn, effect.previous) != (replica.head.lsn + 1, replica.head.digest):
                     return self._reload(f"record {name.decode()} does not follow {replica.head.lsn}")
+                if effect.restored:  # Even if it follows: the rest of the store may be of another time.
+                    return self._reload("a backup was restored")
                 replica.apply(effect)
                 self._entry_bytes += (len(fields[b"r"]) - self._entry_bytes) // 8
                 self._tail_bytes += len(fields[b"r"])
@@ -190,7 +192,7 @@ class Follower:
 
     def _check_restored(self, head: Head) -> None:
         if head.lsn == 0 and head != NO_HEAD:
-            raise StoreUnavailable(
+            raise BeingRestored(
                 f"shard {self.keys.shard} is being restored from a backup, or a restore was interrupted: wait, or run "
                 "`opic restore --replace` again"
             )

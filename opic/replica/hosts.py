@@ -18,7 +18,8 @@ Int32s = NDArray[np.int32]
 Int64s = NDArray[np.int64]
 
 ROWS_MIN: Final = 1_024
-DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers.
+DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers,
+HOSTS_KEPT_MAX: Final = 1 << 20  # and hosts in total, beside those of the last domain: 4 MB.
 
 
 def _canonical(text: str, bytes_max: int) -> str | None:
@@ -46,7 +47,7 @@ class HostTable:
         self._number: dict[str, int] = {}
         self._domain = np.zeros(ROWS_MIN, np.int32)
         self._domain_number: dict[str, int] = {}  # In order of first appearance.
-        self._below: dict[str, tuple[int, list[int]]] = {}  # By domain: hosts scanned so far, those at or below it.
+        self._below: dict[str, tuple[int, Int32s]] = {}  # By domain: hosts scanned so far, those at or below it.
 
     def __len__(self) -> int:
         """Count the hosts."""
@@ -144,7 +145,7 @@ class HostTable:
             del self._number[name]
         del self.names[count:]
         for domain, (seen, numbers) in self._below.items():
-            self._below[domain] = min(seen, count), [number for number in numbers if number < count]
+            self._below[domain] = min(seen, count), numbers[numbers < count]
 
     def number(self, host: str) -> int | None:
         """Return a host's number, None if the host is unknown."""
@@ -156,11 +157,14 @@ class HostTable:
 
     def below(self, domain: str) -> list[int]:
         """Return the numbers of a host or domain and all hosts below it. Scans only hosts added since the last call."""
-        seen, numbers = self._below.pop(domain, (0, []))
+        seen, numbers = self._below.pop(domain, (0, np.zeros(0, np.int32)))
         suffix = "." + domain
         new = [i for i, name in enumerate(self.names[seen:], seen) if name == domain or name.endswith(suffix)]
-        numbers = numbers + new
-        self._below[domain] = len(self.names), numbers  # Inserted last: the first key is the least recently used.
-        if len(self._below) > DOMAINS_KEPT_MAX:
-            del self._below[next(iter(self._below))]
-        return list(numbers)
+        if new:
+            numbers = np.concatenate((numbers, np.array(new, np.int32)))
+        kept = sum(len(others) for _, others in self._below.values())
+        while self._below and (kept > HOSTS_KEPT_MAX or len(self._below) >= DOMAINS_KEPT_MAX):
+            kept -= len(self._below.pop(next(iter(self._below)))[1])  # The first key is the least recently used.
+        self._below[domain] = len(self.names), numbers
+        found: list[int] = numbers.tolist()
+        return found

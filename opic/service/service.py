@@ -19,7 +19,7 @@ from opic.frontier.admission import Admission
 from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
-from opic.ingest.event_log import AppendTerms, EventLog, KeyedCall, Log, Positions
+from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
 from opic.ingest.worker import LogSource, work
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
@@ -28,17 +28,23 @@ from opic.model.page_notes import pack_meta
 from opic.model.trust import check_trust
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
+from opic.query.exact import Exact
 from opic.query.explain import explain
+from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer, disk_full
+from opic.service.known_crawls import KnownCrawls
 from opic.service.service_file import Address
 from opic.settings import Settings
 from opic.store import connect
+from opic.store.back_offs import waits_max
 from opic.store.durability import Durability
 from opic.store.refusals import note_refusals
+from opic.store.shard import check_known
 from opic.urls.canonical import canonical_url
 
 log = logging.getLogger("opic.service")
@@ -82,41 +88,40 @@ class Backend:
         """
         self.settings = settings
         asking, appending = (connect(url, retries=n, timeout_seconds=ANSWER_SECONDS) for n in (3, 0))
+        known = KnownCrawls(settings)
+        known.check(asking)
         shards = settings.shards_made
         durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
         self.crawl = Crawl.open(
             asking, settings.crawl, settings.rules_given(), create=create, shards=shards, durability=durability,
             yields=settings.yields, keep_links=settings.keep_links,
         )  # fmt: skip
+        known.keep(self.crawl.shards[0].secret)
         self.shard = self.crawl.shards[0]  # Beside which the log is.
-        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys)
+        self._stored_log = EventLog(appending, self.shard.keys, settings.max_keys_bytes // KEY_MEMORY_BYTES)
+        self.clock = self._stored_log.clock  # By which records are dated and events are judged.
         self._rough_lag = (float("-inf"), 0)
         self.works_here = False  # No worker runs: this process applies the records that it appends.
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
-        self.query = Query(self.crawl, self.snapshots, settings.max_url_bytes, settings.policy, settings.window_rounds)
         self.links = KeptLinks(self.crawl)
-        self.coverage = CoverageQuery(self.links)
+        self.flows = PageFlows(self.links)
+        self.exact = Exact(self.flows, settings.bound, settings.kept_dir())
+        terms = settings.max_url_bytes, settings.policy, settings.window_rounds
+        self.query = Query(self.crawl, self.snapshots, *terms, exact=self.exact)
+        self.coverage = CoverageQuery(self.flows)
         self.curve = Convergence(self.crawl, self.query, self.disk_full)
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(
-            settings.host_delay_seconds,
-            settings.retry_seconds,
-            settings.lease_seconds,
-            settings.host_in_flight,
-            settings.revisit_seconds,
-        )
+            settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
+            settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)),
+        )  # fmt: skip
+        self.worth = FetchOrder(self.flows, settings.seed_share, settings.bound)
         self.frontier = Frontier(
-            self.crawl,
-            politeness,
-            settings.discovery_weight,
-            strategy=settings.strategy,
-            share=settings.discovery_share,
-            admission=self.admission,
-            pending=self._is_pending,
-            coverage=self.coverage,
-            links=self.links,
-        )
+            self.crawl, politeness, settings.discovery_weight, strategy=settings.order_by, admission=self.admission,
+            share=settings.discovery_share, pending=self._is_pending, coverage=self.coverage, links=self.links,
+            worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
+        )  # fmt: skip
 
     @cached_property
     def log(self) -> Log:
@@ -155,7 +160,7 @@ class Backend:
         self.check_room()
         self._check_lag(len(values))
         with self._durably():
-            return self.log.append(values, time.time_ns() // 1000 if time_us is None else time_us, kind)
+            return self.log.append(values, self.clock.now_us() if time_us is None else time_us, kind)
 
     @contextmanager
     def _durably(self) -> Iterator[None]:
@@ -182,7 +187,7 @@ class Backend:
         """
         while True:
             begun = self.log.begun(call)
-            terms = begun.terms if begun else AppendTerms(time.time_ns() // 1000, self.settings.limits())
+            terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.settings.limits())
             judged = judge(terms.time_us, terms.limits)
             left = len(judged.values) - (begun.done if begun else 0)
             if left or begun is None:
@@ -307,7 +312,7 @@ class Backend:
     def settle_here(self, positions: Positions) -> None:
         """Apply the records of the store's log below a position in this process, if no service runs."""
         assert isinstance(self.log, EventLog)
-        writer = Writer(self.crawl, self.settings.limits(), self.settings.retry_seconds, self.settings.journal_bytes)
+        writer = Writer.of(self.crawl, self.settings)
         work(writer, LogSource(self.log, writer.resume, until_offset=positions[self.log.partition]))
         writer.drain()
 
@@ -352,7 +357,9 @@ class Backend:
                 del waiting[partition]
             return not waiting
 
-        return self._in_time(done, seconds)
+        in_time = self._in_time(done, seconds)
+        self._stored_log.check_era(positions)
+        return in_time
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:
         """Explain a page's score and, under "frontier", whether it is next and why; None for an unknown page.
@@ -380,6 +387,7 @@ class Backend:
 
     def stats(self) -> dict[str, object]:
         """Return the counts of the service."""
+        check_known(self.crawl.shards)  # What is gone is not 0 pages.
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
         return {**self.query.stats(), "lag": lag, "undelivered": undelivered}
@@ -390,23 +398,25 @@ class Backend:
             return reason
         try:
             self.waits_for = "the store" if self.settings.kafka_bootstrap is None else "Kafka"
-            ends = self.log.ends()
+            self.log.ends()
             self.waits_for = "the store"
-            for partition in ends:
-                self.crawl.resume(partition)
+            check_known(self.crawl.shards)
         except StoreError as error:
             return str(error)
         return None
 
     def start(self) -> None:
-        """Start recording the convergence curve and following the journals in the background, until `close`."""
+        """Start what runs in the background until `close`: the curve, following the journals, exact importance."""
         self.curve.start()
+        if self.settings.policy in (None, "exact"):  # Else nothing is read before somebody asks for it.
+            self.exact.start()
+        self.worth.start()
         self.crawl.keep_following()
 
     def close(self) -> None:
         """Close all connections."""
-        self.curve.close()
-        self.crawl.close()
+        for close in (self.exact.close, self.worth.close, self.curve.close, self.crawl.close):
+            close()
         self.shard.client.close()
         self._stored_log.close()
         if "log" in vars(self):  # Was asked for.
@@ -428,10 +438,9 @@ class StandingService:
     def __enter__(self) -> "StandingService":
         """Connect to the store, and to Kafka if configured."""
         if self.settings.kafka_bootstrap is not None:
-            from opic.ingest.kafka import KafkaCluster
+            from opic.ingest.kafka.used_before import check_topic
 
-            cluster = KafkaCluster(self.settings)
-            cluster.check_topics(cluster.topic)  # First: without its topic it makes no crawl in the store.
+            check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
         self.backend = Backend(self.settings, self.settings.store)
         try:
             self.backend.log.ends()
@@ -518,11 +527,12 @@ class EmbeddedService:
             self.server.announce(None)
 
     def _start_worker(self) -> None:
-        environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url, "OPIC_CHILD": "1"}
+        environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url}
+        environment["OPIC_CHILD"] = str(os.getpid())
         environment["OPIC_DATA"] = str(self.server.data)  # Whose disk it looks at.
         environment.pop("OPIC_API_TOKEN", None)
         # The service may have been started from anywhere: the child imports what we imported.
-        root = str(Path(__file__).parent.parent)
+        root = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
         self._worker = subprocess.Popen(
             [sys.executable, "-P", "-m", "opic.service.worker_process"],  # -P: not what lies in the working directory.

@@ -25,8 +25,10 @@ from opic.logs import log_to_stderr
 from opic.memory import give_back_large_arrays, search_garbage_rarely
 from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer, disk_full
+from opic.service.known_crawls import KnownCrawls
 from opic.settings import Settings
 from opic.store import connect
+from opic.store.connection import Client
 from opic.store.durability import Durability, durability_problem
 
 log = logging.getLogger("opic.ingest")
@@ -45,13 +47,14 @@ class Worker:
         """Install signal handlers."""
         self.settings, self.health, self._outage = settings, Health(), Outage(log)
         self._done = threading.Event()
-        self._parent = os.getppid() if os.environ.get("OPIC_CHILD") else None
+        # Its pid as the parent gave it: by now the parent may be gone, and another process have adopted this one.
+        self._parent = int(os.environ.get("OPIC_CHILD") or 0)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._done.set())
 
     def stopped(self) -> bool:
         """Return whether the worker must stop."""
-        return self._done.is_set() or (self._parent is not None and os.getppid() != self._parent)
+        return self._done.is_set() or (self._parent != 0 and os.getppid() != self._parent)
 
     def run(self) -> None:
         """Work until stopped."""
@@ -61,14 +64,16 @@ class Worker:
                 stack.enter_context(HealthPort(self.health, settings.host, settings.worker_port))
             if settings.kafka_bootstrap is not None:
                 self._patiently(self._check_topics)  # First: without its topics it makes no crawl in the store.
+            known = KnownCrawls(settings)
             durability = Durability(settings.durability, settings.wait_replicas, settings.wait_seconds)
             crawl = self._patiently(lambda: Crawl.open(
-                connect(self._store_url()), settings.crawl, settings.rules_given(), shards=settings.shards_made,
+                self._recognised(known), settings.crawl, settings.rules_given(), shards=settings.shards_made,
                 durability=durability, yields=settings.yields, keep_links=settings.keep_links,
             ))  # fmt: skip
+            known.keep(crawl.shards[0].secret)
             if (problem := self._patiently(lambda: durability_problem(crawl.client, durability))) is not None:
                 log.warning("durability: %s", problem.text)
-            writer = Writer(crawl, settings.limits(), settings.retry_seconds, settings.journal_bytes)
+            writer = Writer.of(crawl, settings)
             tally = StepCounts(crawl.shards[0])
             on_our_disk = settings.embedded or self._parent is not None
 
@@ -97,6 +102,21 @@ class Worker:
         cluster = KafkaCluster(self.settings)
         cluster.check_topics(cluster.topic, cluster.dlq)
 
+    def _recognised(self, known: KnownCrawls) -> Client:
+        """Connect to the store; refuse it if others know that it has lost the crawl."""
+        client = connect(self._store_url())
+        try:
+            known.check(client)
+            if self.settings.kafka_bootstrap is not None:
+                from opic.ingest.kafka import KafkaCluster
+                from opic.ingest.kafka.used_before import check_used
+
+                check_used(KafkaCluster(self.settings), client)
+        except BaseException:
+            client.close()
+            raise
+        return client
+
     def _store_url(self) -> str:
         if not self.settings.embedded:
             return self.settings.store
@@ -119,9 +139,15 @@ class Worker:
             return LogSource(source, writer.resume, pause=self._done.wait), lambda: None
         from opic.ingest.kafka import KafkaCluster, KafkaSource
         from opic.ingest.kafka.dead_letter_topic import Forwarder
+        from opic.ingest.kafka.first_offsets import FirstOffsets
+        from opic.ingest.kafka.signatures import Signatures
 
         cluster = KafkaCluster(settings)
-        topic = self._patiently(lambda: KafkaSource(cluster, writer.resume, self.stopped, len(crawl)))
+        first = FirstOffsets(crawl, cluster.topic)
+        signatures = Signatures(settings, lambda: crawl.shards[0].secret)
+        topic = self._patiently(
+            lambda: KafkaSource(cluster, writer.resume, first, self.stopped, len(crawl), signatures=signatures)
+        )
         stack.callback(topic.close)
         forwarder = self._patiently(lambda: Forwarder(cluster, crawl))
         stack.callback(forwarder.close)

@@ -22,13 +22,17 @@ from redis.exceptions import AskError, ClusterDownError, RedisClusterException, 
 from redis.retry import Retry
 
 from opic.errors import SettingsError, StoreError
+from opic.redaction import without_secret
 from opic.store.library import LoadsLibrary, is_missing, load_functions
 
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
 SILENT_SECONDS = 1.0  # After a timeout, calls to the same server fail at once for this long.
 PAUSE_SECONDS = 0.1  # Before a pipeline is resent: an election takes seconds, a moved slot is found at once.
+# How long a pipeline is resent while a slot moves: until the move ends, calls that name keys on both sides are refused.
+MOVING_SECONDS = 5.0
 # Errors that mean that a slot is served elsewhere or temporarily unavailable. MOVED is a subclass of AskError.
 ELSEWHERE = (AskError, TryAgainError, ClusterDownError, SlotNotCoveredError, redis.exceptions.ReadOnlyError)
+MOVING = (AskError, TryAgainError)
 
 
 class _Keys(CommandsParser):
@@ -110,6 +114,7 @@ class _Pipeline(Pipeline):
                 raise RedisClusterException("a transaction over several shards")
             answers: list[Any] = [None] * len(stack)
             left, tries = list(range(len(stack))), self._cluster.retry.get_retries()
+            moving_until = time.monotonic() + MOVING_SECONDS
             while left:
                 groups: dict[str, list[int]] = {}
                 nodes = {}
@@ -121,16 +126,17 @@ class _Pipeline(Pipeline):
                 for name, places in groups.items():
                     try:
                         found = self._of_one(nodes[name], [stack[at] for at in places])
-                    except (redis.ConnectionError, *ELSEWHERE):
+                    except (redis.ConnectionError, *ELSEWHERE) as error:
                         self._cluster.outdated = True
-                        if not tries:
+                        moving = isinstance(error, MOVING) and time.monotonic() < moving_until
+                        if not tries and not moving:
                             raise
                         left += places
                         continue
                     for at, answer in zip(places, found, strict=True):
                         answers[at] = answer
                 if left:
-                    tries -= 1
+                    tries = max(tries - 1, 0)
                     time.sleep(PAUSE_SECONDS)
             if raise_on_error and (wrong := next((a for a in answers if isinstance(a, Exception)), None)):
                 raise wrong
@@ -167,17 +173,16 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
         SettingsError: the URL is invalid.
         StoreError: no node has a slot.
     """
-    parts = urlsplit(url)
+    parts, shown = urlsplit(url), without_secret(url)
     login, at, hosts = parts.netloc.rpartition("@")
     try:
         nodes = [_host_and_port(host) for host in hosts.split(",")]
         query = f"?{parts.query}" if parts.query else ""
         options |= parse_url(f"{SCHEMES[parts.scheme]}://{login}{at}{hosts.split(',')[0]}{parts.path}{query}")
     except (ValueError, KeyError):
-        shown = f"{parts.scheme}://{hosts}"
         raise SettingsError(f"OPIC_STORE={shown}: use {parts.scheme}://host:port,host:port") from None
     if options.pop("db", 0):
-        raise SettingsError(f"OPIC_STORE={parts.scheme}://{hosts}{parts.path}: a cluster has only database 0")
+        raise SettingsError(f"OPIC_STORE={shown}: a cluster has only database 0")
     for name in ("host", "port", "connection_class"):
         options.pop(name, None)
     if parts.scheme.startswith("rediss"):
@@ -192,7 +197,7 @@ def connect_cluster(url: str, *, retries: int, on_connect: Any, **options: Any) 
         )
     except IndexError:
         raise StoreError(
-            f"the cluster at {hosts} has no slots: assign them to its nodes, as by `redis-cli --cluster create`"
+            f"the cluster at {shown} has no slots: assign them to its nodes, as by `redis-cli --cluster create`"
         ) from None
 
 

@@ -13,6 +13,7 @@ from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
 from opic.errors import SettingsError, StoreError, StoreFull, StoreUnavailable
+from opic.redaction import without_secret
 from opic.store.cluster import ELSEWHERE, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
 from opic.store.library import LoadsLibrary, is_missing
 from opic.store.library import load_functions as _load
@@ -21,16 +22,13 @@ from opic.store.library import load_functions as _load
 Client = Any
 TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
+ESCAPES = (
+    "'@' comes after '/', '?' or '#'. In a user name, a password or an option write '/' as %2F, '?' as %3F, '#' as %23 "
+    "and '@' as %40"
+)
+FORMS = "use redis://HOST:PORT, rediss://, redis+cluster://, rediss+cluster://, unix:// or embedded:DIR"
 RUN_ID = re.compile(rb"run_id:(\w+)")
 RUN = "opic_run_id"  # Attribute of a connection: the run id of its server; empty on a new connection.
-
-
-def without_secret(url: str) -> str:
-    """Return a store's URL without user and password, for logs; it may also be none."""
-    if "://" not in url:
-        return url.rpartition("@")[2]
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
 
 
 class _Silence:
@@ -89,23 +87,43 @@ def connect(url: str, *, retries: int = 3, timeout_seconds: float = TIMEOUT_SECO
         timeout_seconds: timeout of a reply.
 
     Raises:
-        SettingsError: the scheme is unknown.
+        SettingsError: the scheme is unknown, or the URL is invalid.
         StoreError: no node of the cluster answers, or none is part of a cluster.
     """
-    scheme = urlsplit(url).scheme
+    scheme = _scheme_of(url)
     options = {"socket_timeout": timeout_seconds, "socket_connect_timeout": CONNECT_SECONDS}
     if scheme in SCHEMES:
         with store_errors():
             return connect_cluster(url, retries=retries, on_connect=_mark, **options)
     if scheme not in ("redis", "rediss", "unix"):
         what = "that is the URL of a service; a store is a Redis server: " if scheme in ("http", "https") else ""
-        raise SettingsError(
-            f"OPIC_STORE={without_secret(url)}: {what}use redis://HOST:PORT, rediss://, redis+cluster://, "
-            "rediss+cluster://, unix:// or embedded:DIR"
-        )
+        raise _invalid(url, f"{what}{FORMS}")
     backoff = ExponentialBackoff(cap=0.5, base=0.02) if retries else NoBackoff()
     retry = _Patience(backoff, retries)
-    return _Server.from_url(url, redis_connect_func=_mark_connected, retry=retry, **options)
+    try:
+        return _Server.from_url(url, redis_connect_func=_mark_connected, retry=retry, **options)
+    except ValueError:
+        raise _invalid(url, f"its port or an option is invalid: use {scheme}://user:password@HOST:PORT") from None
+
+
+def _scheme_of(url: str) -> str:
+    """Return the scheme of a store's URL.
+
+    Raises:
+        SettingsError: the URL is invalid, or a part of the password would be taken for the host or the port.
+    """
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        raise _invalid(url, "its host is invalid: use HOST:PORT, or [ADDRESS]:PORT for IPv6") from None
+    after = f"{parts.path}{parts.query}{parts.fragment}"
+    if "@" in after and (parts.netloc or parts.scheme != "unix"):
+        raise _invalid(url, ESCAPES if "://" in url else FORMS)
+    return parts.scheme
+
+
+def _invalid(url: str, what: str) -> SettingsError:
+    return SettingsError(f"OPIC_STORE={without_secret(url)}: {what}")
 
 
 @contextmanager

@@ -1,4 +1,3 @@
-#!lua name=opic_4
 -- opic: the server side of cash transfers (the client side is opic/replica/batch.py).
 --
 -- A shard is a journal with checkpoints, under one hash tag, opic:{crawl:shard}: --
@@ -11,11 +10,12 @@
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
---   links                 hash: page -> links of its last read, packed (opic/model/trust.py); only in a crawl with trust
+--   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
+--   links                 hash: page -> links of its last read, as earlier versions kept them (opic/model/trust.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
 --   calls, callends       hash, sorted set: Idempotency-Keys of the last day, with what each call has appended
---   metrics               hash: metrics of the workers
---   leases, waits, fails, hosts   see leases.lua
+--   metrics               hash: metrics of the workers, and what `step` counts: metadata kept, and what was dropped
+--   leases, waits, fails, holders, hosts   see leases.lua
 --
 -- Rules that keep it exact:
 --   A function runs atomically, but its writes are not rolled back when it fails. So all checks come before the first
@@ -25,6 +25,7 @@
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
+local end_leases           -- See leases.lua.
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
@@ -37,11 +38,15 @@ local function moved(head, lsn, digest)
   return {'HEAD', there[1] or '0', there[2] or ''}
 end
 
+local function now_us()
+  local time = redis.call('TIME')
+  return time[1] * 1000000 + time[2]
+end
+
 -- The time (microseconds) until which a backup holds a shard; nil if none does.
 local function held(offsets)
   local hold = tonumber(redis.call('HGET', offsets, 'hold') or 0) or 0
-  local time = redis.call('TIME')
-  return hold > time[1] * 1000000 + time[2] and string.format('%.0f', hold) or nil
+  return hold > now_us() and string.format('%.0f', hold) or nil
 end
 
 -- opic_4_init: create a shard, once.  KEYS meta books   ARGV meta-blob books-blob (flat field, value lists)
@@ -54,30 +59,54 @@ local function init(keys, args)
   return 1
 end
 
--- opic_4_append: append records to the log.  KEYS log end calls callends
---   ARGV time_us kind key body terms done now_us keys-max value value ...
+-- Why the log of a crawl takes no record: nil if it does; {'CLOSED'} while a backup is restored or checked for that;
+-- {'ERA'} if a backup has been restored since the caller read `era`, '*' if it has read none. The second result is the
+-- present era: offsets of the log, of partitions and of outboxes are valid in one era.
+local function closed(meta, era)
+  local found = redis.call('HMGET', meta, 'restoring', 'closed', 'era')
+  local present = found[3] or ''
+  if found[1] or (tonumber(found[2] or 0) or 0) > now_us() then return {'CLOSED'}, present end
+  if era ~= '*' and era ~= present then return {'ERA'}, present end
+  return nil, present
+end
+
+-- opic_4_close: let the log of a crawl, if there is one, take no record for a while (microseconds); 0 ends that.
+--   KEYS meta   ARGV duration
+local function close(keys, args)
+  if args[1] == '0' then return redis.call('HDEL', keys[1], 'closed') end
+  local ends = string.format('%.0f', now_us() + tonumber(args[1]))
+  if redis.call('EXISTS', keys[1]) == 1 then redis.call('HSET', keys[1], 'closed', ends) end
+  return 1
+end
+
+-- opic_4_append: append records to the log.  KEYS log end calls callends meta
+--   ARGV time_us kind key body terms done keys-max era value value ...
 -- `key` is '' or the digest of an Idempotency-Key. With a key, the values are those from number `done` on of a call
 -- whose body has the digest `body`. The progress of the call is kept for a day, so that a repeat continues there.
 -- `terms` are stored for the caller and returned with the key. A call deletes only a limited number of expired keys.
--- Returns {'OK', offset of the first}, or a refusal: {'AT', terms, done}: the call has progressed to `done`, with these
--- terms; {'OTHER'}: the key was used with another body; {'FULL', time when the first key expires}.
+-- Returns {'OK', offset of the first, era}, or a refusal: {'AT', terms, done, era}: the call has progressed to `done`,
+-- with these terms; {'OTHER'}: the key was used with another body; {'FULL', microseconds until the first key expires};
+-- {'GONE'}: the store has lost the crawl; see `closed`.
 local KEY_US = 86400000000
 local KEYS_SWEPT_MAX = 100
 
 local function append(keys, args)
   local time_us, kind, key, body, terms = args[1], args[2], args[3], args[4], args[5]
-  local done, now_us, keys_max = tonumber(args[6]), tonumber(args[7]), tonumber(args[8])
+  local done, keys_max, now = tonumber(args[6]), tonumber(args[7]), now_us()
   local first, count = tonumber(redis.call('GET', keys[2]) or 0), #args - 8
-  if not (done and now_us and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
+  if not (done and keys_max and whole(first, 0, BALANCE)) or count < (key == '' and 1 or 0) then
     return redis.error_reply('OPICARGS append needs values')
   end
+  local refusal, era = closed(keys[5], args[8])
+  if refusal then return refusal end
+  if redis.call('HEXISTS', keys[5], 'format') == 0 then return {'GONE'} end
   local ends = key ~= '' and tonumber(redis.call('ZSCORE', keys[4], key) or 0) or 0
-  local call = ends > now_us and cmsgpack.unpack(redis.call('HGET', keys[3], key))
+  local call = ends > now and cmsgpack.unpack(redis.call('HGET', keys[3], key))
   if call and call[1] ~= body then return {'OTHER'} end
-  if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3]} end
-  local over = redis.call('ZRANGE', keys[4], '-inf', args[7], 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
+  if call and (call[2] ~= terms or call[3] ~= done) then return {'AT', call[2], call[3], era} end
+  local over = redis.call('ZRANGE', keys[4], '-inf', string.format('%.0f', now), 'BYSCORE', 'LIMIT', 0, KEYS_SWEPT_MAX)
   if key ~= '' and not call and redis.call('ZCARD', keys[4]) - #over >= keys_max then
-    return {'FULL', redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or '0'}
+    return {'FULL', string.format('%.0f', (redis.call('ZRANGE', keys[4], 0, 0, 'WITHSCORES')[2] or now) - now)}
   end
 
   if #over > 0 then
@@ -86,27 +115,37 @@ local function append(keys, args)
   end
   if key ~= '' then
     redis.call('HSET', keys[3], key, cmsgpack.pack({body, terms, done + count}))
-    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now_us + KEY_US), key) end
+    if not call then redis.call('ZADD', keys[4], string.format('%.0f', now + KEY_US), key) end
   end
   for i = 1, count do
     redis.call('XADD', keys[1], string.format('1-%.0f', first + i - 1), 't', time_us, 'k', kind, 'v', args[i + 8])
   end
   if count > 0 then redis.call('SET', keys[2], string.format('%.0f', first + count)) end
-  return {'OK', first}
+  return {'OK', first, era}
+end
+
+-- opic_4_begun: what `append` keeps of a call with an Idempotency-Key, and the era; without a call, or after its day, {}.
+--   KEYS calls callends meta   ARGV key
+local function begun(keys, args)
+  if tonumber(redis.call('ZSCORE', keys[2], args[1]) or 0) <= now_us() then return {} end
+  return {redis.call('HGET', keys[1], args[1]), redis.call('HGET', keys[3], 'era') or ''}
 end
 
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen pagemeta, outboxes .., and links if any are kept
---   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob
+--   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics, outboxes .., holders if there
+--     are senders
+--   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
+--     meta-bytes-max
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
 --           fetches: id, 1 if it failed, time (seconds), ..;   dead letters: reason, partition, offset, value, ..;
 --           for each outbox: shard, number, previous digest, entry, ..;
 --           calls: time of the record, name, ..;   time before which calls are forgotten;
---           metadata, list of its pages, ..; '' for none;   and if links are kept: page, links, ..}
+--           metadata, list of its pages, ..; '' for none;
+--           senders, for each fetch: when it was made or reported (microseconds), digest of its crawler's name or ''}
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
-local FIXED = 11
+local FIXED = 12
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
@@ -124,7 +163,9 @@ local function check_step(keys, args, blob)
   end
   local hold = own(advances) and held(keys[4])
   if hold then return {'PAUSED', hold} end
-  if #keys ~= FIXED + #outboxes / 4 + (blob[9] and 1 or 0) then return redis.error_reply('OPICARGS keys do not match blob') end
+  if #keys ~= FIXED + #outboxes / 4 + (blob[9] and 1 or 0) or blob[9] and #blob[9] ~= #fetches / 3 * 2 then
+    return redis.error_reply('OPICARGS keys do not match blob')
+  end
   for i = 1, #outboxes, 4 do
     if type(outboxes[i]) ~= 'string' or type(outboxes[i + 3]) ~= 'string' then
       return redis.error_reply('OPICARGS bad outbox')
@@ -151,63 +192,11 @@ local function check_step(keys, args, blob)
       if not whole(page, 0, BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
     end
   end
-  local links = blob[9] or {}
-  for i = 1, #links, 2 do
-    if not whole(links[i], 0, BALANCE) or type(links[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad links') end
-  end
-  if not tonumber(args[6]) or #letters % 4 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
+  local numbers = tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
+  if not numbers or #letters % 4 ~= 0 or type(forget) ~= 'number' or #args[5] == 0 then
     return redis.error_reply('OPICARGS bad record, retry, letters or time')
   end
   return nil
-end
-
--- A fetch ends the page's lease, whoever holds it. A failure starts a back-off, which doubles each time, up to a day.
-local function end_leases(leases, waits, fails, fetches, retry)
-  local ids, failed = {}, {}
-  for i = 1, #fetches, 3 do
-    local id = string.format('%.0f', fetches[i])
-    ids[#ids + 1] = id
-    if fetches[i + 1] == 1 then failed[#failed + 1] = i end
-  end
-  if #ids == 0 then return end
-  if redis.call('EXISTS', leases) == 1 then
-    for i = 1, #ids, VALUES_MAX do redis.call('ZREM', leases, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids))) end
-  end
-  if #failed == 0 then
-    if redis.call('EXISTS', waits, fails) > 0 then
-      for i = 1, #ids, VALUES_MAX do
-        redis.call('ZREM', waits, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids)))
-        redis.call('HDEL', fails, unpack(ids, i, math.min(i + VALUES_MAX - 1, #ids)))
-      end
-    end
-    return
-  end
-  for i = 1, #fetches, 3 do
-    local id = ids[(i + 2) / 3]
-    if fetches[i + 1] == 1 then
-      local times = redis.call('HINCRBY', fails, id, 1)
-      if retry > 0 then
-        redis.call('ZADD', waits, fetches[i + 2] + math.min(retry * 2 ^ math.min(times - 1, 30), 86400), id)
-      end
-    else
-      redis.call('ZREM', waits, id)
-      redis.call('HDEL', fails, id)
-    end
-  end
-end
-
--- Keep the metadata of pages {metadata, pages, ..}; '' deletes it.
-local function keep_metas(key, metas)
-  for i = 1, #metas, 2 do
-    for _, page in ipairs(metas[i + 1]) do
-      local id = string.format('%.0f', page)
-      if metas[i] == '' then redis.call('HDEL', key, id) else redis.call('HSET', key, id, metas[i]) end
-    end
-  end
-end
-
-local function keep_links(key, links)
-  for i = 1, #links, 2 do redis.call('HSET', key, string.format('%.0f', links[i]), links[i + 1]) end
 end
 
 local function step(keys, args)
@@ -223,17 +212,14 @@ local function step(keys, args)
   redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
   for i = 1, #advances, 3 do redis.call('HSET', offsets, advances[i], advances[i + 2]) end
   redis.call('HSET', books, unpack(totals))
-  end_leases(keys[6], keys[7], keys[8], fetches, tonumber(args[6]))
-  for i = 1, #letters, 4 do
-    redis.call('XADD', dead, 'MAXLEN', '~', 100000, '*', 'opic-error', letters[i], 'opic-topic', 'log',
-      'opic-partition', letters[i + 1], 'opic-offset', letters[i + 2], 'value', letters[i + 3])
-  end
+  local lease_keys = {leases = keys[6], waits = keys[7], fails = keys[8], holders = blob[9] and keys[#keys]}
+  end_leases(lease_keys, fetches, blob[9], tonumber(args[6]), tonumber(args[8]))
+  keep_letters(dead, keys[12], letters, tonumber(args[9]))
   for i = 1, #outboxes, 4 do
     redis.call('HINCRBY', sent, outboxes[i], 1)
     redis.call('XADD', keys[FIXED + (i + 3) / 4], '1-' .. outboxes[i + 1], 'p', outboxes[i + 2], 'v', outboxes[i + 3])
   end
-  keep_metas(keys[11], metas)
-  keep_links(keys[#keys], blob[9] or {})
+  keep_metas(keys[11], keys[12], metas, tonumber(args[10]))
   for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}
@@ -262,6 +248,25 @@ local function blocks(keys, args)
   return {'OK'}
 end
 
+-- opic_4_links: write and delete segments of kept links, as of the head. It names the write before it.
+--   KEYS head linkseg links   ARGV expected-lsn expected-digest expected-v
+--     number of fields of linkseg to delete, field ..   number of fields of links to delete, field ..   field, value ..
+-- Returns {'OK'}, {'HEAD', lsn, digest} or {'V', v}.
+local function links(keys, args)
+  local other = moved(keys[1], args[1], args[2])
+  if other then return other end
+  local v = redis.call('HGET', keys[2], 'v') or '0'
+  if v ~= args[3] then return {'V', v} end
+  local deleted = tonumber(args[4])
+  local old = whole(deleted, 0, VALUES_MAX) and tonumber(args[5 + deleted])
+  local first = whole(old, 0, VALUES_MAX) and 6 + deleted + old
+  if not first or #args < first or (#args - first) % 2 ~= 1 then return redis.error_reply('OPICARGS bad segments') end
+  if deleted > 0 then redis.call('HDEL', keys[2], unpack(args, 5, 4 + deleted)) end
+  if old > 0 then redis.call('HDEL', keys[3], unpack(args, 6 + deleted, first - 1)) end
+  redis.call('HSET', keys[2], unpack(args, first))
+  return {'OK'}
+end
+
 -- opic_4_trim: trim the journal's records below `least`, but never the last record.
 --   KEYS head journal   ARGV expected-lsn expected-digest least
 -- It frees memory, so it is allowed when the server is out of memory. Returns {'OK'} or {'HEAD', lsn, digest}.
@@ -274,32 +279,44 @@ local function trim(keys, args)
 end
 
 -- opic_4_trim_log: trim accepted events below an offset, approximately, because whole stream nodes are cheap to drop.
--- Trims nothing while a backup holds the shard.  KEYS log offsets   ARGV offset
+-- Trims nothing while a backup holds the shard, or in another era.  KEYS log offsets meta   ARGV offset era
 local function trim_log(keys, args)
-  if held(keys[2]) then return 0 end
+  if held(keys[2]) or closed(keys[3], args[2]) then return 0 end
   return redis.call('XTRIM', keys[1], 'MINID', '~', '1-' .. args[1])
 end
 
--- opic_4_resume: move a partition's resume point forward, unless it is below `least`.  KEYS resume
---   ARGV source/partition next-offset least shard offset shard offset ..; a `least` of -1 also allows moving it back
+-- opic_4_trim_outbox: trim entries of an outbox that have taken effect, unless a backup was restored since they did.
+--   KEYS outbox meta   ARGV offset era
+local function trim_outbox(keys, args)
+  if closed(keys[2], args[2]) then return 0 end
+  return redis.call('XTRIM', keys[1], 'MINID', '1-' .. args[1])
+end
+
+-- opic_4_resume: move a partition's resume point forward, unless it is below `least`.  KEYS resume meta
+--   ARGV source/partition next-offset least era shard offset shard offset ..; a `least` of -1 also allows moving it back
 -- The fields source/partition@shard record the partition's next offset in each shard. If a shard is later found below
 -- its field, the shard's server lost writes.
 -- Returns the previous resume point. If it is below `least`, a server lost writes, and the records in between were not
--- read again yet.
+-- read again yet. 'ERA' if a backup is being restored, or was restored since `era` was read.
 local function resume(keys, args)
+  if closed(keys[2], args[4]) then return 'ERA' end
   local now = redis.call('HGET', keys[1], args[1]) or '0'
   local at, to, least = tonumber(now), tonumber(args[2]), tonumber(args[3])
   if least == -1 or (at >= least and to > at) then
     redis.call('HSET', keys[1], args[1], args[2])
-    for i = 4, #args, 2 do redis.call('HSET', keys[1], args[1] .. '@' .. args[i], args[i + 1]) end
+    for i = 5, #args, 2 do redis.call('HSET', keys[1], args[1] .. '@' .. args[i], args[i + 1]) end
   end
   return now
 end
 
 redis.register_function('opic_4_init', init)
 redis.register_function('opic_4_resume', resume)
+redis.register_function('opic_4_close', close)
 redis.register_function('opic_4_append', append)
+redis.register_function{function_name='opic_4_begun', callback=begun, flags={'no-writes'}}
 redis.register_function('opic_4_step', step)
 redis.register_function('opic_4_blocks', blocks)
+redis.register_function('opic_4_links', links)
 redis.register_function{function_name='opic_4_trim_log', callback=trim_log, flags={'allow-oom'}}
+redis.register_function{function_name='opic_4_trim_outbox', callback=trim_outbox, flags={'allow-oom'}}
 redis.register_function{function_name='opic_4_trim', callback=trim, flags={'allow-oom'}}

@@ -3,6 +3,8 @@
 --
 --   leases      sorted set: page -> end of its lease        waits  sorted set: page -> when it may be offered again
 --   fails       hash: page -> consecutive failed fetches    hosts  sorted set: host -> when its next page may be leased
+--   holders     hash: leased page -> start of its lease, digest of its crawler's name, those of crawlers whose earlier
+--               leases of the page no event of theirs has ended ..; without a lease 0, NOBODY, and the latter
 --   polite      hash: host -> "delay cap" or "delay cap revisit", set by an operator; '-' means the default setting
 --   crawldelays hash: host -> delay in seconds from its robots.txt
 --   flights     hash: host with a cap -> its leased pages, with the ends of their leases
@@ -12,38 +14,192 @@
 --   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
 
 local SWEPT_MAX = 1000
-local FLIGHTS_SWEPT_MAX = 100
+local FLIGHTS_SWEPT_MAX = 1000  -- More than a call adds, so that they do not pile up.
 local RELEASED_MAX = 10000
 local BACK_OFF_SECONDS_MAX = 86400
-
-local function now_us()
-  local time = redis.call('TIME')
-  return time[1] * 1000000 + time[2]
-end
+local NOBODY = '\0\0\0\0\0\0'      -- In place of the digest of a name, which has 6 bytes.
+local EARLIER_MAX = 4               -- Crawlers with earlier leases that are remembered for a page.
+local EARLIER_SECONDS = 3600        -- They are remembered for so long after the page was fetched.
+local FORGET_SECONDS = 86400        -- A page is forgotten in `waits` and `fails` so long after its back-off is over.
+local FORGOTTEN_MAX = 1000          -- Pages forgotten in one call, and one more for each that fails.
+local WAITS_MAX = 250000            -- Pages in `waits`, for a caller that names no limit.
 
 local function retry_of(times, retry)
   return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
 end
 
--- End expired leases, up to 1,000 per call; each counts as a failed fetch.
-local function sweep(keys, now, retry)
-  local leases, waits, fails, hosts, flights, ends = keys[1], keys[2], keys[3], keys[4], keys[8], keys[9]
-  local text = string.format('%.0f', now)
-  local over = redis.call('ZRANGE', leases, '-inf', text, 'BYSCORE', 'LIMIT', 0, SWEPT_MAX, 'WITHSCORES')
-  for i = 1, #over, 2 do
-    local times = redis.call('HINCRBY', fails, over[i], 1)
-    if retry > 0 then
-      redis.call('ZADD', waits, string.format('%.6f', over[i + 1] / 1000000 + retry_of(times, retry)), over[i])
-    end
-    redis.call('ZREM', leases, over[i])
+local function in_chunks(values, call)
+  for first = 1, #values, VALUES_MAX do call(first, unpack(values, first, math.min(first + VALUES_MAX - 1, #values))) end
+end
+
+-- Count a failed fetch. The page waits, from `from` (seconds), twice as long each time.
+local function back_off(keys, id, from, retry)
+  local times = redis.call('HINCRBY', keys.fails, id, 1)
+  redis.call('ZADD', keys.waits, string.format('%.6f', from + retry_of(times, retry)), id)
+end
+
+-- Forget pages whose back-off has been over for a day. If there are more than `waits_max`, also forget those whose
+-- back-off ends first.
+local function forget_waits(keys, now, waits_max, most)
+  local past = string.format('%.6f', now / 1000000 - FORGET_SECONDS)
+  local ids = redis.call('ZRANGE', keys.waits, '-inf', past, 'BYSCORE', 'LIMIT', 0, most)
+  local over = math.min(redis.call('ZCARD', keys.waits) - (waits_max or WAITS_MAX), most)
+  if #ids < over then ids = redis.call('ZRANGE', keys.waits, 0, over - 1) end
+  if #ids == 0 then return end
+  redis.call('ZREM', keys.waits, unpack(ids))
+  redis.call('HDEL', keys.fails, unpack(ids))
+  if not keys.holders or redis.call('EXISTS', keys.holders) == 0 then return end
+  local leased = redis.call('ZMSCORE', keys.leases, unpack(ids))
+  for i, id in ipairs(ids) do
+    if not leased[i] then redis.call('HDEL', keys.holders, id) end
   end
-  redis.call('ZREMRANGEBYSCORE', hosts, '-inf', string.format('%.6f', now / 1000000))
+end
+
+local function crawler_of(digest)
+  return digest and #digest == #NOBODY and digest or NOBODY
+end
+
+-- An entry of `holders` as {start, crawler, earlier crawlers ..}, and back.
+local function entry_of(packed)
+  local entry = {(struct.unpack('<d', packed))}
+  for at = 9, #packed, #NOBODY do entry[#entry + 1] = string.sub(packed, at, at + #NOBODY - 1) end
+  return entry
+end
+
+local function packed_entry(entry)
+  return struct.pack('<d', entry[1]) .. table.concat(entry, '', 2)
+end
+
+-- Who leases pages, or did: page -> packed entry.
+local function read_holders(holders, ids)
+  local found = {}
+  if not holders or redis.call('EXISTS', holders) == 0 then return found end
+  in_chunks(ids, function(first, ...)
+    for i, entry in ipairs(redis.call('HMGET', holders, ...)) do
+      if entry then found[ids[first + i - 1]] = entry end
+    end
+  end)
+  return found
+end
+
+-- Remember that a crawler's lease of a page ended without an event of that crawler.
+local function add_earlier(entry, crawler)
+  for i = 3, #entry do
+    if entry[i] == crawler then return end
+  end
+  if #entry - 2 == EARLIER_MAX then table.remove(entry, 3) end
+  entry[#entry + 1] = crawler
+end
+
+-- Write what is left of entries when the leases of their pages have ended: the earlier crawlers. `waits` must have each
+-- page of which anything is left, so that it is forgotten some day.
+local function end_holders(keys, entries, now)
+  local gone = {}
+  for id, entry in pairs(entries) do
+    if type(entry) == 'string' and #entry > 8 + #NOBODY then entry = entry_of(entry) end
+    if type(entry) == 'string' or #entry == 2 then
+      gone[#gone + 1] = id
+    else
+      entry[1], entry[2] = 0, NOBODY
+      redis.call('HSET', keys.holders, id, packed_entry(entry))
+      redis.call('ZADD', keys.waits, 'NX', string.format('%.6f', now / 1000000 - FORGET_SECONDS + EARLIER_SECONDS), id)
+    end
+  end
+  in_chunks(gone, function(_, ...) redis.call('HDEL', keys.holders, ...) end)
+end
+
+-- Whether nothing is to be remembered of a lease after an event of this crawler, as mostly: it saves making a table.
+local function is_plain(entry, crawler)
+  if type(entry) ~= 'string' or #entry ~= 8 + #NOBODY then return false end
+  local holder = string.sub(entry, 9)
+  return crawler == NOBODY or holder == NOBODY or holder == crawler
+end
+
+-- Whether an event belongs to an earlier lease of a page, and not to the present one. Without an earlier lease that
+-- lacks its event it never does. Else its crawler tells; if that is not conclusive, its time does.
+local function is_late(entry, at_us, crawler)
+  if #entry == 2 or entry[1] == 0 then return false end
+  local earlier = {}
+  for i = 3, #entry do earlier[entry[i]] = true end
+  if crawler ~= NOBODY and crawler == entry[2] then
+    if not earlier[crawler] then return false end
+  elseif crawler ~= NOBODY then
+    if earlier[crawler] then return true end
+    if entry[2] ~= NOBODY and not earlier[NOBODY] then return false end
+  end
+  return at_us < entry[1]
+end
+
+-- A fetch ends the page's lease, whoever reports it, unless it belongs to an earlier lease of the page. A failure starts
+-- a back-off, which doubles each time, up to a day.
+end_leases = function(keys, fetches, senders, retry, waits_max)
+  local ids, ended, well, failures, now = {}, {}, {}, 0, now_us()
+  for i = 1, #fetches, 3 do ids[#ids + 1] = string.format('%.0f', fetches[i]) end
+  if #ids == 0 then return end
+  local held, waiting = read_holders(keys.holders, ids), redis.call('EXISTS', keys.waits, keys.fails) > 0
+  local function clear()
+    if waiting then
+      in_chunks(well, function(_, ...) redis.call('ZREM', keys.waits, ...) redis.call('HDEL', keys.fails, ...) end)
+    end
+    well = {}
+  end
+  for i, id in ipairs(ids) do
+    local entry, failed, late = held[id], fetches[3 * i - 1] == 1, false
+    local crawler = entry and crawler_of(senders[2 * i])
+    if entry and not is_plain(entry, crawler) then
+      if type(entry) == 'string' then entry = entry_of(entry) end
+      late, held[id] = is_late(entry, senders[2 * i - 1], crawler), entry
+      if not late then
+        if entry[2] ~= NOBODY and crawler ~= NOBODY and entry[2] ~= crawler then add_earlier(entry, entry[2]) end
+        entry[1], entry[2] = 0, NOBODY
+      end
+    end
+    if not late then ended[#ended + 1] = id end
+    if not failed then
+      well[#well + 1] = id
+    elseif not late then  -- The failure of a late one was counted when its lease expired.
+      clear()
+      back_off(keys, id, fetches[3 * i], retry)
+      failures, waiting = failures + 1, true
+    end
+  end
+  clear()
+  if redis.call('EXISTS', keys.leases) == 1 then
+    in_chunks(ended, function(_, ...) redis.call('ZREM', keys.leases, ...) end)
+  end
+  for id, entry in pairs(held) do
+    if type(entry) == 'table' and entry[1] ~= 0 then held[id] = nil end  -- All events were late: its lease runs on.
+  end
+  end_holders(keys, held, now)
+  if failures > 0 then forget_waits(keys, now, waits_max, FORGOTTEN_MAX + failures) end
+end
+
+-- End expired leases, up to 1,000 per call; each counts as a failed fetch.
+local function sweep(all, now, retry, waits_max)
+  local keys, flights, ends = {leases = all[1], waits = all[2], fails = all[3], holders = all[12]}, all[8], all[9]
+  local text = string.format('%.0f', now)
+  local over = redis.call('ZRANGE', keys.leases, '-inf', text, 'BYSCORE', 'LIMIT', 0, SWEPT_MAX, 'WITHSCORES')
+  local ids = {}
+  for i = 1, #over, 2 do
+    ids[#ids + 1] = over[i]
+    back_off(keys, over[i], over[i + 1] / 1000000, retry)
+  end
+  if #ids > 0 then
+    redis.call('ZREM', keys.leases, unpack(ids))
+    local held = read_holders(keys.holders, ids)
+    for _, id in ipairs(ids) do
+      held[id] = held[id] and entry_of(held[id]) or {0, NOBODY}
+      add_earlier(held[id], held[id][2])
+    end
+    if keys.holders then end_holders(keys, held, now) end
+  end
+  forget_waits(keys, now, waits_max, FORGOTTEN_MAX)
+  redis.call('ZREMRANGEBYSCORE', all[4], '-inf', string.format('%.6f', now / 1000000))
   local landed = redis.call('ZRANGE', ends, '-inf', text, 'BYSCORE', 'LIMIT', 0, FLIGHTS_SWEPT_MAX)
   if #landed > 0 then
     redis.call('HDEL', flights, unpack(landed))
     redis.call('ZREM', ends, unpack(landed))
   end
-  return #over
 end
 
 -- The pages of a host that are in flight: leased pages whose leases still run unchanged.
@@ -72,10 +228,10 @@ end
 
 -- opic_4_lease: lease pages, in the given order, each to one crawler. The caller chose them from a replica; this
 -- function only checks leases, waits and hosts.
---   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta
---   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob
+--   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders
+--   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob most-pages-in-waits
 --   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
---     ids, hosts}
+--     ids, hosts, for each wish: digest of its crawler's name or ''}
 -- If the state is not as expected, the caller chose by an old state: nothing is leased, and it must choose again.
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
@@ -83,7 +239,7 @@ end
 --   leased, 2 its host's delay has not passed, 3 its host has reached its limit of pages in flight, until the first of
 --   their leases ends, 4 the page is backing off.
 local function take_moved(there, frees, count, head, held)
-  return (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
+  return there[2] == 'restoring' or (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
     or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))
 end
 
@@ -105,8 +261,23 @@ local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, 
   return nil, nil, flying
 end
 
+-- Write who leases pages {end, id, ..} from now on.
+local function take_note(holders, out, crawlers, now)
+  local ids, fields = {}, {}
+  for i = 2, #out, 2 do ids[#ids + 1] = out[i] end
+  local before = read_holders(holders, ids)
+  for _, id in ipairs(ids) do
+    local earlier = before[id] and string.sub(before[id], 9 + #NOBODY) or ''
+    fields[#fields + 1], fields[#fields + 2] = id, struct.pack('<d', now) .. crawlers[id] .. earlier
+  end
+  for i = 1, #fields, VALUES_MAX - 1 do
+    redis.call('HSET', holders, unpack(fields, i, math.min(i + VALUES_MAX - 2, #fields)))
+  end
+end
+
 -- Write the new leases {end, id, ..}, the next free time of hosts, and the pages in flight of hosts with a limit.
-local function take_write(keys, out, plan)
+local function take_write(keys, out, plan, now)
+  if keys[12] then take_note(keys[12], out, plan.pages, now) end
   for i = 1, #out, 2 do out[i] = string.format('%.0f', out[i]) end
   for i = 1, #out, VALUES_MAX - 1 do
     redis.call('ZADD', keys[1], unpack(out, i, math.min(i + VALUES_MAX - 2, #out)))
@@ -136,14 +307,14 @@ end
 local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local blob = cmsgpack.unpack(args[5])
-  local head, held, wishes, ids, names = unpack(blob, 1, 5)
+  local head, held, wishes, ids, names, crawlers = unpack(blob, 1, 6)
   if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   for i = 1, #ids do
     if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS expected pages') end
   end
 
   local now = now_us()
-  if args[4] == '1' then sweep(keys, now, retry) end
+  if args[4] == '1' then sweep(keys, now, retry, tonumber(args[6])) end
   local there = redis.call('HMGET', keys[10], 'lsn', 'digest')
   local frees, count = redis.call('HGET', keys[5], 'n') or '0', redis.call('ZCARD', keys[1])
   if take_moved(there, frees, count, head, held) then ids = {} end
@@ -169,7 +340,7 @@ local function take(keys, args)
       page[at + 1], page[at + 2], page[at + 3] = i, until_us, math.ceil(host_delay * 1000)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_us, id
-      plan.pages[id] = true
+      plan.pages[id] = crawler_of(crawlers and crawlers[wish])
       if host_delay > 0 then plan.next_of[host] = now / 1000000 + host_delay end
       if flying then
         flying[#flying + 1], flying[#flying + 2] = id, until_us
@@ -177,17 +348,28 @@ local function take(keys, args)
       end
     end
   end
-  take_write(keys, out, plan)
+  take_write(keys, out, plan, now)
   local stamp = {there[1] or '', there[2] or '', frees, redis.call('ZCARD', keys[1])}
   return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
 end
 
--- opic_4_held: read a range of a sorted set.  KEYS set   ARGV least ('-inf' or '(' score), first, count
--- Returns {members, separated by line feeds; scores, as raw doubles}: parsing single RESP values is ten times slower.
+-- opic_4_held: read a sorted set in parts.  KEYS set   ARGV least ('-inf' or '(' score), count, members, scores
+-- `members` and `scores` are the last ones of the part before, as returned; '' for the first part. The next part begins
+-- after the last of them that is unchanged. So it lacks no element, whatever was removed or added in between.
+-- Returns {members, separated by line feeds; scores, as raw doubles}: parsing single RESP values is ten times slower;
+-- nil if none of the members is there with its score.
 local function held_part(keys, args)
-  -- By rank: LIMIT would skip over all earlier elements one by one.
-  local from = redis.call('ZCARD', keys[1]) - redis.call('ZCOUNT', keys[1], args[1], '+inf') + tonumber(args[2])
-  local found = redis.call('ZRANGE', keys[1], from, from + tonumber(args[3]) - 1, 'WITHSCORES')
+  local from, at = nil, 1
+  if args[3] == '' then  -- By rank: LIMIT would skip over all earlier elements one by one.
+    from = redis.call('ZCARD', keys[1]) - redis.call('ZCOUNT', keys[1], args[1], '+inf')
+  end
+  for member in string.gmatch(args[3], '[^\n]+') do
+    local score = tonumber(redis.call('ZSCORE', keys[1], member))
+    if score == struct.unpack('<d', args[4], at) then from = redis.call('ZRANK', keys[1], member) + 1 end
+    at = at + 8
+  end
+  if not from then return nil end
+  local found = redis.call('ZRANGE', keys[1], from, from + tonumber(args[2]) - 1, 'WITHSCORES')
   local members, scores = {}, {}
   for i = 1, #found, 2 do
     members[#members + 1] = found[i]
@@ -208,10 +390,11 @@ local function note_released(freed, released, ids)
   end
 end
 
--- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released   ARGV id until-us ..
+-- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders
+--   ARGV id until-us ..
 -- Only leases that still run unchanged are released. Returns the new count of `freed` and the released pages.
 local function release(keys, args)
-  local released = {}
+  local released, now = {}, now_us()
   for i = 1, #args, 2 do
     local score = redis.call('ZSCORE', keys[1], args[i])
     if score and tonumber(score) == tonumber(args[i + 1]) then
@@ -220,6 +403,7 @@ local function release(keys, args)
     end
   end
   if #released > 0 then note_released(keys[2], keys[3], released) end
+  end_holders({waits = keys[4], holders = keys[5]}, read_holders(keys[5], released), now)
   return {tonumber(redis.call('HGET', keys[2], 'n') or 0), released}
 end
 
@@ -233,6 +417,18 @@ local function polite(keys, args)
   for i = 1, #before, 2 do redis.call('HDEL', keys[1], before[i]) end
   for i = 1, #args, 2 do redis.call('HSET', keys[1], args[i], args[i + 1]) end
   redis.call('HSET', keys[2], 'whole', redis.call('HINCRBY', keys[2], 'n', 1))
+  return #args / 2
+end
+
+-- opic_4_delays: set what robots.txt of hosts asks for, 0 for nothing.  KEYS crawldelays   ARGV host seconds ..
+-- Writes only what differs: crawlers repeat their reports.
+local function delays(keys, args)
+  for i = 1, #args, 2 do
+    local seconds = tonumber(args[i + 1]) ~= 0 and args[i + 1]
+    if redis.call('HGET', keys[1], args[i]) ~= seconds then
+      if seconds then redis.call('HSET', keys[1], args[i], seconds) else redis.call('HDEL', keys[1], args[i]) end
+    end
+  end
   return #args / 2
 end
 
@@ -251,3 +447,4 @@ redis.register_function{function_name='opic_4_flights', callback=flights, flags=
 redis.register_function('opic_4_lease', take)
 redis.register_function('opic_4_release', release)
 redis.register_function('opic_4_polite', polite)
+redis.register_function('opic_4_delays', delays)

@@ -15,6 +15,7 @@ from redis.cluster import RedisCluster
 log = logging.getLogger("opic.store")
 
 LIBRARY = "opic_4"  # The version is part of the name: two versions of the program may share a server.
+FILES = ("kept.lua", "journal.lua", "leases.lua")  # Each may use what those before it define.
 MISSING = "Function not found"
 
 
@@ -27,7 +28,7 @@ def primaries(client: Any) -> list[Any]:
 
 def load_functions(client: Any) -> None:
     """Load the function library on each primary that does not have exactly this code."""
-    code = "\n".join((Path(__file__).parent / name).read_text() for name in ("journal.lua", "leases.lua"))
+    code = "\n".join([f"#!lua name={LIBRARY}", *((Path(__file__).parent / name).read_text() for name in FILES)])
     for server in primaries(client):
         for library in server.function_list(LIBRARY, withcode=True):
             flat = dict(zip(library[::2], library[1::2], strict=True)) if isinstance(library, list) else library

@@ -5,7 +5,6 @@ without reading it. Both are MessagePack, the list in zstd. An estimator replace
 the store depends on it. A list expires KEPT_SECONDS after its last update; the next write removes it.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
@@ -15,6 +14,7 @@ import zstandard
 from opic.errors import Refused
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
+from opic.store.server_clock import server_now_us
 
 LISTS_MAX: Final = 1_000
 BYTES_MAX: Final = 256 << 20  # Of all lists together, compressed: the store keeps them in memory.
@@ -46,7 +46,7 @@ def put_list(client: Client, keys: Keys, domain: str, ranking: Mapping[str, Any]
     """
     packed = zstandard.ZstdCompressor(level=LEVEL).compress(msgpack.packb(ranking))
     fields = {name: value for name, value in ranking.items() if name != "pages"} | {"pages": len(ranking["pages"])}
-    head, others = ListHead(domain, time.time(), len(packed), fields), list[ListHead]()
+    head, others = ListHead(domain, _now(client, keys), len(packed), fields), list[ListHead]()
     with store_errors():
         for other in _heads(client, keys):
             if other.expires_at <= head.sent_at:
@@ -73,7 +73,7 @@ def read_list(client: Client, keys: Keys, domain: str) -> dict[str, Any] | None:
     if packed is None or told is None:
         return None
     head = _unpacked(domain, told)
-    if head.expires_at <= time.time():
+    if head.expires_at <= _now(client, keys):
         return None
     unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
     return {**msgpack.unpackb(unpacked), "expires_at": head.expires_at}
@@ -81,7 +81,7 @@ def read_list(client: Client, keys: Keys, domain: str) -> dict[str, Any] | None:
 
 def read_heads(client: Client, keys: Keys) -> list[ListHead]:
     """Return what is told of all lists that have not expired, the newest first."""
-    now = time.time()
+    now = _now(client, keys)
     with store_errors():
         heads = [head for head in _heads(client, keys) if head.expires_at > now]
     return sorted(heads, key=lambda head: (-head.sent_at, head.domain))
@@ -91,6 +91,10 @@ def _heads(client: Client, keys: Keys) -> Iterable[ListHead]:
     names = [name for name in map(_text, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
     found = client.hmget(keys.local_lists, names) if names else []
     return [_unpacked(name.removeprefix(HEAD), told) for name, told in zip(names, found, strict=True) if told]
+
+
+def _now(client: Client, keys: Keys) -> float:
+    return server_now_us(client, keys.local_lists) / 1e6
 
 
 def _text(name: bytes | str) -> str:

@@ -10,6 +10,7 @@ from opic.errors import StoreError, StoreUnavailable
 from opic.store.cluster import Cluster
 from opic.store.connection import Client, store_errors
 from opic.store.library import load_functions, primaries
+from opic.store.loader_rights import loader_problem
 
 VERSION_MIN = (7, 0)
 SLOTS: Final = 16_384
@@ -29,8 +30,11 @@ def check_server(client: Client) -> None:
     with store_errors():
         clustered = isinstance(client, Cluster)
         for server in primaries(client):
-            if (problem := server_problem(server.info(), clustered)) is not None:
+            info = server.info()
+            if (problem := server_problem(info, clustered)) is not None:
                 raise StoreError(problem)
+            if (rights := loader_problem(server, info)) is not None and rights.fatal:
+                raise StoreError(rights.text)
         if clustered:
             cluster_error = cluster_problem(primaries(client)[0].execute_command("CLUSTER INFO"))
             if cluster_error is not None:
@@ -90,6 +94,8 @@ def make_ready(client: Client) -> None:
         load_functions(client)
         waiting = [server for server in primaries(client) if _may_hold_half(server.info())]
         for server in waiting:
+            if (rights := loader_problem(server, server.info())) is not None and rights.fatal:
+                raise StoreError(rights.text)
             try:
                 server.execute_command("BGREWRITEAOF")
             except redis.ResponseError as error:

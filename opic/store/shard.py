@@ -2,22 +2,25 @@
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
 import msgpack
 
-from opic.errors import StoreError, StoreMismatch, StoreUnavailable
+from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, StoreUnavailable
 from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import FORMAT, Keys
+from opic.store.recognition import ANEW, RESTORED, check_not_lost
 from opic.store.server import check_server, make_ready
 
 log = logging.getLogger("opic.store")
 
 SECRET_BYTES = 16
+ERA_BYTES = 8
+CHECKED = (b"secret", ANEW, RESTORED, b"restoring")  # The metadata that tells whether the store still has a shard.
 # Each rule that a store keeps, and the name of its setting.
 SETTING_OF = {
     "q": "OPIC_DAMPING",
@@ -43,6 +46,7 @@ class Shard:
         self.yields = True  # Whether replicas keep what reads of each page have discovered.
         self.keep_links = False  # Whether its writer is to keep the links of pages, as trust makes it do.
         self.restored = ""  # The backup that it was restored from, if any.
+        self.era = ""  # Changes with each restored backup.
 
     @property
     def number(self) -> int:
@@ -75,13 +79,17 @@ class Shard:
 
         Raises:
             StoreMismatch: the store has another format version or other rules.
+            BeingRestored: a backup is being restored into the crawl.
+            StoreLost: the store had the crawl, and lost it or a part of it.
             StoreError: the server can't keep the books, or the crawl does not exist.
         """
         keys, given = Keys(crawl, 0), dict(given or {})
         check_server(client)
-        make_ready(client)
         with store_errors():
             stored = client.hgetall(keys.meta)
+        check_not_lost(client, crawl, stored, int(given.get("shards", shards)))
+        make_ready(client)  # Not before: rewriting the file of a server that lost something makes that final.
+        with store_errors():
             if not stored and not create:
                 raise StoreError(f"no crawl named {crawl!r} in this store: feed it with `opic replay` or `opic serve`")
             if not stored:
@@ -94,42 +102,62 @@ class Shard:
         """Open another shard of the same crawl; create it like the first one if the crawl is being created.
 
         Raises:
-            StoreMismatch: it is missing, or does not match the first shard.
+            StoreLost: it is missing.
+            StoreMismatch: it does not match the first shard.
         """
         keys = Keys(first.keys.crawl, number)
         with store_errors():
             stored = first.client.hgetall(keys.meta)
             if not stored:
                 if first.client.hexists(first.keys.meta, "whole"):
-                    raise StoreMismatch(
-                        f"shard {number} of {first.shards} is missing: this store lost it; restore all from a backup"
-                    )
-                cls._make(first.client, keys, first.given(), first.secret)
+                    raise StoreLost(first.keys.crawl, f"shard {number} of {first.shards} is gone")
+                cls._make(first.client, keys, first.given(), first.secret, first.era)
                 stored = first.client.hgetall(keys.meta)
         return cls._opened(first.client, keys, stored, first.given())
 
-    def renew(self, *, create: bool = True) -> None:
-        """Read the shard's metadata again, in case the shard was recreated.
-
-        Args:
-            create: create the shard if all of it was lost, as a writer does; if False, that is an error.
+    def renew(self) -> None:
+        """Read the shard's metadata again, in case the shard was restored, or made anew by an operator.
 
         Raises:
-            StoreMismatch: it was recreated with other rules, or is missing while other shards exist.
+            StoreLost: it is gone, or another process has made it anew without knowing of it.
+            BeingRestored: a backup is being restored into the crawl.
+            StoreMismatch: it was recreated with other rules.
         """
         with store_errors():
-            secret = self.client.hget(self.keys.meta, "secret")
-        if secret == self.secret.hex().encode():
+            stored = self.client.hgetall(self.keys.meta)
+        if stored.get(b"secret") == self._hex_secret:
+            self.era = stored.get(b"era", b"").decode()
             return
-        if secret is None and not create:
-            raise self._lost()
-        log.warning("shard %d of crawl %r was lost completely; opening it again", self.number, self.keys.crawl)
-        first = Shard.open(self.client, self.keys.crawl, self.given())
-        made = Shard.beside(first, self.number) if self.number else first
-        self.secret, self.restored = made.secret, made.restored
+        if b"restoring" in stored:
+            raise _restoring(self.keys)
+        self._check_same(stored)
+        log.warning("shard %d of crawl %r was made anew; opening it again", self.number, self.keys.crawl)
+        made = self._opened(self.client, self.keys, stored, self.given())
+        self.secret, self.restored, self.era = made.secret, made.restored, made.era
 
-    def _lost(self) -> StoreUnavailable:
-        return StoreUnavailable(f"shard {self.number} is not there any more: its server lost it")
+    @property
+    def _hex_secret(self) -> bytes:
+        return self.secret.hex().encode()
+
+    def _check_same(self, stored: Mapping[bytes, bytes]) -> None:
+        """Refuse metadata that is not of the crawl that was opened, nor of one that has knowingly replaced it."""
+        of = f"shard {self.number} of {self.shards}"
+        if b"secret" not in stored:
+            raise StoreLost(self.keys.crawl, f"{of} is gone")
+        if stored[b"secret"] != self._hex_secret and not {ANEW, RESTORED} & stored.keys():
+            raise StoreLost(self.keys.crawl, f"{of} was made anew by a process that did not know of it")
+
+    def make_server_ready(self) -> None:
+        """Prepare the servers after a start, unless a part of the crawl is gone.
+
+        Raises:
+            StoreLost: the store lost the crawl or a part of it: what is left of its files must not be rewritten.
+        """
+        with store_errors():
+            stored = self.client.hgetall(Keys(self.keys.crawl, 0).meta)
+        self.renew()
+        check_not_lost(self.client, self.keys.crawl, stored, self.shards)
+        make_ready(self.client)
 
     def given(self) -> dict[str, int | bool | str]:
         """Return the rules of this shard, which all shards of a crawl share."""
@@ -141,10 +169,7 @@ class Shard:
     ) -> "Shard":
         meta = {k.decode(): v.decode() for k, v in stored.items()}
         if "restoring" in meta:
-            raise StoreMismatch(
-                f"a backup is being restored into crawl {keys.crawl!r}, or a restore broke off: wait, or run "
-                "`opic restore --replace` again"
-            )
+            raise _restoring(keys)
         if meta.get("format") != FORMAT:
             raise StoreMismatch(
                 f"this store has format version {meta.get('format')}, this program reads version {FORMAT}: "
@@ -158,15 +183,18 @@ class Shard:
                     f"{_as_given(name, meta[name])}, which is fixed: leave the setting out, or start a new store"
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
-        shard.restored = meta.get("restored", "")
+        shard.restored, shard.era = meta.get("restored", ""), meta.get("era", "")
         return shard
 
     @staticmethod
-    def _make(client: Client, keys: Keys, given: Mapping[str, int | bool | str], secret: bytes = b"") -> None:
+    def _make(
+        client: Client, keys: Keys, given: Mapping[str, int | bool | str], secret: bytes = b"", era: str = ""
+    ) -> None:
         default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else CrawlRules()
         meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
         meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
+        meta["era"] = era or secrets.token_hex(ERA_BYTES)
         client.fcall("opic_4_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
 
     def line(self) -> Line:
@@ -204,9 +232,51 @@ class Shard:
             return books_of(self.client.hgetall(self.keys.books))
 
     def next_offset(self, partition: str) -> int:
-        """Return the offset of the first record of the partition that has not taken effect."""
-        with store_errors():
-            return int(self.client.hget(self.keys.offsets, partition) or 0)
+        """Return the offset of the first record of the partition that has not taken effect. See `offset_in`."""
+        return self.offset_in(self.keys.offsets, partition)
+
+    def offset_in(self, key: str, partition: str) -> int:
+        """Return a partition's offset in a hash of this shard.
+
+        Raises:
+            BeingRestored: a backup is being restored into the crawl, which has no offset until then.
+            StoreLost: the shard is gone.
+        """
+        with store_errors(), self.client.pipeline(transaction=True) as pipe:
+            pipe.hget(key, partition)
+            pipe.hmget(self.keys.meta, *CHECKED)
+            offset, values = pipe.execute()
+        _check_whole(self, values)
+        return int(offset or 0)
+
+
+def _restoring(keys: Keys) -> BeingRestored:
+    return BeingRestored(
+        f"a backup is being restored into crawl {keys.crawl!r}, or a restore broke off: wait, or run "
+        "`opic restore --replace` again"
+    )
+
+
+def check_known(shards: Sequence[Shard]) -> None:
+    """Check that a store still has the shards of a crawl that were opened.
+
+    Raises:
+        StoreLost: it does not.
+        BeingRestored: a backup is being restored into the crawl.
+    """
+    with store_errors(), shards[0].client.pipeline(transaction=False) as pipe:
+        for shard in shards:
+            pipe.hmget(shard.keys.meta, *CHECKED)
+        answers = pipe.execute()
+    for shard, values in zip(shards, answers, strict=True):
+        _check_whole(shard, values)
+
+
+def _check_whole(shard: Shard, values: Sequence[bytes | None]) -> None:
+    found = {name: value for name, value in zip(CHECKED, values, strict=True) if value is not None}
+    if b"restoring" in found:
+        raise _restoring(shard.keys)
+    shard._check_same(found)
 
 
 def _as_given(name: str, text: str) -> str:

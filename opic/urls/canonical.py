@@ -92,7 +92,7 @@ def _suffixes() -> PublicSuffixList:
     return PublicSuffixList()
 
 
-@lru_cache(maxsize=262_144)
+@lru_cache(maxsize=32_768)  # 10 MB. A host table asks for each new host, twice in a row.
 def registered_domain(host: str) -> str:
     """Return the registered domain of a host: its public suffix and one label more; the host itself if there is none.
 
@@ -101,7 +101,8 @@ def registered_domain(host: str) -> str:
     """
     if host.endswith("]") or host.rsplit(".", 1)[-1].isdigit():
         return host  # An address has no domain.
-    return _suffixes().privatesuffix(host.rstrip(".")) or host
+    found = _suffixes().privatesuffix(host.rstrip("."))
+    return host if not found or found == host else found  # Not a second string of the same text.
 
 
 @lru_cache(maxsize=262_144)

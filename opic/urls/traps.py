@@ -34,6 +34,7 @@ TEMPLATES_MAX: Final = (
     100_000  # Maximum number of calendars counted, about 10 MB; those with the fewest dates go first.
 )
 NUMBER_MAX: Final = 1_000_000_000
+SHORT: Final = "http://a/"  # Free by its shape.
 # Dates as written in URLs: 2031-07, 2031/7/1, 1-7-2031, year=2031, date=20310701. Eight digits alone are usually the
 # number of a page. No part can match more than a few characters, so a search takes linear time.
 _date = re.compile(
@@ -165,10 +166,15 @@ class Shapes:
 
     def judge_all(self, urls: Sequence[str]) -> bytearray:
         """Return the verdict on each URL. Faster than `judge`, because most URLs are excluded by numpy."""
-        traps, texts, found = self.traps, UrlBatch(urls), bytearray(len(urls))
+        traps, found = self.traps, bytearray(len(urls))
+        if traps.url_bytes:  # They need no further look, which would cost by their length.
+            long = [at for at, url in enumerate(urls) if len(url) > traps.url_bytes]
+            if long:
+                urls = list(urls)
+                for at in long:
+                    found[at], urls[at] = Verdict.LONG, SHORT
+        texts = UrlBatch(urls)
         suspects = texts.slashes() > self._slashes_plain
-        if traps.url_bytes:
-            suspects |= texts.lengths() > traps.url_bytes
         if traps.parameters:
             suspects |= texts.ampersands() >= traps.parameters
         if traps.years_ahead or traps.dates:

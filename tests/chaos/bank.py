@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from opic.errors import BadUrl
-from opic.model.cash import split
+from opic.model.cash import Flag, split
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
 from opic.model.ledger import LedgerPage
 from opic.replica import Crawl
@@ -25,6 +25,7 @@ class Expected:
     reads: dict[str, dict[int, tuple[str, ...]]] = field(default_factory=dict)  # URL -> time of the fetch -> children.
     known: set[str] = field(default_factory=set)
     counts: Counter[str] = field(default_factory=Counter)
+    again: list[str] = field(default_factory=list)  # Reads that stand on the topic twice, not as repeats of one call.
 
 
 def expected_of(records: Iterable[Record], limits: EventLimits | None = None) -> Expected:
@@ -57,7 +58,8 @@ def _count(found: Expected, event: CheckedEvent) -> None:
         found.counts["links"] += len(children)
         found.known.update(children)
         times = found.reads.setdefault(event.url, {})
-        assert event.at_us not in times, "the events of a chaos test have a time each"
+        if event.at_us in times:
+            found.again.append(f"the read of {event.url} at {event.at_us} was accepted twice")
         times[event.at_us] = children
 
 
@@ -74,7 +76,7 @@ def _children(event: CheckedEvent) -> tuple[str, ...]:
 
 def inspect(crawl: Crawl, expected: Expected) -> list[str]:
     """Return all that is wrong with a store in which nothing is on its way any more; [] if nothing is."""
-    wrong: list[str] = []
+    wrong = list(expected.again)
     total, shards = crawl.audit()
     if not total.conserved or total.minted != crawl.rules.minted:
         wrong.append(f"the books don't balance: {total}")
@@ -120,6 +122,27 @@ def _received_wrong(crawl: Crawl, pages: dict[str, LedgerPage], expected: Expect
         for url, page in pages.items()
         if page.v + page.spent != received[url]
     ]
+
+
+def lost_and_doubled(crawl: Crawl, expected: Expected) -> tuple[int, int]:
+    """How many reads have no effect in the store, and how many more effects there are than reads."""
+    lost, doubled = 0, len(expected.again)
+    seen = {page.url: Counter(m.fetched_at_us for m in page.measures) for page in crawl.pages()}
+    for url, times in expected.reads.items():
+        found = seen.pop(url, Counter())
+        lost += sum(1 for at in times if not found[at])
+        doubled += sum(count - (at in times) for at, count in found.items())
+    return lost, doubled + sum(times.total() for times in seen.values())
+
+
+def links_shown(crawl: Crawl, expected: Expected) -> dict[str, set[str]]:
+    """By page: the pages that were read and not lost since, and whose last read shows a link to it."""
+    found: dict[str, set[str]] = {url: set() for url in expected.known}
+    for page in crawl.pages():
+        if page.measures and page.has(Flag.OPEN) and not page.has(Flag.GONE):
+            for child in expected.reads.get(page.url, {}).get(page.measures[-1].fetched_at_us, ()):
+                found[child].add(page.url)
+    return found
 
 
 def shown(wrong: Sequence[str], most: int = 10) -> str:

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, Self
 
@@ -18,12 +18,14 @@ class Proxy:
     ...     proxy.hold()       # nothing comes any more, and nobody is told
     ...     proxy.cut()        # all connections end
     ...     proxy.heal()
+    ...     proxy.before(b"HSCAN", 3, restart)  # the server restarts before it gets its third HSCAN
     """
 
     def __init__(self, upstream: Path) -> None:
         self.upstream = upstream
         self.port = 0
         self._late_seconds = 0.0
+        self._awaited: tuple[bytes, int, Callable[[], object]] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
         self._flowing = asyncio.Event()
@@ -59,6 +61,15 @@ class Proxy:
         self._late_seconds = 0.0
         self._loop.call_soon_threadsafe(self._flowing.set)
 
+    def before(self, word: bytes, count: int, do: Callable[[], object]) -> None:
+        """Call `do` once, before the `count`-th piece from a client that has a word is passed on."""
+        self._awaited = (word, count, do)
+
+    def never(self) -> bool:
+        """Forget what `before` was told; return whether it had not happened yet."""
+        waiting, self._awaited = self._awaited is not None, None
+        return waiting
+
     def _run(self, what: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(what, self._loop).result(CLOSE_SECONDS_MAX)
 
@@ -81,7 +92,8 @@ class Proxy:
             back, there = await asyncio.open_unix_connection(str(self.upstream))
             writers.append(there)
             # Whichever side ends first ends both: a connection is cut as a whole.
-            ends = [asyncio.create_task(self._pass(reader, there)), asyncio.create_task(self._pass(back, writer))]
+            ends = [asyncio.create_task(self._pass(reader, there, asked=True))]
+            ends.append(asyncio.create_task(self._pass(back, writer)))
             try:
                 await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
@@ -95,8 +107,13 @@ class Proxy:
             for one in writers:
                 one.transport.abort()
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, asked: bool = False) -> None:
         while piece := await reader.read(PIECE_BYTES):
+            if asked and self._awaited is not None and self._awaited[0] in piece:
+                word, count, do = self._awaited
+                self._awaited = (word, count - 1, do) if count > 1 else None
+                if count == 1:
+                    await asyncio.get_running_loop().run_in_executor(None, do)
             if self._late_seconds:
                 await asyncio.sleep(self._late_seconds)
             await self._flowing.wait()

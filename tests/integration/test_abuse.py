@@ -112,7 +112,7 @@ def sent(wire: socket.socket, part: bytes) -> bool:
 # Those that take their time.
 
 
-@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"], ids=["new", "used"])
+@pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["new", "used"])
 def test_a_head_that_drips_is_cut_off(hasty: int, before: bytes) -> None:
     with connected(hasty) as wire:
         if before:
@@ -128,7 +128,7 @@ def test_a_head_that_drips_is_cut_off(hasty: int, before: bytes) -> None:
 )
 def test_a_body_that_drips_is_cut_off(hasty: int, head: bytes) -> None:
     with connected(hasty) as wire:
-        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\n%s\r\n\r\n" % head)
+        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % head)
         assert 0.9 < drip(wire, b"1\r\n[\r\n") < 1 + LENIENT_SECONDS
         assert "a body has 1 s" in problem(rest(wire), 408)["detail"]
 
@@ -136,7 +136,7 @@ def test_a_body_that_drips_is_cut_off(hasty: int, head: bytes) -> None:
 def test_a_body_that_comes_at_a_fair_pace_is_waited_for(hasty: int) -> None:
     parts, size = 20, 5_000  # 50,000 bytes a second for two seconds.
     with connected(hasty) as wire:
-        wire.sendall(b"POST /v1/seeds HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % (parts * size))
+        wire.sendall(b"POST /v1/seeds HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (parts * size))
         for _ in range(parts):
             wire.sendall(b" " * size)
             time.sleep(0.1)
@@ -145,14 +145,14 @@ def test_a_body_that_comes_at_a_fair_pace_is_waited_for(hasty: int) -> None:
 
 def test_extensions_of_chunks_are_no_body(hasty: int) -> None:
     with connected(hasty) as wire:
-        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1")
+        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1")
         assert drip(wire, b";a=b") < 1 + LENIENT_SECONDS
         problem(rest(wire), 408)
 
 
 def test_silence_ends_a_connection(hasty: int) -> None:
     with connected(hasty) as new, connected(hasty) as used:
-        used.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        used.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert used.recv(10_000).startswith(b"HTTP/1.1 200 ")
         began = time.monotonic()
         assert new.recv(100) == b""
@@ -170,7 +170,7 @@ def test_blank_lines_are_silence(hasty: int) -> None:
 def test_a_client_that_does_not_read_is_cut_off(hasty: int) -> None:
     with connected(hasty) as wire:
         wire.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        asked = b"GET /docs/files/swagger-ui-bundle.js HTTP/1.1\r\nHost: a\r\n\r\n"
+        asked = b"GET /docs/files/swagger-ui-bundle.js HTTP/1.1\r\nHost: localhost\r\n\r\n"
         wire.sendall(10 * asked)
         began = time.monotonic()
         while sent(wire, b"\r\n"):
@@ -180,7 +180,7 @@ def test_a_client_that_does_not_read_is_cut_off(hasty: int) -> None:
 
 def test_what_comes_after_the_answer_is_not_listened_to_for_long(hasty: int) -> None:
     with connected(hasty) as wire:
-        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999\r\n\r\n")
+        wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n")
         assert wire.recv(100).startswith(b"HTTP/1.1 413 ")
         began = time.monotonic()
         while sent(wire, b" " * 1_000):
@@ -196,7 +196,7 @@ def test_past_the_limit_the_most_silent_connection_makes_room() -> None:
         port = int(url.rpartition(":")[2])
         silent = [stack.enter_context(connected(port)) for _ in range(3)]
         with connected(port) as wire:
-            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert wire.recv(10_000).startswith(b"HTTP/1.1 200 ")
         assert silent[0].recv(1) == b""
         silent[1].settimeout(0.2)
@@ -209,7 +209,9 @@ def test_where_all_connections_are_busy_one_more_is_told_to_come_back() -> None:
         port = int(url.rpartition(":")[2])
         for _ in range(2):
             wire = stack.enter_context(connected(port))
-            wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n")
+            wire.sendall(
+                b"POST /v1/events HTTP/1.1\r\nHost: [::1]\r\nExpect: 100-continue\r\nContent-Length: 9\r\n\r\n"
+            )
             assert wire.recv(100).startswith(b"HTTP/1.1 100 ")
         with connected(port) as late:
             answer = rest(late)
@@ -222,7 +224,7 @@ def test_where_all_connections_are_busy_one_more_is_told_to_come_back() -> None:
     [
         (b"GET /healthz HTTP/1.1\r\n" + b"".join(b"X-%d: a\r\n" % n for n in range(101)) + b"\r\n", 431, "100 headers"),
         (b"GET /healthz HTTP/1.1\r\nX: " + b"a" * 600_000, 431, "262,144 bytes"),
-        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: a\r\n\r\n", 414, "65,535 is the limit"),
+        (b"GET /" + b"a" * 70_000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", 414, "65,535 is the limit"),
         (b"GET /" + b"a" * 600_000, 431, "262,144 bytes"),
     ],
     ids=["headers", "a long header", "a long path", "a path without end"],
@@ -271,7 +273,7 @@ def test_ten_thousand_idle_connections_are_held_and_cost_what_is_stated() -> Non
             assert httpx.get(f"{client.base_url}/healthz").status_code == 200
             assert (memory_of(process.pid) - before) / IDLE < BYTES_AN_IDLE_CONNECTION
         assert idle[0].recv(1) == b""  # And this one for the last question.
-        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert idle[-1].recv(100).startswith(b"HTTP/1.1 200 ")
         began = time.monotonic()
         process.terminate()
@@ -281,7 +283,7 @@ def test_ten_thousand_idle_connections_are_held_and_cost_what_is_stated() -> Non
 
 # Requests of two meanings, or none.
 
-POST = b"POST /v1/events HTTP/1.1\r\nHost: a\r\n"
+POST = b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\n"
 NOT_HTTP = {
     "two lengths": POST + b"Content-Length: 2\r\nContent-Length: 30\r\n\r\n[]",
     "two lengths in one": POST + b"Content-Length: 2, 30\r\n\r\n[]",
@@ -296,19 +298,19 @@ NOT_HTTP = {
     "a chunk size that is none": POST + b"Transfer-Encoding: chunked\r\n\r\n-1\r\n",
     "a chunk size without end": POST + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 20 + b"\r\n",
     "a chunk that is longer": POST + b"Transfer-Encoding: chunked\r\n\r\n1\r\n[]\r\n0\r\n\r\n",
-    "a NUL in a header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\x00b\r\n\r\n",
-    "a bare CR in a header": b"GET /healthz HTTP/1.1\r\nHost: a\r\nX: a\rY: b\r\n\r\n",
+    "a NUL in a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+    "a bare CR in a header": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX: a\rY: b\r\n\r\n",
     "no name of a header": b"GET /healthz HTTP/1.1\r\n: a\r\n\r\n",
     "no colon": b"GET /healthz HTTP/1.1\r\nHost a\r\n\r\n",
     "no version": b"GET /healthz\r\n\r\n",
     "no host": b"GET /healthz HTTP/1.1\r\n\r\n",
-    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
-    "another version": b"GET /healthz HTTP/9.9\r\nHost: a\r\n\r\n",
+    "two hosts": b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
+    "another version": b"GET /healthz HTTP/9.9\r\nHost: localhost\r\n\r\n",
     "another protocol": b"SSH-2.0-OpenSSH_9.2\r\n",
     "HTTP/2": b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
     "TLS": b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(200),
-    "a blank in the path": b"GET /health z HTTP/1.1\r\nHost: a\r\n\r\n",
-    "a NUL in the path": b"GET /healthz\x00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    "a blank in the path": b"GET /health z HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    "a NUL in the path": b"GET /healthz\x00 HTTP/1.1\r\nHost: localhost\r\n\r\n",
     "zeros": bytes(1_000),
 }
 
@@ -316,7 +318,7 @@ NOT_HTTP = {
 @pytest.mark.parametrize("request_", NOT_HTTP.values(), ids=NOT_HTTP)
 def test_what_could_be_read_in_two_ways_is_not_read(port: int, request_: bytes) -> None:
     with connected(port) as wire:
-        wire.sendall(request_ + b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        wire.sendall(request_ + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = problem(rest(wire), 400)
     assert found["type"] == "urn:opic:problem:not-http"
     assert "\\x" not in found["detail"]
@@ -334,7 +336,7 @@ PATHS = [
 @pytest.mark.parametrize("path", PATHS)
 def test_a_path_leads_nowhere_but_where_it_says(port: int, path: str) -> None:
     with connected(port) as wire:
-        wire.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n".encode())
+        wire.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = rest(wire)
     assert re.match(rb"HTTP/1.1 (400|404|405) ", answer), answer[:200]
     assert b"application/problem+json" in answer
@@ -344,7 +346,7 @@ def test_a_path_leads_nowhere_but_where_it_says(port: int, path: str) -> None:
 
 def test_a_header_of_ours_can_not_be_written_by_a_stranger(port: int) -> None:
     with connected(port) as wire:
-        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\nX-Request-ID: a\tb%0d%0aSet-Cookie: x\r\n\r\n")
+        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: a\tb%0d%0aSet-Cookie: x\r\n\r\n")
         answer = wire.recv(10_000)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"set-cookie" not in answer.lower()
@@ -353,28 +355,28 @@ def test_a_header_of_ours_can_not_be_written_by_a_stranger(port: int) -> None:
 
 @pytest.mark.parametrize("to", [b"h2c", b"websocket", b"TLS/1.0"])
 def test_nobody_is_upgraded_and_the_request_is_answered(port: int, to: bytes) -> None:
-    asked = b"Host: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABk\r\n" % to
+    asked = b"Host: [::1]\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABk\r\n" % to
     with connected(port) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\n" + asked + b"\r\n")
         assert wire.recv(10_000).startswith(b"HTTP/1.1 200 ")
         wire.sendall(b"POST /v1/seeds HTTP/1.1\r\nContent-Length: 1\r\n" + asked + b"\r\n[")
         assert wire.recv(10_000).startswith(b"HTTP/1.1 400 ")
-        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+        wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert wire.recv(10_000).startswith(b"HTTP/1.1 200 ")
 
 
 def test_requests_may_come_at_once_and_are_answered_in_their_order(port: int) -> None:
     with connected(port) as wire:
         wire.sendall(
-            20 * b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n"
-            + b"GET /no HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+            20 * b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
+            + b"GET /no HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
         )
         answers = re.findall(rb"HTTP/1.1 (\d+)", rest(wire))
     assert answers == 20 * [b"200"] + [b"404"]
 
 
 def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(port: int) -> None:
-    for sent in (b"GET /hea", POST + b"Content-Length: 9\r\n\r\n[", b"GET /readyz HTTP/1.1\r\nHost: a\r\n\r\n"):
+    for sent in (b"GET /hea", POST + b"Content-Length: 9\r\n\r\n[", b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         for _ in range(20):
             with connected(port) as wire:
                 wire.sendall(sent)

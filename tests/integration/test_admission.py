@@ -9,14 +9,15 @@ import pytest
 from servers import Server
 
 from opic.frontier import admission as admissions
-from opic.frontier.admission import Admission, check_policy, is_shut
+from opic.frontier.admission import Admission, check_policy
+from opic.frontier.verdicts import is_shut
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.snapshots import Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.hosts import HostTable
 from opic.urls.canonical import shard_of
-from opic.urls.traps import WINDOW
+from opic.urls.traps import WINDOW, Shapes
 
 pytestmark = pytest.mark.slow
 
@@ -79,8 +80,8 @@ def test_pages_are_judged_once_as_they_become_known(
     crawled: Crawled, pages: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged: list[str] = []
-    judge: Callable[..., Any] = admissions.Shapes.judge_all
-    monkeypatch.setattr(admissions.Shapes, "judge_all", lambda self, urls: judged.extend(urls) or judge(self, urls))
+    judge: Callable[..., Any] = Shapes.judge_all
+    monkeypatch.setattr(Shapes, "judge_all", lambda self, urls: judged.extend(urls) or judge(self, urls))
     crawled.seed(*pages[:9])
     assert crawled.held() == ending(pages[:9], "a/a", "/01/", "&")
     crawled.seed(*pages[9:])

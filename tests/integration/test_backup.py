@@ -16,12 +16,12 @@ from servers import Server
 from sources import Listed, work_through
 
 from opic.api import frontier_counts as census
-from opic.errors import StoreError, StoreMismatch, StoreUnavailable, TailLost
+from opic.errors import BeingRestored, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
 from opic.model.events import EventLimits, Record, decode_record
 from opic.ops import restore as restores
-from opic.ops.backup import FLEETING, SETTINGS, ShardCopy, backup
+from opic.ops.backup import FLEETING, OF_PAGES, SETTINGS, ShardCopy, backup
 from opic.ops.backup_files import MANIFEST
 from opic.ops.restore import restore
 from opic.replica import Crawl
@@ -124,7 +124,7 @@ def test_whoever_is_there_while_a_restore_runs_is_refused(
                 crawl.follow()
             with pytest.raises(StoreUnavailable, match="shard 0 is being restored from a backup"):
                 writer.apply(PARTITION, LOG[HALF + 10 : HALF + 20])
-            with pytest.raises(StoreMismatch, match="a backup is being restored"):
+            with pytest.raises(BeingRestored, match="a backup is being restored"):
                 Crawl.open(valkey.client())
             refused.append(tries)
 
@@ -316,12 +316,16 @@ def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp
     client.hset(keys.curve, "1", b"point")
     client.hset(keys.local_lists, "a.org", b"list")
     client.sadd(keys.replayed, "dead/0@3")
+    client.zadd(keys.waits, {"1": 1_795_000_000.25, "9999": 1})  # No page of this copy has the number 9999.
+    client.hset(keys.fails, mapping={"1": 3, "9999": 1})
     client.zadd(keys.leases, {"1": 5})
     backup(crawl, tmp_path / "copy")
     restore(client, tmp_path / "copy", "other")
     other = Keys("other", 0)
     for name in ("polite", "crawl_delays", "rules", "curve", "local_lists"):
         assert client.hgetall(getattr(other, name)) == client.hgetall(getattr(keys, name)) != {}
+    assert client.zrange(other.waits, 0, -1, withscores=True) == [(b"1", 1_795_000_000.25)]
+    assert client.hgetall(other.fails) == {b"1": b"3"}
     assert client.smembers(other.replayed) == {b"dead/0@3"}
     assert client.xrange(other.dead) == client.xrange(keys.dead)
     assert client.xlen(other.dead) == 1
@@ -339,14 +343,15 @@ def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
         "seen",
         "pagemeta",
         "links",
+        "linkseg",
         "log",
     }  # Files, or parts of files, of their own.
     at_the_end = {"head", "books", "offsets", "sent", "meta", "resume", "calls", "end", "callends", "dead"}
-    assert names == at_the_end | {name for name, _ in SETTINGS} | set(FLEETING)
+    assert names == at_the_end | {name for name, _ in (*SETTINGS, *OF_PAGES)} | set(FLEETING)
 
 
 def test_crawl_that_is_there_is_not_overwritten_unasked(valkey: Server, copy: Path) -> None:
-    with pytest.raises(StoreError, match="this store already has a crawl named 'default': use --replace"):
+    with pytest.raises(StoreError, match=r"already has a crawl named 'default', .*: use --replace"):
         restore(valkey.client(), copy, "default")
     restore(valkey.client(), copy, "default", replace=True)
     assert Writer(Crawl.open(valkey.client())).resume(PARTITION) == HALF
@@ -374,7 +379,7 @@ def test_restore_that_broke_off_is_no_crawl_until_it_is_done_again(
         patched.setattr(restores, "_send", breaking)
         with pytest.raises(KeyboardInterrupt):
             restore(valkey.client(), copy, "other")
-    with pytest.raises(StoreMismatch, match="a restore broke off"):
+    with pytest.raises(BeingRestored, match="a restore broke off"):
         Crawl.open(valkey.client(), "other")
     restore(valkey.client(), copy, "other", replace=True)
     assert Crawl.open(valkey.client(), "other").audit()[0].conserved

@@ -13,7 +13,7 @@ from servers import Server
 
 from opic.errors import SettingsError, StoreError, StoreMismatch
 from opic.ops.backup import backup
-from opic.ops.backup_files import MANIFEST, PartFile, file_name, read_values
+from opic.ops.backup_files import MANIFEST, PartFile, file_name, read_values, write_manifest
 from opic.ops.restore import restore, verify
 from opic.replica import Crawl
 from opic.replica.effect import Effect
@@ -60,7 +60,7 @@ def rewritten(copy: Path, shard: int, part: str, change: Callable[[list[Any]], l
         file.put(value)
     line = file.close()
     manifest["files"] = [line if old["name"] == line["name"] else old for old in manifest["files"]]
-    (copy / MANIFEST).write_text(json.dumps(manifest))
+    write_manifest(copy, manifest)
 
 
 def flipped(record: bytes) -> bytes:
@@ -102,7 +102,9 @@ def test_backup_that_lacks_what_was_under_way_is_refused(valkey: Server, copy: P
 def test_backup_of_another_format_is_refused(valkey: Server, copy: Path, name: str, format_: object) -> None:
     manifest = json.loads((copy / MANIFEST).read_text())
     (copy / MANIFEST).write_text(json.dumps({**manifest, name: format_}))
-    with pytest.raises(SettingsError, match=r"is a backup of format .*, this program reads 2/4: use the one that made"):
+    with pytest.raises(
+        SettingsError, match=r"is a backup of format .*, this program reads 2 to 3/4: use the one that made"
+    ):
         restore(valkey.client(), copy, "other")
 
 
@@ -126,6 +128,6 @@ def test_file_says_what_it_is(copy: Path) -> None:
         zstandard.ZstdDecompressor().stream_reader(file) as packed,
     ):
         first, *records, last = msgpack.Unpacker(packed)
-    assert first == {"id": made["id"], "shard": 1, "part": "journal", "format": 2}
+    assert first == {"id": made["id"], "shard": 1, "part": "journal", "format": 3}
     assert last == {"values": len(records)}
     assert Effect.unpack(records[-1]).lsn == made["heads"][1][0]

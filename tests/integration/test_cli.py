@@ -272,7 +272,7 @@ def test_history_is_a_measure_a_line(store: Path) -> None:
 
 
 def test_policy_that_is_none_and_a_window_that_is_none_are_refused(store: Path) -> None:
-    assert "should be 'static', 'interpolation'" in refusal("top", "--policy", "best", "--data", store)
+    assert "should be 'exact', 'static', 'interpolation'" in refusal("top", "--policy", "best", "--data", store)
     assert "positive number of rounds" in refusal("top", "--policy", "fixed", "--window", "0", "--data", store)
     assert "nor a duration, such as 30d or 12h" in refusal(
         "top", "--policy", "fixed", "--window", "3w", "--data", store

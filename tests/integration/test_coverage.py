@@ -14,6 +14,7 @@ import pytest
 from frontiers import AT_ONCE, Crawl, until
 from logs import NOW_US
 from processes import environment
+from sameness import stored_links
 from servers import Server
 from serving import serving
 
@@ -27,6 +28,7 @@ from opic.ops.restore import restore
 from opic.query import kept_links
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
 from opic.replica import Crawl as Shards
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -117,7 +119,7 @@ def test_bound_holds_for_every_state_of_a_crawl_and_every_shape_of_the_rest(valk
         web = Web(valkey, f"coverage-{shards}-{run}", shards)
         web.event(PAGES[0], PAGES[1:4])  # Before the first trusted page: its links are not kept.
         web.seed(PAGES[3:5], 1.0)
-        asked = CoverageQuery(KeptLinks(web.crawl))
+        asked = CoverageQuery(PageFlows(KeptLinks(web.crawl)))
         for number, _ in enumerate(random_crawl(web, draw, 30)):
             if number % 3 == 0:
                 web.settle()
@@ -146,7 +148,7 @@ def test_many_shards_have_the_bound_of_one_once_nothing_is_in_flight(valkey: Ser
             web.settle()
         web.seed(PAGES[:2], 1.0)
         web.settle()
-        bounds.append(CoverageQuery(KeptLinks(web.crawl)).now())
+        bounds.append(CoverageQuery(PageFlows(KeptLinks(web.crawl))).now())
     one, many = bounds
     assert one.flow.coverage == pytest.approx(many.flow.coverage, abs=1e-5)
     assert (one.fetched_pages, one.trusted_pages) == (many.fetched_pages, many.trusted_pages)
@@ -157,7 +159,7 @@ def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
     there = next(url for url in PAGES if web.crawl.shard_of(url).number != web.crawl.shard_of(PAGES[0]).number)
     web.seed([PAGES[0]], 1.0)
     web.event(PAGES[0], [there])
-    asked = CoverageQuery(KeptLinks(web.crawl))
+    asked = CoverageQuery(PageFlows(KeptLinks(web.crawl)))
     assert asked.now().flow.coverage == pytest.approx(0.15, abs=1e-5)
     web.settle()
     web.event(there, [])
@@ -167,12 +169,12 @@ def test_link_in_flight_between_shards_is_not_covered(valkey: Server) -> None:
 def test_reader_that_loads_now_finds_what_one_that_followed_all_along_has(valkey: Server) -> None:
     crawl, draw = Crawl(valkey), random.Random(3)
     crawl._apply(encode_seeds(PAGES[:2], trust=1.0), "seeds")
-    following = CoverageQuery(KeptLinks(Shards.open(valkey.client())))
+    following = CoverageQuery(PageFlows(KeptLinks(Shards.open(valkey.client()))))
     for number in range(40):
         crawl.event(draw.choice(PAGES), draw.sample(PAGES, 3))
         if number % 8 == 0:
             crawl.store.checkpoint()
-        cold = CoverageQuery(KeptLinks(Shards.open(valkey.client())))
+        cold = CoverageQuery(PageFlows(KeptLinks(Shards.open(valkey.client()))))
         assert following.now().flow.coverage == pytest.approx(cold.now().flow.coverage, abs=1e-5)
 
 
@@ -180,7 +182,7 @@ def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypat
     monkeypatch.setattr(kept_links, "QUEUED_MAX", 3)
     crawl = Crawl(valkey)
     crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
-    asked = CoverageQuery(KeptLinks(crawl.pages))
+    asked = CoverageQuery(PageFlows(KeptLinks(crawl.pages)))
     before = asked.now().flow.coverage
     for at in range(10):
         crawl.event(PAGES[at], [PAGES[at + 1]])
@@ -198,9 +200,11 @@ def test_refused_and_repeated_records_leave_the_links_of_the_last_read(valkey: S
     records = [Record(at, NOW_US + at, *value) for at, value in enumerate(values)]
     for worker, upto in ((crawl.store, 3), (other, 5), (crawl.store, 4), (other, 7), (crawl.store, 7)):
         worker.apply("log/0", records[:upto])
-    view = CoverageQuery(KeptLinks(crawl.pages)).now()
-    assert np.count_nonzero(view.held) == 6
-    assert crawl.store.shard.client.hlen(crawl.store.shard.keys.links) == 1
+    view = CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now()
+    assert np.count_nonzero(view.held[0]) == 6
+    (replica,) = crawl.pages.follow()
+    (links,) = stored_links(crawl.store.shard, replica).values()
+    assert len(links[0]) == 6
 
 
 def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) -> None:
@@ -208,11 +212,11 @@ def test_crawl_without_trust_keeps_no_links_and_has_no_coverage(valkey: Server) 
     crawl._apply(encode_seeds(PAGES[:2], trust=0.0), "seeds")
     crawl.event(PAGES[0], PAGES)
     shard = crawl.store.shard
-    assert not shard.client.exists(shard.keys.links)
     crawl.store.checkpoint()
+    assert not shard.client.exists(shard.keys.link_segments)
     assert not shard.client.hexists(shard.keys.names_block, "trust")
     with pytest.raises(NoTrust, match="no page is trusted"):
-        CoverageQuery(KeptLinks(crawl.pages)).now()
+        CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now()
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -220,7 +224,7 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
     web = Web(valkey, f"next-{shards}", shards)
     one, two, three, four, five = PAGES[:5]
     crawl = Shards.open(valkey.client(), web.name)
-    frontier = Frontier(crawl, AT_ONCE, coverage=CoverageQuery(KeptLinks(crawl)))
+    frontier = Frontier(crawl, AT_ONCE, coverage=CoverageQuery(PageFlows(KeptLinks(crawl))))
     web.seed([five], None)
     with pytest.raises(NoTrust):
         frontier.next(mode="coverage")
@@ -260,13 +264,13 @@ def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
         web.event(page, draw.sample(pages[60:], draw.randint(1, 9)))
     web.settle()
     crawl = Shards.open(valkey.client(), web.name)
-    asked = CoverageQuery(KeptLinks(crawl))
+    asked = CoverageQuery(PageFlows(KeptLinks(crawl)))
     frontier = Frontier(crawl, AT_ONCE, coverage=asked)
 
     def expected(urls: Sequence[str]) -> list[float]:
         places = dict(zip(urls, crawl.ids_of(urls), strict=True))
         held = asked.now().held
-        trust = {url: held[place[1] * shards + place[0]] for url, place in places.items() if place is not None}
+        trust = {url: held[place[0]][place[1]] for url, place in places.items() if place is not None}
         found = sorted((trust[url] for url in trust if trust[url] > 0), reverse=True)
         assert len(found) > 5
         return found
@@ -279,7 +283,7 @@ def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
             urls = [page["url"] for page in got]  # type: ignore[attr-defined]
             places = crawl.ids_of(urls)
             given.update(urls)
-            found += [held[place[1] * shards + place[0]] for place in places if place is not None]
+            found += [held[place[0]][place[1]] for place in places if place is not None]
         return found
 
     within = [page for page in pages if page.startswith(("http://h3.org/", "http://h4.org/"))]
@@ -297,7 +301,7 @@ def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
 
 def test_mode_coverage_stays_within_the_domains_and_the_depth_asked_for(valkey: Server) -> None:
     crawl = Crawl(valkey)
-    frontier = Frontier(crawl.pages, AT_ONCE, coverage=CoverageQuery(KeptLinks(crawl.pages)))
+    frontier = Frontier(crawl.pages, AT_ONCE, coverage=CoverageQuery(PageFlows(KeptLinks(crawl.pages))))
     crawl._apply(encode_seeds(["http://a.org/", "http://b.org/"], depth=0, trust=1.0), "seeds")
     crawl.event("http://a.org/", ["http://www.a.org/", "http://www.b.org/"])
 
@@ -316,11 +320,11 @@ def test_backup_has_trust_and_links(valkey: Server, tmp_path: Path) -> None:
     crawl._apply(encode_seeds([PAGES[0]], trust=1.0), "seeds")
     for at in range(6):
         crawl.event(PAGES[at], PAGES[at + 1 : at + 3])
-    before = CoverageQuery(KeptLinks(crawl.pages)).now().flow.coverage
+    before = CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now().flow.coverage
     for number in range(2):  # The links from the journal alone, then from the copy of the hash.
         backup(crawl.pages, tmp_path / f"copy{number}")
         restore(valkey.client(), tmp_path / f"copy{number}", f"restored{number}")
-        restored = CoverageQuery(KeptLinks(Shards.open(valkey.client(), f"restored{number}")))
+        restored = CoverageQuery(PageFlows(KeptLinks(Shards.open(valkey.client(), f"restored{number}"))))
         assert restored.now().flow.coverage == pytest.approx(before, abs=1e-9)
         crawl.store.checkpoint()
 
@@ -331,13 +335,13 @@ def test_trust_that_is_no_weight_is_a_dead_letter(valkey: Server, trust: float) 
     crawl._apply(encode_seeds([PAGES[0]], trust=trust), "seeds")
     assert crawl.store.shard.books().dead_letters == 1
     with pytest.raises(BadInput, match="no page is trusted"):
-        CoverageQuery(KeptLinks(crawl.pages)).now()
+        CoverageQuery(PageFlows(KeptLinks(crawl.pages))).now()
 
 
 def test_trusted_pages_that_vanish_are_told_from_none_and_count_again_when_they_are_back(valkey: Server) -> None:
     web = Web(valkey, "vanish", 1)
     crawl = Shards.open(valkey.client(), web.name)
-    asked = CoverageQuery(KeptLinks(crawl))
+    asked = CoverageQuery(PageFlows(KeptLinks(crawl)))
     frontier = Frontier(crawl, AT_ONCE, coverage=asked)
     web.seed(PAGES[:2], 1.0)
     web.event(PAGES[0], [PAGES[1]])

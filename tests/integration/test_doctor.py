@@ -5,20 +5,23 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
+from logs import record
 from repository import ROOT
 from servers import Server
 from serving import serving
 
+from opic.api.metrics import Metrics
 from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
 from opic.ops import doctor as doctor_module
 from opic.ops.doctor import look
+from opic.replica.stored_links import read_list
 from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 from opic.store import Shard
@@ -78,9 +81,10 @@ def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.Monkey
     assert "no crawl named 'default' yet" in verdicts(store=valkey.url)["crawl"][1]
     shard = Shard.open(client)
     EventLog(client, shard.keys).append([b'{"url":"http://a.example/"}'] * 3, 1_790_000_000_000_000)
+    assert verdicts(store=valkey.url, max_lag=4)["lag"][0] == "ok"
+    assert verdicts(store=valkey.url, max_lag=3)["lag"][0] == "FAIL"  # Endpoints refuse events.
     monkeypatch.setattr(doctor_module, "LAG_WARN", 3)
     assert verdicts(store=valkey.url)["lag"][0] == "warn"
-    assert verdicts(store=valkey.url, max_lag=3)["lag"][0] == "FAIL"
     ShardWriter(shard).apply("log/0", EventLog(client, shard.keys).read(0, 10))
     assert verdicts(store=valkey.url)["lag"][0] == "ok"
     client.hincrby(shard.keys.books, "pool", 1)
@@ -88,6 +92,23 @@ def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.Monkey
     assert verdicts(store=valkey.url, damping=0.5)["crawl"][0] == "FAIL"
     client.hset(shard.keys.meta, "format", "99")
     assert "99" in verdicts(store=valkey.url)["format"][1]
+
+
+def test_what_kept_links_take_is_told(valkey: Server) -> None:
+    shard = Shard.open(valkey.client())
+    assert verdicts(store=valkey.url)["kept links"] == ("ok", "none are kept: OPIC_KEEP_LINKS is off")
+    shard.keep_links = True
+    writer = ShardWriter(shard)
+    writer.apply("log/0", [record(0, "http://a.example/", ["http://b.example/"])])
+    writer.checkpoint()
+    size = read_list(shard.client, shard.keys).size
+    assert size > 50
+    text = f"{size} bytes in 1 segments, and the newest in the journal"
+    assert verdicts(store=valkey.url)["kept links"] == ("ok", text)
+    with closing(Backend(Settings.load(store=valkey.url), valkey.url, create=False)) as backend:
+        scraped, _ = Metrics(backend).scrape("")
+    for line in (f"opic_kept_link_bytes {size}.0", "opic_kept_link_segments 1.0", "opic_kept_link_merges_total 0.0"):
+        assert f"\n{line}\n" in scraped.decode()
 
 
 def test_store_that_is_away_and_settings_that_are_wrong_are_found(tmp_path: Path) -> None:

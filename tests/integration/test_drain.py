@@ -70,7 +70,7 @@ def events(name: str) -> Iterator[list[dict[str, Any]]]:
 def hold(service: Service, stack: ExitStack, body: bytes) -> socket.socket:
     """Begin a call that the service has in hand: it asks for the body, which is still to be sent."""
     wire = stack.enter_context(socket.create_connection(("127.0.0.1", service.port), timeout=WAIT_SECONDS))
-    head = f"POST /v1/events HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\nContent-Length: {len(body)}\r\n\r\n"
     wire.sendall(head.encode())
     assert wire.recv(100).startswith(b"HTTP/1.1 100 ")
     return wire

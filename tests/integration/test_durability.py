@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import redis
@@ -118,3 +119,71 @@ def test_barrier_after_a_restart_is_no_promise(servers: Server) -> None:
     servers.restart()
     with pytest.raises(StoreUnavailable, match="served by another run of the store"):
         shard.barrier()
+
+
+def leasing(primary: Server, wait_seconds: float) -> Backend:
+    """An endpoint that waits for one replica, with a hundred pages."""
+    settings = Settings.load(store=primary.url, shards=2, wait_replicas=1, wait_seconds=wait_seconds)
+    backend = Backend(settings, primary.url)
+    backend.works_here = True
+    backend.seed([f"http://h{number}.org/" for number in range(100)])
+    return backend
+
+
+@pytest.mark.slow
+def test_page_is_leased_once_the_replica_knows(pair: tuple[Server, Server]) -> None:
+    """So after a failover, nobody else gets it."""
+    primary, replica = pair
+    backend = leasing(primary, WAIT_SECONDS)
+    try:
+        mine = {page["url"] for page in backend.frontier.next(10)["pages"]}  # type: ignore[attr-defined]
+        primary.kill()
+        replica.client().execute_command("REPLICAOF", "NO", "ONE")
+        settings = Settings.load(store=replica.url)
+        others = Backend(settings, replica.url)
+        theirs = {page["url"] for page in others.frontier.next(100)["pages"]}  # type: ignore[attr-defined]
+        others.close()
+        assert (len(mine), len(theirs), mine & theirs) == (10, 90, set())
+    finally:
+        backend.close()
+
+
+@pytest.mark.slow
+def test_lease_that_no_replica_knows_is_refused_and_given_back(pair: tuple[Server, Server]) -> None:
+    primary, replica = pair
+    backend = leasing(primary, WAIT_SECONDS)
+    try:
+        replica.kill()
+        for shard in backend.crawl.shards:
+            shard.durability = replace(shard.durability, seconds=0.2)
+        with pytest.raises(StoreUnavailable, match="only 0 of 1 replicas received the writes"):
+            backend.frontier.next(10)
+        client = backend.shard.client
+        assert not client.exists(*(shard.keys.leases for shard in backend.crawl.shards))
+        assert not client.exists(*(shard.keys.fails for shard in backend.crawl.shards))
+    finally:
+        backend.close()
+
+
+@pytest.mark.slow
+def test_lease_of_a_server_that_restarts_meanwhile_is_no_promise(
+    servers: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be lost, so whoever asked is told to try again."""
+    settings = Settings.load(store=servers.url, shards=1, durability="fsync")
+    backend = Backend(settings, servers.url)
+    backend.works_here = True
+    backend.seed(["http://a.org/"])
+    real = backend.frontier._hand._serve_steadily
+
+    def restarting(wishes: Any) -> Any:
+        found = real(wishes)
+        servers.restart()
+        return found
+
+    monkeypatch.setattr(backend.frontier._hand, "_serve_steadily", restarting)
+    try:
+        with pytest.raises(StoreUnavailable, match="another run of the store"):
+            backend.frontier.next(1)
+    finally:
+        backend.close()

@@ -198,6 +198,24 @@ def test_lease_that_ended_is_not_given_back_nor_that_of_another(valkey: Server) 
     assert crawl.frontier.release(["0-77-1790000000000000"]) == {"released": 0}
 
 
+def test_lease_of_another_crawler_is_released_only_by_who_has_its_token(servers: Server) -> None:
+    """Page and end of a lease can be guessed or read in `explain`; the rest of its token can't."""
+    crawl = Crawl(servers)
+    crawl.seed(pages_of(3, 1))
+    theirs = crawl.next(2)
+    shown = crawl.frontier.explain(theirs[0]["url"])
+    assert shown is not None
+    terms = f"0-0-{round(shown['lease_until'] * 1e6)}"  # type: ignore[operator]
+    token = theirs[0]["lease"]
+    assert token.startswith(f"{terms}-")
+    assert token.removeprefix(f"{terms}-") not in repr(shown)
+    other = theirs[1]["lease"].rpartition("-")[2]
+    forged = [terms, f"{terms}-{'0' * 20}", f"{terms}-{other}", token[:-1] + ("1" if token[-1] == "0" else "0")]
+    assert crawl.frontier.release(forged) == {"released": 0}
+    assert crawl.urls() == [pages_of(3, 1)[2]]
+    assert crawl.endpoint().release([token]) == {"released": 1}
+
+
 def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the store were too large for each answer to be of the very state that it has."""
     monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
@@ -244,7 +262,8 @@ def test_store_remembers_the_last_pages_that_were_given_back(valkey: Server) -> 
 
 
 @pytest.mark.parametrize(
-    "lease", ["", "0", "0-1", "1-1-1790000000000000", "0-1-x", "0-1--5", "0-\u0661-1790000000000000", "x" * 999]
+    "lease",
+    ["", "0", "0-1", "1-1-1790000000000000", "0-1-x", "0-1--5", "0-\u0661-1790000000000000", "x" * 999, "0-1-2-3"],
 )
 def test_text_that_is_no_lease_is_refused_and_none_is_given_back(valkey: Server, lease: str) -> None:
     crawl = Crawl(valkey)
@@ -580,12 +599,13 @@ def test_ends_of_very_many_leases_hold_up_nobody(valkey: Server) -> None:
     for at in range(0, 2_600, 1_300):
         crawl.seed(urls[at : at + 1_300])
     keys, client = crawl.store.shard.keys, crawl.store.shard.client
-    client.zadd(keys.leases, {str(i): 1_000_000 for i in range(2_500)})
+    over = (client.time()[0] - 1) * 1_000_000
+    client.zadd(keys.leases, {str(i): over for i in range(2_500)})
     assert crawl.urls(1) == [urls[0]]  # Its lease is over; it was among the first thousand.
     assert client.zcard(keys.leases) == 1_501
     assert len(crawl.next(500)) == 500
     crawl.next(1)
-    assert client.zcount(keys.leases, 0, 1_000_000) == 0
+    assert client.zcount(keys.leases, 0, over) == 0
     assert crawl.fails() == 2_500
 
 

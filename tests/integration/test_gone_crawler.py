@@ -47,8 +47,8 @@ def ask(url: str, n: int) -> socket.socket:
     """Send a call for pages, and wait for nothing."""
     parts, body = urlsplit(url), json.dumps({"n": n}).encode()
     wire = socket.create_connection((parts.hostname, parts.port))
-    head = f"POST /v1/next HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    wire.sendall(head.encode() + body)
+    head = "POST /v1/next HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    wire.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     return wire
 
 

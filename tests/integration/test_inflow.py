@@ -140,12 +140,10 @@ def test_window_and_other_sets_of_pages_are_refused(valkey: Server) -> None:
     for asked in ({"policy": "interpolation"}, {"window": "8"}, {"policy": "static", "window": "8"}):
         with pytest.raises(BadInput, match="in-flow has no window"):
             inflow(query, "a.example", **asked)  # type: ignore[arg-type]
-    with pytest.raises(
-        BadInput, match=r"with host=www\.a\.example for bounds; other sets of pages need OPIC_TRACK=links"
-    ):
+    with pytest.raises(BadInput, match=r"with host=www\.a\.example; where links are kept \(OPIC_KEEP_LINKS=on\)"):
         inflow(query, "www.a.example")
     for both in ({}, {"domain": "a.example", "host": "a.example"}):
-        with pytest.raises(BadInput, match="give one of domain and host"):
+        with pytest.raises(BadInput, match="give one of domain, host and prefix"):
             inflow(query, **both)
 
 

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import httpx
@@ -173,3 +174,23 @@ def test_many_shards_and_workers_keep_every_event(kafka: Kafka, valkey: Server, 
         assert crawl.totals().reads == 2_000
         for one in running[1:]:
             one.stop()
+
+
+def test_endpoint_accepts_events_again_after_an_outage_in_which_records_expired(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    topic = Topic(kafka, partitions=2)
+    with serving(settings_of(kafka, valkey, topic.name), tmp_path / "serve.log") as url:
+
+        def answer(number: int) -> int:
+            body = {"url": f"http://h{number}.example/"}
+            return httpx.post(f"{url}/v1/events", json=body, timeout=60).status_code
+
+        assert answer(0) == 202
+        kafka.pause()
+        try:
+            with ThreadPoolExecutor(8) as pool:
+                assert set(pool.map(answer, range(1, 9))) == {503}
+        finally:
+            kafka.wake()
+        wait_until(lambda: answer(0) == 202, 60)

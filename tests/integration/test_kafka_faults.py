@@ -13,6 +13,7 @@ from kafka_crawl import (
     event,
     ledger_of,
     opened,
+    opic,
     settings_of,
     settle,
     values,
@@ -23,6 +24,9 @@ from logs import pep_history
 from processes import wait_until
 from sameness import assert_same
 from servers import Server
+
+from opic.ingest import Writer
+from opic.service.service import Backend
 
 pytestmark = pytest.mark.slow
 
@@ -162,6 +166,49 @@ def test_events_lost_to_retention_are_not_passed_over_in_silence(kafka: Kafka, v
         worker.stop()
 
 
+@pytest.mark.parametrize("shards", [1, 3])
+def test_crawl_whose_events_were_deleted_before_any_was_read_is_not_taken_for_a_new_one(
+    kafka: Kafka, valkey: Server, tmp_path: Path, shards: int
+) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name, shards=shards)
+    backend = Backend(settings, valkey.url)
+    try:
+        backend.accept([event(f"http://new{i}.org/") for i in range(1_000)])
+        topic.let_go(600)
+        assert backend.log.missing() == {f"{topic.name}/0": 600}
+        worker = WorkerProcess(settings, tmp_path / "said")
+        assert worker.process.wait(60) == 2
+        assert "begins at offset 600, but this store needs it from 0 on: retention deleted 600 events" in worker.said()
+        assert "OPIC_KAFKA_SKIP_LOST=true" in worker.said()
+        told = opic(settings, "doctor")
+        assert told.returncode == 1
+        assert "retention deleted 600 accepted events" in told.stdout
+        with workers(settings, tmp_path, kafka_skip_lost=True) as (worker,):
+            settle(backend.crawl, topic)
+            worker.stop()
+        assert backend.crawl.totals().reads == 400
+        assert backend.log.missing() == {}
+    finally:
+        backend.close()
+
+
+def test_partition_that_the_store_knows_nothing_of_is_needed_from_its_start(
+    kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
+    """In a store of the version before, which kept no first offsets, but has a record of the topic."""
+    topic = Topic(kafka, partitions=2)
+    settings = settings_of(kafka, valkey, topic.name)
+    topic.put([event("http://a.example/")] * 5, 0)
+    topic.put([event("http://b.example/")] * 5, 1)
+    with opened(settings) as crawl:
+        Writer(crawl).apply(f"{topic.name}/1", topic.records(1))
+        topic.let_go(3)
+        worker = WorkerProcess(settings, tmp_path / "said")
+        assert worker.process.wait(60) == 2
+        assert "begins at offset 3, but this store needs it from 0 on: retention deleted 3 events" in worker.said()
+
+
 def test_store_that_lost_its_end_is_given_it_again(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
     """As after a failover to a replica that lags: the store wants events again that had taken effect."""
     topic = Topic(kafka)
@@ -203,8 +250,10 @@ def test_committed_offset_ahead_of_the_store_is_ignored(kafka: Kafka, valkey: Se
     topic = Topic(kafka)
     settings = settings_of(kafka, valkey, topic.name)
     topic.put([event("http://a.example/")] * 10)
-    commit(topic, 7)
-    with opened(settings) as crawl, workers(settings, tmp_path) as (worker,):
-        settle(crawl, topic)
-        assert crawl.shards[0].books().reads == 10
-        worker.stop()
+    with opened(settings) as crawl:
+        Writer(crawl).apply(f"{topic.name}/0", topic.records()[:3])
+        commit(topic, 7)
+        with workers(settings, tmp_path) as (worker,):
+            settle(crawl, topic)
+            assert crawl.shards[0].books().reads == 10
+            worker.stop()

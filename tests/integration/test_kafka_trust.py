@@ -1,6 +1,7 @@
 """Trust that comes by Kafka: the coverage is that of the links and weights on the topic, though workers are killed."""
 
 import random
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from processes import wait_until
 from servers import Server
 from trust_log import DAMPING, TrustLog
 
+from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.publish import Publisher
 from opic.model.events import encode_seeds
 from opic.replica import Crawl
@@ -93,7 +95,9 @@ def test_coverage_is_that_of_the_topic_however_often_workers_are_killed(
             return WorkerProcess(settings, tmp_path / "later.log")
 
         # By the topic itself, seeds of all shards in one record: every shard keeps links before the first event.
-        topic.put([encode_seeds(PAGES[:5], trust=2.0)], 1, headers=[("opic-kind", b"seeds")])
+        seeds, now_us = encode_seeds(PAGES[:5], trust=2.0), round(time.time() * 1e6)
+        signed = Signatures(settings, lambda: crawl.shards[0].secret).headers("seeds", seeds, now_us)
+        topic.put([seeds], 1, headers=signed)
         settle(crawl, topic)
         for trusted, weight in ((PAGES[5:9], 1.0), (PAGES[3:7], 0.0), (PAGES[7:20], 0.25)):
             for worker in running:  # The events wait for those that come after them.

@@ -11,11 +11,11 @@ from servers import Server
 from serving import serving
 
 from opic.client import Client, Conflict, NotFound
-from opic.errors import NotKept
+from opic.errors import NotKept, StoreFull
 from opic.ingest import Writer
 from opic.ops.backup import backup
 from opic.ops.restore import restore
-from opic.query import kept_links
+from opic.query import crawl_numbers, kept_links
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
@@ -80,6 +80,29 @@ def test_in_links_of_many_shards_are_found_once_the_linked_page_is_known_there(v
     assert asked(there) == {PAGES[0]}
 
 
+def test_links_take_memory_for_the_pages_that_there_are_however_unequal_the_shards(valkey: Server) -> None:
+    """All pages of a host are in one shard; the others have none."""
+    web = Web(valkey, "unequal", 64)
+    for page in range(200):
+        web.read(f"http://big.org/{page}", [f"http://big.org/{page + 1}"])
+    asked = Asked(web.crawl)
+    assert asked("http://big.org/200") == {"http://big.org/199"}
+    assert asked.kept.pool.pages_linked() <= 1_024  # At first there is room for that.
+    assert len(asked.kept.numbers) == 256
+
+
+def test_more_pages_than_there_are_numbers_are_refused(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    web = Web(valkey, "beyond", 2)
+    monkeypatch.setattr(crawl_numbers, "PAGES_MAX", 64)
+    for page in range(64):
+        web.read(f"http://big.org/{page}", [])
+    asked = Asked(web.crawl)
+    assert asked("http://big.org/0") == set()
+    web.read("http://big.org/64", [])
+    with pytest.raises(StoreFull, match=r"has 65 pages.*more than 64 in all"):
+        asked("http://big.org/0")
+
+
 def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_links, "QUEUED_MAX", 3)
     web = Web(valkey, "behind")
@@ -98,7 +121,7 @@ def test_keeping_begins_with_the_setting_and_does_not_end_with_it(valkey: Server
     web.read(PAGES[0], [PAGES[1]])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
         Asked(web.crawl)(PAGES[1])
-    assert not valkey.client().exists(web.crawl.shards[0].keys.links)
+    assert not valkey.client().exists(web.crawl.shards[0].keys.link_segments)
     for keep_links in (True, False):
         web.writer = Writer(web.opened(keep_links=keep_links))
         web.read(PAGES[2], [PAGES[1 if keep_links else 3]])

@@ -99,7 +99,8 @@ def test_nothing_is_leased_of_another_state(servers: Server) -> None:
 
 def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
     caller = Caller(servers)
-    caller.client.zadd(caller.keys.leases, {"0": 1_000_000})
+    seconds, _ = caller.client.time()
+    caller.client.zadd(caller.keys.leases, {"0": (seconds - 1) * 1_000_000})
     assert places(caller.take(PAGES[:1])) == []  # It binds until it is swept.
     at_once = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)
     answer = caller.take(PAGES[:1], politeness=at_once, sweep=True)

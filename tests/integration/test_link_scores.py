@@ -15,12 +15,12 @@ from scipy import stats
 from servers import Server
 from serving import serving
 
+from experiments.algorithms.discovery import DiscoveryCrawl, SampledOrder
 from opic.client import Client, Conflict, Event
 from opic.errors import NotKept
 from opic.frontier import Frontier, PolitenessSettings, recrawl
 from opic.frontier.recrawl import times_of_best
 from opic.frontier.requests import PagesRequest
-from opic.graph.discovery import DiscoveryCrawl, SampledOrder
 from opic.model.events import CrawlEvent
 from opic.query.kept_links import KeptLinks
 from opic.service.service import EmbeddedService

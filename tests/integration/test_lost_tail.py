@@ -6,6 +6,7 @@ disk does that had not got the last of it.
 
 import random
 from collections.abc import Sequence
+from contextlib import suppress
 
 import pytest
 from conftest import lend_server
@@ -15,11 +16,12 @@ from sameness import assert_same
 from servers import Server
 from sources import Listed, work_through
 
-from opic.errors import StoreMismatch, StoreUnavailable, TailLost
+from opic.errors import BeingRestored, StoreLost, StoreMismatch, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer
 from opic.ingest.event_log import EventLog
 from opic.model.events import Record
 from opic.model.ledger import Ledger
+from opic.ops.begin_anew import begin_anew
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
@@ -144,6 +146,8 @@ def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -
     Writer(crawl).apply(PARTITION, [record(0, "http://first.org/", ["http://second.org/"])])
     assert len(query.snapshots.fresh().host) == 2  # Reads the URLs.
     valkey.client().flushall()
+    begin_anew(valkey.client(), "default", {}, 1)
+    crawl.follow()
     Writer(crawl).apply(PARTITION, [record(0, "http://second.org/", ["http://first.org/"])])
     found = query.importance(["http://first.org/", "http://second.org/", "http://third.org/"])
     assert [page and (page["url"], page["reads"]) for page in found] == [
@@ -155,8 +159,10 @@ def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -
 
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("how", ["power loss", "flush"])
-@pytest.mark.parametrize("remade", [False, True], ids=["by the writer", "by another"])
-def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: str, remade: bool) -> None:
+@pytest.mark.parametrize("remade", [False, True], ids=["gone", "made by another"])
+def test_writer_starts_anew_where_all_is_lost_only_if_that_is_accepted(
+    valkey: Server, shards: int, how: str, remade: bool
+) -> None:
     """A crawl that is made anew has another secret: with the old one each page would get a second id."""
     given = {"shards": shards}
     crawl = Crawl.open(valkey.client(), "anew", given)
@@ -171,9 +177,19 @@ def test_writer_starts_anew_where_all_is_lost(valkey: Server, shards: int, how: 
         valkey.start()
     if remade:
         Writer(Crawl.open(valkey.client(), "anew", given)).apply(PARTITION, LOG[:50])
+    for _ in range(2):
+        with pytest.raises(StoreLost, match="made anew by a process" if remade else "is gone"):
+            writer.apply(PARTITION, LOG[:500])
+        with pytest.raises(StoreLost):
+            snapshots.fresh()
+    assert bool(valkey.client().keys("*")) == remade
+    begin_anew(valkey.client(), "anew", given, shards)
     work_through(writer, Listed(LOG[:500]))
-    while writer.deliver():
-        pass
+    for _ in range(shards):
+        with suppress(BeingRestored):  # A shard that had nothing to do until now says so once.
+            while writer.deliver():
+                pass
+    assert writer.deliver() == 0
     again = Crawl.open(valkey.client(), "anew", given)
     assert again.totals().reads == 500
     urls = [page.url for page in again.pages()]
@@ -192,7 +208,7 @@ def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
     snapshots = Snapshots(crawl)
     assert snapshots.fresh().books.reads == 10
     valkey.client().flushall()
-    with pytest.raises(StoreUnavailable, match="not there any more"):
+    with pytest.raises(StoreUnavailable, match="shard 0 of 1 is gone"):
         snapshots.fresh()
     assert not valkey.client().keys("*"), "a look made the crawl anew"
 
@@ -201,6 +217,6 @@ def test_crawl_made_anew_with_other_rules_is_refused(valkey: Server) -> None:
     writer = Writer(Crawl.open(valkey.client(), "other", {"shards": 2}))
     writer.apply(PARTITION, LOG[:10])
     valkey.client().flushall()
-    Crawl.open(valkey.client(), "other", {"shards": 3})
+    begin_anew(valkey.client(), "other", {"shards": 3}, 3)
     with pytest.raises(StoreMismatch, match="OPIC_SHARDS is 2, but this store was made with 3"):
         work_through(writer, Listed(LOG[:20]))

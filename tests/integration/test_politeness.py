@@ -4,17 +4,15 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import pytest
 from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from servers import Server
 
 from opic.errors import BadInput
 from opic.frontier import Frontier, Manners, PolitenessSettings
-from opic.replica import Crawl as Shards
+from opic.frontier.admission import check_policy
 from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
@@ -61,6 +59,39 @@ def test_cap_holds_over_endpoints_and_ends_with_leases(servers: Server) -> None:
     client.zadd(keys.flight_ends, {"h0.org": 1})  # As if that had been long ago.
     crawl.next(1, busy_hosts=["h0.org"])
     assert client.hlen(keys.flights) == 0  # What is over is forgotten.
+
+
+def test_cap_lowered_below_what_is_in_flight_takes_nothing_back_and_lets_nothing_out(servers: Server) -> None:
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, host_in_flight=5))
+    other = crawl.endpoint(PolitenessSettings(host_delay_seconds=0.0, host_in_flight=5))
+    crawl.seed(pages_of(1, 20))
+    leased = crawl.next(10)
+    assert len(leased) == 5
+    crawl.frontier.set_manners({"h0.org": Manners(None, 2)})
+    for page in leased:
+        assert other.next(10)["pages"] == []
+        shown: Any = other.explain(page["url"])
+        assert shown["lease_until"] == page["lease_until"]
+        in_flight = shown["host_in_flight"]
+        crawl.event(page["url"], status=503)
+        if in_flight <= 2:
+            break
+    assert len(other.next(10)["pages"]) == 1  # type: ignore[arg-type]
+
+
+def test_first_cap_of_a_host_counts_pages_leased_from_then_on(servers: Server) -> None:
+    crawl = Crawl(servers)
+    other = crawl.endpoint()
+    crawl.seed(pages_of(1, 20))
+    earlier = crawl.next(5)
+    crawl.frontier.set_manners({"h0.org": Manners(None, 2)})
+    assert len(other.next(10)["pages"]) == 2  # type: ignore[arg-type]
+    shown: Any = other.explain(earlier[0]["url"])
+    assert (shown["host_in_flight"], shown["host_in_flight_max"]) == (7, 2)
+    for page in earlier:
+        assert other.next(10)["pages"] == []
+        crawl.event(page["url"], status=503)
+    assert other.next(10)["pages"] == []
 
 
 # What an operator sets.
@@ -111,6 +142,32 @@ def test_crawl_delay_that_a_crawler_reports_is_held_where_it_is_longer(servers: 
     assert b"h0.org" not in client.hgetall(keys.crawl_delays)
 
 
+def test_last_report_of_a_crawl_delay_counts_whichever_endpoint_took_it(servers: Server) -> None:
+    crawl = Crawl(servers)
+    crawl.seed(["http://a.org/", "http://b.org/"])
+    other = crawl.endpoint()
+    keys, client = crawl.store.shard.keys, crawl.store.shard.client
+    reports = (crawl.frontier, 60.0), (other, 0.0), (crawl.frontier, 60.0), (other, 0.0), (other, 30.0)
+    for frontier, seconds in reports:
+        frontier.next(1, crawl_delays={"a.org": seconds})
+        shown: Any = crawl.frontier.explain("http://a.org/")
+        assert shown["host_delay_seconds"] == seconds
+    client.delete(keys.crawl_delays)  # As by a restore.
+    crawl.next(1, crawl_delays={"a.org": 60.0})
+    assert client.hgetall(keys.crawl_delays) == {b"a.org": b"60.0"}
+
+
+def test_crawl_delay_that_is_known_is_not_written_again(valkey: Server) -> None:
+    crawl = Crawl(valkey)
+    crawl.seed(["http://a.org/"])
+    crawl.next(1, crawl_delays={"a.org": 60.0})
+    written = crawl.store.shard.client.info("replication")["master_repl_offset"]
+    size = crawl.store.shard.client.info("persistence")["aof_current_size"]
+    crawl.frontier.next(1, busy_hosts=["a.org"], crawl_delays={"a.org": 60.0})
+    assert crawl.store.shard.client.info("persistence")["aof_current_size"] == size
+    assert crawl.store.shard.client.info("replication")["master_repl_offset"] == written
+
+
 def test_crawl_delay_is_cut_and_what_is_none_refused(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(["http://a.org/"])
@@ -145,57 +202,18 @@ def test_share_of_suggestions_goes_to_discovery_while_there_is_something(servers
 # What keeps pages from being offered, whatever their cash.
 
 
-class Shut:
-    """An admission that keeps pages out whose URLs have a word in them."""
-
-    def __init__(self, server: Server, word: str) -> None:
-        self._crawl, self.word = Shards.open(server.client(), given={"regrant_ppm": 0}), word
-        self._said: dict[tuple[int, int], bool] = {}
-        self._held = self.word
-
-    def look(self) -> object:
-        if self._held != self.word:
-            self._said, self._held = {}, self.word
-        return self._said
-
-    def shut(self, shard: int, ids: Any) -> Any:
-        return np.array([self._said.get((shard, page), False) for page in ids.tolist()], np.bool_)
-
-    def revisit_seconds(self, shard: int, ids: Any) -> None:
-        return None
-
-    def judge(self, shard: int, ids: Any) -> Any:
-        self._crawl.follow()
-        urls = self._crawl.urls_of([(shard, page) for page in ids.tolist()])
-        self._said |= {place: self.word in url for place, url in urls.items()}
-        return ids[self.shut(shard, ids)]
-
-    def judge_next(self, shard: int) -> Any:
-        return np.empty(0, np.int64)
-
-    def is_shut(self, place: tuple[int, int]) -> bool:
-        return len(self.judge(place[0], np.array([place[1]]))) > 0
-
-    def ration(self, *, idle: bool) -> None:
-        return None
-
-    def note(self, hosts: Sequence[int]) -> None:
-        pass
-
-    def why(self, url: str) -> list[dict[str, Any]]:
-        return [{"rule": self.word, "effect": "deny"}] if self.word in url else []
-
-
 def test_pages_that_are_not_admitted_are_never_offered(servers: Server) -> None:
-    admission = Shut(servers, "calendar")
-    crawl = Crawl(servers, admission=admission)
+    crawl = Crawl(servers, admitted=True)
+    admission = crawl.frontier.admission
+    assert admission is not None
+    admission.put(check_policy({"rules": [{"effect": "deny", "path": "*calendar", "note": "calendar"}]}))
     crawl.seed([f"http://h{i}.org/{word}" for i in range(20) for word in ("calendar", "page")])
     assert {url.rpartition("/")[2] for url in crawl.urls(40)} == {"page"}
     assert crawl.next(1, domain="h1.org") == crawl.next(1, mode="discover") == []
     shown: Any = crawl.frontier.explain("http://h3.org/calendar")
-    assert (shown["next"], shown["rules"]) == (False, [{"rule": "calendar", "effect": "deny"}])
+    assert (shown["next"], shown["rules"]) == (False, [{"rule": "rule 0: calendar", "effect": "deny"}])
     assert "a rule keeps it from being fetched" in shown["why_not"]
-    admission.word = "nothing"  # Rules may change while nothing moves.
+    admission.put(check_policy({}))  # Rules may change while nothing moves.
     assert len(crawl.next(40)) == 20
 
 

@@ -22,6 +22,7 @@ from opic.model.cash import GRANT_GRAINS, MILLION, CrawlRules, Flag
 from opic.model.events import Record
 from opic.model.ledger import Ledger, LedgerPage
 from opic.model.series import Window
+from opic.ops.begin_anew import begin_anew
 from opic.query.queries import Ask, ImportanceAnswer, Query
 from opic.query.snapshots import AGE_SECONDS_MAX, RANKING_SECONDS, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
@@ -203,7 +204,7 @@ def test_error_bound_of_two_says_nothing_and_is_left_out(valkey: Server) -> None
 def test_policies_and_windows_that_can_not_be_taken_are_refused_by_name(valkey: Server) -> None:
     _, query = open_query(valkey, record(0, A, [B]))
     for ask in (lambda **kw: query.importance([A], **kw), lambda **kw: query.top(1, **kw)):
-        with pytest.raises(BadInput, match="none of static, interpolation, fixed, variable, improved"):
+        with pytest.raises(BadInput, match="none of exact, static, interpolation, fixed, variable, improved"):
             ask(policy="pagerank")
         for window in (0.0, -1.0, float("nan"), float("inf")):
             with pytest.raises(BadInput, match="positive number of rounds"):
@@ -707,6 +708,7 @@ def test_reader_of_a_store_that_is_another_one_now_shows_its_pages_and_none_of_b
     assert query.top(5, domain="lost.org")
     if how == "made anew":
         servers.client().flushall()
+        begin_anew(servers.client(), "default", {}, 1)
     else:
         servers.kill()
         with file.open("r+b") as written:
@@ -739,6 +741,7 @@ def test_answer_that_a_new_load_overtakes_is_asked_again(valkey: Server) -> None
         if not turns:
             turns.append(1)
             valkey.client().flushall()
+            begin_anew(valkey.client(), "default", {}, 1)
             ShardWriter(Shard.open(valkey.client())).apply(PARTITION, [record(0, B, [C])])
             query.crawl.follow()
         return urls_of(places)

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from opic.model.cash import MILLION, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import LedgerPage
 from opic.model.transfer import Deposit, Transfer
-from opic.query.queries import POLICIES, Query
+from opic.model.windows import POLICIES
+from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.replica.effect import NO_DIGEST, entry_digest
@@ -397,7 +399,7 @@ def test_tokens_name_the_shard_and_release_gives_back_in_each(crawled: Crawled) 
     pages: Any = frontier.next(30)["pages"]
     assert {int(page["lease"].split("-")[0]) for page in pages} == set(range(SHARDS))
     for page in pages:
-        shard, page_id, _ = map(int, page["lease"].split("-"))
+        shard, page_id = map(int, page["lease"].split("-")[:2])
         crawled.crawl.follow()
         assert crawled.crawl.urls_of([(shard, page_id)]) == {(shard, page_id): page["url"]}
     other = crawled.frontier()
@@ -492,14 +494,14 @@ def reads_of(server: Server) -> int:
 # The service.
 
 
-def test_metrics_are_sums_over_shards_with_what_is_under_way(crawled: Crawled) -> None:
+def test_metrics_are_sums_over_shards_with_what_is_under_way(crawled: Crawled, tmp_path: Path) -> None:
     client, shards = crawled.crawl.client, crawled.crawl.shards
     for to, grains in ((0, 100), (0, 250), (3, 150)):
         crawled.send(1, to, grains)
     for shard in shards[:2]:
         more = {"events:10": 2, "events:inf": 1, "events:sum": 20_000, "links": 50, "cached": 40, "round_trips": 9}
         client.hset(shard.keys.metrics, mapping={"0.001": 2, "inf": 1, "sum_us": 3_000_000, **more})
-    backend = Backend(Settings.load(crawl="many"), crawled.server.url)
+    backend = Backend(Settings.load(crawl="many", data=tmp_path), crawled.server.url)
     text = Metrics(backend).scrape("text/plain")[0].decode()
     backend.close()
     found = {s.name + s.labels.get("le", ""): s.value for f in text_string_to_metric_families(text) for s in f.samples}

@@ -15,7 +15,8 @@ from opic.ingest import Writer
 from opic.model.cash import MILLION, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.model.transfer import Transfer, source_of
-from opic.query.queries import POLICIES, Query
+from opic.model.windows import POLICIES
+from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 

@@ -15,6 +15,7 @@ from opic.frontier import admission as admissions
 from opic.frontier.admission import Admission, check_policy
 from opic.ingest import ShardWriter
 from opic.model.events import Record
+from opic.ops.begin_anew import begin_anew
 from opic.query.explain import explain
 from opic.query.inflow import inflow
 from opic.query.queries import Query
@@ -117,6 +118,7 @@ class Endpoint:
 
 def make_anew(endpoint: Endpoint) -> None:
     endpoint.server.client().flushall()
+    begin_anew(endpoint.server.client(), "default", {}, 1)
     write(endpoint.server, AFTER)
 
 

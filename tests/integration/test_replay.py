@@ -88,7 +88,7 @@ def refused(*parts: str) -> Iterator[None]:
 @pytest.fixture
 def still(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all records have one time, that of the ledger's: the books and the series know it."""
-    monkeypatch.setattr("time.time_ns", lambda: NOW_US * 1_000)
+    monkeypatch.setattr("opic.store.server_clock.ServerClock.now_us", lambda _: NOW_US)
 
 
 def test_replayed_history_equals_the_ledger_fed_the_same(crawls: Crawls, still: None, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from opic.ingest import Writer
 from opic.model.cash import MILLION, Flag
 from opic.model.events import Record
 from opic.model.ledger import Ledger
+from opic.model.windows import POLICIES
 from opic.query.explain import explain
-from opic.query.queries import POLICIES, Query
+from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
 from opic.urls.canonical import host_of, registered_domain
@@ -296,7 +297,7 @@ def test_page_never_seen_is_not_explained(valkey: Server) -> None:
     assert explain(query, C) is None
     with pytest.raises(BadUrl):
         explain(query, "/about")
-    with pytest.raises(BadInput, match="none of static"):
+    with pytest.raises(BadInput, match="none of exact, static"):
         explain(query, A, "pagerank")
 
 

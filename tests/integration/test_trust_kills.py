@@ -9,18 +9,19 @@ import pytest
 from crashing_worker import near_the_append, run_worker
 from files import append_only_file, cut
 from logs import NOW_US, PARTITION, record, seeds
-from sameness import assert_same, assert_same_replica, small_blocks
+from sameness import assert_same, assert_same_replica, small_blocks, stored_links
 from servers import Server
 from trust_log import TrustLog
 
 from opic.ingest.event_log import EventLog
 from opic.model.events import Record
 from opic.model.ledger import Ledger
-from opic.model.trust import unpack_links
 from opic.query.coverage import CoverageQuery
 from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
 from opic.replica import Crawl
 from opic.replica.fingerprints import Fingerprints
+from opic.replica.stored_links import read_list
 from opic.store import connect
 
 pytestmark = pytest.mark.slow
@@ -28,7 +29,7 @@ pytestmark = pytest.mark.slow
 SEED = 20070603
 EVENTS = 600
 FIRST_TRUST = 60  # The links of reads before it are not kept.
-CRASHES_NEAR, CRASHES_ELSEWHERE = 14, 8
+CRASHES_NEAR, CRASHES_LINKS, CRASHES_ELSEWHERE = 10, 12, 6
 PAGES = [f"http://h{page % 11}.example/{page}" for page in range(70)]
 FETCHED_AT = 1_700_000_000.0
 
@@ -82,10 +83,9 @@ def state(crawl: Crawl) -> tuple[dict[str, float], dict[str, frozenset[str]]]:
     links: dict[str, frozenset[str]] = {}
     for number, (shard, replica) in enumerate(zip(crawl.shards, crawl.replicas, strict=True)):
         trust |= {places[number, page]: weight for page, weight in (replica.trust or {}).items()}
-        for page, packed in shard.client.hgetall(shard.keys.links).items():
-            near, far, _ = unpack_links(packed)
+        for page, (near, far, _) in stored_links(shard, replica).items():
             found = {places[number, near_page] for near_page in near.tolist()} | {prints[one] for one in far.tolist()}
-            links[places[number, int(page)]] = frozenset(found)
+            links[places[number, page]] = frozenset(found)
     return trust, links
 
 
@@ -101,12 +101,14 @@ def loads_what_follows(server: Server, name: str, following: Crawl) -> None:
 
 
 def crash_often(server: Server, crawl: Crawl, name: str, seen: dict[str, int], events: int) -> list[str]:
-    """Kill workers and the server at statements near the append, and at others; return what was killed where."""
+    """Kill workers and the server near the append, where links are packed, and elsewhere; return what was killed."""
     draw = random.Random(SEED)
     near = near_the_append(seen)
     others = [where for where in sorted(seen) if where.partition(":")[0] in {"checkpoint.py", "trust_changes.py"}]
     others += [where for where in sorted(seen) if where.startswith(("writer.py", "batch.py", "replica.py"))]
-    plans = [*draw.sample(near, CRASHES_NEAR), *draw.sample(others, CRASHES_ELSEWHERE)]
+    links = [where for where in sorted(seen) if where.startswith(("link_keeper.py", "stored_links.py"))]
+    plans = [*draw.sample(near, CRASHES_NEAR), *draw.sample(links, CRASHES_LINKS)]
+    plans += draw.sample(others, CRASHES_ELSEWHERE)
     draw.shuffle(plans)
     crashes, lost = list[str](), 0
     for turn, where in enumerate(plans):
@@ -139,7 +141,7 @@ def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(v
 
     crawl = filled(valkey, "real", shards, log)
     crashes = crash_often(valkey, crawl, "real", seen, EVENTS)
-    assert len(crashes) > (CRASHES_NEAR + CRASHES_ELSEWHERE) // 2
+    assert len(crashes) > (CRASHES_NEAR + CRASHES_LINKS + CRASHES_ELSEWHERE) // 2
     done = run_worker(valkey, "real", 1_000, {"statement": "", "victim": 0})
     assert done.returncode == 0, done.stderr
 
@@ -151,9 +153,12 @@ def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(v
     loads_what_follows(valkey, "real", crawl)
     for shard in crawl.shards:  # What was loaded came from the checkpoint.
         assert shard.client.hexists(shard.keys.names_block, "trust")
+        stored = read_list(shard.client, shard.keys)
+        assert stored.live
+        assert shards > 1 or stored.merges
     assert crawl.totals().reads == trusts.reads
 
-    found, expected = CoverageQuery(KeptLinks(crawl)).now(), CoverageQuery(KeptLinks(calm)).now()
+    found, expected = CoverageQuery(PageFlows(KeptLinks(crawl))).now(), CoverageQuery(PageFlows(KeptLinks(calm))).now()
     counts = len(trusts.fetched), len(trusts.weights)
     assert (found.fetched_pages, found.trusted_pages) == (expected.fetched_pages, expected.trusted_pages) == counts
     least = trusts.least
@@ -169,10 +174,11 @@ def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(v
 
 
 def same_to_the_bit(calm: Crawl, crawl: Crawl, log: Sequence[Record]) -> None:
-    """Compare the hash of links as it is stored, and all else with the ledger."""
-    stored = [one.client.hgetall(one.shards[0].keys.links) for one in (calm, crawl)]
-    assert stored[0] == stored[1]
-    assert len(stored[0]) > 30
+    """Compare the links as they are read from the store, and all else with the ledger."""
+    stored = [stored_links(one.shards[0], one.replicas[0]) for one in (calm, crawl)]
+    plain = [{page: [part.tolist() for part in parts] for page, parts in some.items()} for some in stored]
+    assert plain[0] == plain[1]
+    assert len(plain[0]) > 30
     ledger = Ledger()
     ledger.apply(PARTITION, log)
     assert_same(crawl.shards[0], ledger)

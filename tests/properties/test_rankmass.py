@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.algorithms.rankmass import CoverageCrawl, l_neighbor, rankmass, windowed_rankmass
+from experiments.algorithms.trust import Trust
 from opic.graph.crawled import LinkMatrix, link_matrix
 from opic.graph.pagerank import pagerank
-from opic.graph.rankmass import CoverageCrawl, l_neighbor, rankmass, windowed_rankmass
-from opic.graph.trust import Trust
 
 D = 0.85
 ROUNDING = 1e-11

@@ -272,7 +272,7 @@ def test_what_a_failed_step_owed_is_not_paid_by_another_shard(valkey: Server) ->
 def test_a_shard_that_is_missing_is_not_made_anew(valkey: Server) -> None:
     crawl = open_crawl(valkey, CrawlRules(), 3)
     crawl.client.delete(crawl.shards[2].keys.meta)
-    with pytest.raises(Exception, match="shard 2 of 3 is missing"):
+    with pytest.raises(Exception, match="shard 2 of 3 is gone"):
         Crawl.open(valkey.client(), crawl.shards[0].keys.crawl)
 
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from experiments.algorithms.comparison import distance
 from opic.errors import BadInput
-from opic.graph.comparison import distance
 from opic.graph.crawled import CrawledGraph, CrawledLinks, link_matrix
 from opic.graph.pagerank import DAMPING, pagerank
 from opic.local.combination import COMBINED, PAPER, ServiceKnowledge, combined_estimate, outside_of

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from opic.errors import BadInput
-from opic.graph.discovery import (
+from experiments.algorithms.discovery import (
     EXPANSIONS,
     POLICIES,
     DiscoveryCrawl,
@@ -19,8 +18,9 @@ from opic.graph.discovery import (
     rank_performance,
     yield_score,
 )
-from opic.graph.time_graph import TimeGraph, greatest
-from opic.graph.weighted_picks import ByCount, ByWeight, GreatestCount, GreatestWeight, Uniform
+from experiments.algorithms.time_graph import TimeGraph, greatest
+from experiments.algorithms.weighted_picks import ByCount, ByWeight, GreatestCount, GreatestWeight, Uniform
+from opic.errors import BadInput
 
 DAY_S = 86_400.0
 DRAWS = 4_000

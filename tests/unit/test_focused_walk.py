@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from plain_walk import SmallWeb, edge_counts, plain_walk, relaxation_time, transition
 
+from experiments.algorithms.matrix_pages import MatrixPages
 from opic.errors import BadInput
 from opic.graph.crawled import link_matrix
 from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
-from opic.graph.matrix_pages import MatrixPages
 from opic.graph.walk_samples import (
     WalkSamples,
     autocorrelation_time,

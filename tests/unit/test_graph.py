@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from scipy import stats
 from stochastic_complement import exact_influence, one_step_influence, stochastic_complement
 
+from experiments.algorithms.comparison import distance, kendall_tau
+from experiments.algorithms.global_pagerank import find_global_pagerank
 from opic.errors import BadInput
-from opic.graph.comparison import distance, kendall_tau
 from opic.graph.crawled import CrawledGraph, CrawledLinks, link_matrix
-from opic.graph.global_pagerank import find_global_pagerank
 from opic.graph.open_system import Outside, open_system_ranks
 from opic.graph.page_selection import highest, inlink_counts, outlink_counts, pf_scores, sc_error, sc_scores
 from opic.graph.pagerank import NotConverged, pagerank

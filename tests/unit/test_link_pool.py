@@ -5,6 +5,7 @@ import pytest
 
 from opic.graph import link_pool
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool
+from opic.graph.pooled_matrix import PooledMatrix
 
 PAGES = 30
 
@@ -29,3 +30,14 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
             assert pool.to(page).tolist() == sources[page]
         assert pool.link_counts(PAGES).tolist() == [len(sources[to]) for to in range(PAGES)]
         assert pool.link_counts(5).tolist() == [len(sources[to]) for to in range(5)]
+
+
+def test_links_put_first_to_pages_without_a_number_are_only_counted() -> None:
+    pool = LinkPool()
+    pages, counts = np.array([4, 2, 7]), np.array([2, 0, 3], np.uint32)
+    pool.put_first(pages, counts, np.array([9, UNKNOWN_PAGE, UNKNOWN_PAGE, 1, UNKNOWN_PAGE], np.uint32))
+    assert [pool.of(page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
+    assert (pool.unknown, pool.used, pool.linked_end) == ({4: 1, 7: 2}, 2, 10)
+    assert pool.to(9).tolist() == [4]
+    with pytest.raises(ValueError, match="page 9, the matrix is to have 9"):
+        PooledMatrix(pool, 9)

@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from experiments.algorithms.global_pagerank import find_global_pagerank
 from opic.errors import BadInput
 from opic.graph.crawled import CrawledGraph, CrawledLinks
-from opic.graph.global_pagerank import find_global_pagerank
 from opic.graph.page_selection import outlink_counts, pf_scores, sc_scores
 from opic.local.crawl_pages import PageNumbers
 from opic.local.estimator import Estimator, EstimatorOptions

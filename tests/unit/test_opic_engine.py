@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from opic.experiments.opic_engine import (
+from experiments.opic_engine import (
     CLOCK,
     CREDIT,
     OPEN_CASH,
@@ -19,9 +19,9 @@ from opic.experiments.opic_engine import (
     off_line_step,
     payment_shares,
 )
-from opic.experiments.recorded_graphs import load_graph
-from opic.experiments.strategies import STRATEGIES, expected_change
-from opic.experiments.synthetic_graphs import (
+from experiments.recorded_graphs import load_graph
+from experiments.strategies import STRATEGIES, expected_change
+from experiments.synthetic_graphs import (
     Change,
     change_in_degrees,
     exchange_in_degrees,

@@ -5,10 +5,10 @@ from functools import partial
 import numpy as np
 import pytest
 
+from experiments.algorithms.rankmass import CoverageCrawl, OutOfReach, l_neighbor, rankmass, windowed_rankmass
+from experiments.algorithms.trust import Trust
 from opic.errors import BadInput
 from opic.graph.crawled import LinkMatrix, link_matrix
-from opic.graph.rankmass import CoverageCrawl, OutOfReach, l_neighbor, rankmass, windowed_rankmass
-from opic.graph.trust import Trust
 
 CRAWLS = [l_neighbor, rankmass, partial(windowed_rankmass, window=0.2)]
 NAMES = ["L-Neighbor", "RankMass", "window of 20 %"]

@@ -23,8 +23,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.experiments.opic_engine import Engine, EngineRules, PageLinks, fixed_point
-from opic.experiments.recorded_graphs import load_graph
+from experiments.opic_engine import Engine, EngineRules, PageLinks, fixed_point
+from experiments.recorded_graphs import load_graph
 from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import MILLION, CrawlRules

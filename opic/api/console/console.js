@@ -10,6 +10,7 @@ import { reasons } from "./why.js";
 const ROWS = 12;
 const LETTERS = 10;
 const INFLOW_PAGES = 1000; // Of a domain, in order of first sight; the best of them are shown.
+const WINDOWLESS = ["exact", "static"]; // Policies.
 const RATE_SECONDS = 10; // The rate is that of so long.
 const SPARK_POINTS = 60;
 const BEAT_MS = 500;
@@ -485,11 +486,11 @@ byId("page-form").addEventListener("submit", (event) => {
 
 function past() {
   const [policy, window] = [byId("policy").value, byId("window").value.trim()];
-  return { ...(policy ? { policy } : {}), ...(window && policy !== "static" ? { window } : {}) };
+  return { ...(policy ? { policy } : {}), ...(window && !WINDOWLESS.includes(policy) ? { window } : {}) };
 }
 
 function showPast() {
-  byId("window").disabled = byId("policy").value === "static";
+  byId("window").disabled = WINDOWLESS.includes(byId("policy").value);
   TOP.with = { n: ROWS, ...past() };
   TOP.due = 0;
 }

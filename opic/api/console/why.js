@@ -16,7 +16,9 @@ const times = (n, one, many) => `${whole(n)} ${Number(n) === 1 ? one : many}`;
 function ofScore(estimate, policy) {
   const share = part(Number(estimate.value) / Number(estimate.of));
   const { H, C } = estimate.numbers ?? {};
-  const sentence = estimate.rule === "static"
+  const sentence = estimate.rule === "exact"
+    ? `${share} of the visits of a random surfer on the links as last read are to this page: its PageRank.`
+    : estimate.rule === "static"
     ? `${share} of all cash went to this page: its reads passed on ${short(H)} grains, and it holds ${short(C)} now.`
     : `${share} of the cash flow reached this page, ${POLICIES[policy] ?? `by the policy ${plain(policy)}`}.`;
   const numbers = Object.entries(estimate.numbers ?? {}).map(([name, n]) => `${plain(name)} = ${amount(n)}`).join(", ");

@@ -2,17 +2,23 @@
 
 import logging
 import ssl
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka import errors as broken
 from kafka.net.compat import KafkaNetClient
+from kafka.record.util import crc32c_c
 
 from opic.errors import BadInput, KafkaRefused, KafkaUnavailable, SettingsError
 from opic.model.events import RECORD_KINDS, TIME_MAX_US, TIME_MIN_US, Record
+from opic.redaction import without_secret
 from opic.settings import Settings
+
+log = logging.getLogger("opic.ingest")
 
 # kafka-python's own types are loose; what comes out of it is checked where it matters.
 Client = Any
@@ -35,6 +41,8 @@ INDEX_DIGITS_MAX: Final = 10
 
 BOOTSTRAP_SECONDS: Final = 3.0  # A command answers within 5 s when Kafka is away; whoever waits for Kafka retries.
 REQUEST_SECONDS: Final = 10.0
+COORDINATOR_SECONDS: Final = 10.0
+COORDINATOR_POLL_SECONDS: Final = 0.1
 RECONNECT_SECONDS_MAX: Final = 2.0  # The client's default, 30 s, is much longer than a restart of Kafka.
 RECORD_BYTES_MIN: Final = 1 << 20  # Kafka's own limit.
 RECORD_OVERHEAD_BYTES: Final = 1 << 16  # Headers and framing around the largest body.
@@ -48,6 +56,12 @@ _FOR_GOOD = (
     broken.FencedInstanceIdError,
     broken.KafkaConfigurationError,
     broken.InvalidTopicError,
+)
+# A group's coordinator is being chosen, or is loading.
+_COORDINATOR = (
+    broken.CoordinatorNotAvailableError,
+    broken.NotCoordinatorError,
+    broken.CoordinatorLoadInProgressError,
 )
 _TOO_LARGE = (broken.MessageSizeTooLargeError, broken.RecordListTooLargeError)
 
@@ -123,6 +137,21 @@ def _connect(where: str, kind: Callable[..., Client], options: Mapping[str, Any]
         logger.removeHandler(words)
 
 
+def slow_checksums() -> str | None:
+    """Return what to do where checksums of Kafka's batches are computed in Python; None where they are not."""
+    if crc32c_c is not None:
+        return None
+    return (
+        "the package crc32c is missing, so Kafka's checksums are computed in Python, which takes much of a worker's "
+        "CPU: pip install crc32c, or install opic[kafka] again"
+    )
+
+
+@cache
+def _warn_once(text: str) -> None:
+    log.warning("%s", text)
+
+
 def _quiet_client() -> None:
     """Suppress the client's own log: it writes a dozen lines for each unavailable broker; opic logs one.
 
@@ -150,10 +179,12 @@ class KafkaCluster:
         if settings.kafka_bootstrap is None:
             raise SettingsError("OPIC_KAFKA_BOOTSTRAP is not set: set it to the brokers, HOST:PORT,HOST:PORT")
         self.settings = settings
-        self.where = settings.kafka_bootstrap
+        self.where = without_secret(settings.kafka_bootstrap)
         self.topic, self.dlq = settings.kafka_topic, dlq_of(settings.kafka_topic)
         self._options = _options(settings)
         _quiet_client()
+        if (slow := slow_checksums()) is not None:
+            _warn_once(slow)
 
     @property
     def record_bytes_max(self) -> int:
@@ -193,6 +224,39 @@ class KafkaCluster:
 
     def _connect(self, kind: Callable[..., Client], options: Mapping[str, Any]) -> Client:
         return _connect(self.where, kind, {**self._options, **options})
+
+    @property
+    def group(self) -> str:
+        """The consumer group of the crawl's workers."""
+        return f"opic-{self.settings.crawl}"
+
+    def committed(self) -> dict[TopicPartition, int]:
+        """Return what the workers have committed of the topic; nothing where this user may not ask.
+
+        Raises:
+            KafkaUnavailable: Kafka does not answer.
+        """
+        admin, end = self.admin(), time.monotonic() + COORDINATOR_SECONDS
+        try:
+            while True:
+                try:
+                    with kafka_errors(self.where):
+                        found = admin.list_group_offsets({self.group: None})[self.group]
+                except KafkaUnavailable as error:
+                    # The first question after Kafka's own first start makes it look for a coordinator.
+                    if not isinstance(error.__cause__, _COORDINATOR) or time.monotonic() > end:
+                        raise
+                    time.sleep(COORDINATOR_POLL_SECONDS)
+                except KafkaRefused as error:
+                    if not isinstance(error.__cause__, broken.GroupAuthorizationFailedError):
+                        raise
+                    log.info("can't see what %s has committed: this user may not describe that group", self.group)
+                    return {}
+                else:
+                    break
+        finally:
+            admin.close()
+        return {one: at.offset for one, at in found.items() if one.topic == self.topic and at.offset > 0}
 
     def check_topics(self, *topics: str) -> None:
         """Check that topics exist.
@@ -273,6 +337,11 @@ def _options(settings: Settings) -> Mapping[str, Any]:
     """Return the options common to all clients."""
     assert settings.kafka_bootstrap is not None
     protocol = settings.kafka_security_protocol
+    if "@" in settings.kafka_bootstrap:
+        raise SettingsError(
+            f"OPIC_KAFKA_BOOTSTRAP={without_secret(settings.kafka_bootstrap)} has a user and password: set it to "
+            "HOST:PORT,HOST:PORT, and give them in OPIC_KAFKA_SASL_USERNAME and OPIC_KAFKA_SASL_PASSWORD"
+        )
     options: dict[str, Any] = {
         "bootstrap_servers": [part.strip() for part in settings.kafka_bootstrap.split(",")],
         "client_id": "opic",

@@ -16,6 +16,8 @@ from kafka.structs import OffsetAndMetadata
 
 from opic.errors import KafkaRefused, KafkaUnavailable
 from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
+from opic.ingest.kafka.first_offsets import FirstOffsets
+from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.worker import Lag, Taken
 
 log = logging.getLogger("opic.ingest")
@@ -47,24 +49,30 @@ class KafkaSource:
         self,
         cluster: KafkaCluster,
         resume: Callable[[str], int],
+        first: FirstOffsets,
         stopped: Callable[[], bool] = lambda: False,
         shards: int = 1,
+        *,
+        signatures: Signatures,
     ) -> None:
         """Subscribe to the topic; the first `poll` joins the group.
 
         Args:
             cluster: the cluster with the topic.
             resume: returns the store's resume point, given a partition's name.
+            first: from where the crawl needs each partition.
             stopped: checked during long waits.
             shards: number of shards of the crawl.
+            signatures: checks the records that control the crawl.
 
         Raises:
             KafkaUnavailable: Kafka does not answer.
             KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         settings = cluster.settings
-        self._cluster, self._resume, self._stopped = cluster, resume, stopped
-        self.group = f"opic-{settings.crawl}"
+        self._cluster, self._resume, self._first, self._stopped = cluster, resume, first, stopped
+        self._signatures = signatures
+        self.group = cluster.group
         session_ms = round(settings.kafka_session_seconds * 1000)
         self._consumer: Client = cluster.consumer(
             group_id=self.group,
@@ -122,6 +130,11 @@ class KafkaSource:
                 del self._held[partition]
                 self._commits[partition] = taken.end
                 self._newest[partition] = taken.records[-1].time_us
+
+    def positions(self) -> Mapping[str, int]:
+        """Return the offset from which each assigned partition is not done; none of those that begin anew."""
+        at = {**self._next, **{partition: held.since for partition, held in self._held.items()}}
+        return {name_of(one): at[one] for one in self._consumer.assignment() - self._new if one in at}
 
     def rewind(self, partition: str) -> None:
         """Read a partition again from the store's resume point: the store lost records, or another worker moved on."""
@@ -182,7 +195,7 @@ class KafkaSource:
             found = {}
         for partition, messages in found.items():
             since, end = self._next.get(partition, messages[0].offset), messages[-1].offset + 1
-            records = [record_of(message) for message in messages]
+            records = [self._signatures.checked(message, record_of(message)) for message in messages]
             self._held[partition] = Taken(name_of(partition), records, since, end)
             self._next[partition] = end
         if found:
@@ -215,14 +228,13 @@ class KafkaSource:
         fresh = sorted(self._new & self._consumer.assignment())
         with kafka_errors(self._cluster.where):
             limit = {"timeout_ms": round(ANSWER_SECONDS * 1000)}
-            begins, ends = (
-                self._consumer.beginning_offsets(fresh, **limit),
-                self._consumer.end_offsets(fresh, **limit),
-            )
-        for partition in fresh:
+            begins = self._consumer.beginning_offsets(self._cluster.partitions(self._consumer), **limit)
+            ends = self._consumer.end_offsets(fresh, **limit)
+        resume = {partition: self._resume(name_of(partition)) for partition in fresh}
+        first = self._first.of(begins) if fresh else {}
+        for partition, wanted in resume.items():
             name = name_of(partition)
-            wanted = self._resume(name)
-            offset = self._checked(name, wanted, begins[partition], ends[partition])
+            offset = self._checked(name, max(wanted, first[partition]), begins[partition], ends[partition])
             self._consumer.seek(partition, offset)
             self._next[partition] = wanted  # Records between the two offsets are lost.
             self._consumer.resume(partition)
@@ -240,9 +252,7 @@ class KafkaSource:
         if offset >= begin:
             return offset
         lost = f"{name} begins at offset {begin:,}, but this store needs it from {offset:,} on"
-        if offset == 0:
-            log.warning("%s: Kafka deleted the earlier events, and a new store starts without them", lost)
-        elif self._cluster.settings.kafka_skip_lost:
+        if self._cluster.settings.kafka_skip_lost:
             log.error("%s: %s events are lost, as OPIC_KAFKA_SKIP_LOST allows", lost, f"{begin - offset:,}")
         else:
             raise KafkaRefused(

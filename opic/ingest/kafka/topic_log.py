@@ -8,16 +8,18 @@ import logging
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from opic.errors import BadInput, BadUrl, KafkaUnavailable
+from opic.errors import BadInput, BadUrl, KafkaUnavailable, OpicError
 from opic.ingest.event_log import AppendTerms, Begun, EventLog, KeyedCall, Positions
 from opic.ingest.kafka.connection import Client, KafkaCluster, headers_of, kafka_errors, name_of
+from opic.ingest.kafka.first_offsets import FirstOffsets
+from opic.ingest.kafka.signatures import Signatures, is_control
 from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl
@@ -85,17 +87,33 @@ class Producer:
             try:
                 with kafka_errors(self.where):
                     found.append(one.get(timeout=max(0.0, end - time.monotonic())))
-            except BadInput:
-                self._replace(client)
+            except (BadInput, KafkaUnavailable) as error:
+                self._replace(client, error)
                 raise
         return found
 
-    def _replace(self, client: Client) -> None:
-        """Replace the client after the broker refused a record: an idempotent client then fails all other records."""
-        with self._lock:
-            if self._client is client:
-                self._client = self._connect()
-                client.close(timeout=CLOSE_SECONDS)
+    def _replace(self, client: Client, reason: OpicError) -> None:
+        """Replace a client that will not send again.
+
+        An idempotent client fails all further records after the broker refused one, and sends none after records
+        expired in an outage. While Kafka is away there is no new client either: the old one stays, and the next caller
+        that waited in vain tries again.
+        """
+        refused = isinstance(reason, BadInput)
+        if not self._lock.acquire(blocking=refused):  # Another thread is trying: callers must not queue up for that.
+            return
+        try:
+            if self._client is not client:
+                return
+            self._client = self._connect()
+        except KafkaUnavailable:
+            if refused:
+                raise
+            return
+        finally:
+            self._lock.release()
+        with suppress(KafkaUnavailable), kafka_errors(self.where):  # Its callers are told of what it had not sent.
+            client.close(timeout=CLOSE_SECONDS)
 
     def close(self, seconds: float = 5.0) -> None:
         """Close the connections; records not sent within `seconds` are dropped."""
@@ -127,10 +145,13 @@ class KafkaLog:
             KafkaRefused: Kafka refused access, or the topic does not exist.
         """
         self._cluster, self._crawl, self._calls, self._outage = cluster, crawl, calls, Outage(log)
+        self._signatures = Signatures(cluster.settings, lambda: crawl.shards[0].secret)
         self._lock = threading.Lock()  # A consumer is for one thread at a time.
+        self._first = FirstOffsets(crawl, cluster.topic)
         self._consumer: Client = cluster.consumer()
         try:
             self._partitions = cluster.partitions(self._consumer)
+            self.missing()  # From here on the store knows what it needs of the topic, before it accepts anything.
             self._producer = Producer(
                 cluster, max_block_ms=round(ANSWER_SECONDS * 1000), delivery_timeout_ms=round(ANSWER_SECONDS * 1000) + 1
             )
@@ -176,7 +197,9 @@ class KafkaLog:
 
         See `EventLog.append_once`.
         """
-        if not self._calls.append_once(call, (), begun, terms):
+        if not values and begun is None:
+            return True
+        if not self._calls.remember(call, (), begun, terms):
             return False
         self._produce(values, terms.time_us, "event", call.key)
         return True
@@ -185,7 +208,15 @@ class KafkaLog:
         topic, at_ms = self._cluster.topic, time_us // 1000
         with self._logging_outages():
             sent = [
-                self._producer.send(topic, value, key_of(value, kind), headers_of(kind, key, index), timestamp_ms=at_ms)
+                self._producer.send(
+                    topic,
+                    value,
+                    key_of(value, kind),
+                    self._signatures.headers(kind, value, time_us)
+                    if is_control(kind, value)
+                    else headers_of(kind, key, index),
+                    timestamp_ms=at_ms,
+                )
                 for index, value in enumerate(values)
             ]
             written = self._producer.wait(sent, ANSWER_SECONDS)
@@ -203,6 +234,13 @@ class KafkaLog:
                 self._partitions = self._cluster.partitions(self._consumer)
             found = self._consumer.end_offsets(self._partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
         return {name_of(partition): end for partition, end in found.items()}
+
+    def missing(self) -> Mapping[str, int]:
+        """Return how many events are gone from the topic that have not taken effect, by partition."""
+        with self._logging_outages(), self._lock, kafka_errors(self._cluster.where):
+            partitions = self._cluster.partitions(self._consumer)
+            begins = self._consumer.beginning_offsets(partitions, timeout_ms=round(ANSWER_SECONDS * 1000))
+        return self._first.missing(begins)
 
     @contextmanager
     def _logging_outages(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors
 PARTITIONS: Final = 16  # The default number of shards: each partition feeds one shard, and up to 16 workers have work.
 RETENTION_MS: Final = 7 * 86_400_000  # Limits what can be read again after a restore; long enough for a weekend.
 DEAD_RETENTION_MS: Final = 30 * 86_400_000  # A person has to look at them.
+DEAD_RETENTION_BYTES: Final = 1 << 30  # However fast they come.
 REPLICATION_MAX: Final = 3
 
 
@@ -48,7 +49,7 @@ def wanted(cluster: KafkaCluster, partitions: int = PARTITIONS, replication: int
         "min.insync.replicas": str(max(1, replication - 1)),
         "retention.ms": str(RETENTION_MS),
     }
-    dead = {**config, "retention.ms": str(DEAD_RETENTION_MS)}
+    dead = {**config, "retention.ms": str(DEAD_RETENTION_MS), "retention.bytes": str(DEAD_RETENTION_BYTES)}
     return Wanted(cluster.topic, partitions, replication, config), Wanted(cluster.dlq, 1, replication, dead)
 
 

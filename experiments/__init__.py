@@ -1,0 +1,1 @@
+"""The papers' experiments, repeated on recorded graphs: `python -m experiments --list`."""

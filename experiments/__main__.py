@@ -1,0 +1,81 @@
+"""`python -m experiments NAME`: repeat an experiment of a paper, and print its table beside the paper's figures."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from experiments.catalogue import EXPERIMENTS, reproduce
+from experiments.result import Result
+from opic.cli.options import ResultAsJson
+from opic.cli.output import print_json, print_rows, showing_progress
+from opic.errors import BadInput, OpicError
+
+WRONG_USAGE = 2
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+
+
+@app.command()
+def main(
+    name: Annotated[
+        str | None, typer.Argument(help="Name of the experiment; --list shows all.", show_default=False)
+    ] = None,
+    *,
+    list_all: Annotated[bool, typer.Option("--list", help="List the experiments.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", file_okay=False, help="Write NAME.json and NAME.svg into this directory."),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", exists=True, file_okay=False, help="Recorded graphs; default: those that ship."),
+    ] = None,
+    quick: Annotated[bool, typer.Option(help="Make a small run, to see that it works.")] = False,
+    as_json: ResultAsJson = False,
+) -> None:
+    """Repeat an experiment of a paper, and print its table beside the paper's figures."""
+    if list_all:
+        _list(as_json)
+        return
+    if name is None:
+        raise BadInput("name an experiment: `python -m experiments --list` shows them")
+    with showing_progress() as show:
+        result = reproduce(
+            name, data, lambda done, total, text: show(done, total, f"{done} of {total}: {text}"), quick=quick
+        )
+    for sentence in result.missing:
+        print(f"left out: {sentence}", file=sys.stderr)
+    written = result.write(out) if out else []
+    if as_json:
+        print_json(result.as_json())
+    else:
+        _print(result)
+    for path in written:
+        print(f"wrote {path}", file=sys.stderr)
+
+
+def _list(as_json: bool) -> None:
+    rows = [{"name": key, "title": one.title, "paper": one.source} for key, one in EXPERIMENTS.items()]
+    if as_json:
+        print_json({"experiments": rows})
+    else:
+        print_rows(("name", "title", "paper"), rows)
+
+
+def _print(result: Result) -> None:
+    print_rows(result.columns, [dict(zip(result.columns, row, strict=True)) for row in result.rows])
+    if result.paper:
+        print("\nthe paper's figures:")
+        print_rows(tuple(result.paper[0]), result.paper)
+    for sentence in result.notes:
+        print(f"note: {sentence}")
+
+
+if __name__ == "__main__":
+    try:
+        app()
+    except OpicError as error:
+        print(f"experiments: {error}", file=sys.stderr)
+        sys.exit(WRONG_USAGE)

@@ -1,0 +1,407 @@
+"""Tables 1 and 2 of Davis and Dhillon (2006): how near crawls of sites and topics come to the global PageRank.
+
+Beside the paper's algorithms, the combination with a service that has read 25, 50 or 75 % of the graph, at random,
+popular pages first, or breadth-first. For the combination the pages are fetched as SC-Select scores them, but
+those that the service has read count less. "alone" is the service's importance of the local pages without a crawl. The
+pages are renumbered at random in each run: that is how ties between candidates are broken.
+"""
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from experiments.algorithms.comparison import Distance, distance
+from experiments.algorithms.global_pagerank import Iteration, Select, find_global_pagerank
+from experiments.opic_streams import ORDERS, READS, RecordedService, read_by_service
+from experiments.recorded_graphs import LocalDomain, RecordedGraph, load_graphs
+from experiments.result import Progress, Result
+from opic.cli.pictures import Panel
+from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, Int64s
+from opic.graph.page_selection import inlink_counts, outlink_counts, pf_scores, sc_scores
+from opic.graph.pagerank import pagerank
+from opic.local.combination import READ_WEIGHT, combined_estimate
+
+COVERAGES: Final = (0.25, 0.5, 0.75)
+COLUMNS: Final = (
+    "graph", "domain", "pages", "algorithm", "l1", "of_sc", "of_best", "linf", "tau", "seconds_an_iteration",
+)  # fmt: skip
+ALONE: Final = "alone "
+LARGE_PAGES: Final = 50_000  # On a larger graph, all runs share the streams of the first.
+RATIO_MIN: Final = 1e-6  # In geometric means: less than the threshold of PageRank can tell.
+WORSE_THAN_BEST: Final = 1.1
+POINTS: Final = 10  # Points of a curve: the state after each tenth of the iterations.
+TRUTH_THRESHOLD: Final = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class TablePlan:
+    """The settings of a table.
+
+    graphs       recorded graphs that it uses
+    iterations   T
+    budget       outside pages fetched, for each local page
+    pages_min    least number of pages of a domain
+    domains_max  number of domains of each graph
+    runs         with different ties and random choices
+    large_runs   the same on a graph of more than LARGE_PAGES pages
+    large_max    number of domains of such a graph
+    reads        reads of the service for each of its pages
+    """
+
+    graphs: Sequence[str]
+    iterations: int
+    budget: float
+    pages_min: int
+    domains_max: int
+    runs: int = 5
+    large_runs: int = 1
+    large_max: int = 4
+    reads: int = READS
+    coverages: Sequence[float] = COVERAGES
+
+
+SITES: Final = TablePlan(("hollins", "gr0-california", "uk-2007-05-100000"), 50, 2.0, 30, 8)
+TOPICS: Final = TablePlan(("wikispeedia",), 25, 1.0, 30, 15)
+# Domain, algorithm, final L1 and Kendall's tau as the paper prints them: table 1 averages five sites.
+_PAPER: Final = {
+    "table1": (
+        ("five computer science sites", "SC", 0.0384, 0.9257),
+        ("five computer science sites", "PF", 0.0470, 0.8946),
+        ("five computer science sites", "OutlinkCount", 0.0419, 0.9053),
+        ("five computer science sites", "Random", 0.0407, 0.9086),
+    ),
+    "table2": (
+        ("all politics", "SC", 0.1253, 0.8671),
+        ("all politics", "PF", 0.1446, 0.8518),
+        ("all politics", "OutlinkCount", 0.1470, 0.8642),
+        ("all politics", "Random", 0.2055, 0.8271),
+        ("conservatism", "SC", 0.0496, 0.9158),
+        ("conservatism", "PF", 0.0554, 0.9028),
+        ("conservatism", "OutlinkCount", 0.0602, 0.9144),
+        ("conservatism", "Random", 0.1197, 0.8843),
+        ("liberalism", "SC", 0.0622, 0.8848),
+        ("liberalism", "PF", 0.0799, 0.8669),
+        ("liberalism", "OutlinkCount", 0.0763, 0.8844),
+        ("liberalism", "Random", 0.1127, 0.8372),
+        ("socialism", "SC", 0.04318, 0.9604),
+        ("socialism", "PF", 0.0450, 0.9559),
+        ("socialism", "OutlinkCount", 0.04282, 0.9591),
+        ("socialism", "Random", 0.0631, 0.9350),
+    ),
+}
+PAPER: Final = {
+    table: [dict(zip(("domain", "algorithm", "l1", "tau"), row, strict=True)) for row in rows]
+    for table, rows in _PAPER.items()
+}
+
+
+NOTES: Final = (
+    "The paper's crawls, 4.7 million pages of .edu and 4.4 million on politics, were not published; these graphs have"
+    " 4,604 to 100,000 pages, and most of the domains some hundred pages instead of 10,626 to 90,811.",
+    "In a small graph the pages fetched are a large part of all pages, so that all algorithms soon fetch the same ones"
+    " and differ less.",
+    "Sites of the paper are whole web servers. Here they are directories of a server, hosts with the pages that answer"
+    " one query, or ranges of pages in the order of their URLs. More of their rank comes from outside: L1 before the"
+    " first fetch is .05 to .15 in the paper.",
+    "Topics of the paper are pages up to three links from a category, here the articles of an encyclopedia's category.",
+    "The paper breaks ties in a way that it does not tell; here ties are broken at random in each run.",
+    "The combination selects as `opic local-rank --select combined`, but without the service's suggestions.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class CurveSample:
+    """One point of a curve: the error after a share of the iterations."""
+
+    share: float
+    error: Distance
+
+
+@dataclass(slots=True)
+class Curve:
+    """One run of an algorithm on a domain."""
+
+    points: list[CurveSample]
+    seconds: float = 0.0  # Of all its iterations.
+    iterations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DomainRun:
+    """One run of all algorithms on a domain."""
+
+    graph: str
+    domain: LocalDomain
+    curves: dict[str, Curve]
+
+
+class RenumberedCrawl:
+    """A crawl of a recorded graph whose pages are numbered anew at random."""
+
+    def __init__(self, graph: RecordedGraph, domain: LocalDomain, rng: np.random.Generator) -> None:
+        """Fetch the domain's pages."""
+        self._graph, self._number = graph, rng.permutation(len(graph))
+        self._page = np.argsort(self._number)
+        self.links = CrawledLinks(
+            self._number[domain.pages].tolist(), [self._links_of(p) for p in domain.pages.tolist()]
+        )
+
+    def fetch(self, numbers: Sequence[int]) -> dict[int, Int64s]:
+        """Return the links of pages."""
+        return {number: self._links_of(int(self._page[number])) for number in numbers}
+
+    def pages(self, numbers: Int64s) -> Int64s:
+        """Return the pages that have these numbers."""
+        return self._page[numbers]
+
+    def _links_of(self, page: int) -> Int64s:
+        targets: Int64s = self._number[self._graph.links_of(page)]
+        return targets
+
+
+def selectors(rng: np.random.Generator) -> dict[str, Select]:
+    """Return the page-selection algorithms by name."""
+    return {
+        "SC": sc_scores,
+        "PF": pf_scores,
+        "OutlinkCount": lambda graph, _: outlink_counts(graph),
+        "InlinkCount": lambda graph, _: inlink_counts(graph),
+        "Random": lambda graph, _: rng.random(len(graph.candidates)),
+    }
+
+
+def run_domain(  # noqa: PLR0917 - what one run is made of
+    graph: RecordedGraph,
+    truth: Float64s,
+    domain: LocalDomain,
+    plan: TablePlan,
+    views: dict[str, RecordedService],
+    seed: int,
+) -> dict[str, Curve]:
+    """Run all algorithms once on a domain.
+
+    Args:
+        graph: the whole graph.
+        truth: (N,) its PageRank.
+        domain: the pages that are crawled first.
+        plan: the settings.
+        views: what services say that have read parts of the graph, by name.
+        seed: of the numbering of pages and of Random's choices.
+    """
+    goal = truth[domain.pages]
+    curves: dict[str, Curve] = {}
+    for name, select in selectors(np.random.default_rng(seed)).items():
+        crawl = RenumberedCrawl(graph, domain, np.random.default_rng(seed))
+        curves[name] = _curve(crawl, select, lambda state: state.estimate, goal, plan)
+    for name, view in views.items():
+        crawl = RenumberedCrawl(graph, domain, np.random.default_rng(seed))
+        curves[name] = _curve(crawl, _weighted(crawl, view), _combined(crawl, view, domain), goal, plan)
+        curves[ALONE + name] = Curve([CurveSample(1.0, distance(view.alone(domain), goal))])
+    return curves
+
+
+def _weighted(crawl: RenumberedCrawl, view: RecordedService) -> Select:
+    """Return the selection of `opic local-rank --select combined`, but for suggestions."""
+
+    def select(graph: CrawledGraph, ranks: Float64s) -> Float64s:
+        return sc_scores(graph, ranks) * np.where(view.read[crawl.pages(graph.candidates)], READ_WEIGHT, 1.0)
+
+    return select
+
+
+def _combined(crawl: RenumberedCrawl, view: RecordedService, domain: LocalDomain) -> Callable[[Iteration], Float64s]:
+    def estimate(state: Iteration) -> Float64s:
+        asked = view.knowledge(domain, crawl.pages(state.graph.fetched))
+        return combined_estimate(state.graph, state.ranks, asked).importance
+
+    return estimate
+
+
+def _curve(
+    crawl: RenumberedCrawl,
+    select: Select,
+    estimate: Callable[[Iteration], Float64s],
+    goal: Float64s,
+    plan: TablePlan,
+) -> Curve:
+    """Run one algorithm; the time is that of its iterations, each with one estimate."""
+    curve, count = Curve([]), max(1, round(plan.budget * crawl.links.local / plan.iterations))
+    started = time.perf_counter()
+    rounds = find_global_pagerank(crawl.links, crawl.fetch, select, iterations=plan.iterations, count=count)
+    for at, state in _shown(rounds, plan.iterations):
+        curve.seconds += time.perf_counter() - started
+        began = time.perf_counter()
+        found = estimate(state)
+        curve.seconds += (time.perf_counter() - began) * (at - curve.iterations)
+        curve.iterations = at
+        curve.points.append(CurveSample(at / plan.iterations, distance(found, goal)))
+        started = time.perf_counter()
+    return curve
+
+
+def _shown(rounds: Iterator[Iteration], iterations: int) -> Iterator[tuple[int, Iteration]]:
+    """Yield the states that a curve has points of: the first, each tenth part, the last."""
+    step = max(1, iterations // POINTS)
+    last: tuple[int, Iteration] | None = None
+    for number, state in enumerate(rounds):
+        last = number, state
+        if number % step == 0:
+            yield last
+            last = None
+    if last is not None:
+        yield last
+
+
+def views_of(graph: RecordedGraph, plan: TablePlan, seed: int) -> dict[str, RecordedService]:
+    """Return what services say that have read a part of the graph, for each order and coverage."""
+    found = {}
+    for order, pages_in in ORDERS.items():
+        pages = pages_in(graph, np.random.default_rng(seed))
+        for share in plan.coverages:
+            found[f"{share:.0%} {order}"] = read_by_service(graph, pages[: round(share * len(graph))], plan.reads)
+    return found
+
+
+def quick_plan(plan: TablePlan) -> TablePlan:
+    """Return a plan of two domains of each graph, few iterations and one run."""
+    return replace(plan, iterations=5, domains_max=2, runs=1, reads=2, coverages=(0.5,))
+
+
+def run_table(name: str, plan: TablePlan, data: Path | None, progress: Progress) -> Result:
+    """Run a table's algorithms on all its domains.
+
+    Raises:
+        NoGraph: none of its recorded graphs is here.
+    """
+    started, runs, missing = time.perf_counter(), list[DomainRun](), list[str]()
+    graphs = load_graphs(plan.graphs, data, missing)
+    domains = [(graph, graph.domains(plan.pages_min, _of(graph, plan.domains_max, plan.large_max))) for graph in graphs]
+    total, done = sum(_of(graph, plan.runs, plan.large_runs) * len(found) for graph, found in domains), 0
+    for graph, found in domains:
+        truth = pagerank(graph.links, threshold=TRUTH_THRESHOLD)
+        views: dict[str, RecordedService] = {}
+        for seed in range(_of(graph, plan.runs, plan.large_runs)):
+            if not views or len(graph) <= LARGE_PAGES:
+                progress(done, total, f"{graph.name}: streams of run {seed + 1}")
+                views = views_of(graph, plan, seed)
+            for domain in found:
+                progress(done, total, f"{graph.name}: {domain.name}, run {seed + 1}")
+                runs.append(DomainRun(graph.name, domain, run_domain(graph, truth, domain, plan, views, seed)))
+                done += 1
+    progress(done, total, "")
+    rows = rows_of(runs)
+    seconds = time.perf_counter() - started
+    notes = [*NOTES, _run_note(graphs, plan), *notes_of(rows)]
+    return Result(name, PAPER[name], COLUMNS, rows, seconds, panels_of(runs), missing, notes)
+
+
+def _of(graph: RecordedGraph, usual: int, of_large: int) -> int:
+    return usual if len(graph) <= LARGE_PAGES else min(usual, of_large)
+
+
+def rows_of(runs: Sequence[DomainRun]) -> list[list[object]]:
+    """Return a row for each domain and algorithm, means over the runs, then one for each algorithm over all domains.
+
+    `of_sc` is L1 over that of SC, `of_best` L1 over that of SC or of the service alone, whichever is less; in the rows
+    over all domains they are geometric means over the domains.
+    """
+    by_domain: dict[tuple[str, str], list[DomainRun]] = {}
+    for run in runs:
+        by_domain.setdefault((run.graph, run.domain.name), []).append(run)
+    rows: list[list[object]] = []
+    overall: dict[str, list[tuple[float, ...]]] = {}
+    for (graph, domain), of_domain in by_domain.items():
+        figures = {name: _means(of_domain, name) for name in ("none", *of_domain[0].curves)}
+        sc = figures["SC"][0]
+        for name, (l1, linf, tau, seconds) in figures.items():
+            best = min(sc, figures[ALONE + name][0]) if ALONE + name in figures else sc
+            ratios = (_ratio(l1, sc), _ratio(l1, best))
+            overall.setdefault(name, []).append((l1, *ratios, linf, tau, seconds))
+            rows.append([graph, domain, len(of_domain[0].domain.pages), name, l1, *ratios, linf, tau, seconds])
+    for name, figures_of in overall.items():
+        table = np.array(figures_of)
+        l1, _, _, linf, tau, seconds = table.mean(axis=0).tolist()
+        ratios = (_geometric_mean(table[:, 1]), _geometric_mean(table[:, 2]))
+        rows.append(["all", f"{len(table)} domains", "", name, l1, *ratios, linf, tau, seconds])
+    return rows
+
+
+def _ratio(l1: float, base: float) -> float:
+    return l1 / base if base else 1.0
+
+
+def _means(runs: Sequence[DomainRun], name: str) -> tuple[float, float, float, float]:
+    """Return mean L1, L-infinity, tau and seconds an iteration; "none" is the state before the first iteration."""
+    if name == "none":
+        errors, seconds = [run.curves["SC"].points[0].error for run in runs], 0.0
+    else:
+        errors = [run.curves[name].points[-1].error for run in runs]
+        seconds = float(np.mean([run.curves[name].seconds / max(run.curves[name].iterations, 1) for run in runs]))
+    l1, linf, tau = np.mean([(error.l1, error.linf, error.tau) for error in errors], axis=0).tolist()
+    return l1, linf, tau, seconds
+
+
+def _geometric_mean(values: Float64s) -> float:
+    return float(np.exp(np.log(np.maximum(values, RATIO_MIN)).mean()))
+
+
+def _run_note(graphs: Sequence[RecordedGraph], plan: TablePlan) -> str:
+    large = [graph.name for graph in graphs if len(graph) > LARGE_PAGES]
+    of_large = (
+        f"; on {', '.join(large)}, {plan.large_runs}, and {plan.large_max} domains, to save time" if large else ""
+    )
+    return f"Runs of each domain: {plan.runs}{of_large}."
+
+
+def notes_of(rows: Sequence[Sequence[object]]) -> list[str]:
+    """Return sentences on which algorithm is best, and on the combination, from the rows of `rows_of`."""
+    of_domain: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
+    for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
+        figures = (float(str(row["of_sc"])), float(str(row["of_best"])))
+        of_domain.setdefault((str(row["graph"]), str(row["domain"])), {})[str(row["algorithm"])] = figures
+    (_, overall) = of_domain.popitem()  # The rows over all domains are the last.
+    fetching = ("SC", "PF", "OutlinkCount", "InlinkCount", "Random")
+    best = Counter(min(fetching, key=lambda name: figures[name][0]) for figures in of_domain.values())
+    wins = ", ".join(f"{name} on {best[name]}" for name in fetching)
+    behind = [name for name in fetching if overall[name][0] < 1]
+    notes = [
+        f"Least L1 of the algorithms that fetch, by domain: {wins} of {len(of_domain)}."
+        f" In the geometric mean, better than SC: {', '.join(behind) or 'none'}.",
+    ]
+    worse = sum(figures["SC"][0] > figures["none"][0] for figures in of_domain.values())
+    notes.append(f"SC is worse than fetching nothing on {worse} of {len(of_domain)} domains.")
+    views = [name for name in overall if "%" in name and not name.startswith(ALONE)]
+    for coverage in dict.fromkeys(name.split()[0] for name in views):
+        names = [name for name in views if name.startswith(coverage)]
+        mean = _geometric_mean(np.array([overall[name][0] for name in names]))
+        cells = {(f[name][1], domain, name) for (_, domain), f in of_domain.items() for name in names}
+        ratio, domain, name = max(cells)
+        over = sum(cell[0] > WORSE_THAN_BEST for cell in cells)
+        notes.append(
+            f"The combination with {coverage} coverage: L1 is {mean:.3f} of SC's in the geometric mean over domains and"
+            f" orders; over {WORSE_THAN_BEST} times the better of SC and the service alone in {over} of {len(cells)}"
+            f" cases, at most {ratio:.2f} times ({domain}, {name})."
+        )
+    return notes
+
+
+def panels_of(runs: Sequence[DomainRun]) -> list[Panel]:
+    """Return mean L1 against pages fetched per local page, a panel per graph; streams of one coverage are averaged."""
+    panels = []
+    for graph in dict.fromkeys(run.graph for run in runs):
+        lines: dict[str, dict[float, list[float]]] = {}
+        for run in (run for run in runs if run.graph == graph):
+            for name, curve in run.curves.items():
+                if name.startswith(ALONE):
+                    continue
+                label = f"{name.split()[0]} seen" if "%" in name else name
+                for point in curve.points:
+                    lines.setdefault(label, {}).setdefault(point.share, []).append(point.error.l1)
+        means = {name: [(x, float(np.mean(ys))) for x, ys in sorted(line.items())] for name, line in lines.items()}
+        panels.append(Panel(graph, means, "share of the outside pages fetched", "L1 error"))
+    return panels

@@ -1,0 +1,69 @@
+"""The hosts and pages of the domains that requests named lately, cached up to a number of bytes."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from opic.frontier.picking import Within
+from opic.replica import Crawl
+from opic.replica.hosts import HostTable
+from opic.urls.canonical import registered_domain
+
+SETS_MAX: Final = 64  # Sets of domains, however few hosts they have.
+
+
+@dataclass(slots=True)
+class _Domains:
+    """The hosts of one or several domains, among those that were scanned so far."""
+
+    within: Within
+    seen: list[int] = field(default_factory=list)  # Number of hosts scanned, by shard.
+
+
+class DomainPages:
+    """The hosts and pages of sets of domains. Not thread-safe."""
+
+    def __init__(self, crawl: Crawl, bytes_max: int) -> None:
+        """Cache nothing yet, later up to `bytes_max` bytes beside the set that was asked for last."""
+        self._crawl, self._bytes_max = crawl, bytes_max
+        self._sets: dict[tuple[str, ...], _Domains] = {}  # The one used last comes last.
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of all cached arrays."""
+        return sum(known.within.nbytes for known in self._sets.values())
+
+    def clear(self) -> None:
+        """Forget all."""
+        self._sets.clear()
+
+    def within(self, domains: tuple[str, ...]) -> Within | None:
+        """Return the hosts of domains, including new ones; None for all hosts."""
+        if not domains:
+            return None
+        known = self._sets.pop(domains, None)
+        while self._sets and (self.nbytes > self._bytes_max or len(self._sets) >= SETS_MAX):
+            del self._sets[next(iter(self._sets))]
+        replicas = self._crawl.replicas
+        if known is None:
+            known = _Domains(Within([np.empty(0, np.int64) for _ in replicas]), [0] * len(replicas))
+        self._sets[domains] = known
+        for shard, replica in enumerate(replicas):
+            count, seen = len(replica.hosts.names), known.seen[shard]
+            if count > seen:
+                fresh = sorted({host for domain in domains for host in _hosts_of(replica.hosts, domain, seen)})
+                if fresh:
+                    known.within.hosts[shard] = np.concatenate((known.within.hosts[shard], np.array(fresh, np.int64)))
+                known.seen[shard] = count
+        return known.within
+
+
+def _hosts_of(table: HostTable, domain: str, seen: int) -> list[int]:
+    """Return the numbers of the hosts from `seen` on that are a domain or below it."""
+    # All its subdomains have the same registered domain, unless the domain is a public suffix.
+    site, among = table.domain(registered_domain(domain)), list(range(seen, len(table.names)))
+    if registered_domain(f"x.{domain}") == registered_domain(domain):
+        among = (seen + np.flatnonzero(table.domains[seen:] == (-1 if site is None else site))).tolist()
+    suffix = "." + domain
+    return [i for i in among if table.names[i] == domain or table.names[i].endswith(suffix)]

@@ -1,0 +1,155 @@
+"""The verdicts of rules and trap detection on a shard's pages, one byte each.
+
+When rules change, every page is judged again, in the order in which the pages became known. Until its turn, or until
+it is chosen, a page keeps its former verdict: so a change costs no call more than a few pages, and a denied page that
+stays denied never comes back into the order.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from opic.query.host_index import Bools
+from opic.query.snapshots import Bytes, Int64s
+from opic.replica import Crawl
+from opic.replica.checkpoint import URLS_A_FIELD
+from opic.urls.rules import RuleBook
+from opic.urls.traps import Shapes, Traps, Verdict
+
+URLS_AT_ONCE: Final = 2 * URLS_A_FIELD  # Judging this many takes about a third of a millisecond.
+OPEN: Final = 0x80  # Marks a verdict that must be judged again; alone, that of a page that was never judged.
+TERMS_MAX: Final = 1 << 15  # With more revisit times, of former rules too, those of no page are forgotten.
+NONE: Final = np.empty(0, np.int64)
+
+
+class Verdicts:
+    """The verdicts on a shard's pages, by id. Only one thread at a time may judge; any thread may read verdicts."""
+
+    def __init__(self, crawl: Crawl, shard: int, book: RuleBook, traps: Traps, year: int) -> None:
+        """Start with no verdict."""
+        self._crawl, self._shard, self._replica = crawl, shard, crawl.replicas[shard]
+        self._of_page = np.zeros(0, np.uint8)
+        # The revisit time that a rule sets for each page, as an index; empty if no rule ever set one.
+        self._term_of_page = np.zeros(0, np.uint16)
+        self._terms = np.array([np.nan])
+        self._retold = 0  # Number of pages with a verdict by former rules when the rules last changed.
+        self.turn(book, traps, year)
+
+    def turn(self, book: RuleBook, traps: Traps, year: int) -> None:
+        """Judge all pages anew, by other rules; until then they keep their verdicts."""
+        self._book, self._traps, self._shapes = book, traps, Shapes(traps, year)
+        if len(self._terms) > TERMS_MAX:
+            used = np.bincount(self._term_of_page, minlength=len(self._terms)) > 0
+            used[0] = True
+            self._term_of_page = (np.cumsum(used) - 1).astype(np.uint16)[self._term_of_page]
+            self._terms = self._terms[used]
+        asked = {rule.revisit_seconds for rule in book.rules if rule.revisit_seconds is not None}
+        self._terms = np.append(self._terms, sorted(asked - set(self._terms.tolist())))
+        self._term_of = {seconds: index for index, seconds in enumerate(self._terms.tolist())}
+        self._revisiting = bool(asked) or len(self._term_of_page) > 0
+        self._retold = min(len(self._of_page), len(self._replica))
+        self.pages = 0  # Number of pages judged in order so far.
+        self._of_page |= OPEN
+
+    @property
+    def turning(self) -> bool:
+        """Whether pages have a verdict by former rules."""
+        return self.pages < self._retold
+
+    @property
+    def behind(self) -> bool:
+        """Whether there are pages whose turn has not come."""
+        return self.pages < len(self._replica)
+
+    def of(self, ids: Int64s) -> Bytes:
+        """Return the verdicts on pages, with the bit OPEN where there is none by the present rules."""
+        column = self._of_page
+        if not len(column):
+            return np.full(len(ids), OPEN, np.uint8)
+        verdicts: Bytes = np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], np.uint8(OPEN))
+        return verdicts
+
+    def shut(self, ids: Int64s) -> Bools:
+        """Return a mask of the pages that must not be offered; pages never judged are not among them."""
+        return is_shut(self.of(ids))
+
+    def revisit_seconds(self, ids: Int64s) -> Any:
+        """Return the revisit times that rules set for pages, NaN where none does; None if no rule sets any."""
+        column, terms = self._term_of_page, self._terms
+        if not len(column):
+            return None
+        return terms[np.where(ids < len(column), column[np.minimum(ids, len(column) - 1)], 0)]
+
+    def all(self, pages: int) -> Bytes:
+        """Return the verdicts on the first `pages` pages."""
+        verdicts, known = np.zeros(pages, np.uint8), self._of_page[:pages]
+        verdicts[: len(known)] = known & ~np.uint8(OPEN)
+        return verdicts
+
+    def go_on(self, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+        """Judge the next pages, at most URLS_AT_ONCE; return those whose verdict or revisit time changed."""
+        pages = len(self._replica)
+        if self.pages >= pages:
+            return NONE
+        first, last = self.pages, min(pages, (self.pages // URLS_AT_ONCE + 1) * URLS_AT_ONCE)
+        urls, ids = self._crawl.urls_in(self._shard, range(first, last)), np.arange(first, last)
+        said = self._shapes.judge_all(urls) if self._traps.on else bytearray(len(urls))
+        self.pages = last
+        return self._by_rules(urls, ids, said, rules_of)
+
+    def judge(self, ids: Int64s, rules_of: Mapping[int, Sequence[int]]) -> Int64s:
+        """Judge those pages that have no verdict by the present rules; return what `go_on` does."""
+        new = ids[(self.of(ids) & OPEN) != 0]
+        if not len(new):
+            return NONE
+        url_of = self._crawl.urls_of([(self._shard, page) for page in new.tolist()])
+        urls = [url_of[self._shard, page] for page in new.tolist()]
+        shapes, on = self._shapes, self._traps.on
+        said = bytearray(shapes.judge(url, count=False) if on else Verdict.FREE for url in urls)
+        return self._by_rules(urls, new, said, rules_of)
+
+    def _by_rules(
+        self, urls: Sequence[str], ids: Int64s, said: bytearray, rules_of: Mapping[int, Sequence[int]]
+    ) -> Int64s:
+        """Overrule what the shapes of URLs said, and note it; return what `go_on` does."""
+        book, terms = self._book, np.zeros(len(ids), np.uint16)
+        if book.rules:
+            hosts = (self._replica.columns.host[ids].astype(np.int64) * len(self._crawl) + self._shard).tolist()
+            for at, (url, host) in enumerate(zip(urls, hosts, strict=True)):
+                if (among := rules_of[host]) and (number := book.first(url, among)) is not None:
+                    rule = book.rules[number]
+                    said[at] = Verdict.ALLOWED if rule.effect == "allow" else Verdict.DENIED
+                    if rule.revisit_seconds is not None:
+                        terms[at] = self._term_of[rule.revisit_seconds]
+        return self._note(ids, np.frombuffer(said, np.uint8), terms)
+
+    def _note(self, ids: Int64s, verdicts: Bytes, terms: Any) -> Int64s:
+        changed = self.shut(ids) != is_shut(verdicts)
+        pages, known = int(ids.max()) + 1, len(self._replica)
+        if self._revisiting:
+            self._term_of_page = _grown(self._term_of_page, pages, known, 0)
+            changed |= self._term_of_page[ids] != terms
+            self._term_of_page[ids] = terms
+        self._of_page = _grown(self._of_page, pages, known, OPEN)
+        self._of_page[ids] = verdicts
+        found: Int64s = ids[changed]
+        return found
+
+
+def _grown(column: Any, pages: int, known: int, fill: int) -> Any:
+    """Return a column with room for `pages` pages.
+
+    A new array replaces the old one, which other threads may still read; they hear of the change later.
+    """
+    if pages <= len(column):
+        return column
+    grown = np.full(max(pages, known, len(column) * 5 // 4), fill, column.dtype)
+    grown[: len(column)] = column
+    return grown
+
+
+def is_shut(verdicts: Bytes) -> Bools:
+    """Return a mask of the verdicts that keep a page from being offered."""
+    shut: Bools = (verdicts & ~np.uint8(OPEN)) >= Verdict.DENIED
+    return shut

@@ -1,0 +1,212 @@
+"""PageRank of the known graph at every moment of a crawl: kept up while it changes, with a bound that says how exact.
+
+Visitors start on pages in proportion to `t`, the teleport weights, and follow links with probability d. Two vectors are
+kept: `h`, the visits counted at each page, and `r`, those not moved on yet, which may be negative. Throughout
+
+    r = t + d P'h - h        P: the links of the pages that were read, each row summing to 1; other rows are empty
+
+A change of links or of t changes r and leaves h alone; moving on the r of a page adds it to its h, and d times as much
+to the r of the pages that it links to. The estimate is x = (h + r) / sum(h + r). It is PageRank once the r of all read
+pages is 0: pages without links send their visitors to t, and dividing by the sum does that.
+
+The bound: the visits in truth are h + r + (d P' + (d P')^2 + ...) r, where the r of pages never read goes nowhere. With
+R+ and R- the sums of the positive and negative r of read pages, that differs from h + r by at most P = d R+ / (1-d)
+upwards and by N = d R- / (1-d) downwards, so the normalised vectors by at most (P + N + max(P, N)) / sum(h + r) in L1.
+To P come visits that may be missing: the weight that waits at links to pages not known yet, divided by 1-d, and so
+`delta`, the share of the teleport weight that lies on pages not named (Cho, Schonfeld 2007, theorem 3).
+
+The same vectors with t on trusted pages are RankMass: see `opic.graph.rank_coverage`.
+"""
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.graph.known_graph import KnownGraph, LinkRows
+
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+ROUNDING: Final = 1e-9  # Added to the bound: far more than errors of sums of doubles, which `drift` measures.
+DENSE_PART: Final = 8  # Where more than an eighth of the pages move on, all do: one pass over all links is faster.
+LARGE: Final = 8  # Where those of more than this multiple of the average are enough, they alone move on.
+BOUND_MAX: Final = 2.0  # The greatest distance of two distributions.
+
+
+class Flow:
+    """One pair of vectors on a graph. Takes 24 bytes a page beside the links. For one thread at a time."""
+
+    def __init__(self, damping: float, graph: KnownGraph, delta: float = 0.0) -> None:
+        """Start from nothing.
+
+        Args:
+            damping: the share of visitors that follow a link.
+            graph: the graph; call `advance` after each change of it.
+            delta: the share of all teleport weight, less than 1, that is on pages not named.
+        """
+        self.damping, self.graph, self.delta = damping, graph, delta
+        self.teleport, self.visits, self.residual = np.zeros(0), np.zeros(0), np.zeros(0)  # t, h, r
+        self.drift = 0.0  # At the last check: how far r was from its definition, as a share of all visits.
+        self._version = -1  # Of the graph that r belongs to.
+
+    def advance(self, teleport: Float64s) -> None:
+        """Follow the graph, which changed, and take new teleport weights, (n,), 0 for pages that are gone."""
+        graph, before = self.graph, len(self.teleport)
+        self.visits, self.residual = _widened(self.visits, len(graph)), _widened(self.residual, len(graph))
+        old, self.teleport = self.teleport, teleport
+        gained = teleport.copy()
+        gained[:before] -= old
+        anew = float(np.abs(gained[:before]).sum()) > float(teleport.sum())
+        change, version = graph.change, self._version
+        self._version = graph.version
+        if anew:  # Hardly anything that was counted is of use.
+            self.visits[:] = 0.0
+            self.define()
+        elif version == graph.version:
+            self.residual += gained
+        elif change is not None and change.version == version:
+            self.residual += gained
+            self._move(change.before, -1.0)
+            self._move(change.after, 1.0)
+        else:
+            self.define()
+
+    def start(self, visits: Float64s) -> None:
+        """Start from visits counted elsewhere, such as saved ones: any that are not negative will do."""
+        count = min(len(visits), len(self.visits))
+        self.visits[:] = 0.0
+        self.visits[:count] = visits[:count]
+        self.define()
+
+    def define(self) -> None:
+        """Compute r anew from its definition; costs one pass over all links."""
+        graph = self.graph
+        counted = np.zeros(len(graph))
+        counted[graph.moves_at] = self.visits[graph.moves_at]
+        residual = self.teleport - counted
+        residual += graph.matrix.spread(self.damping * counted / np.maximum(graph.live, 1))
+        residual[graph.gone_at] = 0.0
+        self.visits, self.residual = counted, residual
+
+    def check(self) -> float:
+        """Compute r anew, note how far it was off, and return that."""
+        before, total = self.residual, self.total
+        self.define()
+        self.drift = float(np.abs(before - self.residual).sum()) / total if total else 0.0
+        return self.drift
+
+    @property
+    def total(self) -> float:
+        """The sum that estimates are divided by."""
+        return float(self.visits.sum() + self.residual.sum())
+
+    @property
+    def shares(self) -> Float64s:
+        """The estimates x, (n,)."""
+        visits = np.maximum(self.visits + self.residual, 0.0)  # Below 0 only by rounding.
+        total = float(visits.sum())
+        return visits / total if total else visits
+
+    @property
+    def waiting(self) -> float:
+        """The sum of the visits of read pages that were not moved on, as a share of all."""
+        total = self.total
+        return float(np.abs(self.residual[self.graph.fetched]).sum()) / total if total else 0.0
+
+    @property
+    def bound(self) -> float:
+        """A bound on the L1 distance of the estimates from PageRank."""
+        return self._bound(self.residual[self.graph.fetched])
+
+    def _bound(self, waiting: Float64s) -> float:
+        total, damping = self.total, self.damping
+        if total <= 0:
+            return 0.0  # There are no pages.
+        more = float(waiting.sum(where=waiting > 0))
+        less = more - float(waiting.sum())
+        missing = self.lost + float(self.teleport.sum()) * self.delta / (1 - self.delta)
+        above, below = (damping * more + missing) / (1 - damping), damping * less / (1 - damping)
+        found = (above + below + max(above, below)) / total
+        return min(found + ROUNDING + 2 * self.drift / (1 - damping), BOUND_MAX)
+
+    @property
+    def lost(self) -> float:
+        """The weight that waits at links to pages that are not known yet."""
+        graph, lost = self.graph, 0.0
+        for page, links in graph.pool.unknown.items():
+            if page < len(graph) and graph.moves[page]:
+                lost += self.damping * float(self.visits[page]) * links / int(graph.live[page])
+        return lost
+
+    def settle(self, bound_max: float, links_max: float = float("inf"), waiting_max: float | None = None) -> bool:
+        """Move r on until the bound is met; return whether it is, or moving on more would hardly better it.
+
+        Args:
+            bound_max: the bound wanted.
+            links_max: about as many links are followed.
+            waiting_max: instead of the bound, go on until read pages hold no more than this share of the teleport
+            weight.
+        """
+        graph = self.graph
+        stuck = np.flatnonzero(graph.fetched & ~graph.moves)
+        enough = None if waiting_max is None else waiting_max * float(self.teleport.sum())
+        while True:
+            held = self.residual[graph.moves_at]
+            sizes = np.abs(held)
+            left = float(sizes.sum())
+            if enough is not None and left <= enough:
+                return True
+            bound = self._bound(np.concatenate((held, self.residual[stuck]))) if enough is None else 0.0
+            if enough is None and bound <= bound_max:
+                return True
+            if enough is None and 12 * self.damping * left <= bound_max * (1 - self.damping) * self.total:
+                return True  # What is in the way of the bound does not move.
+            if not left or links_max <= 0:
+                return not left
+            due = self._due(sizes, left, left - enough if enough is not None else left * (1 - bound_max / bound))
+            if DENSE_PART * len(due) > len(sizes):
+                links_max -= self._move_all(held)
+            else:
+                links_max -= self._move_some(graph.moves_at[due], held[due])
+
+    def _due(self, sizes: Float64s, left: float, excess: float) -> Int64s:
+        """Return where the r is that moves on next: few large ones where they make up for what is too much."""
+        average = left / np.count_nonzero(sizes)
+        due = np.flatnonzero(sizes > LARGE * average)
+        if (1 - self.damping) * float(sizes[due].sum()) >= excess:
+            return due
+        return np.flatnonzero(sizes > average / 2)
+
+    def _move_all(self, held: Float64s) -> int:
+        graph, at = self.graph, self.graph.moves_at
+        self.visits[at] += held
+        self.residual[at] = 0.0
+        weights = np.zeros(len(graph))
+        weights[at] = self.damping * held / np.maximum(graph.live[at], 1)
+        self.residual += graph.matrix.spread(weights)
+        self.residual[graph.gone_at] = 0.0
+        return graph.pool.used
+
+    def _move_some(self, pages: Int64s, held: Float64s) -> int:
+        graph, first, links_followed = self.graph, 0, len(pages)
+        self.visits[pages] += held
+        self.residual[pages] = 0.0
+        shares = self.damping * held / np.maximum(graph.live[pages], 1)
+        for some, links, of in graph.pool.gathered(pages):
+            np.add.at(self.residual, links, shares[first : first + len(some)][of])
+            first, links_followed = first + len(some), links_followed + len(links)
+        self.residual[graph.gone_at] = 0.0
+        return links_followed
+
+    def _move(self, rows: LinkRows, sign: float) -> None:
+        """Add to r what the visits of some pages send along their links, or take it away."""
+        amounts = sign * self.damping * self.visits[rows.pages] * rows.shares
+        np.add.at(self.residual, rows.links, amounts[rows.of])
+
+
+def _widened(column: Float64s, size: int) -> Float64s:
+    if len(column) == size:
+        return column
+    wider = np.zeros(size)
+    wider[: len(column)] = column
+    return wider

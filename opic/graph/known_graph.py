@@ -1,0 +1,117 @@
+"""The known graph: every page known and not gone, with the links of its last read, and how it changed.
+
+A page never fetched has no links here. Links to a page that is gone count for nothing: the others of their page get
+more. One that was fetched before its links were kept counts as fetched, and nothing moves along its links.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.graph.link_pool import NOT_KEPT, UNKNOWN_PAGE, LinkPool, Uint32s
+from opic.graph.pooled_matrix import Bools, Int64s, PooledMatrix
+
+ROWS_MAX: Final = 20_000  # With more pages whose links changed, going through all links is faster.
+NO_LINKS: Final = np.zeros(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkRows:
+    """The links of some pages, to pages that are known and not gone."""
+
+    pages: Int64s
+    shares: NDArray[np.float64]  # By page, what each of its links gets: 1 / the number of them.
+    links: Int64s
+    of: Int64s  # Of each link, the index of its page.
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanges:
+    """From one version of the graph to the next: the links of some pages before and after."""
+
+    version: int  # The one before.
+    before: LinkRows
+    after: LinkRows
+
+
+class KnownGraph:
+    """A pool of links, and the states of pages. For one thread at a time.
+
+    `fetched` and `gone` are by page, as is `moves`: whether the page has links here, or is known to have none. Versions
+    are counted from 0; `change` says what the last one changed, None where everything may have.
+    """
+
+    def __init__(self, pool: LinkPool) -> None:
+        """Start without pages."""
+        self.pool, self.version = pool, 0
+        self.fetched, self.gone, self.moves = (np.zeros(0, np.bool_) for _ in range(3))
+        self.moves_at, self.gone_at = np.zeros(0, np.int64), np.zeros(0, np.int64)  # Where they are set.
+        self.live = np.zeros(0, np.int32)  # By page: how many links count.
+        self.change: LinkChanges | None = None
+        self._matrix: PooledMatrix | None = None
+
+    def __len__(self) -> int:
+        """Return the number of pages."""
+        return len(self.gone)
+
+    @property
+    def matrix(self) -> PooledMatrix:
+        """The links as they are now."""
+        if self._matrix is None:
+            self._matrix = PooledMatrix(self.pool, len(self))
+        return self._matrix
+
+    def advance(self, fetched: Bools, gone: Bools, replaced: Mapping[int, Uint32s | None] | None) -> None:
+        """Take over the present states of pages, and what was put into the pool since the last call.
+
+        Args:
+            fetched: (n,) whether the page was fetched, and has not gone since. No fewer pages than before.
+            gone: (n,) whether the page does not exist any more.
+            replaced: by page the links that it had before, None if none were known; None if this is not known.
+        """
+        before, pages = len(self), len(fetched)
+        moves = fetched & ~gone & (self.pool.counts(pages) != NOT_KEPT)
+        same = bool((gone[:before] == self.gone).all()) and not gone[before:].any() and bool(moves[self.moves_at].all())
+        rows: list[int] | None = None
+        if same and replaced is not None and len(replaced) <= ROWS_MAX:
+            rows = sorted(page for page in replaced if page < before and self.moves[page])
+        old = self._rows([(replaced or {})[page] for page in rows or ()], rows or [])
+        self._matrix = None
+        self.fetched, self.gone, self.moves = fetched, gone, moves
+        self.moves_at, self.gone_at = np.flatnonzero(moves), np.flatnonzero(gone)
+        self._count_live(pages, None if rows is None else np.array(list(replaced or ()), np.int64))
+        self.change = None
+        if rows is not None:
+            self.change = LinkChanges(self.version, old, self._rows([self.pool.of(page) for page in rows], rows))
+        self.version += 1
+
+    def _rows(self, links: list[Uint32s | None], pages: list[int]) -> LinkRows:
+        parts = [NO_LINKS if some is None else some[some != UNKNOWN_PAGE] for some in links]
+        together = np.concatenate([NO_LINKS, *parts]).astype(np.int64)
+        of = np.repeat(np.arange(len(pages)), list(map(len, parts)))
+        if len(self.gone_at):
+            exist = ~self.gone[together]
+            together, of = together[exist], of[exist]
+        at = np.array(pages, np.int64)
+        return LinkRows(at, 1 / np.maximum(self.live[at], 1), together, of)
+
+    def _count_live(self, pages: int, changed: Int64s | None) -> None:
+        """Count the links that count, of all pages or of those whose links changed."""
+        if changed is None:
+            self.live = np.maximum(self.pool.counts(pages), 0)
+            if len(self.gone_at):
+                self.live -= self.matrix.links_to(self.gone).astype(np.int32)
+        else:
+            live = np.zeros(pages, np.int32)
+            live[: len(self.live)] = self.live
+            live[changed] = np.maximum(self.pool.counts(pages)[changed], 0)
+            if len(self.gone_at):
+                for some, links, of in self.pool.gathered(changed):
+                    live[some] -= np.bincount(of, self.gone[links], len(some)).astype(np.int32)
+            self.live = live
+        unknown = self.pool.unknown
+        for page in unknown if changed is None else unknown.keys() & set(changed.tolist()):
+            self.live[page] += unknown[page]

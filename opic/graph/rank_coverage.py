@@ -1,0 +1,79 @@
+"""RankMass: a lower bound on the share of personalized PageRank that the fetched pages hold.
+
+It is read off a flow (`opic.graph.flow`) whose teleport weights are the trust. What waits at pages not fetched may at
+worst keep visitors away from the fetched pages for the rest of their session. So the bound holds for any links of
+unfetched pages, and it is the best one that the fetched pages allow, up to the residual.
+
+With h the visits counted at pages and r those not moved on yet, in units of all trust, let `L` be the sum of h and of
+the r of fetched pages; let `U = (r of pages not fetched + d * r of fetched pages + delta) / (1-d)`: each visit leads to
+at most 1/(1-d) in its session. Then `L / (L + U)` is the bound. What is negative in r, after links or trust have
+changed, counts against L with the factor 1/(1-d). Pages without links send their visitors to the trusted pages: hence
+the division by all visits. `delta` is the trust of pages not named: it may all be elsewhere (theorem 3).
+
+Source: Cho, Schonfeld (2007), "RankMass Crawler", section 4.2, figure 5 (`CRM` is L, `rm` is r), without its assumption
+that there are no pages without links.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from opic.graph.flow import Float64s, Flow
+
+RESIDUAL_MAX: Final = 1e-6  # Of all trust: what fetched pages may still hold at the end. The bound lacks as much.
+LINKS_A_SETTLE: Final = 150_000_000  # Links followed per call, about a second; the rest of the flow waits.
+ROUNDING: Final = 1e-9  # Subtracted from the bound: far more than the sums' errors in doubles.
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What is known after a flow. All but `coverage` are in units of the trust, which sums to 1."""
+
+    coverage: float  # The lower bound, in [0, 1].
+    covered: float  # L: visits of fetched pages.
+    uncovered: float  # U: visits that pages not fetched may have, at most.
+    held: Float64s  # Per page: the trust that stays with a page that was not fetched; 0 for others.
+    damping: float
+    settled: bool  # Whether the flow came to its end.
+
+    def fetches_to(self, target: float, held: Float64s) -> int | None:
+        """Estimate how many more pages have to be fetched, those with most trust first, until the bound is `target`.
+
+        The trust of a page that is fetched is expected to do what all trust did so far: the same number of visits of
+        fetched pages, and the same share that ends on pages not fetched. None if the pages known now do not suffice.
+
+        Args:
+            target: the bound wanted.
+            held: the trust held by the pages that may be fetched; 0 for others.
+        """
+        if self.coverage >= target:
+            return 0
+        held = np.sort(held[held > 0])[::-1]
+        stays = self.uncovered * (1 - self.damping)
+        visits, leaks = (self.covered, min(stays, 1.0)) if self.covered else (1.0, self.damping)
+        moved = np.cumsum(held)
+        covered = self.covered + moved * visits
+        uncovered = (stays - moved * (1 - leaks)) / (1 - self.damping)
+        enough = np.flatnonzero(covered >= target * (covered + np.maximum(uncovered, 0)))
+        return int(enough[0]) + 1 if len(enough) else None
+
+
+def coverage(flow: Flow, links_max: float = LINKS_A_SETTLE) -> Coverage:
+    """Let trust flow on from where it stopped, and return what is known then.
+
+    Args:
+        flow: the teleport weights are the trust, at least one of them positive.
+        links_max: about as many links are followed; a bound that comes of less is lower.
+    """
+    settled = flow.settle(0.0, links_max, waiting_max=RESIDUAL_MAX)
+    graph, damping = flow.graph, flow.damping
+    all_trust = float(flow.teleport.sum()) / (1 - flow.delta)
+    left = flow.residual / all_trust
+    more, less = np.maximum(left, 0.0), float(np.maximum(-left, 0.0).sum())
+    waiting = float(more[graph.fetched].sum())
+    stays = float(more.sum()) - waiting + flow.lost / all_trust + flow.delta
+    covered = max(float(flow.visits.sum()) / all_trust + waiting - less / (1 - damping), 0.0)
+    uncovered = max(stays + damping * waiting, 0.0) / (1 - damping)
+    bound = covered / (covered + uncovered) - ROUNDING if covered else 0.0
+    return Coverage(max(bound, 0.0), covered, uncovered, np.where(graph.fetched, 0.0, more), damping, settled)

@@ -1,0 +1,357 @@
+"""Keeps the links of pages in the store: packs those of recent records into segments, and merges what is half empty.
+
+The journal has the links of recent reads. They wait here until there are enough for a segment, which is written like a
+block of the checkpoint: behind the record that it is as of, and refused by the server if the head is another one. The
+journal may be trimmed past a record only once its links are in a segment that the server has confirmed. Each write also
+names the write before it, so that of two workers on a shard neither overwrites a segment of the other.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import FenceMoved
+from opic.memory import lazy_zeros
+from opic.model.page_links import PageLinks
+from opic.replica.effect import Effect, Head
+from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
+from opic.replica.replica import Replica
+from opic.replica.stored_links import LinkList, live_rows, missing, old_links, read_list
+from opic.store.connection import Client, Line, store_errors
+from opic.store.keys import Keys
+from opic.store.scan import scan_hash
+
+Int64s = NDArray[np.int64]
+Uint32s = NDArray[np.uint32]
+log = logging.getLogger("opic.ingest")
+
+SEGMENT_BYTES: Final = 768 << 10  # About; a call with one blocks the server for about a millisecond.
+WAIT_SHARE: Final = 0.3  # Links wait for a full segment until this share of the journal's budget has been appended.
+FULL_MIN: Final = 0.5  # Segments are merged when their live entries fill less of them.
+SEGMENTS_MIN: Final = 4  # Fewer are never merged.
+MERGED_MAX: Final = 4  # Segments read for one merge.
+OLD_PAGES_A_CALL: Final = 5_000  # A call takes fewer than 7,000 values.
+PAGES_MIN: Final = 1_024
+NO_PAGES: Final = np.empty(0, np.uint32)
+
+
+@dataclass(slots=True)
+class LinksCall:
+    """A call that writes a segment, and deletes those whose entries it took over."""
+
+    command: list[Any]
+    after: LinkList  # What is there once it has run.
+    segment: int
+    pages: Int64s
+    size: int
+    deleted: tuple[int, ...] = ()
+    dead: Int64s = field(default_factory=lambda: np.empty(0, np.int64))  # Pages whose links count no more.
+
+
+class _Waiting(NamedTuple):
+    lsn: int
+    links: PageLinks
+    weight: int  # Bytes that the links will take in a segment, about.
+    journal_bytes: int
+
+
+@dataclass(slots=True)
+class _Segment:
+    size: int
+    pages: int
+    live: int = 0  # Pages whose links count.
+
+    @property
+    def live_bytes(self) -> float:
+        return self.size * self.live / max(self.pages, 1)
+
+
+class LinkKeeper:
+    """The kept links of one shard, for its checkpointer."""
+
+    def __init__(self, client: Client, keys: Keys, replica: Replica, budget: int) -> None:
+        """Start with a replica at genesis; `budget` is that of the shard's journal, in bytes."""
+        self._client, self._keys, self._replica, self._budget = client, keys, replica, budget
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self._waiting: deque[_Waiting] = deque()
+        self._weight = self._journal_bytes = 0  # Of what waits.
+        self._gone: deque[tuple[int, Uint32s]] = deque()  # By record: pages that went away.
+        self._list = LinkList()
+        self._segments: dict[int, _Segment] = {}
+        self._segment_of = np.zeros(0, np.uint32)  # By page: the segment with its links; 0 for none.
+        self._learned = False  # Whether the above is what the store had at some time.
+        self._look = True  # Whether it may have changed since.
+        self._sent = 0  # Calls that were sent and are not confirmed.
+        self._converted = False  # Whether the store has no links in the form of an earlier version.
+
+    def load(self, effects: Sequence[Effect]) -> None:
+        """After a load: let the links of those of these records wait that are in no segment."""
+        self.reset()
+        if self._replica.trust is not None:
+            self._list = read_list(self._client, self._keys)
+            for effect in effects:
+                if effect.lsn > self._list.lsn:
+                    self.note(effect, ours=False)
+
+    def note(self, effect: Effect, *, ours: bool) -> None:
+        """Let the links of a record wait, which was applied to the replica; `ours` if this worker appends it."""
+        self._undo(effect.lsn - 1)
+        self._look |= not ours
+        if self._replica.trust is not None and len(effect.gone_page):
+            self._gone.append((effect.lsn, effect.gone_page))
+        links = effect.kept()
+        if len(links):
+            self._waiting.append(_Waiting(effect.lsn, links, int(links.weights().sum()), effect.size))
+            self._weight += self._waiting[-1].weight
+            self._journal_bytes += effect.size
+
+    def _undo(self, lsn: int) -> None:
+        """Forget the records after one: they were refused."""
+        while self._waiting and self._waiting[-1].lsn > lsn:
+            self._forget(self._waiting.pop())
+        while self._gone and self._gone[-1][0] > lsn:
+            self._gone.pop()
+
+    def _drop(self, lsn: int) -> None:
+        """Forget the records up to one: their links are in segments."""
+        while self._waiting and self._waiting[0].lsn <= lsn:
+            self._forget(self._waiting.popleft())
+        while self._gone and self._gone[0][0] <= lsn:
+            self._gone.popleft()
+
+    def _forget(self, waiting: _Waiting) -> None:
+        self._weight -= waiting.weight
+        self._journal_bytes -= waiting.journal_bytes
+
+    @property
+    def since(self) -> int | None:
+        """The first record whose links are in no segment yet; None if there is none."""
+        return self._waiting[0].lsn if self._waiting else None
+
+    # What the store has.
+
+    def _learn(self) -> None:
+        """Look at what the store has: another worker may have written it, or an answer may have been lost."""
+        while True:
+            found = read_list(self._client, self._keys)
+            if self._learned and found.version == self._list.version:
+                break
+            self._list, self._learned = found, False
+            for number in self._segments.keys() - set(found.live):
+                del self._segments[number]
+            if all(map(self._read_pages, [number for number in found.live if number not in self._segments])):
+                self._count()
+                self._learned = True
+        self._drop(self._list.lsn)
+        self._look, self._sent = False, 0
+
+    def _read_pages(self, number: int) -> bool:
+        """Read whose links are in a segment; return False if it was deleted meanwhile."""
+        with store_errors():
+            pages = self._client.hget(self._keys.link_segments, f"p{number}")
+        if pages is None:
+            if read_list(self._client, self._keys).version == self._list.version:
+                raise missing(self._keys)
+            return False
+        size, ids, _, _ = unpack_pages(pages)
+        self._reserve(int(ids[-1]) + 1)
+        self._segment_of[ids] = np.maximum(self._segment_of[ids], number)
+        self._segments[number] = _Segment(size, len(ids))
+        return True
+
+    def _count(self) -> None:
+        """Count how many entries of each segment are live."""
+        self._reserve(self._replica.pages)
+        of = self._segment_of
+        some = np.flatnonzero(of)
+        of[some[~live_rows(self._replica.state, some)]] = 0
+        counts = np.bincount(of, minlength=max(self._segments, default=0) + 1)
+        for number, segment in self._segments.items():
+            segment.live = int(counts[number])
+
+    def _reserve(self, pages: int) -> None:
+        if pages > len(self._segment_of):
+            grown = lazy_zeros(max(2 * pages, PAGES_MIN), np.uint32)
+            grown[: len(self._segment_of)] = self._segment_of
+            self._segment_of = grown
+
+    # Writing.
+
+    def compose(self, head: Head, *, everything: bool) -> list[LinksCall]:
+        """Return the calls that are due, as of the replica's head; `everything` writes all that waits."""
+        self._undo(head.lsn)
+        full = self._weight >= SEGMENT_BYTES or self._journal_bytes >= WAIT_SHARE * self._budget
+        if not self._waiting or not (everything or full):
+            return []
+        if self._look or self._sent:
+            self._learn()
+        parts = self._parts()
+        calls = self._merges(head, len(parts) + 1)
+        for at, links in enumerate(parts):
+            before = calls[-1].after if calls else self._list
+            lsn = head.lsn if at == len(parts) - 1 else before.lsn
+            calls.append(self._call(head, before._replace(lsn=lsn), links))
+        if calls:
+            calls[-1].dead = self._dead()
+        self._sent = len(calls)
+        return calls
+
+    def _parts(self) -> list[PageLinks]:
+        """Return the links that wait, of each page the last ones, in parts of the size of a segment."""
+        joined = PageLinks.joined([waiting.links for waiting in self._waiting])
+        rows = joined.last_of_each()
+        links = joined.take(rows[live_rows(self._replica.state, joined.pages[rows])])
+        part_of = (np.cumsum(links.weights()) - 1) // SEGMENT_BYTES
+        ends = [*(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(links)]
+        return [links.part(first, end) for first, end in pairwise([0, *ends])]
+
+    def _dead(self) -> Int64s:
+        """Return the pages that went away, have links in a segment, and have not been read since they came back."""
+        gone = np.unique(np.concatenate([pages for _, pages in self._gone] or [NO_PAGES])).astype(np.int64)
+        gone = gone[gone < len(self._segment_of)]
+        return gone[~live_rows(self._replica.state, gone)]
+
+    def _call(
+        self,
+        head: Head,
+        before: LinkList,
+        links: PageLinks,
+        deleted: Sequence[int] = (),
+        old: Sequence[bytes] = (),
+    ) -> LinksCall:
+        """Return a call that writes a segment, if there are links for it.
+
+        Args:
+            head: the head that the call rests on.
+            before: what the store has before, with the `lsn` that it has afterwards.
+            links: of distinct pages, ascending.
+            deleted: numbers of segments to delete.
+            old: fields of the hash `links` to delete.
+        """
+        version = before.version + 1
+        images, size = dict[str, Any](), -sum(self._segments[number].size for number in deleted)
+        live = [number for number in before.live if number not in deleted]
+        if len(links):
+            pages, packed = pack_segment(links)
+            images |= {f"p{version}": pages, f"l{version}": packed}
+            live.append(version)
+            size += len(pages) + len(packed)
+        after = LinkList(version, before.lsn, tuple(live), before.size + size, before.merges + bool(deleted))
+        fields = [f"{kind}{number}" for number in deleted for kind in "pl"]
+        values = [part for pair in (images | after.fields()).items() for part in pair]
+        keys = self._keys
+        command: list[Any] = [
+            "FCALL", "opic_4_links", 3, keys.head, keys.link_segments, keys.links,
+            head.lsn, head.digest, before.version, len(fields), *fields, len(old), *old, *values,
+        ]  # fmt: skip
+        own = sum(map(len, images.values()))
+        return LinksCall(
+            command, after, version if len(links) else 0, links.pages.astype(np.int64), own, tuple(deleted)
+        )
+
+    def confirm(self, call: LinksCall) -> None:
+        """Take in that the server confirmed a call."""
+        self._sent -= 1
+        self._list = call.after
+        for number in call.deleted:
+            del self._segments[number]
+        self._reserve(self._replica.pages)
+        for pages, number in ((call.dead, 0), (call.pages, call.segment)):
+            before, counts = np.unique(self._segment_of[pages], return_counts=True)
+            for old, count in zip(before.tolist(), counts.tolist(), strict=True):
+                if old in self._segments:
+                    self._segments[old].live -= count
+            self._segment_of[pages] = number
+        if call.segment:
+            self._segments[call.segment] = _Segment(call.size, len(call.pages), len(call.pages))
+        self._drop(call.after.lsn)
+
+    # Merging.
+
+    def _merges(self, head: Head, most: int) -> list[LinksCall]:
+        """Return calls that merge the emptiest segments, if the segments are half empty altogether."""
+        calls: list[LinksCall] = []
+        emptiest = deque(sorted(self._segments, key=lambda number: self._segments[number].live_bytes))
+        live, count = sum(segment.live_bytes for segment in self._segments.values()), len(self._segments)
+        while len(calls) < most and count > SEGMENTS_MIN and live < FULL_MIN * count * SEGMENT_BYTES:
+            group, room = list[int](), float(SEGMENT_BYTES)
+            while emptiest and len(group) < MERGED_MAX and self._segments[emptiest[0]].live_bytes <= room:
+                room -= self._segments[emptiest[0]].live_bytes
+                group.append(emptiest.popleft())
+            if len(group) < 2:  # One alone would gain nothing.
+                break
+            count -= len(group) - 1
+            before = calls[-1].after if calls else self._list
+            calls.append(self._call(head, before, self._live_links(group), sorted(group)))
+        return calls
+
+    def _live_links(self, numbers: Sequence[int]) -> PageLinks:
+        """Return the links of segments that still count."""
+        parts = []
+        for number in sorted(numbers):
+            with store_errors():
+                pages, packed = self._client.hmget(self._keys.link_segments, f"p{number}", f"l{number}")
+            if pages is None or packed is None:
+                self._look = True
+                if read_list(self._client, self._keys).version == self._list.version:
+                    raise missing(self._keys)
+                raise FenceMoved(f"another worker merged segment {number} of shard {self._keys.shard}")
+            links = unpack_segment(pages, packed)
+            counts = (self._segment_of[links.pages] == number) & live_rows(self._replica.state, links.pages)
+            parts.append(links.take(np.flatnonzero(counts)))
+        joined = PageLinks.joined(parts)
+        return joined.take(joined.last_of_each())
+
+    # A store of an earlier version.
+
+    def convert(self, head: Head, line: Line) -> None:
+        """Move links that are stored page by page, as by earlier versions, into segments. May be interrupted.
+
+        Raises:
+            FenceMoved: another worker has written meanwhile.
+            StoreUnavailable: the store is unavailable.
+        """
+        if self._converted or self._replica.trust is None:
+            return
+        while self._has_old():
+            log.info("shard %d: packing kept links that an earlier version stored", self._keys.shard)
+            self._learn()
+            found: dict[bytes, bytes] = {}
+            for part in scan_hash(self._client, self._keys.links):
+                found |= part
+                if len(found) >= OLD_PAGES_A_CALL:
+                    self._convert(head, line, found)
+                    found = {}
+            self._convert(head, line, found)
+        self._converted = True
+
+    def _has_old(self) -> bool:
+        with store_errors():
+            return bool(self._client.exists(self._keys.links))
+
+    def _convert(self, head: Head, line: Line, found: dict[bytes, bytes]) -> None:
+        """Move the links of some pages, except where there are newer ones."""
+        for first in range(0, len(found), OLD_PAGES_A_CALL):
+            fields = list(found)[first : first + OLD_PAGES_A_CALL]
+            links = old_links(self._keys, {field: found[field] for field in fields})
+            self._reserve(self._replica.pages)
+            newer = (self._segment_of[links.pages] > 0) | ~live_rows(self._replica.state, links.pages)
+            for waiting in self._waiting:
+                newer |= np.isin(links.pages, waiting.links.pages)
+            rows = links.last_of_each()
+            call = self._call(head, self._list, links.take(rows[~newer[rows]]), old=fields)
+            line.send(call.command)
+            self._sent = 1
+            answer = line.answer()
+            if answer[0] != b"OK":
+                raise FenceMoved(f"another worker wrote to shard {self._keys.shard} meanwhile: {answer!r}")
+            self.confirm(call)

@@ -1,0 +1,110 @@
+"""The links of many pages in flat arrays."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.model.trust import unpack_links
+
+Int64s = NDArray[np.int64]
+Uint16s = NDArray[np.uint16]
+Uint32s = NDArray[np.uint32]
+Uint64s = NDArray[np.uint64]
+PAGE_BYTES: Final = 4
+NEAR_BYTES: Final = 2
+FAR_BYTES: Final = 6
+
+
+@dataclass(frozen=True, slots=True)
+class PageLinks:
+    """The links of n pages of one shard, page by page; a page may be there several times."""
+
+    pages: Uint32s  # (n,)
+    near_counts: Uint32s  # (n,): numbers of links to pages of the same shard.
+    near: Uint32s  # Their ids, which increase in each page.
+    far_counts: Uint32s  # (n,): numbers of links to pages of other shards.
+    far: Uint64s  # Their fingerprints,
+    far_shards: Uint16s  # and their shards.
+
+    def __len__(self) -> int:
+        """Return the number of pages."""
+        return len(self.pages)
+
+    @classmethod
+    def joined(cls, parts: Sequence["PageLinks"]) -> "PageLinks":
+        """Return several as one, in their order."""
+        if len(parts) == 1:
+            return parts[0]
+        columns = zip(
+            *((p.pages, p.near_counts, p.near, p.far_counts, p.far, p.far_shards) for p in parts), strict=True
+        )
+        return cls(*map(np.concatenate, columns)) if parts else NO_LINKS
+
+    @classmethod
+    def unpacked(cls, pairs: Sequence[tuple[int, bytes]]) -> "PageLinks":
+        """Return the links of pages, each packed as `opic.model.trust` says.
+
+        Raises:
+            ValueError: the bytes of a page are not packed links.
+        """
+        if not pairs:
+            return NO_LINKS
+        pages = np.array([page for page, _ in pairs], np.uint32)
+        near, far, shards = zip(*(unpack_links(packed) for _, packed in pairs), strict=True)
+        counts = [np.array(list(map(len, part)), np.uint32) for part in (near, far)]
+        return cls(pages, counts[0], np.concatenate(near), counts[1], np.concatenate(far), np.concatenate(shards))
+
+    def take(self, rows: Int64s) -> "PageLinks":
+        """Return the given rows, in the given order."""
+        near, far = picked(self.near_counts, rows), picked(self.far_counts, rows)
+        return PageLinks(
+            self.pages[rows], self.near_counts[rows], self.near[near],
+            self.far_counts[rows], self.far[far], self.far_shards[far],
+        )  # fmt: skip
+
+    def weights(self) -> Int64s:
+        """Return about how many bytes each row takes in a segment, (n,)."""
+        return (
+            PAGE_BYTES + NEAR_BYTES * self.near_counts.astype(np.int64) + FAR_BYTES * self.far_counts.astype(np.int64)
+        )
+
+    def part(self, first: int, end: int) -> "PageLinks":
+        """Return rows `first` to `end`, as views."""
+        near = slice(int(self.near_counts[:first].sum()), int(self.near_counts[:end].sum()))
+        far = slice(int(self.far_counts[:first].sum()), int(self.far_counts[:end].sum()))
+        return PageLinks(
+            self.pages[first:end], self.near_counts[first:end], self.near[near],
+            self.far_counts[first:end], self.far[far], self.far_shards[far],
+        )  # fmt: skip
+
+    def last_of_each(self) -> Int64s:
+        """Return the last row of each page, in order of the pages."""
+        order = np.argsort(self.pages, kind="stable")
+        sorted_pages = self.pages[order]
+        last = np.ones(len(order), np.bool_)
+        last[:-1] = sorted_pages[1:] != sorted_pages[:-1]
+        return order[last]
+
+    def rows(self) -> Iterator[tuple[int, Uint32s, Uint64s, Uint16s]]:
+        """Yield each page, the ids of its near links, the fingerprints and the shards of its far links."""
+        near_at = far_at = 0
+        for page, near, far in zip(
+            self.pages.tolist(), self.near_counts.tolist(), self.far_counts.tolist(), strict=True
+        ):
+            some = slice(far_at, far_at + far)
+            yield page, self.near[near_at : near_at + near], self.far[some], self.far_shards[some]
+            near_at, far_at = near_at + near, far_at + far
+
+
+_NO_IDS: Final = np.empty(0, np.uint32)
+NO_LINKS: Final = PageLinks(_NO_IDS, _NO_IDS, _NO_IDS, _NO_IDS, np.empty(0, np.uint64), np.empty(0, np.uint16))
+
+
+def picked(counts: NDArray[Any], rows: Int64s) -> Int64s:
+    """Return where the values of rows are in a flat array that has `counts` values of each row."""
+    some = counts[rows].astype(np.int64)
+    shifts = np.cumsum(counts, dtype=np.int64)[rows] - np.cumsum(some)
+    return np.arange(int(some.sum())) + np.repeat(shifts, some)

@@ -1,0 +1,292 @@
+"""Exact importance: PageRank of the known graph as last crawled, kept up with the journal, with a bound on its error.
+
+It is there where links are kept (`opic.query.kept_links`). The flow (`opic.graph.flow`) is moved on until the bound
+wanted is met: in the question's own thread where that is quick, else in a thread beside, and questions are answered
+from what was settled last, which has a time and a bound of its own. Nothing here is authoritative: all of it can be
+computed again from the links.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import NotKept, StoreError, StoreUnavailable
+from opic.graph.flow import BOUND_MAX, Flow
+from opic.query.host_index import joined
+from opic.query.kept_links import LinksRead
+from opic.query.page_flows import PageFlows, PageStates
+from opic.query.saved_visits import SavedVisits
+from opic.query.snapshots import Snapshot, View
+from opic.replica.crawl import Place
+from opic.replica.effect import Head
+
+log = logging.getLogger("opic.query")
+
+Floats = NDArray[np.float64]
+BOUND: Final = 0.01
+AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
+QUICK_SECONDS: Final = 0.05  # What took no longer last time is done while the question waits.
+FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
+LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
+REST: Final = 4  # or this multiple of what the last settling took, if that is longer.
+LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
+SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
+FURTHER: Final = 1e-6  # The bound that makes most ranks certain; aimed at where so many links are enough:
+FURTHER_LINKS: Final = 10_000_000
+CHECK_SECONDS: Final = 600.0  # How often the residual is computed anew.
+SAVE_SECONDS: Final = 300.0  # How often the visits are saved, at most.
+END_SECONDS: Final = 2.0
+NOT_YET: Final = "the kept links are still being read: try again, or ask with policy=static"
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedView(View):
+    """Estimates for a snapshot, and the bound on their error."""
+
+    bound: float
+
+
+class ExactView:
+    """The importance of all pages, as of one position of the journals. Immutable."""
+
+    def __init__(self, as_of: float, heads: list[Head], loads: list[int], shares: list[Floats], bound: float) -> None:
+        """Keep the shares of pages by shard and id, -1 for pages that are gone, or not known."""
+        self.as_of, self.heads, self.loads, self.bound = as_of, heads, loads, bound
+        self._shares = shares
+        known = [part[part >= 0] for part in shares]
+        self._least = min((float(part.min()) for part in known if len(part)), default=0.0)
+
+    @property
+    def pages(self) -> list[int]:
+        """How many pages each shard had."""
+        return list(map(len, self._shares))
+
+    @cached_property
+    def ascending(self) -> Floats:
+        """The shares of all pages that are there, sorted."""
+        found = np.sort(joined(self._shares))
+        return found[np.searchsorted(found, 0.0) :]
+
+    def renewed(self, as_of: float) -> "ExactView":
+        """Return the same view; nothing has changed until `as_of`."""
+        self.as_of = max(self.as_of, as_of)
+        return self
+
+    def share(self, place: Place) -> float:
+        """Return the importance of a page; that of the least page for one that became known later."""
+        part = self._shares[place[0]]
+        found = float(part[place[1]]) if place[1] < len(part) else -1.0
+        return found if found >= 0 else self._least
+
+    def ranks(self, shares: Sequence[float]) -> list[int]:
+        """Return 1 + the number of pages with a larger share, for each."""
+        larger = len(self.ascending) - np.searchsorted(self.ascending, np.array(shares), side="right")
+        return [1 + n for n in larger.tolist()]
+
+    def certain(self, shares: Sequence[float]) -> list[bool]:
+        """Return whether the rank of each share is that in exact PageRank: no other is as near as the bound.
+
+        The errors of all pages sum to 0, and their sizes to the bound at most: those of two differ by no more.
+        """
+        found = []
+        for share in shares:
+            at = int(np.searchsorted(self.ascending, share, side="left"))
+            below = self.ascending[at - 1] if at else -BOUND_MAX
+            above = self.ascending[at + 1] if at + 1 < len(self.ascending) else BOUND_MAX
+            found.append(bool(share - below > self.bound and above - share > self.bound))
+        return found
+
+    def beside(self, snapshot: Snapshot) -> BoundedView:
+        """Return the estimates for the pages of a snapshot, by position."""
+        if snapshot.loads != self.loads:
+            raise StoreUnavailable(NOT_YET)
+        parts = []
+        for part, shares in zip(snapshot.parts, self._shares, strict=True):
+            column = np.full(len(part.state), -1.0)
+            column[: len(shares)] = shares[: len(column)]
+            parts.append(column)
+        scores, live = joined(parts), snapshot.scores >= 0
+        scores = np.where(live, np.where(scores >= 0, scores, self._least), -1.0)
+        return BoundedView(np.maximum(scores, 0.0), scores, self.ascending, self.bound)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactStanding:
+    """How the flow stands, for metrics."""
+
+    bound: float
+    residual: float  # The visits that were not moved on yet, as a share of all.
+    settle_seconds: float  # How long the last settling took.
+    age_seconds: float
+    drift: float
+
+
+class Exact:
+    """Answers questions about exact importance. Thread-safe."""
+
+    def __init__(self, flows: PageFlows, bound: float = BOUND, directory: Path | None = None) -> None:
+        """Read nothing yet.
+
+        Args:
+            flows: what is settled.
+            bound: the bound wanted.
+            directory: where visits are saved, once started, to go on from after a restart.
+        """
+        self.flows, self.bound = flows, bound
+        self._generation = 0  # Of the links, when the flow was settled last; 0 before.
+        self._saved_at, self._saved_heads = time.monotonic(), list[Head]()
+        self._kept, self._crawl = flows.kept, flows.kept.crawl
+        self._saved = SavedVisits(directory, self._crawl) if directory else None
+        self._view: ExactView | None = None
+        self._took, self._checked_at = 0.0, time.monotonic()
+        self._standing: ExactStanding | None = None
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._settled = threading.Event()  # Once there is a first view.
+
+    @property
+    def kept(self) -> bool:
+        """Whether the crawl keeps links, as far as its replicas know."""
+        if not self._crawl.as_of:
+            self._crawl.follow()  # For the first time.
+        return self._kept.kept
+
+    def start(self) -> None:
+        """Follow the journals in a background thread until `close`."""
+        self._thread = threading.Thread(target=self._run, name="opic-exact", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following, and save."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+            if self._kept.lock.acquire(timeout=END_SECONDS):
+                try:
+                    self._save()
+                finally:
+                    self._kept.lock.release()
+
+    def _run(self) -> None:
+        wait = LOOK_SECONDS
+        while not self._done.wait(wait):
+            try:
+                if self.kept and not self._is_current():
+                    self._settle(self.bound)
+                if time.monotonic() - self._saved_at > SAVE_SECONDS:
+                    self._save()
+                wait = max(LOOK_SECONDS, REST * self._took)
+            except StoreError as error:  # Requests report it too.
+                log.info("exact importance waits for the store: %s", error)
+                wait = max(LOOK_SECONDS, min(2 * wait, FIRST_SECONDS))
+
+    def _is_current(self) -> bool:
+        view = self._view
+        return view is not None and view.loads == self._crawl.loads and view.heads == self._crawl.heads()
+
+    def usable(self) -> bool:
+        """Whether the default policy can be this one: links are kept, and the bound says something."""
+        if not self.kept:
+            return False
+        view = self._view
+        try:
+            if view is None or view.bound >= SAYS_SOMETHING:
+                view = self.view()
+        except (NotKept, StoreUnavailable):
+            return False
+        return view.bound < SAYS_SOMETHING
+
+    def view(self, *, further: bool = False) -> ExactView:
+        """Return the importance as it is now, or as it was a moment ago where settling takes long.
+
+        Args:
+            further: go below the bound wanted where that is cheap, so that more ranks are certain.
+
+        Raises:
+            NotKept: no links are kept.
+            StoreUnavailable: the store is unavailable, or its links are still being read.
+        """
+        self._crawl.follow()
+        self._kept.check()
+        as_of, view = self._crawl.as_of, self._view
+        if view is not None and self._is_current() and not (further and view.bound > FURTHER):
+            return view.renewed(as_of)
+        if self._thread is not None:
+            if view is None and not self._settled.wait(FIRST_SECONDS):
+                raise StoreUnavailable(NOT_YET)
+            view = self._view
+            if view is not None and self._took > QUICK_SECONDS and view.loads == self._crawl.loads:
+                return view
+        return self._settle(self.bound, further=further)
+
+    def _settle(self, bound: float, *, further: bool = False) -> ExactView:
+        with self._kept.lock:
+            began = time.monotonic()
+            read = self._kept.catch_up(self._kept.check, PageStates.of)
+            self.flows.follow(read)
+            flow = self.flows.by_importance(read)
+            if self._generation != self._kept.generation:
+                self._generation = self._kept.generation
+                self._begin(flow, read)
+            flow.settle(AIM * bound, LINKS_A_SETTLE)
+            if further:
+                flow.settle(FURTHER, FURTHER_LINKS)
+            if time.monotonic() - self._checked_at > CHECK_SECONDS:
+                flow.check()
+                self._checked_at = time.monotonic()
+            shares = np.where(flow.teleport > 0, flow.shares, -1.0)
+            parts = self.flows.by_shard(shares, [len(taken.state) for taken in read.taken])
+            view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
+            self._took = time.monotonic() - began
+            self._standing = ExactStanding(view.bound, flow.waiting, self._took, 0.0, flow.drift)
+        self._settled.set()
+        return view
+
+    def _begin(self, flow: Flow, read: LinksRead[PageStates]) -> None:
+        """Give a new flow the saved visits."""
+        saved = self._saved
+        parts = saved.read(read.heads, [len(taken.state) for taken in read.taken]) if saved is not None else None
+        if saved is None or parts is None:
+            return
+        visits = np.zeros(len(flow.visits))
+        for shard, part in enumerate(parts):
+            visits[self._kept.numbers.of_first(shard, len(part))] = part
+        flow.start(visits)
+        log.info("exact importance goes on from the visits of %d pages in %s", sum(map(len, parts)), saved.path)
+
+    def _save(self) -> None:
+        """Save the visits as last settled, unless they are saved already."""
+        with self._kept.lock:
+            view, saved, flow = self._view, self._saved, self.flows.importance
+            self._saved_at = time.monotonic()
+            if saved is None or view is None or view.heads == self._saved_heads:
+                return
+            if (
+                self._generation == self._kept.generation and view.loads == self._crawl.loads
+            ):  # Else its ids are others.
+                saved.write(self.flows.by_shard(flow.visits, view.pages), view.heads)
+                self._saved_heads = view.heads
+
+    def parts_of(self, place: Place) -> dict[str, float]:
+        """Return the visits counted at a page, those not moved on yet, and the sum over all pages."""
+        with self._kept.lock:
+            flow, number = self.flows.importance, self._kept.numbers.one(*place)
+            if number >= len(flow.visits):
+                return {"h": 0.0, "r": 0.0, "of": flow.total}
+            return {"h": float(flow.visits[number]), "r": float(flow.residual[number]), "of": flow.total}
+
+    @property
+    def standing(self) -> ExactStanding | None:
+        """How the flow stands; None before the first settling. Makes no call to the store."""
+        view, standing = self._view, self._standing
+        if view is None or standing is None:
+            return None
+        return replace(standing, age_seconds=max(time.time() - view.as_of, 0.0))

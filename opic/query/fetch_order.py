@@ -1,0 +1,186 @@
+"""What to fetch where links are kept: never-read pages by exact importance, read ones by importance and age.
+
+Never-read pages come by PageRank of the known graph with a share of the teleport on the trusted pages, or on the seeds
+where none is trusted. Visits are linear in the teleport, so those of two flows (`opic.query.page_flows`) are added.
+Read pages come by the square root of their importance times the time since their last read.
+
+The order is computed beside the questions, in a thread, while anybody asks for it; a question takes what was computed
+last, and waits for nothing.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import NotKept, StoreError
+from opic.graph.flow import Flow
+from opic.model.cash import MILLION, Flag
+from opic.query.exact import BOUND, END_SECONDS, LINKS_A_SETTLE, LOOK_SECONDS, REST, SAYS_SOMETHING
+from opic.query.kept_links import LinksRead
+from opic.query.page_flows import PageFlows, PageStates
+from opic.replica import Replica
+from opic.replica.effect import Head
+
+log = logging.getLogger("opic.query")
+
+Floats = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+SEED_SHARE: Final = 0.2
+ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
+AGES_SECONDS: Final = 5.0  # How often it is computed anew where nothing changed but the time.
+PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
+UNFIT: Final = Flag.GONE | Flag.EXCLUDED
+
+
+@dataclass(frozen=True, slots=True)
+class ShardPages:
+    """The pages of a shard that were never read, and those that were, with their keys; ids ascend."""
+
+    unread: Int64s
+    unread_keys: Floats
+    read: Int64s
+    read_keys: Floats
+    read_us: Int64s  # When each was last read.
+    known: int  # How many pages the shard had.
+
+
+@dataclass(frozen=True, slots=True)
+class FetchView:
+    """The order as of one position of the journals."""
+
+    heads: list[Head]
+    loads: list[int]
+    shards: list[ShardPages]
+    bound: float  # Of the importance.
+    settled: bool
+
+
+class FetchOrder:
+    """Keeps up the order in which pages are worth fetching. Thread-safe."""
+
+    def __init__(self, flows: PageFlows, seed_share: float = SEED_SHARE, bound: float = BOUND) -> None:
+        """Read nothing yet.
+
+        Args:
+            flows: the flows of importance and of trust.
+            seed_share: the share of the teleport that is on trusted pages or seeds.
+            bound: how exact the importance has to be.
+        """
+        self._flows, self._kept, self._crawl = flows, flows.kept, flows.kept.crawl
+        self._share, self._bound = seed_share, bound
+        self._view: FetchView | None = None
+        self._at, self._took, self._asked_at = float("-inf"), 0.0, float("-inf")
+        self.listeners: list[Callable[[FetchView], object]] = []  # Called with each new order, before it is used.
+        self._lock, self._done = threading.Lock(), threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def kept(self) -> bool:
+        """Whether the crawl keeps links, as far as its replicas know."""
+        return self._kept.kept
+
+    def start(self) -> None:
+        """Compute in a background thread until `close`."""
+        self._thread = threading.Thread(target=self._run, name="opic-order", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread."""
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join(END_SECONDS)
+
+    def _run(self) -> None:
+        wait = LOOK_SECONDS
+        while not self._done.wait(wait):
+            if time.monotonic() - self._asked_at < ASKED_SECONDS:
+                self._try()
+            wait = max(LOOK_SECONDS, REST * self._took)
+
+    def recent(self) -> FetchView | None:
+        """Return the order of a moment ago; None if it can't be told, because links are not kept or not read yet."""
+        self._asked_at = time.monotonic()
+        if self._thread is None:
+            self._try()
+        view = self._view
+        if view is None or not self.kept or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
+            return None
+        return view
+
+    def _try(self) -> None:
+        """Compute the order if that can be done now; pages are suggested by cash if it can't."""
+        try:
+            if not self._crawl.as_of:
+                self._crawl.follow()  # For the first time: it tells whether links are kept.
+            if self.kept:
+                with self._lock:
+                    self._renew()
+        except (NotKept, StoreError) as error:
+            log.info("the order of pages waits for the store: %s", error)
+
+    def _renew(self) -> None:
+        with self._kept.lock:
+            began = time.monotonic()
+            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
+            view, loads = self._view, self._kept.loads
+            same = view is not None and view.settled and (view.heads, view.loads) == (read.heads, loads)
+            if same and began - self._at < AGES_SECONDS and self._thread is not None:
+                return
+            self._flows.follow(read)
+            flow = self._flows.by_importance(read)
+            settled = flow.settle(self._bound, LINKS_A_SETTLE)
+            worth, bound = _visits(flow), flow.bound
+            mixed, both = self._mixed(worth, read) if self._share else (worth, True)
+            pages = [len(taken.state) for taken in read.taken]
+            parts = zip(self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages), strict=True)
+        shards = [
+            _pages_of(replica, taken.state, *keys)
+            for replica, taken, keys in zip(self._crawl.replicas, read.taken, parts, strict=True)
+        ]
+        view = FetchView(read.heads, loads, shards, bound, settled and both)
+        for listener in self.listeners:
+            listener(view)
+        self._view = view
+        self._at = time.monotonic()
+        self._took = self._at - began
+
+    def _mixed(self, worth: Floats, read: LinksRead[PageStates]) -> tuple[Floats, bool]:
+        """Return the visits with a share of the teleport on trusted pages or seeds, and whether that is settled."""
+        seeded = self._flows.by_seeds(read)
+        if not seeded.teleport.any():
+            return worth, True
+        settled = seeded.settle(self._bound, LINKS_A_SETTLE)
+        return (1 - self._share) * worth + self._share * _visits(seeded), settled
+
+
+def _visits(flow: Flow) -> Floats:
+    """Return the visits of each page for a teleport weight of 1 in all."""
+    visits: Floats = np.maximum(flow.visits + flow.residual, 0.0)
+    return visits / (float(flow.teleport.sum()) or 1.0)
+
+
+def _pages_of(replica: Replica, state: NDArray[np.uint8], mixed: Floats, worth: Floats) -> ShardPages:
+    fit = (state & (UNFIT | Flag.KNOWN)) == Flag.KNOWN
+    opened = (state & Flag.OPEN) != 0
+    unread, read = np.flatnonzero(fit & ~opened), np.flatnonzero(fit & opened)
+    read_us = np.zeros(len(read), np.int64)
+    for first in range(0, len(read), PAGES_AT_ONCE):
+        part = slice(first, first + PAGES_AT_ONCE)
+        with replica.reading():
+            if len(state) > len(replica):  # It was loaded again; this order is not used any more.
+                break
+            read_us[part] = replica.histories.last_read_us(replica.columns.row[read[part]])
+    ages = np.maximum(time.time() - read_us / MILLION, 1 / MILLION)
+    return ShardPages(unread, mixed[unread], read, refresh_keys(worth[read], ages), read_us, len(state))
+
+
+def refresh_keys(worth: Floats, ages: Floats) -> Floats:
+    """Return the keys of read pages, largest first, all below 0, so that never-read pages come before them."""
+    found: Floats = -1 / np.maximum(np.sqrt(worth) * ages, np.finfo(np.float64).tiny)
+    return found

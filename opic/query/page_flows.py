@@ -1,0 +1,113 @@
+"""The known graph of a crawl as its store has it, and the flows on it: importance, and trust.
+
+A flow answers for the moment that its links were last followed to. All of it can be computed again from the kept links.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.graph.flow import Flow
+from opic.graph.known_graph import KnownGraph
+from opic.model.cash import CLASS_BITS, MILLION, Flag
+from opic.model.page_notes import NEAREST
+from opic.query.kept_links import KeptLinks, LinksRead
+from opic.replica import Replica
+from opic.replica.effect import Head
+
+Bytes = NDArray[np.uint8]
+Float64s = NDArray[np.float64]
+Int64s = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PageStates:
+    """What a replica says of its pages, at the position of the links."""
+
+    state: Bytes
+    trust: dict[int, float]
+    extra: Sequence[int]  # By class: by how many millionths its weight is above 1.
+    seeds: Int64s = field(default_factory=lambda: np.zeros(0, np.int64))  # Pages of depth 0, if they were asked for.
+
+    @classmethod
+    def of(cls, replica: Replica) -> "PageStates":
+        """Copy it. The caller holds the replica's lock."""
+        return cls(replica.state.copy(), replica.trust or {}, replica.books.extra)
+
+    @classmethod
+    def with_seeds(cls, replica: Replica) -> "PageStates":
+        """As `of`, with the seeds."""
+        return replace(cls.of(replica), seeds=replica.depths.within(NEAREST, len(replica)))
+
+    def weights(self) -> Float64s:
+        """Return the teleport weight of each page: that of its class; 0 for pages that are gone, or not known."""
+        of_class = 1 + np.array(self.extra, np.float64) / MILLION
+        live = (self.state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
+        return np.where(live, of_class[self.state & CLASS_BITS], 0.0)
+
+
+class PageFlows:
+    """The flows on the kept links of a crawl, by the numbers of pages that these have. Hold the lock of the links."""
+
+    def __init__(self, kept: KeptLinks) -> None:
+        """Look at nothing yet."""
+        self.kept = kept
+        self.damping = 1 - kept.crawl.rules.q / MILLION
+        self._start()
+
+    def _start(self) -> None:
+        self._generation = self.kept.generation
+        self.graph = KnownGraph(self.kept.pool)
+        self.importance, self.trust = Flow(self.damping, self.graph), Flow(self.damping, self.graph)
+        self.heads: list[Head] = []  # The positions of the journals that the graph is at.
+        self.state: Bytes = np.zeros(0, np.uint8)  # By page.
+
+    def follow(self, read: LinksRead[PageStates]) -> None:
+        """Bring the graph to where the links are; the flows follow when they are asked for."""
+        if self._generation != self.kept.generation:
+            self._start()
+        if read.heads == self.heads:
+            return
+        state = self.kept.numbers.spread([taken.state for taken in read.taken])
+        fetched, gone = (state & Flag.OPEN) != 0, (state & Flag.GONE) != 0
+        self.graph.advance(fetched & ~gone, gone, self.kept.take_replaced())
+        self.heads, self.state = read.heads, state
+
+    def by_importance(self, read: LinksRead[PageStates]) -> Flow:
+        """Return the flow that starts on all pages alike, or by the weights of their classes."""
+        self.importance.advance(self._column([taken.weights() for taken in read.taken]))
+        return self.importance
+
+    def by_trust(self, read: LinksRead[PageStates]) -> Flow:
+        """Return the flow that starts on the trusted pages."""
+        self.trust.advance(self._trusted(read))
+        return self.trust
+
+    def by_seeds(self, read: LinksRead[PageStates]) -> Flow:
+        """Return the flow that starts on the trusted pages, or, where there are none, on the seeds alike."""
+        weights, numbers = self._trusted(read), self.kept.numbers
+        if not weights.any():
+            for shard, taken in enumerate(read.taken):
+                weights[numbers.of(shard, taken.seeds)] = 1.0
+            weights[self.graph.gone_at] = 0.0
+        self.trust.advance(weights)
+        return self.trust
+
+    def _trusted(self, read: LinksRead[PageStates]) -> Float64s:
+        trust, numbers = np.zeros(len(self.graph)), self.kept.numbers
+        for shard, taken in enumerate(read.taken):
+            trust[numbers.of(shard, np.fromiter(taken.trust, np.int64, len(taken.trust)))] = list(taken.trust.values())
+        trust[self.graph.gone_at] = 0.0
+        return trust
+
+    def _column(self, parts: Sequence[Float64s]) -> Float64s:
+        column, numbers = np.zeros(len(self.graph)), self.kept.numbers
+        for shard, part in enumerate(parts):
+            column[numbers.of_first(shard, len(part))] = part
+        return column
+
+    def by_shard(self, column: Float64s, pages: Sequence[int]) -> list[Float64s]:
+        """Return a column by page as one by id for the first pages of each shard."""
+        return [column[self.kept.numbers.of_first(shard, count)] for shard, count in enumerate(pages)]

@@ -1,0 +1,193 @@
+"""The kept links of a shard as the store has them: segments, and the journal behind them.
+
+The hash `linkseg` has the fields of each segment (see `opic.replica.link_segment`) and
+
+    v         how often it was written; each write names the one before it. A new segment has this number
+    lsn       the links of all reads up to this record are in segments
+    live      the numbers of the segments that are there, ascending
+    bytes     of these segments
+    merges    how often segments were merged
+
+The links of a page are those of its last read in the journal behind `lsn`, else those in the highest segment that has
+the page, and none if the page is gone or was not read since it came back: so what becomes of a page needs no entry.
+A store of an earlier version has the hash `links` instead, page by page, which the next worker converts.
+"""
+
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import StoreDamaged, StoreUnavailable
+from opic.model.cash import Flag
+from opic.model.page_links import PageLinks
+from opic.replica.effect import Effect
+from opic.replica.link_segment import unpack_segment
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+from opic.store.scan import scan_hash
+
+Bytes = NDArray[np.uint8]
+LIST_FIELDS: Final = ("v", "lsn", "live", "bytes", "merges")
+SEGMENTS_A_READ: Final = 2  # About a megabyte and a half.
+ENTRIES_A_READ: Final = 64
+TRIES_MAX: Final = 1_000
+Fields = dict[int, tuple[bytes, bytes]]  # By segment: its fields p and l.
+
+
+class LinkList(NamedTuple):
+    """Which segments there are."""
+
+    version: int = 0
+    lsn: int = 0
+    live: tuple[int, ...] = ()
+    size: int = 0  # Bytes.
+    merges: int = 0
+
+    @classmethod
+    def of(cls, found: Sequence[bytes | None]) -> "LinkList":
+        """Parse LIST_FIELDS."""
+        version, lsn, live, size, merges = found
+        numbers: list[int] = np.frombuffer(live or b"", "<u4").tolist()
+        return cls(int(version or 0), int(lsn or 0), tuple(numbers), int(size or 0), int(merges or 0))
+
+    def fields(self) -> dict[str, Any]:
+        """Return LIST_FIELDS with their values."""
+        live = np.array(self.live, "<u4").tobytes()
+        return dict(zip(LIST_FIELDS, (self.version, self.lsn, live, self.size, self.merges), strict=True))
+
+
+def read_list(client: Client, keys: Keys) -> LinkList:
+    """Read which segments there are."""
+    with store_errors():
+        return LinkList.of(client.hmget(keys.link_segments, LIST_FIELDS))
+
+
+def read_segments(client: Client, keys: Keys) -> tuple[LinkList, Fields]:
+    """Read all segments, also while a worker writes and merges them.
+
+    Raises:
+        StoreUnavailable: the store is unavailable.
+        StoreDamaged: a segment is missing.
+    """
+    found: Fields = {}
+    steps = each_segment(client, keys)
+    while True:
+        try:
+            found |= next(steps)
+        except StopIteration as end:
+            now: LinkList = end.value
+            return now, {number: found[number] for number in now.live}
+
+
+def each_segment(client: Client, keys: Keys) -> Generator[Fields, None, LinkList]:
+    """Yield segments until all that are there were yielded, and return which these are. Some may be gone by then.
+
+    Raises:
+        StoreUnavailable: the store is unavailable.
+        StoreDamaged: a segment is missing.
+    """
+    seen: set[int] = set()
+    for _ in range(TRIES_MAX):
+        now = read_list(client, keys)
+        wanted = [number for number in now.live if number not in seen]
+        for at in range(0, len(wanted), SEGMENTS_A_READ):
+            some = wanted[at : at + SEGMENTS_A_READ]
+            with store_errors():
+                read = client.hmget(keys.link_segments, [f"{kind}{number}" for number in some for kind in "pl"])
+            found = {
+                number: (pages, links)
+                for number, pages, links in zip(some, read[::2], read[1::2], strict=True)
+                if pages is not None and links is not None
+            }
+            seen |= found.keys()
+            yield found
+        if seen.issuperset(now.live):
+            return now
+        if read_list(client, keys).version == now.version:
+            raise missing(keys)
+    raise StoreUnavailable(f"shard {keys.shard}: segments of kept links were merged during every read: try again")
+
+
+def read_links(client: Client, keys: Keys, lsn: int, state: Bytes) -> Iterator[PageLinks]:
+    """Read the links of a shard, each page once.
+
+    What records after `lsn` changed may or may not be contained: apply them after this.
+
+    Args:
+        client: a client of the store.
+        keys: of the shard.
+        lsn: a record that the journal had not long ago.
+        state: the states of the shard's pages as of this record.
+
+    Raises:
+        ScanBroken: the server restarted meanwhile: read all again.
+        StoreUnavailable: the store is unavailable.
+        StoreDamaged: a segment or a record can't be read.
+    """
+    seen = np.zeros(len(state), np.bool_)
+    for links in _newest_first(client, keys, lsn):
+        keep = live_rows(state, links.pages)
+        keep[keep] = ~seen[links.pages[keep]]
+        rows = links.last_of_each()
+        found = links.take(rows[keep[rows]])
+        seen[found.pages] = True
+        yield found
+
+
+def _newest_first(client: Client, keys: Keys, lsn: int) -> Iterator[PageLinks]:
+    """Yield the links of a shard as of record `lsn` or later; of a page that comes several times, the first count."""
+    old = list(_old_links(client, keys))  # First: an entry that is converted meanwhile is in a segment later.
+    while True:
+        before, segments = read_segments(client, keys)
+        journal = _journal_links(client, keys, before.lsn, lsn)
+        if read_list(client, keys).version == before.version:  # Else records may have been trimmed meanwhile.
+            break
+    yield journal
+    for number in sorted(segments, reverse=True):
+        yield unpack_segment(*segments.pop(number))
+    yield from old
+
+
+def missing(keys: Keys) -> StoreDamaged:
+    """Return the error of a segment that is not there."""
+    return StoreDamaged(f"shard {keys.shard}: a segment of kept links is missing: restore a backup")
+
+
+def live_rows(state: Bytes, pages: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return which of these pages may have links: those read since they became known or came back."""
+    found = np.zeros(len(pages), np.bool_)
+    known = pages < len(state)
+    found[known] = (state[pages[known]] & (Flag.OPEN | Flag.GONE)) == Flag.OPEN
+    return found
+
+
+def _journal_links(client: Client, keys: Keys, after: int, until: int) -> PageLinks:
+    """Return the links that the reads after a record show, up to record `until`, by time."""
+    parts: list[PageLinks] = []
+    while after < until:
+        with store_errors():
+            entries = client.xrange(keys.journal, f"({after}-0", f"{until}-0", count=ENTRIES_A_READ)
+        parts += [Effect.unpack(fields[b"r"]).kept() for _, fields in entries]
+        if len(entries) < ENTRIES_A_READ:
+            break
+        after = int(entries[-1][0].partition(b"-")[0])
+    return PageLinks.joined(parts)
+
+
+def _old_links(client: Client, keys: Keys) -> Iterator[PageLinks]:
+    for found in scan_hash(client, keys.links):
+        yield old_links(keys, found)
+
+
+def old_links(keys: Keys, found: dict[bytes, bytes]) -> PageLinks:
+    """Return fields of the hash `links`.
+
+    Raises:
+        StoreDamaged: the links of a page are damaged.
+    """
+    try:
+        return PageLinks.unpacked([(int(page), links) for page, links in found.items()])
+    except ValueError as error:
+        raise StoreDamaged(f"kept links of shard {keys.shard} are damaged ({error}): restore a backup") from error

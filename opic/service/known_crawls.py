@@ -1,0 +1,76 @@
+"""The file crawls.json of a data directory: which crawls its store has had.
+
+With it, a store that is empty is told from a new one after all processes have ended. A service that runs its own store
+keeps it beside that; any other process keeps it where OPIC_DATA is set.
+"""
+
+import hashlib
+import json
+import logging
+from typing import Final
+
+from opic.errors import StoreLost
+from opic.settings import Settings
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+from opic.store.recognition import ANEW, RESTORED
+
+log = logging.getLogger("opic.service")
+
+NAME: Final = "crawls.json"
+
+
+class KnownCrawls:
+    """The crawls that processes with this data directory have opened."""
+
+    def __init__(self, settings: Settings) -> None:
+        """Read nothing yet. Without a data directory nothing is known or kept."""
+        directory = settings.kept_dir()
+        self._path = directory and directory / NAME
+        self._crawl = settings.crawl
+
+    def check(self, client: Client) -> None:
+        """Refuse a store that lacks the crawl which it had when it was opened last.
+
+        Raises:
+            StoreLost: the crawl is gone, or was made anew by a process that did not know of it.
+        """
+        known = self._known().get(self._crawl)
+        if known is None:
+            return
+        with store_errors():
+            meta = client.hgetall(Keys(self._crawl, 0).meta)
+        if b"restoring" in meta or {ANEW, RESTORED} & meta.keys():
+            return
+        if b"secret" not in meta:
+            raise StoreLost(self._crawl, f"it is gone, and was there according to {self._path}")
+        if _identity(meta[b"secret"]) != known:
+            raise StoreLost(self._crawl, f"it is not the one that {self._path} names")
+
+    def keep(self, secret: bytes) -> None:
+        """Remember the crawl, whose shards have this secret."""
+        known, identity = self._known(), _identity(secret.hex().encode())
+        if self._path is None or known.get(self._crawl) == identity:
+            return
+        scratch = self._path.with_suffix(".new")
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            scratch.write_text(json.dumps({**known, self._crawl: identity}))
+            scratch.replace(self._path)
+        except OSError as error:
+            log.warning("can't write %s (%s): a loss of the store may be taken for a new store", self._path, error)
+
+    def _known(self) -> dict[str, str]:
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            found: dict[str, str] = json.loads(self._path.read_text())
+        except (OSError, ValueError) as error:
+            log.warning("can't read %s (%s): a loss of the store may be taken for a new store", self._path, error)
+            return {}
+        return found
+
+
+def _identity(secret: bytes) -> str:
+    """Return what stands for a crawl's secret: nobody can tell the secret from it."""
+    return hashlib.blake2b(secret, digest_size=16).hexdigest()

@@ -1,0 +1,60 @@
+"""Telling a store that has lost a crawl from one that never had it: by what is left of the crawl in the store itself.
+
+What others remember of a crawl is compared elsewhere: by open shards (`opic.store.shard`), in the service's data
+directory (`opic.service.known_crawls`), and in Kafka (`opic.ingest.kafka.used_before`).
+"""
+
+from collections.abc import Mapping
+
+from opic.errors import StoreLost
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+
+# Fields of a shard's meta by which a process takes a crawl with another secret than the one that it knew.
+RESTORED = b"restored"  # The id of the backup that it came from.
+ANEW = b"anew"  # When an operator accepted the loss of the one before.
+
+
+def lost_part(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> str | None:
+    """Return what a store has lost of a crawl; None if nothing, or if the store never had it.
+
+    Args:
+        client: of the store.
+        crawl: the crawl's name.
+        meta: what the first shard's meta holds; empty if there is none.
+        shards: number of shards, where the meta does not say it.
+    """
+    if b"restoring" in meta:  # Opening it says so.
+        return None
+    described = b"format" in meta
+    shards = int(meta.get(b"shards", shards))
+    with store_errors(), client.pipeline(transaction=False) as pipe:
+        for number in range(1, shards):
+            pipe.hmget(Keys(crawl, number).meta, "secret", "restoring")
+        others = pipe.execute() if shards > 1 else []
+        if described:
+            return _lost_shards(meta, others)
+        first = Keys(crawl, 0)
+        names = [name for name in vars(first).values() if str(name).startswith(first.prefix) and name != first.prefix]
+        left = int(client.exists(*names)) + sum(secret is not None for secret, _ in others)
+    return f"{left:,} of its keys are left, without those that describe it" if left else None
+
+
+def _lost_shards(meta: Mapping[bytes, bytes], others: list[list[bytes | None]]) -> str | None:
+    number, of = 1, len(others) + 1
+    for number, (secret, restoring) in enumerate(others, 1):
+        if restoring is None and secret is None and b"whole" in meta:
+            return f"shard {number} of {of} is gone"
+        if restoring is None and secret is not None and secret != meta[b"secret"]:
+            return f"shard {number} of {of} is of an earlier crawl than shard 0"
+    return None
+
+
+def check_not_lost(client: Client, crawl: str, meta: Mapping[bytes, bytes], shards: int) -> None:
+    """Refuse a store that has lost a crawl, or a part of it.
+
+    Raises:
+        StoreLost: the message says what is gone and what to do.
+    """
+    if (what := lost_part(client, crawl, meta, shards)) is not None:
+        raise StoreLost(crawl, what)

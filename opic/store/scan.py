@@ -1,0 +1,171 @@
+"""Scans of whole hashes, sorted sets and key names, each answered by one run of one server.
+
+A cursor of SCAN, HSCAN or ZSCAN is meaningful only to the process that returned it, because each process places
+elements by a hash of its own. Another process, after a restart, a failover or a slot's move, accepts the cursor and
+skips elements without an error. So a scan keeps one connection from its first call to its last. If the connection
+breaks, or the server redirects it, the scan fails with ScanBroken, and the caller starts again from the beginning.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from opic.errors import ScanBroken, StoreUnavailable
+from opic.store.cluster import Cluster
+from opic.store.connection import Client, Line, store_errors
+from opic.store.library import primaries
+
+SCAN_COUNT: Final = 1_000  # Elements per call: about a millisecond of the server's time.
+SCANS_MAX: Final = 10  # Attempts to scan a key, or all keys, within one run.
+PAUSE_SECONDS: Final = 0.5  # Between two attempts: a restart or a slot's move takes a moment.
+
+
+def scan_hash(client: Client, key: str, *, grows: bool = False) -> Iterator[dict[bytes, bytes]]:
+    """Yield the fields of a hash in parts: all that are there from the beginning to the end of the scan.
+
+    Fields written meanwhile may be in a part or not; a field may be in several.
+
+    Args:
+        client: client of a server or a cluster.
+        key: the hash.
+        grows: whether its fields are never deleted; then the scan checks that it returned as many as there were.
+
+    Raises:
+        ScanBroken: the server restarted, failed over, or gave the key to another: discard the parts, and scan again.
+        StoreUnavailable: the server can't be reached.
+    """
+    line, found = Line(client, key), 0
+    try:
+        least = _answer(line, ["HLEN", key]) if grows else 0
+        for flat in _parts(line, "HSCAN", key):
+            found += len(flat) // 2
+            yield dict(zip(flat[::2], flat[1::2], strict=True))
+    finally:
+        line.close()
+    if found < least:
+        raise ScanBroken(f"the scan of {key} returned {found:,} of {least:,} fields")
+
+
+def scan_sorted_set(client: Client, key: str) -> Iterator[list[tuple[bytes, float]]]:
+    """Yield the members of a sorted set with their scores, in parts. See `scan_hash`."""
+    line = Line(client, key)
+    try:
+        for flat in _parts(line, "ZSCAN", key):
+            yield [(name, float(score)) for name, score in zip(flat[::2], flat[1::2], strict=True)]
+    finally:
+        line.close()
+
+
+def read_hash(client: Client, key: str) -> dict[bytes, bytes]:
+    """Return a whole hash that is too large for one HGETALL, starting again after a broken scan.
+
+    Raises:
+        StoreUnavailable: the server can't be reached, or each of SCANS_MAX scans was broken.
+    """
+    for attempt in range(SCANS_MAX):
+        try:
+            return {name: value for part in scan_hash(client, key) for name, value in part.items()}
+        except ScanBroken as broken:
+            _pause(attempt, broken)
+    raise AssertionError("unreachable")
+
+
+def key_names(client: Client, pattern: str) -> set[bytes]:
+    """Return the names of all keys that match a pattern, on all servers.
+
+    In a cluster, a slot that moves meanwhile could take its keys from a server not scanned yet to one already scanned.
+    So the scan starts again if any slot is moving, or is served by another server at the end than at the beginning.
+
+    Raises:
+        StoreUnavailable: a server can't be reached, or servers restarted or slots moved during SCANS_MAX scans.
+    """
+    for attempt in range(SCANS_MAX):
+        try:
+            with store_errors():
+                before = _layout(client)
+                found = {key for server in primaries(client) for key in _keys_of(server, pattern)}
+                if _layout(client) != before:
+                    raise ScanBroken("slots of the cluster moved while its keys were read")
+            return found
+        except ScanBroken as broken:
+            _pause(attempt, broken)
+    raise AssertionError("unreachable")
+
+
+@contextmanager
+def one_run(client: Client, keys: Sequence[str]) -> Iterator[None]:
+    """Raise ScanBroken at the end of the block unless the keys are where they were, on servers that did not restart.
+
+    What was read in the block may otherwise contain writes that a server has lost since.
+    """
+    before = _runs(client, keys)
+    yield
+    if _runs(client, keys) != before:
+        raise ScanBroken("a server restarted, or another took over its keys, while they were read")
+
+
+def _runs(client: Client, keys: Sequence[str]) -> list[bytes]:
+    found = []
+    for key in keys:
+        line = Line(client, key)
+        line.close()
+        found.append(line.run_id)
+    return found
+
+
+def _parts(line: Line, command: str, key: str) -> Iterator[list[bytes]]:
+    cursor = b"0"
+    while True:
+        cursor, flat = _answer(line, [command, key, cursor, "COUNT", SCAN_COUNT])
+        yield flat
+        if cursor == b"0":
+            return
+
+
+def _answer(line: Line, command: Sequence[Any]) -> Any:
+    try:
+        line.send(command)
+        return line.answer()
+    except StoreUnavailable as error:
+        raise ScanBroken(f"the server went away during a scan of {command[1]}: {error}") from error
+
+
+def _keys_of(server: Client, pattern: str) -> Iterator[bytes]:
+    line, cursor = Line(server, pattern), b"0"
+    try:
+        while True:
+            cursor, keys = _answer(line, ["SCAN", cursor, "MATCH", pattern, "COUNT", SCAN_COUNT])
+            yield from keys
+            if cursor == b"0":
+                return
+    finally:
+        line.close()
+
+
+def _layout(client: Client) -> list[str]:
+    """Return which slots each server of a cluster has, by its own account; [] without a cluster."""
+    if not isinstance(client, Cluster):
+        return []
+    client.nodes_manager.initialize()
+    lines = []
+    for server in primaries(client):
+        line = Line(server, "")
+        try:
+            nodes = _answer(line, ["CLUSTER", "NODES"]).decode().splitlines()
+        finally:
+            line.close()
+        # ID ADDRESS FLAGS PRIMARY PING PONG EPOCH LINK SLOT ..; a slot that moves is in brackets.
+        fields = next(node.split() for node in nodes if "myself" in node.split()[2])
+        if any(slot.startswith("[") for slot in fields[8:]):
+            raise ScanBroken("a slot of the cluster is moving")
+        lines.append(" ".join([fields[0], *fields[8:]]))
+    return sorted(lines)
+
+
+def _pause(attempt: int, broken: ScanBroken) -> None:
+    if attempt == SCANS_MAX - 1:
+        raise StoreUnavailable(
+            f"{SCANS_MAX} scans in a row were broken off: try again once servers and slots are at rest ({broken})"
+        ) from broken
+    time.sleep(PAUSE_SECONDS)

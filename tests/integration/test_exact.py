@@ -1,0 +1,160 @@
+"""Exact importance: PageRank of the known graph as networkx computes it, within the bound told, after any events."""
+
+import random
+from collections.abc import Iterable
+from pathlib import Path
+
+import httpx
+import networkx as nx
+import pytest
+from linked_web import PAGES, Web
+from processes import wait_until
+from servers import Server
+from serving import serving
+
+from opic.client import Client, Conflict
+from opic.errors import NotKept
+from opic.model.cash import Flag
+from opic.query.exact import Exact
+from opic.query.explain import explain
+from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.replica import Crawl
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
+
+WAIT_SECONDS = 20.0
+
+
+def asked(crawl: Crawl, bound: float = 0.01) -> Query:
+    """A reader of the crawl, which computes exact importance in the questions' own thread."""
+    return Query(crawl, Snapshots(crawl), exact=Exact(PageFlows(KeptLinks(crawl)), bound))
+
+
+def truth(web: Web) -> dict[str, float]:
+    """PageRank of the known graph."""
+    graph = nx.DiGraph()
+    pages = {page.url: page for page in web.crawl.pages() if not page.has(Flag.GONE)}
+    graph.add_nodes_from(pages)
+    for url, page in pages.items():
+        if page.has(Flag.OPEN):
+            graph.add_edges_from((url, link) for link in web.links.get(url, []) if link in pages)
+    return dict(nx.pagerank(graph, 0.85, tol=1e-13, max_iter=1_000))
+
+
+def shares(answers: Iterable[dict[str, object] | None]) -> dict[str, float]:
+    return {str(page["url"]): float(page["importance"]) for page in answers if page}  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_importance_is_pagerank_of_the_known_graph_within_the_bound(valkey: Server, shards: int) -> None:
+    """Asked by a reader that follows all along, and by one that begins now."""
+    web, draw = Web(valkey, f"exact-{shards}", shards), random.Random(shards)
+    following = asked(web.crawl)
+    for step in range(60):
+        url, links, what = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 4)), draw.random()
+        web.read(url, links[:1] if 0.15 <= what < 0.25 else links, 404 if what < 0.15 else 301 if what < 0.25 else 200)
+        if step % 4 == 3:
+            web.writer.drain()
+            expected = truth(web)
+            for query in (following, asked(web.opened(shards))):
+                found = query.importance(list(expected))
+                bounds = {page["error_bound"] for page in found if page}
+                assert {page["policy"] for page in found if page} == {"exact"}
+                assert len(bounds) == 1
+                error = sum(abs(expected[page] - share) for page, share in shares(found).items())
+                assert error <= bounds.pop() <= 0.01  # type: ignore[operator]
+                assert sum(shares(found).values()) == pytest.approx(1.0)
+
+
+def test_top_hosts_domains_and_explain_say_the_same(valkey: Server) -> None:
+    web = Web(valkey, "says", 1)
+    for page in range(12):
+        web.read(PAGES[page], [PAGES[0], PAGES[(page + 3) % 14]])
+    query, expected = asked(web.crawl), truth(web)
+    top = query.top(20)
+    assert shares(top) == pytest.approx(expected, abs=1e-5)
+    assert [page["rank"] for page in top] == sorted(page["rank"] for page in top)  # type: ignore[type-var]
+    assert top[0]["certain"]
+    assert top[0]["error_bound"] <= 1e-6  # type: ignore[operator]
+    by_host = dict[str, float]()
+    for url, share in expected.items():
+        host = url.split("/")[2]
+        by_host[host] = by_host.get(host, 0.0) + share
+    assert {host["host"]: host["importance"] for host in query.hosts()} == pytest.approx(by_host, abs=1e-5)
+    assert all(one["error_bound"] <= 1e-6 for one in [*query.hosts(), *query.domains()])  # type: ignore[operator]
+    assert sum(one["importance"] for one in query.domains()) == pytest.approx(1.0)  # type: ignore[misc]
+    found = explain(query, PAGES[0])
+    assert found is not None
+    estimate = found["estimate"]
+    assert estimate["rule"] == "exact"  # type: ignore[index]
+    assert estimate["value"] / estimate["of"] == pytest.approx(found["importance"])  # type: ignore[index]
+
+
+def test_rank_of_pages_that_are_too_near_is_not_certain(valkey: Server) -> None:
+    web = Web(valkey, "near", 1)
+    web.read(PAGES[0], [PAGES[1], PAGES[2]])  # The two have the same importance.
+    top = asked(web.crawl).top(3)
+    assert [page["certain"] for page in top if page["url"] in PAGES[1:3]] == [False, False]
+
+
+def test_pages_read_before_links_were_kept_widen_the_bound(valkey: Server) -> None:
+    web = Web(valkey, "late", keep_links=False)
+    for page in PAGES[:8]:
+        web.read(page, [PAGES[9]])
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        asked(web.crawl).importance(PAGES[:1], "exact")
+    assert asked(web.crawl).importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
+    web.writer = type(web.writer)(web.opened(keep_links=True))
+    web.read(PAGES[8], [PAGES[9]])
+    query, expected = asked(web.crawl), truth(web)
+    found = query.importance(list(expected), "exact")
+    bound = found[0]["error_bound"]  # type: ignore[index]
+    assert sum(abs(expected[page] - share) for page, share in shares(found).items()) <= bound
+    assert bound > 1
+    assert query.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
+
+
+@pytest.mark.slow
+def test_service_answers_by_links_unless_told_otherwise(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data", keep_links=True)
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=30) as http,
+        Client(url) as client,
+    ):
+        events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
+        assert http.post("/v1/events", json=events).status_code == 202
+        wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == len(PAGES), WAIT_SECONDS)
+        one = client.importance(PAGES[0])
+        assert (one.policy, one.rank) == ("exact", 1)
+        assert one.error_bound is not None
+        assert one.error_bound <= 0.01
+        assert client.importance(PAGES[0], policy="static").policy == "static"
+        assert client.top(2).pages[0].certain is not None
+        many = client.importances([PAGES[0], "http://nowhere.example/"])
+        assert many.pages[0].policy == "exact"
+        assert many.pages[1].importance is None
+        shown = http.get("/metrics").text
+        for name in ("bound", "residual", "settle_seconds", "age_seconds", "drift"):
+            assert f"\nopic_exact_{name} " in shown
+
+
+@pytest.mark.slow
+def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
+    with (
+        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        serving(service) as url,
+        Client(url) as client,
+    ):
+        client.seed(PAGES[:1])
+        for ask in (client.importance, client.explain):
+            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+                ask(PAGES[0], policy="exact")
+        for ask in (client.top, client.hosts, client.domains):
+            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+                ask(policy="exact")
+        assert client.importance(PAGES[0]).policy == "static"

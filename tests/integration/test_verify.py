@@ -1,0 +1,55 @@
+"""`opic verify`: PageRank from the stored links by another way, and exit 1 where the bound is below the error."""
+
+import json
+
+import pytest
+from linked_web import PAGES, Web
+from servers import Server
+from typer.testing import CliRunner
+
+from opic.cli.main import app
+from opic.errors import NotKept
+from opic.graph.flow import Flow
+from opic.query.exact import Exact
+from opic.query.kept_links import KeptLinks
+from opic.query.page_flows import PageFlows
+from opic.query.queries import Query
+from opic.query.snapshots import Snapshots
+from opic.query.verification import verified
+
+
+def crawled(valkey: Server, name: str, shards: int = 1, *, keep_links: bool = True) -> Web:
+    web = Web(valkey, name, shards, keep_links=keep_links)
+    for page in range(10):
+        web.read(PAGES[page], [PAGES[0], PAGES[(page + 3) % 14], PAGES[(5 * page + 1) % 14]])
+    web.read(PAGES[4], [], status=404)
+    web.writer.drain()
+    return web
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_error_is_within_the_bound(valkey: Server, shards: int) -> None:
+    web = crawled(valkey, f"verify-{shards}", shards)
+    found = verified(Query(web.crawl, Snapshots(web.crawl), exact=Exact(PageFlows(KeptLinks(web.crawl)))))
+    assert 0 <= found["error"] <= found["error_bound"] <= 0.01  # type: ignore[operator]
+    assert found["pages"] == 13
+    assert found["links_unknown"] == 0
+
+
+def test_command_prints_the_error_beside_the_bound_and_fails_where_the_bound_is_below(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    crawled(valkey, "verify-command")
+    asked = ["verify", "--store", valkey.url, "--crawl", "verify-command", "--json"]
+    done = CliRunner().invoke(app, asked)
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout)
+    assert found["error"] <= found["error_bound"]
+    monkeypatch.setattr(Flow, "bound", property(lambda _: 1e-12))
+    assert CliRunner().invoke(app, asked).exit_code == 1
+
+
+def test_without_links_there_is_nothing_to_verify(valkey: Server) -> None:
+    web = crawled(valkey, "verify-none", keep_links=False)
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        verified(Query(web.crawl, Snapshots(web.crawl), exact=Exact(PageFlows(KeptLinks(web.crawl)))))

@@ -1,0 +1,61 @@
+"""Exact importance on recorded graphs, as they are discovered: within its bound of what networkx computes."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from experiments.recorded_graphs import load_graph
+from opic.graph.flow import Flow
+from opic.graph.known_graph import KnownGraph
+from opic.graph.link_pool import LinkPool, Uint32s
+
+DAMPING, BOUND, BATCH = 0.85, 0.01, 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["hollins", "wikispeedia"])
+def test_importance_is_pagerank_within_the_bound_at_every_part_of_a_crawl(name: str) -> None:
+    recorded = load_graph(name)
+    pages, pool, replaced = len(recorded), LinkPool(), dict[int, Uint32s | None]()
+    graph, whole = KnownGraph(pool), nx.DiGraph()
+    flow = Flow(DAMPING, graph)
+    seeds = np.argsort(-np.diff(recorded.links.indptr), kind="stable")[:5].tolist()
+    whole.add_nodes_from(seeds)
+    read, gone = np.zeros(pages, bool), np.zeros(pages, bool)
+    looks = 0
+    while True:
+        graph.advance(read.copy(), gone, replaced)
+        replaced.clear()
+        flow.advance(np.array([float(page in whole) for page in range(pages)]))
+        assert flow.settle(BOUND)
+        due = [page for page in whole if not read[page]]
+        if not due or read.sum() > looks * pages / 5:
+            looks += 1
+            truth = nx.pagerank(whole, DAMPING, tol=1e-10, max_iter=500)
+            error = sum(abs(flow.shares[page] - rank) for page, rank in truth.items())
+            assert error <= flow.bound <= BOUND
+            assert flow.shares.sum() == pytest.approx(1.0)
+        if not due:
+            break
+        for page in sorted(due, key=lambda page: -flow.residual[page])[:BATCH]:
+            links = recorded.links_of(page).astype(np.uint32)
+            read[page], replaced[page] = True, None
+            pool.put(page, links)
+            whole.add_edges_from((page, to) for to in links.tolist())
+    assert looks >= 4
+    assert flow.check() < 1e-12
+
+
+def test_weight_at_pages_not_named_widens_the_bound() -> None:
+    """Of teleport weight 1, a tenth may be anywhere; the truth moves by no more than the bound says."""
+    pool = LinkPool()
+    for page, links in enumerate([[1], [2], [0]]):
+        pool.put(page, np.array(links, np.uint32))
+    graph = KnownGraph(pool)
+    graph.advance(np.ones(4, bool), np.zeros(4, bool), None)
+    some, none = Flow(DAMPING, graph, delta=0.1), Flow(DAMPING, graph)
+    for flow in (some, none):
+        flow.advance(np.array([0.9, 0, 0, 0]))
+        flow.settle(0.0, waiting_max=1e-9)
+    assert none.bound < 1e-7
+    assert some.bound == pytest.approx(2 * 0.1 / 0.9, rel=1e-6)
