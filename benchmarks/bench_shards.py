@@ -109,8 +109,8 @@ class CountingWriter(Writer):
         self.outbox_bytes += sum(len(fields[b"v"]) for _, fields in entries)
         return super()._inputs(at, to, offset, count, entries)
 
-    def _deliver_to(self, to: int, sent: Sequence[dict[int, int]]) -> int:
-        taken = super()._deliver_to(to, sent)
+    def _deliver_to(self, to: int, sent: Sequence[dict[int, int]], era: bytes) -> int:
+        taken = super()._deliver_to(to, sent, era)
         self.deliveries += taken > 0
         return taken
 
