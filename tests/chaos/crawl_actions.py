@@ -53,6 +53,7 @@ def flood(scene: Scene, name: str, host: str, ending: str) -> None:
         crawler.put(*(scene.notes.read(page, scene.rng.sample(targets, HOSTILE_LINKS)) for page in pages))
 
     def known() -> bool:
+        scene.heal()  # A doomed worker may have ended meanwhile.
         try:
             return httpx.get(f"{scene.urls()[0]}/v1/explain", params={"url": pages[-1]}, timeout=30).is_success
         except httpx.TransportError:
