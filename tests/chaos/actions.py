@@ -21,21 +21,24 @@ LAG_SECONDS = 0.7
 
 @dataclass(frozen=True)
 class Action:
-    """An action by its name. While it lasts `next` may be refused, if the store is away."""
+    """An action by its name."""
 
     name: str
     do: Callable[[Scene], None]
-    store_away: bool
+    store_away: bool  # While it lasts `next` may be refused.
+    goes_back: bool  # The store is in an earlier state afterwards.
 
 
 ACTIONS: dict[str, Action] = {}
 
 
-def action(*, store_away: bool = False) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
+def action(
+    *, store_away: bool = False, goes_back: bool = False
+) -> Callable[[Callable[[Scene], None]], Callable[[Scene], None]]:
     """Have a function known as an action."""
 
     def register(do: Callable[[Scene], None]) -> Callable[[Scene], None]:
-        ACTIONS[do.__name__] = Action(do.__name__, do, store_away)
+        ACTIONS[do.__name__] = Action(do.__name__, do, store_away, goes_back)
         return do
 
     return register
@@ -105,9 +108,9 @@ def kill_an_endpoint(scene: Scene) -> None:
 
 @action()
 def restart_an_endpoint_with_a_wrong_clock(scene: Scene) -> None:
-    """It stays so until it is restarted again."""
+    """It stays so until it is restarted again. It ends in order, and so goes on from the visits that it saved."""
     victim, ahead = scene.rng.choice(scene.endpoints), scene.rng.choice(CLOCKS_AHEAD)
-    victim.end()
+    victim.end(signal.SIGTERM)
     victim.start(ahead)
 
 
@@ -160,7 +163,7 @@ def restart_the_server(scene: Scene) -> None:
     scene.healing.append(scene.store.server.start)
 
 
-@action(store_away=True)
+@action(store_away=True, goes_back=True)
 def lose_the_end_of_the_file(scene: Scene) -> None:
     """A power loss: the server ends, and the last of what it wrote is not on the disk. Leases are lost with it."""
     scene.notes.forget_leases()
@@ -218,7 +221,7 @@ def move_a_slot(scene: Scene) -> None:
     cluster.migrate_slot(key, cluster.other(cluster.owner(key)))
 
 
-@action(store_away=True)
+@action(store_away=True, goes_back=True)
 def fail_over_while_the_replica_lags(scene: Scene) -> None:
     """A primary goes on without its replica for a moment, and then dies; the replica takes over."""
     cluster, key = scene.store.cluster, scene.rng.choice(scene.hash_tags())

@@ -31,6 +31,9 @@ class WorldReport:
     failed_while_up: int = 0
     repeated: int = 0  # Calls sent again after they had been confirmed.
     inlinks: int = 0  # Pages whose in-links were compared.
+    exact: int = 0  # How often the importance of all pages at an endpoint was compared with PageRank.
+    looks: int = 0  # How often that of a reader was, while things broke;
+    looks_missed: int = 0  # and how often that could not be: the store was away, or the crawl went on.
     seconds: float = 0.0
     wrong: list[str] = field(default_factory=list)
 
@@ -52,6 +55,8 @@ COLUMNS = {
     "next": "next_calls",
     "5xx while up": "failed_while_up",
     "in-links": "inlinks",
+    "exact": "exact",
+    "looks": "looks",
 }
 
 

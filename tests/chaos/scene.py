@@ -22,8 +22,9 @@ from repository import ROOT
 from sameness import assert_same
 from servers import Binary, find_server
 
-from chaos.bank import Expected, expected_of, inspect, links_shown, lost_and_doubled
+from chaos.bank import expected_of, inspect, links_shown, lost_and_doubled
 from chaos.checks import LINKED_PAGES, failed_while_up, inlinks_wrong, leased_twice
+from chaos.exactness import Onlooker, importance_wrong, pagerank_shown, told_by
 from chaos.fetchers import PAGES, Fetchers, KeyedEvents, url_of
 from chaos.publishers import Publishers
 from chaos.report import WorldReport
@@ -58,15 +59,17 @@ class Endpoint:
 
     def __init__(self, settings: Settings, said: Path) -> None:
         self.settings, self._said, self.port = settings, said, free_port()
+        self._data = said.with_suffix(".data")  # Where it saves the visits of exact importance.
         self.url = f"http://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, ahead_seconds: float = 0.0) -> None:
         """Start it, and wait until it is ready."""
+        own = {"OPIC_DATA": str(self._data)}
         with self._said.open("ab") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "opic.cli.main", "serve", "--port", str(self.port)],
-                env=environment() | self.settings.environment() | with_clock(ahead_seconds),
+                env=environment() | self.settings.environment() | own | with_clock(ahead_seconds),
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=out,
@@ -134,6 +137,9 @@ class Scene:
             stack.callback(self.fetchers.end)
             self.notes = self.fetchers.notes
             self._sow()
+            self.onlooker = Onlooker(self.store.workers_url, self.crawl_name)
+            self.onlooker.start()
+            stack.callback(self.onlooker.end)
             self._stack = stack.pop_all()
         return self
 
@@ -320,7 +326,7 @@ class Scene:
         return [Record(number, RECORD_US, value, kind) for number, (value, kind) in enumerate(values)]
 
     def inspect(self) -> list[str]:
-        """Hold the store, the leases, the calls and the in-links to what was confirmed; return what is wrong."""
+        """Hold store, leases, calls, in-links and importance to what was confirmed; return what is wrong."""
         self.hold()
         records = self.records()
         expected = expected_of(records)
@@ -335,9 +341,31 @@ class Scene:
                 wrong.append(f"Kafka confirmed {self.publishers.sent} events and has {len(records)}")
             self.report.lost += lost + len(missing)
             self.report.doubled += doubled
-            wrong += self._inlinks_wrong(crawl, expected)
+            links = links_shown(crawl, expected)
+            wrong += self._inlinks_wrong(links) + self._importance_wrong(crawl, links)
         self.report.confirmed = len(records)
-        return wrong + self._crawlers_wrong()
+        return wrong + self._crawlers_wrong() + self._seen_wrong()
+
+    def inspect_importance(self) -> list[str]:
+        """Hold only exact importance to what was confirmed: after the store went back to an earlier state."""
+        self.hold()
+        with self.crawl() as crawl:
+            wrong = self._importance_wrong(crawl, links_shown(crawl, expected_of(self.records())))
+        self.resume()
+        return wrong
+
+    def _importance_wrong(self, crawl: Crawl, links: dict[str, set[str]]) -> list[str]:
+        truth, wrong = pagerank_shown(crawl, links), list[str]()
+        for number, url in enumerate(self.urls()):
+            wrong += importance_wrong(f"endpoint {number}", *told_by(url, sorted(links)), truth)
+            self.report.exact += 1
+        return wrong
+
+    def _seen_wrong(self) -> list[str]:
+        """What was wrong while things broke, since the last inspection."""
+        wrong = self.onlooker.seen_wrong()
+        self.report.looks, self.report.looks_missed = self.onlooker.looks, self.onlooker.missed
+        return wrong
 
     def _crawlers_wrong(self) -> list[str]:
         """What crawlers met that they should not, since the last look."""
@@ -364,8 +392,8 @@ class Scene:
             assert_same(crawl.shards[0], ledger)
         return [f"{name}: {store[name]} in the store, {model[name]} in the ledger" for name in names]
 
-    def _inlinks_wrong(self, crawl: Crawl, expected: Expected) -> list[str]:
-        links, wrong = links_shown(crawl, expected), list[str]()
+    def _inlinks_wrong(self, links: dict[str, set[str]]) -> list[str]:
+        wrong = list[str]()
         with httpx.Client(timeout=60) as client:
             for number, url in enumerate(self.urls()):
 

@@ -60,6 +60,8 @@ def break_it(scene: Scene, deck: Deck) -> None:
     if action.store_away:
         scene.await_ready()
         scene.away.append((begun, time.monotonic()))
+    if action.goes_back:
+        report.wrong += scene.inspect_importance()
 
 
 def spell(scene: Scene, deck: Deck, seconds: float) -> bool:

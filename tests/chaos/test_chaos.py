@@ -8,6 +8,7 @@ import os
 import random
 from pathlib import Path
 
+import networkx as nx
 import numpy as np
 import pytest
 from kafka_server import Kafka
@@ -17,6 +18,7 @@ from servers import Server
 from chaos.actions import ACTIONS
 from chaos.bank import expected_of, inspect, lost_and_doubled
 from chaos.checks import failed_while_up, inlinks_wrong, leased_twice
+from chaos.exactness import importance_wrong, pagerank
 from chaos.fetchers import CallNote, LeaseNote
 from chaos.storm import run
 from chaos.worlds import WORLDS
@@ -43,6 +45,7 @@ def test_every_effect_is_there_once_whatever_breaks(request: pytest.FixtureReque
     assert mine.actions, report.text()
     assert mine.confirmed >= EVENTS_MIN, report.text()
     assert mine.leases, report.text()
+    assert mine.exact, report.text()
 
 
 def test_every_action_is_in_a_world() -> None:
@@ -72,6 +75,23 @@ def test_a_missing_in_link_is_seen() -> None:
     rng = random.Random(1)
     assert inlinks_wrong("it", lambda url: links[url], links, rng) == []
     assert len(inlinks_wrong("it", lambda url: links[url] - {"http://c.org/"}, links, rng)) == 1
+
+
+def test_pagerank_of_the_inspector_is_that_of_networkx() -> None:
+    graph = nx.gnp_random_graph(40, 0.1, seed=3, directed=True)
+    graph.remove_edges_from(list(graph.edges(range(5))))  # Pages without links.
+    ends = np.array(list(graph.edges()))
+    found = pagerank(ends[:, 0], ends[:, 1], len(graph))
+    assert dict(enumerate(found)) == pytest.approx(nx.pagerank(graph, 0.85, tol=1e-13, max_iter=1_000), abs=1e-12)
+
+
+def test_importance_further_from_pagerank_than_its_bound_is_seen() -> None:
+    truth = {"http://a.org/": 0.75, "http://b.org/": 0.25}
+    near = {"http://a.org/": 0.752, "http://b.org/": 0.248, "http://gone.org/": 0.0}
+    assert importance_wrong("it", near, 0.005, truth) == []
+    for told, bound in ((near, 0.003), (near | {"http://gone.org/": 0.002}, 0.005), (near, 0.02)):
+        assert len(importance_wrong("it", told, bound, truth)) == 1
+    assert any("has no importance" in text for text in importance_wrong("it", {"http://a.org/": 0.75}, 0.01, truth))
 
 
 @pytest.fixture
