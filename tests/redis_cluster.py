@@ -205,6 +205,14 @@ class Cluster:
         self.await_ok()
         return node
 
+    def hand_over(self, key: str, how: str) -> None:
+        """Let another node have a key's slot: by "failover", or by a "move" of all its keys."""
+        if how == "failover":
+            self.failover(key)
+            self.await_ok()
+        else:
+            self.migrate_slot(key, self.other(self.owner(key)))
+
     def migrate_slot(self, key: str, to: Node, between: Callable[[], object] = lambda: None) -> None:
         """Move a key's slot with all its keys to another primary, as `redis-cli --cluster reshard` does.
 

@@ -1,14 +1,32 @@
-"""The HTTP endpoint in a thread of the test's own process."""
+"""The HTTP endpoint in a thread of the test's own process, alone or with all of the service."""
 
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import httpx
 
 from opic.api import ConnectionLimits, bind, create_app, make_server
 from opic.api.server import url_of
+from opic.client import Client
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
 
 STOP_SECONDS = 10.0
+
+
+@contextmanager
+def serving_embedded(directory: Path, **settings: object) -> Iterator[tuple[httpx.Client, Client]]:
+    """Run the whole service with its data in a directory; lend two clients of it."""
+    with (
+        EmbeddedService(Settings.load(data=directory, **settings)) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=30) as http,
+        Client(url) as client,
+    ):
+        yield http, client
 
 
 @contextmanager

@@ -18,7 +18,7 @@ STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles e
 DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
 RANKED_FIRST: Final = 4_096  # Number of ranked pages to sort first; each time eight times as many as are needed.
-RANKED_LONG: Final = 16_384  # After so many ranks, looking at all pages of the free hosts at once is faster.
+RANKED_LONG: Final = 16_384  # From this rank on, looking at all pages of the free hosts at once is faster.
 SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
 

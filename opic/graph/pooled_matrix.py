@@ -1,7 +1,7 @@
 """Sums over the links of all pages at once: a sparse matrix that takes no memory of its own beside the pool of links.
 
-The pool is one array of links, run by run: that is a matrix in compressed columns as it stands, whatever was replaced
-in it. A run that its page has replaced since counts for nothing, which its weight of 0 says.
+The pool is one array of links, run after run. As it is, that is a matrix in compressed columns. Runs that their page
+has replaced are still in it; they have weight 0, and so count for nothing.
 """
 
 from collections.abc import Iterator

@@ -97,7 +97,7 @@ GRANTS: Final = "grants:all"  # The partition whose records are grants to all pa
 
 
 SWEEP: Final = "sweep:own"  # The partition whose records have pages of a shard classified again.
-SWEEP_BITS: Final = 40  # Its offsets: the version of the classes, then the page, in so many bits.
+SWEEP_BITS: Final = 40  # Its offsets: the version of the classes, then the page, in this many bits.
 
 
 def is_own(partition: str) -> bool:

@@ -19,7 +19,7 @@ from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.replica.effect import Head
 
-FIRST: Final = 10  # The first answer, which reads all links, may follow so many times as many links as others.
+FIRST: Final = 10  # The first answer, which begins from nothing, may follow ten times as many links as later ones.
 QUICK_SECONDS: Final = 0.1  # Coverage that takes longer is used for a while as the order of pages:
 REST: Final = 20  # for this many times as long.
 GIVE: Final = "trust with POST /v1/seeds or `opic seed --trust 1 URL`"

@@ -1,8 +1,8 @@
 """Numbers of the pages of all shards, nearly without gaps: what `opic.graph` calls pages.
 
 A page has an id in its shard. Numbers are given out in blocks of 64 consecutive ids, whenever a shard has more pages
-than before. So fewer than 64 numbers a shard belong to no page, whatever the number of shards and however unequal they
-are, and the numbers of a crawl of one shard are its ids. A block takes 16 bytes.
+than before. So in each shard fewer than 64 numbers belong to no page, and the numbers of a crawl of one shard are its
+ids. A block takes 16 bytes.
 """
 
 from collections.abc import Sequence
@@ -45,7 +45,7 @@ class CrawlNumbers:
         if (self._given + want - have) << BLOCK_BITS > PAGES_MAX:
             raise StoreFull(
                 f"shard {shard} has {pages:,} pages, which makes more than {PAGES_MAX:,} in all shards: an endpoint "
-                "can't hold links between so many; divide the crawl into several (OPIC_CRAWL)"
+                "can't hold the links of more; divide the crawl into several (OPIC_CRAWL)"
             )
         blocks = np.arange(self._given, self._given + want - have)
         end = int(blocks[-1]) + 1

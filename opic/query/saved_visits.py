@@ -1,8 +1,8 @@
 """The visits of exact importance, saved in a file: where an endpoint goes on after a restart.
 
-The file is a starting point and no more: whatever it says, the flow computes what is left to move from the links as
-they are now, and the bound told is that of the result. So it may be older than the store. It is ignored, with a line in
-the log, if it is damaged, or of another crawl, era, form or history of the journal, or if its pages are not those here.
+The file is only a starting point: from its visits and the present links the flow computes what is left to move, and the
+bound told is that of the result. So the file may be older than the store. It is ignored, with a line in the log, if it
+is damaged, or of another crawl, era, form or history of the journal, or if its pages are not those here.
 
 Form: FORM, the length of the head, the head (JSON), by shard the visits of its pages by id (little-endian float32), and
 a digest of all before: 4 bytes a page, and no more than HEAD_BYTES and SHARD_BYTES a shard.

@@ -4,9 +4,9 @@
     l<n>      the links: ids of pages of the shard; and for other shards, the distinct linked pages (fingerprint, shard)
               and numbers among them
 
-Whatever increases is stored as gaps. An array is stored byte by byte: first the lowest bytes of all its numbers, then
-the next ones, each such plane compressed for itself, so that Huffman's code gives a gap about as many bits as its size
-needs. A field begins with a CRC-32 of the rest.
+Ascending numbers are stored as the gaps between them. An array is stored byte by byte: first the lowest bytes of all
+its numbers, then the next ones. Each such plane is compressed for itself, so that by Huffman's code a gap takes about
+the bits that its size needs. A field begins with a CRC-32 of the rest.
 """
 
 import zlib

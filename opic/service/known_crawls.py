@@ -1,7 +1,7 @@
 """The file crawls.json of a data directory: which crawls its store has had.
 
-With it, a store that is empty is told from a new one after all processes have ended. A service that runs its own store
-keeps it beside that; any other process keeps it where OPIC_DATA is set.
+An empty store is either new or has lost everything. The file tells which, also after all processes have ended. A
+service that runs its own store keeps the file beside it; other processes keep one in OPIC_DATA, if that is set.
 """
 
 import hashlib

@@ -12,9 +12,8 @@ from contextlib import contextmanager
 import httpx
 import numpy as np
 import redis
-from numpy.typing import NDArray
+from exact_readers import pagerank
 from processes import wait_until
-from scipy import sparse
 
 from opic.errors import OpicError
 from opic.model.cash import Flag
@@ -25,26 +24,10 @@ from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.store import connect
 
-DAMPING = 0.85
-CLOSE_ENOUGH = 1e-13  # Between a pass and the next, so that errors are far below all bounds.
 URLS_A_CALL = 5_000
 CURRENT_SECONDS_MAX = 60.0
 LOOK_SECONDS = 1.0
 TRIES = 5
-Floats = NDArray[np.float64]
-Int64s = NDArray[np.int64]
-
-
-def pagerank(sources: Int64s, targets: Int64s, pages: int, damping: float = DAMPING) -> Floats:
-    """PageRank with equal teleport; pages without links send their visitors to all pages."""
-    out = np.bincount(sources, minlength=pages)
-    moves = sparse.csr_array((1 / out[sources], (targets, sources)), shape=(pages, pages))
-    found, change = np.full(pages, 1 / max(pages, 1)), 1.0
-    while change > CLOSE_ENOUGH:
-        passed = damping * (moves @ found)
-        passed += (1 - passed.sum()) / max(pages, 1)
-        found, change = passed, float(np.abs(passed - found).sum())
-    return found
 
 
 def pagerank_shown(crawl: Crawl, inlinks: Mapping[str, set[str]]) -> dict[str, float]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from exact_readers import pagerank
 from kafka_server import Kafka
 from logs import PARTITION, record
 from servers import Server
@@ -18,7 +19,7 @@ from servers import Server
 from chaos.actions import ACTIONS
 from chaos.bank import expected_of, inspect, lost_and_doubled
 from chaos.checks import failed_while_up, inlinks_wrong, leased_twice
-from chaos.exactness import importance_wrong, pagerank
+from chaos.exactness import importance_wrong
 from chaos.fetchers import CallNote, LeaseNote
 from chaos.storm import run
 from chaos.worlds import WORLDS

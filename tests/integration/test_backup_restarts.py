@@ -88,15 +88,7 @@ def test_backup_over_restarts_has_everything(servers: Server, tmp_path: Path) ->
 def test_backup_while_a_slot_changes_hands_has_everything(cluster_of_six: Cluster, tmp_path: Path, what: str) -> None:
     cluster = cluster_of_six
     filled(Crawl.open(cluster.client(), "c", {"shards": 1}, keep_links=True))
-
-    def change() -> None:
-        if what == "failover":
-            cluster.failover("{c:0}")
-            cluster.await_ok()
-        else:
-            cluster.migrate_slot("{c:0}", cluster.other(cluster.owner("{c:0}")))
-
-    with amid_scans([3], change):
+    with amid_scans([3], lambda: cluster.hand_over("{c:0}", what)):
         assert_whole(backup(Crawl.open(cluster.client(), "c", create=False), tmp_path / "copy"))
 
 

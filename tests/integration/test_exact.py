@@ -1,51 +1,22 @@
 """Exact importance: PageRank of the known graph as networkx computes it, within the bound told, after any events."""
 
 import random
-from collections.abc import Iterable
 from pathlib import Path
 
-import httpx
-import networkx as nx
 import pytest
+from exact_readers import asked, error_and_bound, shares, truth
 from linked_web import PAGES, Web
 from processes import wait_until
 from servers import Server
-from serving import serving
+from serving import serving, serving_embedded
 
 from opic.client import Client, Conflict
 from opic.errors import NotKept
-from opic.model.cash import Flag
-from opic.query.exact import Exact
 from opic.query.explain import explain
-from opic.query.kept_links import KeptLinks
-from opic.query.page_flows import PageFlows
-from opic.query.queries import Query
-from opic.query.snapshots import Snapshots
-from opic.replica import Crawl
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
 WAIT_SECONDS = 20.0
-
-
-def asked(crawl: Crawl, bound: float = 0.01) -> Query:
-    """A reader of the crawl, which computes exact importance in the questions' own thread."""
-    return Query(crawl, Snapshots(crawl), exact=Exact(PageFlows(KeptLinks(crawl)), bound))
-
-
-def truth(web: Web) -> dict[str, float]:
-    """PageRank of the known graph."""
-    graph = nx.DiGraph()
-    pages = {page.url: page for page in web.crawl.pages() if not page.has(Flag.GONE)}
-    graph.add_nodes_from(pages)
-    for url, page in pages.items():
-        if page.has(Flag.OPEN):
-            graph.add_edges_from((url, link) for link in web.links.get(url, []) if link in pages)
-    return dict(nx.pagerank(graph, 0.85, tol=1e-13, max_iter=1_000))
-
-
-def shares(answers: Iterable[dict[str, object] | None]) -> dict[str, float]:
-    return {str(page["url"]): float(page["importance"]) for page in answers if page}  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -60,12 +31,10 @@ def test_importance_is_pagerank_of_the_known_graph_within_the_bound(valkey: Serv
             web.writer.drain()
             expected = truth(web)
             for query in (following, asked(web.opened(shards))):
+                error, bound = error_and_bound(query, expected)
+                assert error <= bound <= 0.01
                 found = query.importance(list(expected))
-                bounds = {page["error_bound"] for page in found if page}
                 assert {page["policy"] for page in found if page} == {"exact"}
-                assert len(bounds) == 1
-                error = sum(abs(expected[page] - share) for page, share in shares(found).items())
-                assert error <= bounds.pop() <= 0.01  # type: ignore[operator]
                 assert sum(shares(found).values()) == pytest.approx(1.0)
 
 
@@ -119,13 +88,7 @@ def test_pages_read_before_links_were_kept_widen_the_bound(valkey: Server) -> No
 
 @pytest.mark.slow
 def test_service_answers_by_links_unless_told_otherwise(tmp_path: Path) -> None:
-    settings = Settings.load(data=tmp_path / "data", keep_links=True)
-    with (
-        EmbeddedService(settings) as service,
-        serving(service) as url,
-        httpx.Client(base_url=url, timeout=30) as http,
-        Client(url) as client,
-    ):
+    with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
         events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
         assert http.post("/v1/events", json=events).status_code == 202
         wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == len(PAGES), WAIT_SECONDS)

@@ -3,12 +3,11 @@
 import random
 from pathlib import Path
 
-import httpx
 import pytest
 from linked_web import PAGES, Web
 from processes import wait_until
 from servers import Server
-from serving import serving
+from serving import serving, serving_embedded
 
 from opic.client import Client, Conflict, NotFound
 from opic.errors import NotKept, StoreFull
@@ -144,13 +143,7 @@ def test_restored_crawl_has_the_in_links(valkey: Server, tmp_path: Path) -> None
 
 @pytest.mark.slow
 def test_service_tells_in_links(tmp_path: Path) -> None:
-    settings = Settings.load(data=tmp_path / "data", keep_links=True)
-    with (
-        EmbeddedService(settings) as service,
-        serving(service) as url,
-        httpx.Client(base_url=url, timeout=30) as http,
-        Client(url) as client,
-    ):
+    with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
         assert http.get("/v1/inlinks", params={"url": PAGES[0]}).status_code == 404
         events = [{"url": page, "links": [PAGES[0]]} for page in PAGES[1:]]
         assert http.post("/v1/events", json=events).status_code == 202

@@ -1,20 +1,12 @@
 """In-flow from kept links: what a plain sum over the links says, of any set of pages and by any policy."""
 
 import pytest
+from exact_readers import asked
 from linked_web import PAGES, Web
 from servers import Server
 
 from opic.errors import BadInput, NotKept
-from opic.query.exact import Exact
 from opic.query.inflow import inflow
-from opic.query.kept_links import KeptLinks
-from opic.query.page_flows import PageFlows
-from opic.query.queries import Query
-from opic.query.snapshots import Snapshots
-
-
-def asked(web: Web) -> Query:
-    return Query(web.crawl, Snapshots(web.crawl), exact=Exact(PageFlows(KeptLinks(web.crawl))))
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -27,7 +19,7 @@ def test_inflow_is_what_pages_outside_send_along_their_links(
     for page in range(10):
         web.read(PAGES[page], [PAGES[1], PAGES[(page + 3) % 14], PAGES[(5 * page + 2) % 14]])
     web.writer.drain()
-    query = asked(web)
+    query = asked(web.crawl)
     found = inflow(query, policy=policy, **area)  # type: ignore[arg-type]
     shares = {str(one["url"]): float(one["importance"]) for one in query.importance(PAGES, policy) if one}  # type: ignore[arg-type]
     start = area.get("prefix", "http://h1.org/")
@@ -46,6 +38,6 @@ def test_prefix_needs_links(valkey: Server) -> None:
     web = Web(valkey, "inflow-none", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
-        inflow(asked(web), prefix="http://h2.org/1")
+        inflow(asked(web.crawl), prefix="http://h2.org/1")
     with pytest.raises(BadInput, match="give one of domain, host and prefix"):
-        inflow(asked(web), host="h2.org", prefix="http://h2.org/1")
+        inflow(asked(web.crawl), host="h2.org", prefix="http://h2.org/1")

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from exact_readers import error_by_place, truth
 from linked_web import PAGES, Web
 from processes import wait_until
 from servers import Server
@@ -48,9 +49,12 @@ def saved_by(web: Web, directory: Path, shards: int = 1) -> SavedVisits:
     return saved
 
 
-def bound_after(crawl: Crawl, saved: SavedVisits) -> float:
-    """The bound of a reader that begins now and wants none."""
-    return reader(crawl, saved, NO_BOUND).view().bound
+def bound_after(web: Web, saved: SavedVisits, crawl: Crawl | None = None) -> float:
+    """The bound of a reader that begins now and wants none; it is true."""
+    crawl = crawl or web.opened()
+    view = reader(crawl, saved, NO_BOUND).view()
+    assert error_by_place(crawl, view, truth(web)) <= view.bound
+    return view.bound
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -60,13 +64,13 @@ def test_reader_goes_on_from_saved_visits(valkey: Server, tmp_path: Path, shards
     assert path.stat().st_size < 4096 + shards * (256 + 4 * len(PAGES))
     crawl = web.opened(shards)
     saved = SavedVisits(tmp_path, crawl)
-    assert bound_after(crawl, saved) < 0.002
-    assert bound_after(crawl, SavedVisits(tmp_path / "none", crawl)) > 0.5
+    assert bound_after(web, saved, crawl) < 0.002
+    assert bound_after(web, SavedVisits(tmp_path / "none", crawl), crawl) > 0.5
     web.read(PAGES[12], [PAGES[1]])  # The file is older now, and as good a start.
     web.writer.drain()
     crawl = web.opened(shards)
     saved, none = (SavedVisits(place, crawl) for place in (tmp_path, tmp_path / "none"))
-    assert bound_after(crawl, saved) < bound_after(crawl, none) / 2
+    assert bound_after(web, saved, crawl) < bound_after(web, none, crawl) / 2
 
 
 def cut(path: Path) -> None:
@@ -102,9 +106,11 @@ def test_damaged_file_is_ignored(
     saved = saved_by(web, tmp_path)
     spoil(saved.path)
     caplog.clear()
-    assert bound_after(web.opened(), saved) > 0.5
+    assert bound_after(web, saved) > 0.5
     assert why in caplog.text
-    assert reader(web.opened(), saved).view().bound <= 0.001
+    crawl = web.opened()
+    view = reader(crawl, saved).view()
+    assert error_by_place(crawl, view, truth(web)) <= view.bound <= 0.001
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
@@ -114,7 +120,7 @@ def test_visits_that_can_not_be_are_ignored(valkey: Server, tmp_path: Path, valu
     content = saved.path.read_bytes()[: -saved_visits.DIGEST_BYTES]
     content = content[:-4] + np.array([value], "<f4").tobytes()
     saved.path.write_bytes(content + saved_visits._hashed(content))
-    assert bound_after(web.opened(), saved) > 0.5
+    assert bound_after(web, saved) > 0.5
 
 
 def test_file_of_another_crawl_era_history_or_numbering_is_ignored(
@@ -129,7 +135,7 @@ def test_file_of_another_crawl_era_history_or_numbering_is_ignored(
         saved.path.write_bytes(content)
         caplog.clear()
         crawl = web.opened()
-        assert bound_after(crawl, SavedVisits(tmp_path, crawl)) > 0.5
+        assert bound_after(web, SavedVisits(tmp_path, crawl), crawl) > 0.5
         assert why in caplog.text
 
     ignored(theirs, "another crawl")
@@ -144,7 +150,7 @@ def test_file_of_another_crawl_era_history_or_numbering_is_ignored(
     ignored(_sealed(ours[:at] + b"0000" + ours[at + 4 :]), "other numbers")
     crawl = web.opened()
     saved.path.write_bytes(ours)
-    assert bound_after(crawl, SavedVisits(tmp_path, crawl)) < 0.002
+    assert bound_after(web, SavedVisits(tmp_path, crawl), crawl) < 0.002
 
 
 def _lsn(web: Web) -> int:

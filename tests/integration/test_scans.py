@@ -200,16 +200,8 @@ def test_links_of_a_record_that_the_server_lost_are_not_kept(servers: Server, mo
 def test_kept_links_are_loaded_whole_while_their_slot_changes_hands(cluster_of_six: Cluster, what: str) -> None:
     cluster = cluster_of_six
     filled(Crawl.open(cluster.client(), "c", {"shards": 1}, keep_links=True))
-
-    def change() -> None:
-        if what == "failover":
-            cluster.failover("{c:0}")
-            cluster.await_ok()
-        else:
-            cluster.migrate_slot("{c:0}", cluster.other(cluster.owner("{c:0}")))
-
     reader = InLinks(Crawl.open(cluster.client(), "c", create=False))
-    with amid_scans([2], change):
+    with amid_scans([2], lambda: cluster.hand_over("{c:0}", what)):
         assert reader.count() == PAGES
 
 

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from exact_readers import asked
 from linked_web import PAGES, Web
 from servers import Server
 from typer.testing import CliRunner
@@ -10,11 +11,6 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.errors import NotKept
 from opic.graph.flow import Flow
-from opic.query.exact import Exact
-from opic.query.kept_links import KeptLinks
-from opic.query.page_flows import PageFlows
-from opic.query.queries import Query
-from opic.query.snapshots import Snapshots
 from opic.query.verification import verified
 
 
@@ -30,7 +26,7 @@ def crawled(valkey: Server, name: str, shards: int = 1, *, keep_links: bool = Tr
 @pytest.mark.parametrize("shards", [1, 3])
 def test_error_is_within_the_bound(valkey: Server, shards: int) -> None:
     web = crawled(valkey, f"verify-{shards}", shards)
-    found = verified(Query(web.crawl, Snapshots(web.crawl), exact=Exact(PageFlows(KeptLinks(web.crawl)))))
+    found = verified(asked(web.crawl))
     assert 0 <= found["error"] <= found["error_bound"] <= 0.01  # type: ignore[operator]
     assert found["pages"] == 13
     assert found["links_unknown"] == 0
@@ -52,4 +48,4 @@ def test_command_prints_the_error_beside_the_bound_and_fails_where_the_bound_is_
 def test_without_links_there_is_nothing_to_verify(valkey: Server) -> None:
     web = crawled(valkey, "verify-none", keep_links=False)
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
-        verified(Query(web.crawl, Snapshots(web.crawl), exact=Exact(PageFlows(KeptLinks(web.crawl)))))
+        verified(asked(web.crawl))

@@ -112,7 +112,8 @@ class Producer:
             return
         finally:
             self._lock.release()
-        with suppress(KafkaUnavailable), kafka_errors(self.where):  # Its callers are told of what it had not sent.
+        # Whoever waits for a record that this client did not send gets an error from its end.
+        with suppress(KafkaUnavailable), kafka_errors(self.where):
             client.close(timeout=CLOSE_SECONDS)
 
     def close(self, seconds: float = 5.0) -> None:
@@ -270,4 +271,4 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
         url = decode_seeds(value).urls[0] if kind == "seeds" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
-        return None  # It will become a dead letter, in whatever partition.
+        return None  # It will become a dead letter; the partition does not matter.
