@@ -10,6 +10,7 @@ from kafka import errors as broken
 
 from opic.errors import KafkaUnavailable
 from opic.ingest.kafka.connection import kafka_errors, record_of
+from opic.ingest.kafka.record_batches import Damaged
 from opic.model.events import (
     TIME_MAX_US,
     TIME_MIN_US,
@@ -117,11 +118,12 @@ def test_no_record_raises_anything(value: bytes | None, headers: list[tuple[str,
 
 
 @pytest.mark.parametrize(
-    "error", [broken.UnsupportedCodecError("Libraries for lz4 not found"), broken.CorruptRecordError("bad header")]
+    ("error", "what_to_do"),
+    [
+        (broken.UnsupportedCodecError("Libraries for lz4 not found"), "publish with compression none, gzip or zstd"),
+        (Damaged("t/3 at offset 7: bad header"), "t/3 at offset 7: bad header.*let a replica that is whole take over"),
+    ],
 )
-def test_records_that_the_client_can_not_read_are_waited_for_with_what_to_do(error: Exception) -> None:
-    with (
-        pytest.raises(KafkaUnavailable, match=r"unreadable records.*compression none, gzip or zstd"),
-        kafka_errors("k"),
-    ):
+def test_records_that_the_client_can_not_read_are_waited_for_with_what_to_do(error: Exception, what_to_do: str) -> None:
+    with pytest.raises(KafkaUnavailable, match=what_to_do), kafka_errors("k"):
         raise error

@@ -84,10 +84,16 @@ def kafka_errors(where: str) -> Iterator[None]:
         raise KafkaRefused(
             "another worker with the same OPIC_KAFKA_GROUP_INSTANCE_ID joined the group: give each worker its own id"
         ) from error
-    except (broken.UnsupportedCodecError, broken.CorruptRecordError) as error:
+    except broken.UnsupportedCodecError as error:
         raise KafkaUnavailable(
-            f"Kafka at {where} returned unreadable records: {_said(error)}; publish with compression none, gzip or "
-            "zstd, and check the client that published them"
+            f"Kafka at {where} returned unreadable records: {_said(error)}; publish with compression none, gzip or zstd"
+        ) from error
+    except broken.CorruptRecordError as error:
+        raise KafkaUnavailable(
+            f"Kafka at {where} returned a damaged batch: {_said(error)}. Nothing is lost yet: check the leader's disk, "
+            "and let a replica that is whole take over; reading goes on from there by itself. Without one, set "
+            "OPIC_KAFKA_SKIP_LOST=true, delete the partition's records up to the end of the batch with "
+            "kafka-delete-records, and publish their events again"
         ) from error
     except _FOR_GOOD as error:
         raise KafkaRefused(

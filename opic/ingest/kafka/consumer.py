@@ -17,8 +17,10 @@ from kafka.structs import OffsetAndMetadata
 from opic.errors import KafkaRefused, KafkaUnavailable
 from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, name_of, record_of
 from opic.ingest.kafka.first_offsets import FirstOffsets
+from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.kafka.signatures import Signatures
 from opic.ingest.worker import Lag, Taken
+from opic.model.events import Record
 
 log = logging.getLogger("opic.ingest")
 
@@ -85,6 +87,7 @@ class KafkaSource:
             fetch_max_bytes=FETCH_BYTES_MAX,
             max_partition_fetch_bytes=PARTITION_FETCH_BYTES_MAX,
         )
+        self._consumer._fetcher.PartitionRecords = Parts
         self._held: dict[TopicPartition, Taken] = {}  # Returned by `poll`, but not done yet.
         self._new: set[TopicPartition] = set()  # Assigned, but not yet at the store's resume point.
         self._next: dict[TopicPartition, int] = {}  # Offset of the record that the client returns next.
@@ -186,7 +189,7 @@ class KafkaSource:
     def _fetch(self, seconds: float) -> None:
         try:
             with kafka_errors(self._cluster.where):
-                found = self._poll(seconds)
+                found = self._consumer.poll(timeout_ms=round(seconds * 1000))
         except KafkaUnavailable as error:
             if not isinstance(error.__cause__, (broken.OffsetOutOfRangeError, broken.NoOffsetForPartitionError)):
                 raise
@@ -195,7 +198,7 @@ class KafkaSource:
             found = {}
         for partition, messages in found.items():
             since, end = self._next.get(partition, messages[0].offset), messages[-1].offset + 1
-            records = [self._signatures.checked(message, record_of(message)) for message in messages]
+            records = [one if type(one) is Record else self._record(one) for one in messages]
             self._held[partition] = Taken(name_of(partition), records, since, end)
             self._next[partition] = end
         if found:
@@ -204,13 +207,8 @@ class KafkaSource:
             self._look()
         self._tell_idle()
 
-    def _poll(self, seconds: float) -> Any:
-        try:
-            return self._consumer.poll(timeout_ms=round(seconds * 1000))
-        except (broken.KafkaError, OSError):
-            raise
-        except Exception as error:  # With a damaged batch, the client's codecs may raise any exception.
-            raise broken.CorruptRecordError(f"{type(error).__name__}: {error}") from error
+    def _record(self, message: Any) -> Record:
+        return self._signatures.checked(message, record_of(message))
 
     def _look(self) -> None:
         """Send a request to Kafka: the client does not distinguish an unavailable broker from an idle topic."""
