@@ -363,9 +363,10 @@ class Calls:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 
         The teleport of this PageRank is to the trusted seeds. The guarantee is a lower bound for the graph as fetched
-        so far, and holds for any links that pages not yet fetched may have.
+        so far, and holds for any links that pages not yet fetched may have. Where other pages than the trusted ones
+        deserve trust too, `delta` is their share of it.
         """
-        return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target))
+        return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target, asked.delta))
 
     async def put_local(self, domain: str, request: Request) -> Response:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""

@@ -17,6 +17,11 @@ from opic.api.models import (
     _Parameters,
 )
 
+DELTA: Final = (
+    "Share of all trust that is on other pages than the trusted ones. The guarantee then assumes that nothing of it "
+    "reaches a fetched page, and is at most 1 - delta (Cho, Schonfeld 2007, theorem 3)."
+)
+
 
 class TopSites(_Parameters):
     """A request for the most important hosts or registered domains."""
@@ -140,6 +145,7 @@ class CoverageTarget(_Parameters):
     target: float | None = Field(
         None, gt=0, le=1, allow_inf_nan=False, description="Coverage wanted, such as 0.98.", examples=[0.98]
     )
+    delta: float = Field(0.0, ge=0, lt=1, allow_inf_nan=False, description=DELTA)
 
 
 class CoverageFound(_Answer):
@@ -149,6 +155,7 @@ class CoverageFound(_Answer):
     fetched_pages: int = Field(description="Number of pages that were read since they became known or came back.")
     trusted_pages: int = Field(description="Number of trusted pages that are not gone.")
     damping: float = Field(description="Share of visitors that follow a link: OPIC_DAMPING.")
+    delta: float | None = Field(None, description="The delta of the request, if it is over 0.")
     target: float | None = Field(None, description="The target of the request.")
     fetches_expected: int | None = Field(
         None,

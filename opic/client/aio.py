@@ -280,13 +280,14 @@ class AsyncClient:
         """
         return await self._do(calls.inlinks(url, n))
 
-    async def coverage(self, target: float | None = None) -> answers.Coverage:
+    async def coverage(self, target: float | None = None, delta: float | None = None) -> answers.Coverage:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 
         Args:
             target: a coverage, such as 0.98: the answer then says how many more fetches it is expected to need.
+            delta: the share of all trust, less than 1, that is on pages other than the trusted ones; 0 if None.
         """
-        return await self._do(calls.coverage(target))
+        return await self._do(calls.coverage(target, delta))
 
     async def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
         """Return the first `n` pages (100 if None) of the last list from the domain's estimator.

@@ -242,13 +242,15 @@ class Inlinks(Struct, frozen=True):
 class Coverage(Struct, frozen=True):
     """The share of personalized PageRank that the fetched pages are guaranteed to hold, at least.
 
-    `fetches_expected` is None where the pages known now are not expected to suffice, and without a target.
+    `fetches_expected` is None where the pages known now are not expected to suffice, and without a target; `delta` is
+    None where no trust was said to be on other pages.
     """
 
     coverage: float
     fetched_pages: int
     trusted_pages: int
     damping: float
+    delta: float | None = None
     target: float | None = None
     fetches_expected: int | None = None
     as_of: float | None = None

@@ -321,9 +321,9 @@ def inlinks(url: str, n: int | None) -> Call[answers.Inlinks]:
     return Call("GET", "/v1/inlinks", answers.Inlinks, parameters=_given(url=url, n=n))
 
 
-def coverage(target: float | None) -> Call[answers.Coverage]:
+def coverage(target: float | None, delta: float | None) -> Call[answers.Coverage]:
     """Get the coverage guarantee."""
-    return Call("GET", "/v1/coverage", answers.Coverage, parameters=_given(target=target))
+    return Call("GET", "/v1/coverage", answers.Coverage, parameters=_given(target=target, delta=delta))
 
 
 def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:

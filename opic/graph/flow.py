@@ -12,8 +12,7 @@ pages is 0: pages without links send their visitors to t, and dividing by the su
 The bound: the visits in truth are h + r + (d P' + (d P')^2 + ...) r, where the r of pages never read goes nowhere. With
 R+ and R- the sums of the positive and negative r of read pages, that differs from h + r by at most P = d R+ / (1-d)
 upwards and by N = d R- / (1-d) downwards, so the normalised vectors by at most (P + N + max(P, N)) / sum(h + r) in L1.
-To P come visits that may be missing: the weight that waits at links to pages not known yet, divided by 1-d, and so
-`delta`, the share of the teleport weight that lies on pages not named (Cho, Schonfeld 2007, theorem 3).
+To P come visits that may be missing: the weight that waits at links to pages not known yet, divided by 1-d.
 
 The same vectors with t on trusted pages are RankMass: see `opic.graph.rank_coverage`.
 """
@@ -36,15 +35,14 @@ BOUND_MAX: Final = 2.0  # The greatest distance of two distributions.
 class Flow:
     """One pair of vectors on a graph. Takes 24 bytes a page beside the links. For one thread at a time."""
 
-    def __init__(self, damping: float, graph: KnownGraph, delta: float = 0.0) -> None:
+    def __init__(self, damping: float, graph: KnownGraph) -> None:
         """Start from nothing.
 
         Args:
             damping: the share of visitors that follow a link.
             graph: the graph; call `advance` after each change of it.
-            delta: the share of all teleport weight, less than 1, that is on pages not named.
         """
-        self.damping, self.graph, self.delta = damping, graph, delta
+        self.damping, self.graph = damping, graph
         self.teleport, self.visits, self.residual = np.zeros(0), np.zeros(0), np.zeros(0)  # t, h, r
         self.drift = 0.0  # At the last check: how far r was from its definition, as a share of all visits.
         self._version = -1  # Of the graph that r belongs to.
@@ -124,8 +122,7 @@ class Flow:
             return 0.0  # There are no pages.
         more = float(waiting.sum(where=waiting > 0))
         less = more - float(waiting.sum())
-        missing = self.lost + float(self.teleport.sum()) * self.delta / (1 - self.delta)
-        above, below = (damping * more + missing) / (1 - damping), damping * less / (1 - damping)
+        above, below = (damping * more + self.lost) / (1 - damping), damping * less / (1 - damping)
         found = (above + below + max(above, below)) / total
         return min(found + ROUNDING + 2 * self.drift / (1 - damping), BOUND_MAX)
 

@@ -40,16 +40,23 @@ class CoverageView:
     fetched_pages: int
     trusted_pages: int
 
-    def answer(self, target: float | None = None) -> dict[str, object]:
-        """Return the fields of the answer as the public contract defines them."""
+    def answer(self, target: float | None = None, delta: float = 0.0) -> dict[str, object]:
+        """Return the fields of the answer as the public contract defines them.
+
+        Args:
+            target: the coverage wanted.
+            delta: the share of all trust, less than 1, that is on pages not named.
+        """
+        flow = self.flow.named(delta)
         found: dict[str, object] = {
-            "coverage": self.flow.coverage,
+            "coverage": flow.coverage,
             "fetched_pages": self.fetched_pages,
             "trusted_pages": self.trusted_pages,
-            "damping": self.flow.damping,
+            "damping": flow.damping,
+            **({"delta": delta} if delta else {}),
         }
         if target is not None:
-            expected = self.flow.fetches_to(target, np.concatenate(self.held))
+            expected = flow.fetches_to(target, np.concatenate(self.held))
             found |= {"target": target, "fetches_expected": expected}
         return {**found, "as_of": self.as_of}
 

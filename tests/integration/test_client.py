@@ -156,7 +156,10 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "search": ("GET /v1/search", lambda client: client.search("methods", 3)),
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
     "inlinks": ("GET /v1/inlinks", lambda client: (client.seed([PAGE], trust=1.0), client.inlinks(PAGE, 3))[1]),
-    "coverage": ("GET /v1/coverage", lambda client: (client.seed([PAGE], trust=1.0), client.coverage(0.98))[1]),
+    "coverage": (
+        "GET /v1/coverage",
+        lambda client: (client.seed([PAGE], trust=1.0), client.coverage(0.98, delta=0.1))[1],
+    ),
     "put_local": ("PUT /v1/local/{domain}", lambda client: client.put_local("methods.example", **RANKING)),
     "local_domains": ("GET /v1/local", lambda client: client.local_domains()),
     "local": ("GET /v1/local/{domain}", lambda client: client.local("methods.example", 1)),

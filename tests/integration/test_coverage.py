@@ -445,6 +445,13 @@ def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: P
         done = run_coverage(url, "--target", "0.9", "--json")
         assert done.returncode == 0
         assert json.loads(done.stdout)["coverage"] == found["coverage"]
+        found = client.get("/v1/coverage", params={"target": 0.9, "delta": 0.25}).json()
+        assert (found["coverage"], found["delta"]) == (pytest.approx(0.75, abs=1e-5), 0.25)
+        assert found["fetches_expected"] is None
+        done = run_coverage(url, "--target", "0.9", "--delta", "0.25")
+        assert (done.returncode, "no more than 0.75 can be guaranteed" in done.stdout) == (1, True)
+        for delta in ("1", "-0.1", "nan"):
+            assert client.get("/v1/coverage", params={"delta": delta}).status_code == 422, delta
         client.post("/v1/seeds", json={"urls": PAGES[2:4], "trust": 2})
         done = run_coverage(url, "--target", "0.9")
         assert done.returncode == 1

@@ -44,18 +44,3 @@ def test_importance_is_pagerank_within_the_bound_at_every_part_of_a_crawl(name: 
             whole.add_edges_from((page, to) for to in links.tolist())
     assert looks >= 4
     assert flow.check() < 1e-12
-
-
-def test_weight_at_pages_not_named_widens_the_bound() -> None:
-    """Of teleport weight 1, a tenth may be anywhere; the truth moves by no more than the bound says."""
-    pool = LinkPool()
-    for page, links in enumerate([[1], [2], [0]]):
-        pool.put(page, np.array(links, np.uint32))
-    graph = KnownGraph(pool)
-    graph.advance(np.ones(4, bool), np.zeros(4, bool), None)
-    some, none = Flow(DAMPING, graph, delta=0.1), Flow(DAMPING, graph)
-    for flow in (some, none):
-        flow.advance(np.array([0.9, 0, 0, 0]))
-        flow.settle(0.0, waiting_max=1e-9)
-    assert none.bound < 1e-7
-    assert some.bound == pytest.approx(2 * 0.1 / 0.9, rel=1e-6)

@@ -21,9 +21,9 @@ Links = dict[int, list[int]]
 class TrustFlow:
     """Coverage after each change, all of it told anew."""
 
-    def __init__(self, damping: float, pool: LinkPool, delta: float = 0.0) -> None:
+    def __init__(self, damping: float, pool: LinkPool) -> None:
         self._graph = KnownGraph(pool)
-        self._flow = Flow(damping, self._graph, delta)
+        self._flow = Flow(damping, self._graph)
 
     def settle(self, trust: np.ndarray, fetched: np.ndarray, gone: np.ndarray, links_max: int = 10**9) -> Coverage:
         self._graph.advance(fetched & ~gone, gone, None)
@@ -83,6 +83,10 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
             full = {at: sorted(links - {at}) for at, links in completion.items()} | seen
             truth = exact(full, here, now_gone)[flags].sum()
             assert 0 <= found.coverage <= truth + 1e-12
+            # More trust, on pages of which nobody was told.
+            more = np.where(np.arange(PAGES) == page, here.sum() * 0.25 / 0.75, 0.0)
+            if page not in now_gone:
+                assert found.named(0.25).coverage <= exact(full, here + more, now_gone)[flags].sum() + 1e-12
             if len(fetched | now_gone) == PAGES and not unknown and links_max > 3:
                 assert found.coverage == pytest.approx(truth, abs=1e-5)
 
@@ -108,12 +112,14 @@ def test_link_to_a_page_without_a_number_is_not_covered() -> None:
 
 def test_trust_of_pages_not_named_may_all_be_elsewhere() -> None:
     """Theorem 3 of Cho and Schonfeld: of seeds with a trust of 1 - delta, no more can be guaranteed."""
-    flow = TrustFlow(DAMPING, pool := LinkPool(), delta=0.1)
+    flow = TrustFlow(DAMPING, pool := LinkPool())
     pool.put(0, np.array([1], np.uint32))
     pool.put(1, np.array([0], np.uint32))
-    found = flow.settle(np.array([3.0, 0.0]), np.array([True, True]), np.zeros(2, bool))
+    found = flow.settle(np.array([3.0, 0.0]), np.array([True, True]), np.zeros(2, bool)).named(0.1)
     assert found.coverage == pytest.approx(0.9, abs=1e-5)
     assert found.coverage <= 0.9
+    assert found.fetches_to(0.89, np.zeros(2)) == 0
+    assert found.fetches_to(0.91, np.zeros(2)) is None
 
 
 def test_flow_that_stops_early_goes_on_with_the_next_call() -> None:
