@@ -7,18 +7,17 @@ its pages. `most` is what as many pages hold at best, whether there are links to
 is there.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 
 import numpy as np
 from harness import RECORD_TIME_US, embedded_server, write_result
+from measured_graphs import graph_arguments, graphs_here, mean_and_error
 from scipy.sparse.csgraph import breadth_first_order
 
-from experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
+from experiments.recorded_graphs import RecordedGraph
 from opic.frontier import Frontier, PolitenessSettings
 from opic.graph.pagerank import pagerank
 from opic.ingest import Writer
@@ -32,16 +31,16 @@ from opic.service.embedded import EmbeddedServer
 from opic.store import connect
 
 GRAPHS = ("hollins", "wikispeedia", "uk-2007-05-100000")
-DAMPING, SEEDS, DRAWS, RANDOM_SEED = 0.85, 5, 20, 20030520
+DAMPING, SEEDS, SETS, RANDOM_SEED = 0.85, 5, 20, 20030520
 CHECKPOINTS = (2, 5, 10, 25, 50)
 ORDERS = ("cash", "exact, uniform", "exact, .2 on the seeds", "coverage", "breadth-first")
 SITE = "http://graph.example/"
 
 
-def seeds_of(graph: RecordedGraph) -> list[int]:
-    """Return the seeds from which most pages can be reached, of some draws."""
-    rng = np.random.default_rng(RANDOM_SEED)
-    draws = [rng.choice(len(graph), SEEDS, replace=False) for _ in range(DRAWS)]
+def seeds_of(graph: RecordedGraph, number: int) -> list[int]:
+    """Return draw `number` of seeds: those from which most pages can be reached, of several sets."""
+    rng = np.random.default_rng(RANDOM_SEED + number)
+    draws = [rng.choice(len(graph), SEEDS, replace=False) for _ in range(SETS)]
 
     def reached(seeds: list[int]) -> int:
         found = [breadth_first_order(graph.links, seed, return_predecessors=False) for seed in seeds]
@@ -86,46 +85,43 @@ class Discovery:
             self.apply(list(map(encode_crawl_event, events)), "event")
 
 
-def measure(graph: RecordedGraph, batch: int) -> dict[str, list[float]]:
-    """Return for each order the share of PageRank fetched at each checkpoint."""
-    truth, seeds = pagerank(graph.links, DAMPING, 1e-10), seeds_of(graph)
+def measure(graph: RecordedGraph, batch: int, draws: int) -> dict[str, object]:
+    """Return for each order the share of PageRank fetched at each checkpoint: means, errors and all draws."""
+    truth = pagerank(graph.links, DAMPING, 1e-10)
     marks = [len(graph) * mark // 100 for mark in CHECKPOINTS]
-    rows = {"most": [float(np.sort(truth)[::-1][:mark].sum()) for mark in marks]}
-    for order in ORDERS:
-        began = time.process_time()
-        with ExitStack() as stack:
-            crawl = Discovery(stack.enter_context(embedded_server()), "order", order, stack)
-            held = list[float]()
-            for pages in crawl.fetched(graph, seeds, batch):
-                held += truth[pages].tolist()
-                if len(held) >= marks[-1]:
-                    break
-        rows[order] = [round(sum(held[:mark]), 4) for mark in marks]
-        print(f"{graph.name}, {order}: {rows[order]}, {time.process_time() - began:.0f} s of CPU", flush=True)
-    return rows
+    rows: dict[str, object] = {"most": [float(np.sort(truth)[::-1][:mark].sum()) for mark in marks]}
+    found: dict[str, list[list[float]]] = {order: [] for order in ORDERS}
+    for number in range(draws):
+        seeds = seeds_of(graph, number)
+        for order in ORDERS:
+            began = time.process_time()
+            with ExitStack() as stack:
+                crawl = Discovery(stack.enter_context(embedded_server()), "order", order, stack)
+                held = list[float]()
+                for pages in crawl.fetched(graph, seeds, batch):
+                    held += truth[pages].tolist()
+                    if len(held) >= marks[-1]:
+                        break
+            found[order].append([round(sum(held[:mark]), 4) for mark in marks])
+            took = time.process_time() - began
+            print(f"{graph.name}, draw {number}, {order}: {found[order][-1]}, {took:.0f} s of CPU", flush=True)
+    return rows | {order: mean_and_error(of) | {"draws": of} for order, of in found.items()}
 
 
 def main() -> int:
     """Measure, print and write the JSON."""
-    parser = argparse.ArgumentParser(description="PageRank fetched by the first reads, by order of suggestions.")
-    parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
-    parser.add_argument("--data", type=Path, help="where the recorded graphs are that the repository does not ship")
+    parser = graph_arguments("PageRank fetched by the first reads, by order of suggestions.", GRAPHS)
     parser.add_argument("--batches", type=int, default=300, help="number of batches in a crawl")
-    parser.add_argument("--result", type=Path, help="where the JSON goes")
+    parser.add_argument("--draws", type=int, default=1, help="number of draws of seeds")
     args = parser.parse_args()
-    found: dict[str, object] = {}
-    for name in args.graphs:
-        try:
-            graph = load_graph(name, args.data)
-        except NoGraph as error:
-            print(error)
-            continue
-        found[name] = measure(graph, max(len(graph) // args.batches, 1))
+    found = {
+        graph.name: measure(graph, max(len(graph) // args.batches, 1), args.draws)
+        for graph in graphs_here(args.graphs, args.data)
+    }
     if not found:
         return 1
-    write_result(
-        "fetch-order", {"percent of N reads": CHECKPOINTS, "batches": args.batches, "fetched": found}, args.result
-    )
+    settings = {"percent of N reads": CHECKPOINTS, "batches": args.batches, "draws": args.draws}
+    write_result("fetch-order", settings | {"fetched": found}, args.result)
     return 0
 
 

@@ -9,19 +9,18 @@ which a third of the pages is read at the start; then pages are read for the fir
 link in forty replaced, 1,000 reads to a settling. Times are CPU times of this process.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Iterable
 from functools import lru_cache
-from pathlib import Path
 from unittest.mock import patch
 
 import numpy as np
 from harness import write_result
+from measured_graphs import graph_arguments, graphs_here
 from scipy.sparse.csgraph import breadth_first_order
 
-from experiments.recorded_graphs import GRAPHS, NoGraph, RecordedGraph, load_graph
+from experiments.recorded_graphs import GRAPHS, RecordedGraph
 from opic.graph.crawled import link_matrix
 from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
@@ -197,24 +196,16 @@ def large(pages: int, bound: float) -> dict[str, float]:
 
 def main() -> int:
     """Measure, print and write the JSON."""
-    parser = argparse.ArgumentParser(description="Error, bound and cost of exact importance.")
-    parser.add_argument("--graphs", nargs="*", default=list(GRAPHS), choices=list(GRAPHS))
-    parser.add_argument("--data", type=Path, help="where the recorded graphs are that the repository does not ship")
+    parser = graph_arguments("Error, bound and cost of exact importance.", list(GRAPHS))
     parser.add_argument("--bounds", nargs="*", type=float, default=[0.01])
     parser.add_argument("--pages", nargs="*", type=int, default=[], help="sizes of crawls of random links")
-    parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
     found: dict[str, object] = {}
-    for name in args.graphs:
-        try:
-            graph = load_graph(name, args.data)
-        except NoGraph as error:
-            print(error)
-            continue
+    for graph in graphs_here(args.graphs, args.data):
         for bound in args.bounds:
             with patch("opic.model.ledger.canonical_url", lru_cache(maxsize=None)(canonical_url)):
-                row = found[f"{name}, bound {bound:g}"] = discover(graph, bound)
-            print(f"{name}, bound {bound:g}: {row['cpu_us_a_read']:.0f} µs a read")
+                row = found[f"{graph.name}, bound {bound:g}"] = discover(graph, bound)
+            print(f"{graph.name}, bound {bound:g}: {row['cpu_us_a_read']:.0f} µs a read")
             for at in row["at"]:  # type: ignore[attr-defined]
                 print("  " + ", ".join(f"{key} {value:.4g}" for key, value in at.items()))
     for pages in args.pages:
