@@ -58,10 +58,15 @@ class Crawl:
         self.known[page] = self.read[page] = True
         self.known[links] = True
 
+    def leave(self, page: int) -> None:
+        """A page turns out to be gone."""
+        self.known[page] = self.read[page] = False
+        self._gone[page] = True
+
     def settle(self, bound: float) -> float:
         """Settle; return the seconds of CPU that it took."""
         began = time.process_time()
-        self.graph.advance(self.read.copy(), self._gone, self.replaced)
+        self.graph.advance(self.read.copy(), self._gone.copy(), self.replaced)
         self.flow.advance(self.known.astype(np.float64))
         assert self.flow.settle(AIM * bound)
         took = time.process_time() - began

@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from unittest.mock import patch
 
+import numpy as np
 from hypothesis import strategies as st
 
 from opic.model.ledger import Ledger
@@ -104,6 +105,8 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
         assert columns[0].tolist() == columns[1].tolist(), name
     depths = [replica.depths.part(0, replica.pages) for replica in (one, other)]
     assert depths[0].tolist() == depths[1].tolist()
+    changes = [[column.tolist() for column in y.of(np.arange(one.pages))] for y in (one.changes, other.changes)]
+    assert changes[0] == changes[1]
     assert (one.yields is None) == (other.yields is None)
     if one.yields is not None and other.yields is not None:
         found = [[column.tolist() for column in y.part(0, one.pages)] for y in (one.yields, other.yields)]

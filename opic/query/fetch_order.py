@@ -1,8 +1,9 @@
-"""What to fetch where links are kept: never-read pages by exact importance, read ones by importance and age.
+"""What to fetch where links are kept: never-read pages by exact importance, read ones by importance, change and age.
 
 Never-read pages come by PageRank of the known graph with a share of the teleport on the trusted pages, or on the seeds
 where none is trusted. Visits are linear in the teleport, so those of two flows (`opic.query.page_flows`) are added.
-Read pages come by the square root of their importance times the time since their last read.
+Read pages come by the square root of importance times rate of change, times the age: the time since the last read. The
+rate is learned from how often a page's reads showed other links (`opic.replica.page_changes`).
 
 The order is computed beside the questions, in a thread, while anybody asks for it; a question takes what was computed
 last, and waits for nothing.
@@ -11,7 +12,7 @@ last, and waits for nothing.
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -138,11 +139,8 @@ class FetchOrder:
             worth, bound = _visits(flow), flow.bound
             mixed, both = self._mixed(worth, read) if self._share else (worth, True)
             pages = [len(taken.state) for taken in read.taken]
-            parts = zip(self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages), strict=True)
-        shards = [
-            _pages_of(replica, taken.state, *keys)
-            for replica, taken, keys in zip(self._crawl.replicas, read.taken, parts, strict=True)
-        ]
+            by_shard = self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages)
+        shards = _keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)
         view = FetchView(read.heads, loads, shards, bound, settled and both)
         for listener in self.listeners:
             listener(view)
@@ -165,22 +163,89 @@ def _visits(flow: Flow) -> Floats:
     return visits / (float(flow.teleport.sum()) or 1.0)
 
 
-def _pages_of(replica: Replica, state: NDArray[np.uint8], mixed: Floats, worth: Floats) -> ShardPages:
-    fit = (state & (UNFIT | Flag.KNOWN)) == Flag.KNOWN
-    opened = (state & Flag.OPEN) != 0
-    unread, read = np.flatnonzero(fit & ~opened), np.flatnonzero(fit & opened)
-    read_us = np.zeros(len(read), np.int64)
-    for first in range(0, len(read), PAGES_AT_ONCE):
-        part = slice(first, first + PAGES_AT_ONCE)
-        with replica.reading():
-            if len(state) > len(replica):  # It was loaded again; this order is not used any more.
-                break
-            read_us[part] = replica.histories.last_read_us(replica.columns.row[read[part]])
-    ages = np.maximum(time.time() - read_us / MILLION, 1 / MILLION)
-    return ShardPages(unread, mixed[unread], read, refresh_keys(worth[read], ages), read_us, len(state))
+@dataclass(frozen=True, slots=True)
+class _ReadPages:
+    """What a replica knows of the reads of some pages; (n,) each."""
+
+    read_us: Int64s  # When each was last read.
+    observed: Floats  # Seconds in which its reads were compared; 0 for a page that was read once.
+    changes: Floats  # How many of these reads showed other links.
+    rereads: Floats  # How often each was read after its first read.
+
+    @classmethod
+    def of(cls, replica: Replica, pages: Int64s, known: int) -> "_ReadPages":
+        """Look them up, a part at a time so that the replica does not wait; `known`: how many pages it had."""
+        read_us, since, changes, rereads = (np.zeros(len(pages), np.int64) for _ in range(4))
+        for first in range(0, len(pages), PAGES_AT_ONCE):
+            part = slice(first, first + PAGES_AT_ONCE)
+            with replica.reading():
+                if known > len(replica):  # It was loaded again; this order is not used any more.
+                    break
+                rows, histories = replica.columns.row[pages[part]], replica.histories
+                read_us[part] = histories.last_read_us(rows)
+                rereads[part] = histories.rows.reads[rows].astype(np.int64) - 1
+                changes[part], since[part] = replica.changes.of(pages[part])
+        observed = np.where(since > 0, read_us / MILLION - since, 0.0)
+        return cls(read_us, np.maximum(observed, 0.0), changes.astype(np.float64), rereads.astype(np.float64))
 
 
-def refresh_keys(worth: Floats, ages: Floats) -> Floats:
+def _keyed(
+    replicas: Sequence[Replica],
+    states: Sequence[NDArray[np.uint8]],
+    mixed: Sequence[Floats],
+    worth: Sequence[Floats],
+) -> list[ShardPages]:
+    """Return the pages of each shard with their keys.
+
+    Args:
+        replicas: of the shards.
+        states: by shard and page, as of the position of the order.
+        mixed: what never-read pages come by.
+        worth: the importance, which read pages come by.
+    """
+    fit = [(state & (UNFIT | Flag.KNOWN)) == Flag.KNOWN for state in states]
+    opened = [(state & Flag.OPEN) != 0 for state in states]
+    unread = [np.flatnonzero(some & ~of) for some, of in zip(fit, opened, strict=True)]
+    read = [np.flatnonzero(some & of) for some, of in zip(fit, opened, strict=True)]
+    found = [
+        _ReadPages.of(replica, pages, len(state)) for replica, pages, state in zip(replicas, read, states, strict=True)
+    ]
+    interval = read_interval([one.observed for one in found], [one.rereads for one in found])
+    shards = []
+    for shard, (pages, one) in enumerate(zip(read, found, strict=True)):
+        ages = np.maximum(time.time() - one.read_us / MILLION, 1 / MILLION)
+        rates = change_rates(one.changes, one.observed, interval)
+        keys = refresh_keys(worth[shard][pages], rates, ages)
+        never = unread[shard]
+        shards.append(ShardPages(never, mixed[shard][never], pages, keys, one.read_us, len(states[shard])))
+    return shards
+
+
+def read_interval(observed: Sequence[Floats], rereads: Sequence[Floats]) -> float:
+    """Return the mean time between two reads of a page, over the pages of all shards that were read again.
+
+    1 where there is none. Arguments by shard: the time in which each page was observed, 0 for none, and how often it
+    was read again.
+    """
+    times, counts = np.concatenate([np.zeros(0), *observed]), np.concatenate([np.zeros(0), *rereads])
+    again = (times > 0) & (counts > 0)
+    return float((times[again] / counts[again]).mean()) if again.any() else 1.0
+
+
+def change_rates(changes: Floats, observed: Floats, interval: float) -> Floats:
+    """Return the learned rates of change: (changes + 1/2) / (intervals observed + 1), (n,).
+
+    So a page read once counts as one that changes in every second interval, and what is seen outweighs that in time.
+
+    Args:
+        changes: how many reads of each page showed other links.
+        observed: the time in which it was observed.
+        interval: the mean time between two reads of a page.
+    """
+    return (changes + 0.5) / (observed / interval + 1)
+
+
+def refresh_keys(worth: Floats, rates: Floats, ages: Floats) -> Floats:
     """Return the keys of read pages, largest first, all below 0, so that never-read pages come before them."""
-    found: Floats = -1 / np.maximum(np.sqrt(worth) * ages, np.finfo(np.float64).tiny)
+    found: Floats = -1 / np.maximum(np.sqrt(worth * rates) * ages, np.finfo(np.float64).tiny)
     return found

@@ -7,6 +7,7 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
     s p o                   state (uint8), fingerprint (uint64), host number (uint32) of each page
     d                       nearness (uint16) of each page, see `opic.model.page_notes`; absent where all is unknown
     y                       what reads of each page have discovered, see `PageYields.pack`; absent where nothing is kept
+    c                       how often reads showed other links, see `PageChanges.pack`; absent without repeated reads
     m                       histories of the pages that have one, see `Histories.pack`; zstd
     u0 .. u15               URLs of 255 pages each, one per line; zstd
 
@@ -36,7 +37,7 @@ NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
 DEPTH_FIELD: Final = "<u2"
-LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "y")
+LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "y", "c")
 Image = Mapping[str, bytes]
 
 
@@ -69,7 +70,7 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
     Args:
         replica: must not change during the call.
         block: the number of the block.
-        fields: names from COLUMN_FIELDS, "m" for the histories and the yields, "d" for the depths, "u" for the URLs.
+        fields: names from COLUMN_FIELDS, "m" for histories, yields and changes, "d" for the depths, "u" for the URLs.
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
@@ -88,6 +89,8 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
             image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
             if replica.yields is not None and (yields := replica.yields.pack(first, end)):
                 image["y"] = yields
+            if changes := replica.changes.pack(first, end):
+                image["c"] = changes
         elif name == "p":
             image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
         elif name == "d":
@@ -186,6 +189,8 @@ class Loading:
             columns.row[first + offsets.astype(np.int64)] = rows
             if "y" in image and self.replica.yields is not None:
                 self.replica.yields.unpack(first, pages, image["y"])
+            if "c" in image:
+                self.replica.changes.unpack(first, pages, image["c"])
         except (zstandard.ZstdError, ValueError, KeyError, IndexError) as error:
             raise StoreDamaged(
                 f"block {block} of the checkpoint: histories are damaged ({error}): restore a backup"

@@ -6,7 +6,7 @@ decided, and calls `undo` if the store refuses it.
 
 Columns are indexed by page id. A page takes 26 bytes, 8 more for its fingerprint, and about 9 for the index from
 fingerprint to id; 2 more for its depth in a crawl that has any; a page that was read takes 44 more for its history and
-28 for each measure that is kept.
+28 for each measure that is kept. Where links are kept, pages up to the last one read again take 6 more.
 """
 
 import threading
@@ -28,6 +28,7 @@ from opic.replica.effect import Effect, Head
 from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
+from opic.replica.page_changes import PageChanges
 from opic.replica.page_depths import PageDepths
 from opic.replica.page_yields import PageYields, new_by_read
 from opic.replica.url_tail import UrlTail
@@ -99,6 +100,7 @@ class Replica:
         self.pages = 0
         self.columns, self.depths = PageColumns(), PageDepths()
         self.yields = PageYields() if self._keeps_yields else None
+        self.changes = PageChanges()
         self.index = FingerprintIndex()
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
@@ -213,14 +215,23 @@ class Replica:
 
     def _note_histories(self, effect: Effect, undo: Undo | None, due: "Due") -> None:
         clock = effect.clock_before + np.cumsum(np.maximum(effect.read_cash, 0))
-        pages, clock, cash, at_us, digest = due(
-            effect.read_page, clock, effect.read_cash, effect.read_at_us, effect.read_digest
+        number = np.arange(len(clock))
+        pages, clock, cash, at_us, digest, number = due(
+            effect.read_page, clock, effect.read_cash, effect.read_at_us, effect.read_digest, number
         )
         gone, times, until_us = due(effect.gone_page, effect.gone_times, effect.gone_until_us)
         both = np.concatenate((pages, gone)) if len(gone) else pages
         columns, histories = self.columns, self.histories
-        if self.yields is not None:  # Before the reads are recorded: it needs the time of the read before.
-            self._note_yields(self.yields, effect, undo, due)
+        # Before the reads are recorded: both columns need the read before.
+        kept = number >= effect.kept_from if effect.kept_from >= 0 else number < 0
+        if len(pages) and (self.yields is not None or kept.any()):
+            read_rows = columns.row[pages]
+            before_us, before = histories.last_read_us(read_rows), histories.rows.digest[read_rows]
+            if self.yields is not None:
+                discovered = new_by_read(effect)[number]
+                self.yields.read(pages, effect.read_links[number], discovered, at_us, before_us, undo)
+            if kept.any():
+                self.changes.read(pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept], undo)
         without = both[columns.row[both] == 0]
         if len(without):
             new = distinct_in_order(without)
@@ -231,10 +242,6 @@ class Replica:
             histories.read(columns.row[pages], clock, cash, at_us, digest, undo)
         if len(gone):
             histories.go(columns.row[gone], times, until_us, undo)
-
-    def _note_yields(self, yields: PageYields, effect: Effect, undo: Undo | None, due: "Due") -> None:
-        pages, links, new, at_us = due(effect.read_page, effect.read_links, new_by_read(effect), effect.read_at_us)
-        yields.read(pages, links, new, at_us, self.histories.last_read_us(self.columns.row[pages]), undo)
 
     # Reads.
 

@@ -3,6 +3,7 @@
 import random
 import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from servers import Server
 from serving import serving
 
 from opic.frontier import Frontier, PolitenessSettings, picking
+from opic.ingest.shard_writer import ShardWriter
 from opic.model.cash import MILLION, Flag
 from opic.model.events import Record, encode_seeds
 from opic.query.fetch_order import FetchOrder
@@ -39,7 +41,7 @@ class Ordered(Web):
     def __init__(self, server: Server, name: str, shards: int = 1, seed_share: float = 0.2, **more: Any) -> None:
         super().__init__(server, name, shards)
         self.seeds: list[str] = []
-        self.reads: dict[str, int] = {}
+        self.reads: dict[str, list[tuple[int, set[str]]]] = {}  # By page: when it was read, and the links shown.
         self.seed_share = seed_share
         self.pages = Crawl.open(server.client(), name)
         self.order = FetchOrder(PageFlows(KeptLinks(self.pages)), seed_share, 2e-9)
@@ -54,7 +56,7 @@ class Ordered(Web):
 
     def read(self, url: str, links: Sequence[str], status: int = 200) -> None:
         if status < 400:
-            self.reads[url] = self.at_us
+            self.reads.setdefault(url, []).append((self.at_us, set(links) - {url}))
         super().read(url, links, status)
         self.writer.drain()
 
@@ -63,6 +65,12 @@ class Ordered(Web):
 
     def urls(self, n: int = 10, **more: Any) -> list[str]:
         return [page["url"] for page in self.next(n, **more)["pages"]]
+
+    @staticmethod
+    def first_again(frontier: Frontier) -> str:
+        """The page that would be read again first."""
+        found: Any = frontier.peek(1, mode="refresh")["pages"]
+        return str(found[0]["url"])
 
     def keys(self, mode: str) -> dict[str, float]:
         """By page that may be suggested: its key, by solving the equations."""
@@ -79,8 +87,21 @@ class Ordered(Web):
         mixed = (1 - self.seed_share) * visits[0] + self.seed_share * visits[1] if seeds.any() else visits[0]
         if mode == "discover":
             return {url: float(mixed[number]) for url, number in at.items() if url not in opened}
-        now_us = time.time() * MILLION
-        return {url: float(np.sqrt(visits[0][at[url]]) * (now_us - self.reads[url])) for url in opened}
+        now_us, rates = time.time() * MILLION, self.rates(sorted(opened))
+        return {
+            url: float(np.sqrt(visits[0][at[url]] * rates[url]) * (now_us - self.reads[url][-1][0])) for url in opened
+        }
+
+    def rates(self, urls: Sequence[str]) -> dict[str, float]:
+        """The learned rate of change of each page: of all reads, those that showed other links."""
+        observed = {url: self.reads[url][-1][0] / MILLION - self.reads[url][0][0] // MILLION for url in urls}
+        again = [observed[url] / (len(self.reads[url]) - 1) for url in urls if len(self.reads[url]) > 1]
+        rates = {}
+        for url in urls:
+            changes = sum(one != other for (_, one), (_, other) in pairwise(self.reads[url]))
+            intervals = observed[url] / float(np.mean(again)) if len(self.reads[url]) > 1 else 0.0
+            rates[url] = (changes + 0.5) / (intervals + 1)
+        return rates
 
     def cash(self, urls: Sequence[str]) -> dict[str, int]:
         self.crawl.follow()
@@ -135,6 +156,23 @@ def test_order_is_that_of_a_plain_sort_whatever_crawlers_do(
                     resting.add(host_of(url))
                 keys = {other: key for other, key in keys.items() if other != url and host_of(other) not in resting}
             assert len(answer["pages"]) == n or max(keys.values(), default=0.0) <= (1 + NEAR) * least
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_pages_that_change_more_often_are_read_again_first_also_after_a_restart(valkey: Server, shards: int) -> None:
+    """One page shows other links at each read, others never do; all were read at the same times."""
+    web = Ordered(valkey, f"changes-{shards}", shards)
+    for nth in range(4):
+        for page in MANY[:12]:
+            web.read(page, MANY[20 + nth : 23 + nth] if page == MANY[7] else MANY[20:23])
+    assert web.first_again(web.frontier) == MANY[7]
+    for shard in web.crawl.shards:
+        ShardWriter(shard, journal_bytes=1).checkpoint()  # It trims the journal.
+    pages = Crawl.open(valkey.client(), web.name)
+    again = Frontier(pages, AT_ONCE, worth=FetchOrder(PageFlows(KeptLinks(pages)), bound=2e-9))
+    assert web.first_again(again) == MANY[7]
+    found = [replica.changes.of(np.arange(len(replica)))[0].sum() for replica in pages.follow()]
+    assert sum(found) == 3
 
 
 @pytest.mark.parametrize("trust", [None, 2.0])

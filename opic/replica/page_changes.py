@@ -1,0 +1,102 @@
+"""How often the reads of a page showed other links than the read before: a column of crawls that keep links.
+
+`changes` counts these reads. `since` is when the page's observation began: the time of the last read before its first
+one that counts. Both are 0 for a page that was read once, so a crawl that fetches each page once has no such column.
+
+Reads count whose links are kept. The counts follow from the journal alone and are part of the checkpoint: they survive
+a restart, and are the same in every replica. Links are compared by the digest that histories have.
+"""
+
+from typing import Final
+
+import numpy as np
+import zstandard
+from numpy.typing import NDArray
+
+from opic.model.cash import MILLION
+from opic.replica.columns import Growing, Undo
+from opic.replica.effect import ZSTD_LEVEL
+
+Int64s = NDArray[np.int64]
+Uint64s = NDArray[np.uint64]
+Uint32s = NDArray[np.uint32]
+Uint16s = NDArray[np.uint16]
+CHANGES_MAX: Final = (1 << 16) - 1  # The count stops here.
+SECONDS_MAX: Final = (1 << 32) - 1
+PAGE_BYTES: Final = 6  # Of a page in the checkpoint, before compression.
+
+
+class PageChanges(Growing):
+    """The columns by page id. They have rows only up to the last page that was read again."""
+
+    COLUMNS = (("changes", "u2"), ("since", "u4"))
+    changes: Uint16s
+    since: Uint32s  # Unix seconds.
+
+    def read(  # noqa: PLR0917 - columns of one table
+        self,
+        pages: Uint32s,
+        at_us: Int64s,
+        digest: Uint64s,
+        before_us: Int64s,
+        before_digest: Uint64s,
+        undo: Undo | None,
+    ) -> None:
+        """Record reads, in the order of the log. All arrays have shape (n,).
+
+        Args:
+            pages: the pages that were read; a page may be read several times.
+            at_us: time of each fetch.
+            digest: digest of the page's links at each read.
+            before_us: time of the page's last fetch before these; 0 for none.
+            before_digest: digest of the links at the page's last read before these.
+            undo: receives the old values; may be None.
+        """
+        order = np.argsort(pages, kind="stable")
+        ids, last_us, last_digest = pages[order], before_us[order], before_digest[order]
+        repeated = np.flatnonzero(ids[1:] == ids[:-1]) + 1
+        last_us[repeated], last_digest[repeated] = at_us[order][repeated - 1], digest[order][repeated - 1]
+        again = last_us > 0
+        if not again.any():
+            return
+        ids, last_us, changed = ids[again], last_us[again], (digest[order] != last_digest)[again]
+        self.reserve(int(ids.max()) + 1)
+        if undo is not None:
+            for name, _ in self.COLUMNS:
+                undo.keep(self, name, ids)
+        some, counts = np.unique(ids[changed], return_counts=True)
+        self.changes[some] = np.minimum(self.changes[some] + counts, CHANGES_MAX)
+        first = np.flatnonzero(np.diff(ids, prepend=-1) != 0)
+        first = first[self.since[ids[first]] == 0]
+        self.since[ids[first]] = np.clip(last_us[first] // MILLION, 1, SECONDS_MAX)
+
+    def of(self, ids: Int64s) -> tuple[Uint16s, Uint32s]:
+        """Return both columns of pages, (n,) each; 0 for pages that were not read again."""
+        if not len(self.since):
+            return np.zeros(len(ids), np.uint16), np.zeros(len(ids), np.uint32)
+        last = len(self.since) - 1
+        at, here = np.minimum(ids, last), ids <= last
+        return np.where(here, self.changes[at], 0).astype(np.uint16), np.where(here, self.since[at], 0).astype("u4")
+
+    def pack(self, first: int, end: int) -> bytes:
+        """Pack the columns of pages for the checkpoint; b"" where all is 0."""
+        changes, since = self.of(np.arange(first, end))
+        if not since.any():
+            return b""
+        packed = changes.astype("<u2").tobytes() + since.astype("<u4").tobytes()
+        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
+
+    def unpack(self, first: int, pages: int, packed: bytes) -> None:
+        """Take in what `pack` packed of at most `pages` pages; a block may have grown since.
+
+        Raises:
+            ValueError: the length is wrong.
+            zstandard.ZstdError: it can't be unpacked.
+        """
+        columns = zstandard.ZstdDecompressor().decompress(packed, max_output_size=PAGE_BYTES * pages)
+        count, rest = divmod(len(columns), PAGE_BYTES)
+        if rest:
+            raise ValueError("counts of changes have a wrong length")
+        self.reserve(first + count)
+        self.changes[first : first + count] = np.frombuffer(columns, "<u2", count)
+        self.since[first : first + count] = np.frombuffer(columns, "<u4", count, 2 * count)
