@@ -36,10 +36,11 @@ from opic.graph.pagerank import pagerank
 from opic.query.fetch_order import change_rates, read_interval
 
 GRAPHS: Final = ("hollins", "wikispeedia", "uk-2007-05-100000")
-DAMPING, BOUND, BATCHES, RANDOM_SEED = 0.85, 0.01, 100, 20030520
+DAMPING, BOUND, BATCHES, RANDOM_SEED = 0.85, 0.01, 50, 20030520
 SHARES: Final = (0.001, 0.01, 0.05)  # Of the links, that change while N pages are read.
 CHECKPOINTS: Final = (1, 5, 10)  # In N reads.
 WINDOWS: Final = (STATIC, *VARIABLE.values(), *FIXED.values(), *IMPROVED.values(), *INTERPOLATION.values())
+NEVER: Final = 1e18  # The age of pages that were never read.
 CASH: Final = "cash, Greedy, static"
 NEW: Final = "sqrt(x rate) age"
 
@@ -80,10 +81,10 @@ class Reads:
         self.last[pages] = at
 
     def known(self, now: float, importance: Float64s, rng: np.random.Generator) -> Known:
-        """Return what an order goes by; the age of pages never read is infinite."""
+        """Return what an order goes by; pages never read are older than any other."""
         observed = np.nan_to_num(self.last - self.first)
         rates = change_rates(self._changes, observed, read_interval([observed], [self._rereads]))
-        return Known(importance, rates, np.nan_to_num(now - self.last, nan=np.inf), rng.random(len(rates)))
+        return Known(importance, rates, np.nan_to_num(now - self.last, nan=NEVER), rng.random(len(rates)))
 
 
 class ChangingGraph:

@@ -47,6 +47,7 @@ CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 ASKED: Final = [*((mode, None) for mode in MODES), *(("refresh", policy) for policy in POLICIES)]
+ORDERS: Final = ("exact", "cash")
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
     Outcome.READ: "reads",
@@ -74,6 +75,10 @@ class Metrics:
         self._suggestions = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
         about = "Calls of POST /v1/next, by mode and recrawl policy, and by whether they returned any pages."
         self._calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
+        about = "Calls of POST /v1/next where links are kept, by what pages came by: exact importance or cash."
+        self._orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
+        for order in ORDERS:
+            self._orders.labels(order)
         for mode, policy in ASKED:
             self.handed({"pages": []}, mode, policy, calls=0)
         ProcessCollector(registry=self._registry)
@@ -91,6 +96,8 @@ class Metrics:
         self._suggestions.labels(*asked).inc(len(found["pages"]))
         for answer, given in (("pages", bool(found["pages"])), ("none", not found["pages"])):
             self._calls.labels(answer, *asked).inc(calls * given)
+        if found.get("order") in ORDERS:
+            self._orders.labels(found["order"]).inc(calls)
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics in the format that the header `Accept` requests, and their content type."""

@@ -182,11 +182,11 @@ class Scheduler:
         return answers
 
     def _release_again(self, leases: Sequence[Lease]) -> None:
-        """Release leases that no crawler hears of, so that they do not run out, which counts as a failed fetch."""
+        """Release leases that were not returned to a crawler: a lease that expires counts as a failed fetch."""
         try:
             self._release(leases)
         except StoreError as error:
-            log.warning("%d leases that nobody was told of remain until they end: %s", len(leases), error)
+            log.warning("%d leases that no crawler received remain until they expire: %s", len(leases), error)
 
     def _serve_steadily(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -146,6 +147,20 @@ def test_pages_handed_out_are_counted_by_mode_and_policy(served: tuple[httpx.Cli
     none = "opic_suggestion_calls_total,answer=none"
     assert (found[f"{none},mode=refresh,policy="], found[f"{none},mode=refresh,policy=U"]) == (1, 1)
     assert found[f"{none},mode=refresh,policy=LDU"] == 0
+
+
+def test_order_of_suggestions_is_counted_where_links_are_kept(served: tuple[httpx.Client, EmbeddedService]) -> None:
+    client, service = served
+    assert "order" not in client.post("/v1/next", json={"n": 1}).json()
+    none = {f"opic_suggestion_orders_total,order={order}": 0 for order in ("exact", "cash")}
+    assert scraped(client).items() >= none.items()
+    client.post("/v1/seeds", json={"urls": ["http://a.example/"], "trust": 1}).raise_for_status()
+    client.post("/v1/events", json={"url": "http://a.example/", "links": ["http://b.example/"]}).raise_for_status()
+    service.backend.await_effect({"log/0": 2})
+    told = Counter(client.post("/v1/next", json={"n": 1, "mode": "discover"}).json()["order"] for _ in range(3))
+    found = scraped(client)
+    assert {order: found[f"opic_suggestion_orders_total,order={order}"] for order in told} == told
+    assert sum(found[name] for name in none) == 3
 
 
 def test_no_scrape_computes_the_coverage(served: tuple[httpx.Client, EmbeddedService]) -> None:
