@@ -280,6 +280,7 @@ def main() -> int:
     """Measure, print and write the JSON."""
     parser = graph_arguments("Error on graphs that change while they are crawled, by order of reads.", GRAPHS)
     parser.add_argument("--shares", nargs="*", type=float, default=list(SHARES), help="of the links, in N reads")
+    parser.add_argument("--changes", nargs="*", choices=("even", "skewed"), default=["even", "skewed"])
     parser.add_argument("--orders", nargs="*", choices=list(ORDERS), default=list(ORDERS), metavar="ORDER")
     parser.add_argument("--runs", type=int, default=1, help="number of runs of each, with other changes")
     parser.add_argument("--polled", action="store_true", help="poll the recorded site as well")
@@ -288,7 +289,8 @@ def main() -> int:
     found: dict[str, object] = {
         f"{graph.name}, {100 * share:g} %, {'skewed' if skewed else 'even'}":
             measure(graph, share, args.runs, orders, skewed=skewed)
-        for graph in graphs_here(args.graphs, args.data) for share in args.shares for skewed in (False, True)
+        for graph in graphs_here(args.graphs, args.data) for share in args.shares
+        for skewed in (False, True) if ("even", "skewed")[skewed] in args.changes
     }  # fmt: skip
     if args.polled:
         found["pep-history"] = poll(args.data, orders)
