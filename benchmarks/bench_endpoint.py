@@ -13,6 +13,7 @@ pages (benchmarks/peer_frontiers.py).
     python benchmarks/bench_endpoint.py                       some five minutes, 2 GB
     python benchmarks/bench_endpoint.py --quick               50,000 pages, a minute
     python benchmarks/bench_endpoint.py --only load,top       of load, open, first, top, check, peers
+    python benchmarks/bench_endpoint.py --only links          the open loop with links kept and without, in turns
 """
 
 import argparse
@@ -26,7 +27,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from http.client import HTTPConnection
 from pathlib import Path
@@ -42,6 +43,8 @@ from peer_frontiers import beside_peers
 from workloads import SEED
 
 PARTS = ("load", "open", "first", "top", "check", "peers")
+MORE_PARTS = ("links",)  # That have to be asked for.
+READ_SHARE = 1 / 3  # Of the pages of a world with links, each once.
 NEXT, BATCH, TOP = 10, 100, 100
 PAGES_A_HOST = 10
 SAMPLE = 20_000  # URLs asked for, at random.
@@ -170,13 +173,13 @@ def print_row(label: str, row: dict[str, Any]) -> None:
     )
 
 
-def open_loop_load(world: World, directory: Path, seconds: float) -> dict[str, Any]:
+def open_loop_load(world: World, directory: Path, seconds: float, **settings: Any) -> dict[str, Any]:
     """Let vegeta ask the mix of OPEN_RATES beside a worker at OPEN_EVENTS_PER_S; return times and ages by kind."""
     asked = requests(world)
-    with running(world, directory) as one:
+    with running(world, directory, **settings) as one:
         url = one.endpoint()
         one.worker()
-        asyncio.run(ask_once(url, asked))
+        policy = asyncio.run(ask_once(url, asked))["importance"]["policy"]
         wait_for("the worker took all events", lambda: not one.lag())
         with Stretch(one, OPEN_EVENTS_PER_S):  # The first state after a start is read.
             open_loop.attack(url, asked, OPEN_RATES, seconds / 4, directory)
@@ -193,8 +196,33 @@ def open_loop_load(world: World, directory: Path, seconds: float) -> dict[str, A
         )
     shares = {name: round(share, 2) for name, share in beside.cpu_share.items()}
     print(f"beside {beside.events_per_s:,.0f} events/s, {waiting:,} left waiting; CPU {shares}", flush=True)
-    about = {"events_per_s": beside.events_per_s, "left_waiting": waiting, "cpu_share": shares}
+    about = {"policy": policy, "events_per_s": beside.events_per_s, "left_waiting": waiting, "cpu_share": shares}
     return {"requests_per_s": OPEN_RATES, **about, "kinds": rows}
+
+
+def links_load(worlds: dict[str, World], directory: Path, seconds: float, rounds: int) -> dict[str, Any]:
+    """Run the open loop without links and with them in turns; return what each found, and ratios of the medians."""
+    found: dict[str, list[dict[str, Any]]] = {keep: [] for keep in worlds}
+    for nth in range(rounds):
+        for keep in list(worlds)[:: -1 if nth % 2 else 1]:
+            print(f"links kept: {keep}", flush=True)
+            found[keep].append(open_loop_load(worlds[keep], directory, seconds, keep_links=keep))
+            assert (found[keep][-1]["policy"] == "exact") == (keep == "on")
+
+    def medians(of: Callable[[dict[str, Any]], float]) -> dict[str, float]:
+        each = {keep: statistics.median(map(of, rows)) for keep, rows in found.items()}
+        return each | {"ratio": each["on"] / each["off"]}
+
+    summary = {
+        kind: {name: medians(lambda row, k=kind, n=name: row["kinds"][k][n]) for name in ("p50_ms", "p99_ms")}
+        | {"age_p99_ms": medians(lambda row, k=kind: row["kinds"][k]["age"]["p99_ms"])}
+        for kind in OPEN_RATES
+    }
+    cpu = medians(lambda row: row["cpu_share"]["endpoint 1"])
+    for kind, row in summary.items():
+        print(f"{kind}: " + ", ".join(f"{name} {at['off']:.1f} to {at['on']:.1f}" for name, at in row.items()))
+    print(f"CPU of the endpoint: {cpu['off']:.2f} to {cpu['on']:.2f} of a core", flush=True)
+    return {"rounds": rounds, "medians": summary, "endpoint_cpu": cpu, "runs": found}
 
 
 def first_next(world: World, directory: Path) -> dict[str, Any]:
@@ -311,6 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--pages", type=int)
     parser.add_argument("--shards", type=int, default=1)
     parser.add_argument("--seconds", type=float, help="a stretch")
+    parser.add_argument("--rounds", type=int, default=3, help="of the part links")
     parser.add_argument("--suggestions", type=int, help="that are checked")
     parser.add_argument("--only", default=",".join(PARTS), help="comma-separated; writes a result only if told where")
     parser.add_argument("--directory", type=Path, help="where stores are made; on /dev/shm the disk costs nothing")
@@ -322,19 +351,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     seconds = args.seconds or (2.0 if args.quick else 8.0)
     suggestions = args.suggestions or (5_000 if args.quick else 100_000)
     parts = args.only.split(",")
-    if unknown := set(parts) - set(PARTS):
+    if unknown := set(parts) - set(PARTS + MORE_PARTS):
         parser.error(f"--only: no part is called {', '.join(sorted(unknown))}")
     if "load" in parts and shutil.which("wrk") is None:
         print("no wrk on the PATH, so no load: Debian, Ubuntu: apt-get install wrk")
         parts.remove("load")
-    if "open" in parts and not open_loop.available():
+    if not open_loop.available() and (wanted := {"open", "links"} & set(parts)):
         print(open_loop.HOW_TO_GET)
-        parts.remove("open")
+        parts = [part for part in parts if part not in wanted]
     waiting = 5_000 if args.quick else 20_000
     with tempfile.TemporaryDirectory(prefix="opic-bench-", dir=args.directory) as name:
         directory = Path(name)
         kept = args.world or directory / "world"
-        world = kept_world(kept, pages, pages // PAGES_A_HOST, args.shards, waiting // 2, waiting)
+        about_world = (pages, pages // PAGES_A_HOST, args.shards, waiting // 2, waiting)
+        world = kept_world(kept, *about_world, keep_links="off")
         neighbours = {"sync_ms": sync_ms(directory), "load_average": os.getloadavg()[0]}
         print(", ".join(f"{key} {value:,}" for key, value in (world.about | neighbours).items()), flush=True)
         found = {"world": world.about, "before": neighbours, "connections": CONNECTIONS, "targets_ms": TARGETS}
@@ -344,6 +374,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             found["load"] = load(world, directory, seconds)
         if "open" in parts:
             found["open"] = open_loop_load(world, directory, 2 * seconds)
+        if "links" in parts:
+            worlds = {
+                keep: kept_world(Path(f"{kept}-links-{keep}"), *about_world, keep_links=keep, read_share=READ_SHARE)
+                for keep in ("off", "on")
+            }
+            found["links"] = links_load(worlds, directory, 2 * seconds, args.rounds)
         if "first" in parts:
             found["first"] = first_next(world, directory)
         if "top" in parts:

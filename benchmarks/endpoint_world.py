@@ -53,7 +53,9 @@ class World:
     about: dict[str, Any]
 
 
-def make_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int) -> World:
+def make_world(
+    data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int, read_share: float = 0.0, **settings: Any
+) -> World:
     """Fill a store and close it.
 
     Args:
@@ -63,15 +65,19 @@ def make_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiti
         shards: of the crawl.
         read: events that take effect before anything is measured: they give pages cash and history.
         waiting: events made for the worker to take while we measure.
+        read_share: this share of the pages is read once before all that.
+        settings: of the service that fills the store.
     """
     started = time.perf_counter()
     crawl = Crawl(pages, pages // hosts)
     urls = crawl.urls()
+    first = [crawl.event(round(nth / read_share), 0.0) for nth in range(int(pages * read_share))]
     choice = random.Random(SEED)
     read_ones = range(READ_STRIDE // 2, pages, READ_STRIDE)
-    made = [crawl.event(choice.choice(read_ones), NEW_SHARE) for _ in range(read + waiting)]
+    made = first + [crawl.event(choice.choice(read_ones), NEW_SHARE) for _ in range(read + waiting)]
+    read += len(first)
     generated, started = time.perf_counter() - started, time.perf_counter()
-    with server_on(data) as server, backend_of(server, shards=shards) as backend:
+    with server_on(data) as server, backend_of(server, shards=shards, **settings) as backend:
         for at in range(0, pages, SEEDS_A_TURN):
             some = urls[at : at + SEEDS_A_TURN]
             seeds = [encode_seeds(some[i : i + SEEDS_A_RECORD]) for i in range(0, len(some), SEEDS_A_RECORD)]
@@ -101,9 +107,9 @@ def make_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiti
     return World(data, urls, readable(urls), made[read:], about)
 
 
-def kept_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int) -> World:
+def kept_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiting: int, **more: Any) -> World:
     """Return a world as `make_world` does, or the one that was kept in this directory."""
-    asked = [pages, hosts, shards, read, waiting, SEED]
+    asked = [pages, hosts, shards, read, waiting, SEED, *map(str, more.items())]
     kept = data / "world.msgpack"
     if kept.exists():
         found = msgpack.unpackb(kept.read_bytes())
@@ -111,7 +117,7 @@ def kept_world(data: Path, pages: int, hosts: int, shards: int, read: int, waiti
             raise SystemExit(f"{data} keeps another world: {found['asked']}, not {asked}")
         urls = Crawl(pages, pages // hosts).urls()
         return World(data, urls, readable(urls), found["events"], found["about"])
-    world = make_world(data, pages, hosts, shards, read, waiting)
+    world = make_world(data, pages, hosts, shards, read, waiting, **more)
     kept.write_bytes(msgpack.packb({"asked": asked, "events": world.events, "about": world.about}))
     return world
 

@@ -16,7 +16,8 @@ Bools = NDArray[np.bool_]
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 
-LINKS_AT_ONCE: Final = 1 << 22  # The ones that stand for as many links take 32 MB, however many links there are.
+LINKS_AT_ONCE: Final = 1 << 20
+ONES: Final = np.ones(LINKS_AT_ONCE)  # They stand for the links of any matrix.
 
 
 class PooledMatrix:
@@ -52,7 +53,7 @@ class PooledMatrix:
         from scipy.sparse import csc_array  # Only crawls that keep links need it.
 
         starts, runs, first = self._starts, len(self._owners), 0
-        ones = np.ones(0)
+        ones = ONES
         while first < runs:
             end = int(np.searchsorted(starts, starts[first] + LINKS_AT_ONCE, side="right")) - 1
             end = min(max(end, first + 1), runs)

@@ -6,7 +6,7 @@ ids. A block takes 16 bytes.
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,10 +86,25 @@ class CrawlNumbers:
         parts = [order[ends[shard] : ends[shard + 1]] for shard in range(len(self._blocks))]
         return [(part, ids[part]) for part in parts]
 
-    def spread(self, columns: Sequence[NDArray[np.uint8]]) -> NDArray[np.uint8]:
+    def spread(self, columns: Sequence[NDArray[Any]]) -> NDArray[Any]:
         """Return a column by number, made of one by id of each shard; 0 for numbers of none of these pages."""
-        numbers = [self.of_first(shard, len(column)) for shard, column in enumerate(columns)]
-        found = np.zeros(len(self), np.uint8)
-        for at, column in zip(numbers, columns, strict=True):
-            found[at] = column
+        for shard, column in enumerate(columns):
+            self.reserve(shard, len(column))
+        found = np.zeros(len(self), columns[0].dtype)
+        for shard, column in enumerate(columns):
+            whole, rest = divmod(len(column), BLOCK)
+            blocks = found.reshape(-1, BLOCK)
+            blocks[self._places(shard, whole)] = column[: len(column) - rest].reshape(-1, BLOCK)
+            if rest:
+                blocks[self._places(shard, whole + 1)[-1], :rest] = column[-rest:]
         return found
+
+    def gathered(self, column: NDArray[Any], pages: Sequence[int]) -> list[NDArray[Any]]:
+        """Return a column by number as one by id for the first pages of each shard, which have numbers."""
+        blocks = column[: len(column) & -BLOCK].reshape(-1, BLOCK)
+        places = [self._places(shard, -(-count // BLOCK)) for shard, count in enumerate(pages)]
+        return [blocks[at].reshape(-1)[:count] for at, count in zip(places, pages, strict=True)]
+
+    def _places(self, shard: int, blocks: int) -> Int64s:
+        """Return where the first blocks of a shard are, counted in blocks."""
+        return self._blocks[shard][:blocks] >> BLOCK_BITS

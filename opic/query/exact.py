@@ -1,9 +1,9 @@
 """Exact importance: PageRank of the known graph as last crawled, kept up with the journal, with a bound on its error.
 
 It is there where links are kept (`opic.query.kept_links`). The flow (`opic.graph.flow`) is moved on until the bound
-wanted is met: in the question's own thread where that is quick, else in a thread beside, and questions are answered
-from what was settled last, which has a time and a bound of its own. Nothing here is authoritative: all of it can be
-computed again from the links.
+wanted is met: in the question's own thread where that is quick and seldom, else in a thread beside, and questions are
+answered from what was settled last, which has a time and a bound of its own. Nothing here is authoritative: all of it
+can be computed again from the links.
 """
 
 import logging
@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -20,11 +19,12 @@ from numpy.typing import NDArray
 
 from opic.errors import NotKept, StoreError, StoreUnavailable
 from opic.graph.flow import BOUND_MAX, Flow
+from opic.model.cash import Flag
 from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.query.saved_visits import SavedVisits
-from opic.query.snapshots import Snapshot, View
+from opic.query.snapshots import KNOWN_GONE, Snapshot, View
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
@@ -33,10 +33,12 @@ log = logging.getLogger("opic.query")
 Floats = NDArray[np.float64]
 BOUND: Final = 0.01
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
-QUICK_SECONDS: Final = 0.05  # What took no longer last time is done while the question waits.
+AT_ONCE_SECONDS: Final = 0.002  # A question waits where the last settling took no more CPU time than this,
+QUICK_SECONDS: Final = 0.05  # or no more than this, and nothing was settled for
+QUIET_SECONDS: Final = 1.0
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
-REST: Final = 4  # or this multiple of what the last settling took, if that is longer.
+REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer.
 LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
@@ -61,19 +63,13 @@ class ExactView:
         """Keep the shares of pages by shard and id, -1 for pages that are gone, or not known."""
         self.as_of, self.heads, self.loads, self.bound = as_of, heads, loads, bound
         self._shares = shares
-        known = [part[part >= 0] for part in shares]
-        self._least = min((float(part.min()) for part in known if len(part)), default=0.0)
+        found = np.sort(joined(shares))
+        self.ascending: Floats = found[np.searchsorted(found, 0.0) :]  # The shares of all pages that are there.
 
     @property
     def pages(self) -> list[int]:
         """How many pages each shard had."""
         return list(map(len, self._shares))
-
-    @cached_property
-    def ascending(self) -> Floats:
-        """The shares of all pages that are there, sorted."""
-        found = np.sort(joined(self._shares))
-        return found[np.searchsorted(found, 0.0) :]
 
     def renewed(self, as_of: float) -> "ExactView":
         """Return the same view; nothing has changed until `as_of`."""
@@ -85,6 +81,10 @@ class ExactView:
         part = self._shares[place[0]]
         found = float(part[place[1]]) if place[1] < len(part) else -1.0
         return found if found >= 0 else self._least
+
+    @property
+    def _least(self) -> float:
+        return float(self.ascending[0]) if len(self.ascending) else 0.0
 
     def ranks(self, shares: Sequence[float]) -> list[int]:
         """Return 1 + the number of pages with a larger share, for each."""
@@ -108,14 +108,19 @@ class ExactView:
         """Return the estimates for the pages of a snapshot, by position."""
         if snapshot.loads != self.loads:
             raise StoreUnavailable(NOT_YET)
+        kept: tuple[ExactView, BoundedView] | None = snapshot.kept.get("exact")
+        if kept is not None and kept[0] is self:
+            return kept[1]
         parts = []
         for part, shares in zip(snapshot.parts, self._shares, strict=True):
-            column = np.full(len(part.state), -1.0)
-            column[: len(shares)] = shares[: len(column)]
+            column = np.full(len(part.state), self._least)
+            np.maximum(shares[: len(column)], self._least, out=column[: len(shares)])
+            column[(part.state & KNOWN_GONE) != Flag.KNOWN] = -1.0
             parts.append(column)
-        scores, live = joined(parts), snapshot.scores >= 0
-        scores = np.where(live, np.where(scores >= 0, scores, self._least), -1.0)
-        return BoundedView(np.maximum(scores, 0.0), scores, self.ascending, self.bound)
+        scores = joined(parts)
+        found = BoundedView(np.maximum(scores, 0.0), scores, self.ascending, self.bound)
+        snapshot.kept["exact"] = self, found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +151,8 @@ class Exact:
         self._kept, self._crawl = flows.kept, flows.kept.crawl
         self._saved = SavedVisits(directory, self._crawl) if directory else None
         self._view: ExactView | None = None
-        self._took, self._checked_at = 0.0, time.monotonic()
+        self._cpu, self._settled_at = 0.0, float("-inf")  # CPU seconds of the last settling, and its end.
+        self._checked_at = time.monotonic()
         self._standing: ExactStanding | None = None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
@@ -183,7 +189,7 @@ class Exact:
                     self._settle(self.bound)
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
-                wait = max(LOOK_SECONDS, REST * self._took)
+                wait = max(LOOK_SECONDS, REST * self._cpu)
             except StoreError as error:  # Requests report it too.
                 log.info("exact importance waits for the store: %s", error)
                 wait = max(LOOK_SECONDS, min(2 * wait, FIRST_SECONDS))
@@ -223,13 +229,19 @@ class Exact:
             if view is None and not self._settled.wait(FIRST_SECONDS):
                 raise StoreUnavailable(NOT_YET)
             view = self._view
-            if view is not None and self._took > QUICK_SECONDS and view.loads == self._crawl.loads:
+            if view is not None and view.loads == self._crawl.loads and not self._waits():
                 return view
         return self._settle(self.bound, further=further)
 
+    def _waits(self) -> bool:
+        """Whether a question waits until all that it can know is settled."""
+        if self._cpu <= AT_ONCE_SECONDS:
+            return True
+        return self._cpu <= QUICK_SECONDS and time.monotonic() - self._settled_at >= QUIET_SECONDS
+
     def _settle(self, bound: float, *, further: bool = False) -> ExactView:
         with self._kept.lock:
-            began = time.monotonic()
+            began, cpu = time.monotonic(), time.thread_time()
             read = self._kept.catch_up(self._kept.check, PageStates.of)
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
@@ -245,8 +257,8 @@ class Exact:
             shares = np.where(flow.teleport > 0, flow.shares, -1.0)
             parts = self.flows.by_shard(shares, [len(taken.state) for taken in read.taken])
             view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
-            self._took = time.monotonic() - began
-            self._standing = ExactStanding(view.bound, flow.waiting, self._took, 0.0, flow.drift)
+            self._settled_at, self._cpu = time.monotonic(), time.thread_time() - cpu
+            self._standing = ExactStanding(view.bound, flow.waiting, self._settled_at - began, 0.0, flow.drift)
         self._settled.set()
         return view
 
@@ -256,10 +268,7 @@ class Exact:
         parts = saved.read(read.heads, [len(taken.state) for taken in read.taken]) if saved is not None else None
         if saved is None or parts is None:
             return
-        visits = np.zeros(len(flow.visits))
-        for shard, part in enumerate(parts):
-            visits[self._kept.numbers.of_first(shard, len(part))] = part
-        flow.start(visits)
+        flow.start(self._kept.numbers.spread(parts))
         log.info("exact importance goes on from the visits of %d pages in %s", sum(map(len, parts)), saved.path)
 
     def _save(self) -> None:

@@ -44,8 +44,10 @@ class PageStates:
     def weights(self) -> Float64s:
         """Return the teleport weight of each page: that of its class; 0 for pages that are gone, or not known."""
         of_class = 1 + np.array(self.extra, np.float64) / MILLION
-        live = (self.state & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
-        return np.where(live, of_class[self.state & CLASS_BITS], 0.0)
+        states = np.arange(1 << 8)
+        live = (states & (Flag.KNOWN | Flag.GONE)) == Flag.KNOWN
+        slots = np.minimum(states & CLASS_BITS, len(of_class) - 1)  # No page is in a class that does not exist.
+        return np.where(live, of_class[slots], 0.0)[self.state]
 
 
 class PageFlows:
@@ -103,11 +105,8 @@ class PageFlows:
         return trust
 
     def _column(self, parts: Sequence[Float64s]) -> Float64s:
-        column, numbers = np.zeros(len(self.graph)), self.kept.numbers
-        for shard, part in enumerate(parts):
-            column[numbers.of_first(shard, len(part))] = part
-        return column
+        return self.kept.numbers.spread(parts)[: len(self.graph)]
 
     def by_shard(self, column: Float64s, pages: Sequence[int]) -> list[Float64s]:
         """Return a column by page as one by id for the first pages of each shard."""
-        return [column[self.kept.numbers.of_first(shard, count)] for shard, count in enumerate(pages)]
+        return self.kept.numbers.gathered(column, pages)

@@ -168,7 +168,11 @@ class Query:
 
     def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["ImportanceAnswer | Exception"]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
-        entries, places, as_of, rank_as_of = self._look(list(dict.fromkeys(url for ask in valid for url in ask.urls)))
+        urls = list(dict.fromkeys(url for ask in valid for url in ask.urls))
+        # Ranks by cash cost a sort of all pages.
+        by_cash = any(ask.policy != EXACT for ask in valid)
+        entries, places, as_of, rank_as_of = self._look(urls) if by_cash else self._look_by_links(urls)
+        exact = self._exact_for_all(valid)
         answers: list[ImportanceAnswer | Exception] = []
         for ask in taken:
             if not isinstance(ask, _Taken):
@@ -176,12 +180,10 @@ class Query:
                 continue
             own, then, ranked = {url: entries[url] for url in ask.urls if url in entries}, as_of, rank_as_of
             if ask.policy == EXACT:
-                own = {url: dict(entry) for url, entry in own.items()}
-                try:
-                    exact = self.exact_view()
-                except (NotKept, StoreError) as error:
-                    answers.append(error)
+                if not isinstance(exact, ExactView):
+                    answers.append(exact)
                     continue
+                own = {url: dict(entry) for url, entry in own.items()}
                 self.use_exact({places[url]: entry for url, entry in own.items()}, exact)
                 then, ranked = min(then, exact.as_of), None
             elif ask.span is not None:
@@ -192,6 +194,23 @@ class Query:
                     self.use_window({places[url]: entry for url, entry in own.items()}, snapshot, view)
             answers.append(ImportanceAnswer([own.get(url) for url in ask.urls], then, ranked))
         return answers
+
+    def _exact_for_all(self, asks: Sequence["_Taken"]) -> "ExactView | NotKept | StoreError":
+        """Return the one view that all these requests are answered from, or why they can't be."""
+        if not any(ask.policy == EXACT for ask in asks):
+            return NotKept(NOT_KEPT)
+        try:
+            return self.exact_view()
+        except (NotKept, StoreError) as error:
+            return error
+
+    def _look_by_links(
+        self, urls: Sequence[str]
+    ) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
+        """As `_look`, for answers by links alone: without importance and ranks."""
+        looked_up, rows = self.crawl.look(urls)
+        places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
+        return self.entries(places, rows, None), places, rows.as_of, None
 
     def _look(self, urls: Sequence[str]) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
         """Read distinct pages by their canonical URLs.
@@ -205,11 +224,14 @@ class Query:
         as_of, rank_as_of = times_of(rows, ranking)
         return self.entries(places, rows, ranking), places, as_of, rank_as_of
 
-    def entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking) -> dict[str, dict[str, object]]:
-        """Return the static entries of known pages by URL. `places` and `rows` are in the same order."""
+    def entries(self, places: dict[str, Place], rows: Rows, ranking: Ranking | None) -> dict[str, dict[str, object]]:
+        """Return the static entries of known pages by URL. `places` and `rows` are in the same order.
+
+        Without a ranking, pages have no ranks, and no importance that means anything.
+        """
         rules = self.crawl.rules
         books = Books.merged(rows.books, rules)
-        total = books.static_total(rules.minted, ranking.overdrawn)
+        total = books.static_total(rules.minted, ranking.overdrawn if ranking else 0)
         bound, teleport = self.error_bound(rows.books), "weighted" if books.weighted else "uniform"
         names = self.class_names() if any(books.known_by) else {}
         entries: dict[str, dict[str, object]] = {}
@@ -239,7 +261,7 @@ class Query:
                 entry["gone"] = True
             else:
                 scores[url] = max(spent + cash, 0)
-        if scores:
+        if scores and ranking is not None:
             for url, rank in zip(scores, ranking.ranks(list(scores.values())), strict=True):
                 entries[url] |= {"rank": rank, "percentile": ranking.percentile(rank)}
         return entries
@@ -252,12 +274,11 @@ class Query:
         """Replace static estimates by exact ones, and the bound by theirs."""
         if view.loads != self.crawl.loads:
             raise Outdated
-        for place, entry in entries.items():
+        for entry in entries.values():
             entry |= {"policy": EXACT, "error_bound": view.bound}
-            if "gone" in entry:
-                continue
-            share = view.share(place)
-            (rank,) = view.ranks([share])
+        live = {place: entry for place, entry in entries.items() if "gone" not in entry}
+        shares = [view.share(place) for place in live]
+        for entry, share, rank in zip(live.values(), shares, view.ranks(shares), strict=True):
             entry |= {"importance": share, "rank": rank, "percentile": percentile(rank, len(view.ascending))}
 
     def use_window(self, entries: dict[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
@@ -348,7 +369,7 @@ class Query:
             at = np.flatnonzero(inside[snapshot.host])
             positions = at[largest(scores[at], n)]
         else:
-            positions = snapshot.top(n)[:n] if view is None else largest(scores, n)
+            positions = snapshot.top(n)[:n] if view is None else largest(scores, n, _nth(view.ascending, n))
         if not len(positions):
             return []
         best = scores[positions].tolist()
@@ -495,6 +516,11 @@ class Query:
             return policy, None
         windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
+
+
+def _nth(ascending: Floats, n: int) -> float | None:
+    """Return the nth largest score, None if there are fewer or it says nothing."""
+    return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None
 
 
 def _measured(policy: str, span: Window | None, view: View | None) -> dict[str, object]:

@@ -62,6 +62,25 @@ def test_top_hosts_domains_and_explain_say_the_same(valkey: Server) -> None:
     assert estimate["value"] / estimate["of"] == pytest.approx(found["importance"])  # type: ignore[index]
 
 
+def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_last(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("opic.query.exact.AT_ONCE_SECONDS", -1.0)
+    monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
+    web = Web(valkey, "busy")
+    web.read(PAGES[0], [PAGES[1]])
+    exact = asked(web.crawl).exact
+    assert exact is not None
+    first = exact.view()
+    exact.start()
+    web.read(PAGES[1], [PAGES[2]])
+    assert exact.view() is first
+    assert first.heads != web.crawl.heads()
+    monkeypatch.setattr("opic.query.exact.QUIET_SECONDS", 0.0)  # As after a while without changes.
+    assert exact.view().heads == web.crawl.heads()
+    exact.close()
+
+
 def test_rank_of_pages_that_are_too_near_is_not_certain(valkey: Server) -> None:
     web = Web(valkey, "near", 1)
     web.read(PAGES[0], [PAGES[1], PAGES[2]])  # The two have the same importance.

@@ -29,8 +29,11 @@ def test_numbers_are_distinct_stay_as_they_are_and_lead_back(asked: list[tuple[i
         assert ids.tolist() == list(range(pages[shard]))
     for (shard, page), number in given_before.items():
         assert everyone[shard][page] == number
-    column = numbers.spread([np.full(count, shard + 1, np.uint8) for shard, count in enumerate(pages)])
-    assert [int((column == shard + 1).sum()) for shard in range(SHARDS)] == pages
+    columns = [shard + np.arange(1, count + 1) / 1_000 for shard, count in enumerate(pages)]
+    spread = numbers.spread(columns)
+    assert np.count_nonzero(spread) == sum(pages)
+    for at, column, back in zip(everyone, columns, numbers.gathered(spread, pages), strict=True):
+        assert spread[at].tolist() == column.tolist() == back.tolist()
 
 
 def test_pages_of_4096_shards_have_numbers_that_differ_where_the_last_page_of_one_is_the_millionth() -> None:
