@@ -52,6 +52,7 @@ class LinksCall:
     size: int
     deleted: tuple[int, ...] = ()
     dead: Int64s = field(default_factory=lambda: np.empty(0, np.int64))  # Pages whose links count no more.
+    last: bool = False  # Whether it is the last one of its record.
 
 
 class _Waiting(NamedTuple):
@@ -89,6 +90,7 @@ class LinkKeeper:
         self._segments: dict[int, _Segment] = {}
         self._segment_of = np.zeros(0, np.uint32)  # By page: the segment with its links; 0 for none.
         self._learned = False  # Whether the above is what the store had at some time.
+        self._unsifted = False  # Whether entries of pages that are gone may still be counted as live.
         self._look = True  # Whether it may have changed since.
         self._sent = 0  # Calls that were sent and are not confirmed.
         self._converted = False  # Whether the store has no links in the form of an earlier version.
@@ -150,7 +152,7 @@ class LinkKeeper:
                 del self._segments[number]
             if all(map(self._read_pages, [number for number in found.live if number not in self._segments])):
                 self._count()
-                self._learned = True
+                self._learned = self._unsifted = True
         self._drop(self._list.lsn)
         self._look, self._sent = False, 0
 
@@ -169,12 +171,9 @@ class LinkKeeper:
         return True
 
     def _count(self) -> None:
-        """Count how many entries of each segment are live."""
+        """Count how many entries of each segment are the last ones of their pages."""
         self._reserve(self._replica.pages)
-        of = self._segment_of
-        some = np.flatnonzero(of)
-        of[some[~live_rows(self._replica.state, some)]] = 0
-        counts = np.bincount(of, minlength=max(self._segments, default=0) + 1)
+        counts = np.bincount(self._segment_of, minlength=max(self._segments, default=0) + 1)
         for number, segment in self._segments.items():
             segment.live = int(counts[number])
 
@@ -201,7 +200,7 @@ class LinkKeeper:
             lsn = head.lsn if at == len(parts) - 1 else before.lsn
             calls.append(self._call(head, before._replace(lsn=lsn), links))
         if calls:
-            calls[-1].dead = self._dead()
+            calls[-1].dead, calls[-1].last = self._dead(), True
         self._sent = len(calls)
         return calls
 
@@ -215,9 +214,16 @@ class LinkKeeper:
         return [links.part(first, end) for first, end in pairwise([0, *ends])]
 
     def _dead(self) -> Int64s:
-        """Return the pages that went away, have links in a segment, and have not been read since they came back."""
-        gone = np.unique(np.concatenate([pages for _, pages in self._gone] or [NO_PAGES])).astype(np.int64)
-        gone = gone[gone < len(self._segment_of)]
+        """Return the pages that went away, have links in a segment, and have not been read since they came back.
+
+        They count as dead once the server confirms the call. Before that the replica may be behind what the store has,
+        or have a record that will be refused: a page may look gone, or never read, whose links count.
+        """
+        if self._unsifted:
+            gone = np.flatnonzero(self._segment_of)
+        else:
+            gone = np.unique(np.concatenate([pages for _, pages in self._gone] or [NO_PAGES])).astype(np.int64)
+            gone = gone[gone < len(self._segment_of)]
         return gone[~live_rows(self._replica.state, gone)]
 
     def _call(
@@ -262,6 +268,7 @@ class LinkKeeper:
         """Take in that the server confirmed a call."""
         self._sent -= 1
         self._list = call.after
+        self._unsifted &= not call.last
         for number in call.deleted:
             del self._segments[number]
         self._reserve(self._replica.pages)

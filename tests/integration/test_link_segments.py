@@ -13,6 +13,7 @@ from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable
 from opic.ingest import Writer, link_keeper
+from opic.ingest.checkpointer import Checkpointer
 from opic.model.trust import pack_links
 from opic.query.kept_links import KeptLinks
 from opic.replica.fingerprints import Fingerprints
@@ -91,6 +92,21 @@ def test_workers_in_turns_keep_what_a_dict_keeps(valkey: Server, shards: int) ->
         fields = shard.client.hgetall(shard.keys.link_segments)
         assert one.size == sum(len(value) for name, value in fields.items() if name[1:].isdigit())
         assert len(one.live) < 12
+
+
+def test_refused_worker_does_not_count_what_it_has_not_seen_as_dead(valkey: Server) -> None:
+    """Looking at segments, a worker that is behind finds pages that it does not know as read; later it merges them."""
+    web, draw = Web(valkey, "behind"), random.Random(3)
+    ahead, behind = (Writer(web.opened(keep_links=True)) for _ in range(2))
+    with patch.object(Checkpointer, "due", return_value=True), patch.object(link_keeper, "WAIT_SHARE", 0.0):
+        for writer, pages in ((behind, PAGES[:4]), (ahead, PAGES[4:12]), (behind, PAGES[:2] * 4)):
+            web.writer = writer
+            for url in pages:
+                web.read(url, draw.sample(PAGES, 3))
+                if url == PAGES[4]:  # That there is another worker, it knows by then; the rest is news.
+                    behind.stores[0].follower.catch_up()
+    assert read_list(web.crawl.shards[0].client, web.crawl.shards[0].keys).merges
+    assert kept(web) == plain(web)
 
 
 def test_segments_are_merged_and_links_of_gone_pages_go(valkey: Server) -> None:
