@@ -172,7 +172,7 @@ def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Topic
 
 def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, topic: Topic, crawl: str, events: int, pages: int) -> Cost:
     """Let a new crawl read the topic from its start; return what the middle of it cost."""
-    more = {"crawl": crawl, "shards": set_up.shards, "kafka_session_seconds": SESSION_SECONDS}
+    more = {"crawl": crawl, "shards": set_up.shards, "kafka_session_seconds": SESSION_SECONDS, "keep_links": False}
     settings = settings_of(kafka, Store(cluster), topic.name, **more)
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as directory, ExitStack() as stack:
         shards = stack.enter_context(opened(settings))

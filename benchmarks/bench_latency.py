@@ -61,7 +61,8 @@ def service(data: Path) -> Iterator[str]:
     """Lend the URL of a running service."""
     command = [sys.executable, "-c", "import sys; from opic.cli.main import main; sys.exit(main())"]
     command += ["serve", "--embedded", "--port", "0", "--data", str(data)]
-    environment = {"OPIC_REVISIT_SECONDS": "0", **os.environ}  # Pages are read again and again.
+    # Pages are read again and again. The figures are those of the mode without links, unless told otherwise.
+    environment = {"OPIC_REVISIT_SECONDS": "0", "OPIC_KEEP_LINKS": "off", **os.environ}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path[1:]))
     with open(data / "errors.txt", "w+") as errors:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True, env=environment)

@@ -77,6 +77,7 @@ def endpoint(version: Version, store: str) -> Iterator[tuple[str, int]]:
     """Lend the URL and the process number of an endpoint on a store."""
     environment = {k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}
     environment |= {"OPIC_STORE": store, "OPIC_CRAWL": CRAWL, "PYTHONPATH": str(version.root)}
+    environment["OPIC_KEEP_LINKS"] = "off"  # The crawl has none.
     command = [version.python, "-P", "-c", START, "serve", "--port", "0"]
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(

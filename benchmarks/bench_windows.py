@@ -131,7 +131,8 @@ def serving() -> Iterator[tuple[EmbeddedService, str]]:
 
 
 def _service(data: Path) -> EmbeddedService:
-    return EmbeddedService(Settings.load(store="embedded", data=data))
+    # Windows are about cash, and so is the order in which pages are read.
+    return EmbeddedService(Settings.load(store="embedded", data=data, keep_links=False))
 
 
 def ask_service(pages: int, months: int) -> dict[str, dict[str, float]]:

@@ -31,6 +31,7 @@ from opic.service.service import Backend
 from opic.settings import Settings
 
 ROOT = Path(opic.__file__).resolve().parents[1]  # Of the checkout that is measured.
+PLAIN = {"keep_links": False}  # The figures are those of the mode without links, unless settings say otherwise.
 NEW_SHARE = 0.1  # Of an event's links.
 READ_STRIDE = 20  # Events read one page in twenty; the others keep their leases, which a read would end.
 SEEDS_A_TURN = 100_000  # The log keeps what did not take effect yet.
@@ -155,7 +156,7 @@ def server_on(data: Path) -> Iterator[EmbeddedServer]:
 @contextmanager
 def backend_of(server: EmbeddedServer, **settings: Any) -> Iterator[Backend]:
     """Lend a service's backend in this process."""
-    backend = Backend(Settings(store=server.url, max_lag=1_000_000_000, **settings), server.url)
+    backend = Backend(Settings(store=server.url, max_lag=1_000_000_000, **{**PLAIN, **settings}), server.url)
     try:
         yield backend
     finally:
@@ -170,7 +171,7 @@ class Running:
         self.world, self.server, self.backend = world, server, backend
         self._environment = {k: v for k, v in os.environ.items() if not k.startswith("OPIC_")}
         self._environment["OPIC_REVISIT_SECONDS"] = "0"  # The pages of the world were read a moment ago.
-        self._environment |= {f"OPIC_{name.upper()}": str(value) for name, value in settings.items()}
+        self._environment |= {f"OPIC_{name.upper()}": str(value) for name, value in {**PLAIN, **settings}.items()}
         self._environment |= {"OPIC_STORE": server.url, "PYTHONPATH": str(ROOT)}
         self._partition = next(iter(backend.log.ends()))
         self._next_event, self._pace = 0, float(PACE)

@@ -72,7 +72,7 @@ class Settings(BaseSettings):
     history_measures: Annotated[int, Field(ge=1, le=64)] = 4
     inflow: bool = True
     yields: bool = True
-    keep_links: bool = False
+    keep_links: bool = True
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.01
     policy: Literal["exact", "static", "interpolation", "fixed", "variable", "improved"] | None = (

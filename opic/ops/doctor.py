@@ -232,7 +232,9 @@ def _lost_events(backend: Backend) -> Iterator[Finding]:
 def _kept_links(backend: Backend) -> Finding:
     """Say what the links of pages take in the store."""
     if not backend.links.kept:
-        return Finding("kept links", "ok", "none are kept: OPIC_KEEP_LINKS is off")
+        on = backend.settings.keep_links
+        why = " yet: workers begin to with their next batch" if on else ": OPIC_KEEP_LINKS is off"
+        return Finding("kept links", "ok", f"none are kept{why}")
     lists = [read_list(shard.client, shard.keys) for shard in backend.crawl.shards]
     size, segments = sum(one.size for one in lists), sum(len(one.live) for one in lists)
     return Finding("kept links", "ok", f"{size:,} bytes in {segments:,} segments, and the newest in the journal")

@@ -81,8 +81,10 @@ class KeptLinks:
 
     @property
     def kept(self) -> bool:
-        """Whether the crawl keeps links, as far as its replicas know, or begins to with its next batch."""
-        return self.crawl.shards[0].keep_links or any(replica.trust is not None for replica in self.crawl.replicas)
+        """Whether the crawl keeps links, as far as its replicas know, or will from its first read on."""
+        if any(replica.trust is not None for replica in self.crawl.replicas):
+            return True
+        return bool(self.crawl.shards[0].keep_links) and not any(r.books.reads for r in self.crawl.replicas)
 
     def check(self) -> None:
         """Raise NotKept if the crawl keeps no links; for `catch_up`."""

@@ -96,10 +96,14 @@ def test_crawl_that_is_wrong_is_found(valkey: Server, monkeypatch: pytest.Monkey
 
 def test_what_kept_links_take_is_told(valkey: Server) -> None:
     shard = Shard.open(valkey.client())
-    assert verdicts(store=valkey.url)["kept links"] == ("ok", "none are kept: OPIC_KEEP_LINKS is off")
+    off = verdicts(store=valkey.url, keep_links=False)["kept links"]
+    assert off == ("ok", "none are kept: OPIC_KEEP_LINKS is off")
+    ShardWriter(shard).apply("log/0", [record(0, "http://a.example/", [])])
+    told = verdicts(store=valkey.url)["kept links"]
+    assert told == ("ok", "none are kept yet: workers begin to with their next batch")
     shard.keep_links = True
     writer = ShardWriter(shard)
-    writer.apply("log/0", [record(0, "http://a.example/", ["http://b.example/"])])
+    writer.apply("log/0", [record(1, "http://a.example/", ["http://b.example/"])])
     writer.checkpoint()
     size = read_list(shard.client, shard.keys).size
     assert size > 50

@@ -128,7 +128,7 @@ def test_service_answers_by_links_unless_told_otherwise(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
     with (
-        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        EmbeddedService(Settings.load(data=tmp_path / "data", keep_links=False)) as service,
         serving(service) as url,
         Client(url) as client,
     ):

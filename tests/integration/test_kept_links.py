@@ -159,9 +159,9 @@ def test_service_tells_in_links(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_service_without_the_setting_says_what_to_set(tmp_path: Path) -> None:
+def test_service_with_the_setting_off_says_what_to_set(tmp_path: Path) -> None:
     with (
-        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        EmbeddedService(Settings.load(data=tmp_path / "data", keep_links=False)) as service,
         serving(service) as url,
         Client(url) as client,
     ):

@@ -268,7 +268,7 @@ def test_service_draws_by_link_scores(tmp_path: Path) -> None:
 
 def test_service_that_keeps_no_links_says_what_to_set(tmp_path: Path) -> None:
     with (
-        EmbeddedService(Settings.load(data=tmp_path / "data")) as service,
+        EmbeddedService(Settings.load(data=tmp_path / "data", keep_links=False)) as service,
         serving(service) as url,
         Client(url) as client,
     ):
