@@ -84,6 +84,10 @@ class NotKept(BadInput):
     """The store was created without the data that the request needs."""
 
 
+class LinksTooLarge(NotKept):
+    """The kept links need more memory than this endpoint may use."""
+
+
 class MissingExtra(OpicError, ImportError):
     """A part of opic was asked for whose packages are not installed."""
 

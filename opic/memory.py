@@ -3,6 +3,8 @@
 import ctypes
 import gc
 import mmap
+import os
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -11,6 +13,17 @@ from numpy.typing import NDArray
 MAPPED_BYTES_MIN: Final = 1 << 18
 GARBAGE_OBJECTS: Final = 50_000
 M_MMAP_THRESHOLD: Final = -3  # From glibc's malloc.h.
+# Of a container, seen from inside: cgroup version 2, version 1.
+CONTAINER_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine, or of the container, where that is limited to less."""
+    found = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in CONTAINER_LIMITS:
+        if limit.is_file() and (text := limit.read_text().strip()).isdigit():
+            found = min(found, int(text))
+    return found
 
 
 def lazy_zeros(rows: int, dtype: Any) -> NDArray[Any]:

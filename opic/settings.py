@@ -73,6 +73,7 @@ class Settings(BaseSettings):
     inflow: bool = True
     yields: bool = True
     keep_links: bool = True
+    max_links_bytes: Annotated[int, Field(ge=1_024)] | None = None  # The default is half of the machine's memory.
     track: Literal["off", "links"] = "off"
     bound: Annotated[float, Field(gt=0, lt=2)] = 0.01
     policy: Literal["exact", "static", "interpolation", "fixed", "variable", "improved"] | None = (

@@ -7,7 +7,7 @@ from servers import Server
 
 from opic.ingest import Writer
 from opic.model.cash import DAY_US, Flag
-from opic.model.events import CrawlEvent, Record, encode_crawl_event
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl
 
 PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
@@ -16,7 +16,7 @@ PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
 class Web:
     """The crawl; `links` has by page what its last read showed."""
 
-    def __init__(self, server: Server, name: str, shards: int = 1, *, keep_links: bool = True) -> None:
+    def __init__(self, server: Server, name: str, shards: int = 1, *, keep_links: bool | None = True) -> None:
         self.server, self.name = server, name
         self.crawl = self.opened(shards, keep_links=keep_links)
         self.writer = Writer(self.crawl)
@@ -24,7 +24,7 @@ class Web:
         self.links: dict[str, list[str]] = {}
         self.last: list[Record] = []
 
-    def opened(self, shards: int = 1, *, keep_links: bool = False) -> Crawl:
+    def opened(self, shards: int = 1, *, keep_links: bool | None = None) -> Crawl:
         return Crawl.open(self.server.client(), self.name, {"shards": shards}, keep_links=keep_links)
 
     def apply(self, *events: CrawlEvent) -> None:
@@ -38,6 +38,11 @@ class Web:
             elif event.status in {404, 410}:
                 self.links.pop(event.url, None)
         self.last = records
+        self.again()
+
+    def trust(self, url: str, weight: float = 1.0) -> None:
+        self.last = [Record(self.offset, self.at_us, encode_seeds([url], trust=weight), "seeds")]
+        self.offset += 1
         self.again()
 
     def again(self) -> None:

@@ -59,7 +59,7 @@ def assert_same_trust(shard: Shard, replica: Replica, ledger: Ledger) -> None:
 def stored_links(shard: Shard, replica: Replica) -> dict[int, tuple[Uint32s, Uint64s, Uint16s]]:
     """Return by page what the store keeps of its links: ids, fingerprints and their shards."""
     found = {}
-    for links in read_links(shard.client, shard.keys, replica.head.lsn, replica.state):
+    for links in read_links(shard.client, shard.keys, replica.head.lsn, replica.state, replica.keeping.since):
         for page, *parts in links.rows():
             assert page not in found
             found[page] = tuple(parts)
@@ -98,6 +98,7 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
     assert (one.head, one.books, one.pages) == (other.head, other.books, other.pages)
     assert (one.series, one.classes, one.sent, one.taken) == (other.series, other.classes, other.sent, other.taken)
     assert one.trust == other.trust
+    assert one.keeping == other.keeping
     assert one.hosts.names == other.hosts.names
     assert one.hosts.domains.tolist() == other.hosts.domains.tolist()
     for name in ("v", "inflow", "state", "host"):

@@ -195,6 +195,12 @@ def _of_coverage(backend: Backend) -> Iterator[Metric]:
 
 
 def _of_exact(backend: Backend) -> Iterator[Metric]:
+    links = backend.links
+    about = "Memory that kept links and exact importance take in this endpoint, about."
+    yield _gauge("opic_links_bytes", about, links.bytes_held if links.loads else 0)
+    yield _gauge("opic_links_limit_bytes", "OPIC_MAX_LINKS_BYTES of this endpoint.", links.bytes_max)
+    about = "Whether the kept links are too large for this endpoint, which then answers from cash."
+    yield _gauge("opic_links_too_large", about, bool(links.too_large))
     standing = backend.exact.standing
     if standing is None:
         return

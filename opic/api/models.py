@@ -42,12 +42,11 @@ RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
     "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
     "second; YRU: half YR, half U. LDU: half U, half the page with the greatest link score, the in-links of the links "
-    "that its last read added; needs OPIC_KEEP_LINKS=on."
+    "that its last read added; not with OPIC_KEEP_LINKS=off."
 )
 POLICY = (
-    "exact: PageRank of the known graph, where links are kept. Else from cash, and the policy is how much of the past "
-    "counts. Default: OPIC_POLICY; if that is not set, exact where links are kept, else static, or interpolation under "
-    "OPIC_VIRTUAL=continuous."
+    "exact: PageRank of the known graph, from kept links. Else from cash, and the policy is what of the past counts. "
+    "Default: OPIC_POLICY, else exact; without kept links static, or interpolation under OPIC_VIRTUAL=continuous."
 )
 DEPTH = "Number of links from a seed to the page: the smallest one seen."
 META = f"Strings kept with the page: names and values together at most {META_BYTES_MAX:,} bytes."
@@ -436,6 +435,7 @@ class Stats(_Answer):
         "empty or the clock reaches its limit.",
     )
     shards: Any
+    links: Literal["kept", "not kept", "too large"] = Field(description="`too large`: for this endpoint.")
     as_of: float = Field(description=AS_OF)
 
 

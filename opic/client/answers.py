@@ -331,7 +331,7 @@ class Stats(Struct, frozen=True):
 
     `lag` is the number of accepted events that have not taken effect yet; `pool`, the grains that the virtual page can
     still grant; `sweeps_left`, how many more times all read pages can be read before the pool is empty or the clock
-    reaches its limit.
+    reaches its limit; `links` is `kept`, `not kept`, or `too large` for the endpoint, which answers from cash then.
     """
 
     known_pages: int
@@ -344,6 +344,7 @@ class Stats(Struct, frozen=True):
     as_of: float
     granted_rounds: float | None = None
     sweeps_left: float | None = None
+    links: str | None = None
 
 
 class FrontierPage(Struct, frozen=True):

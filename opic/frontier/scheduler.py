@@ -134,7 +134,7 @@ class Scheduler:
             raise NoTrust("this frontier has no coverage")
         try:
             return self._ranked.by_trust()
-        except NoTrust:
+        except (NoTrust, NotKept):
             if all(wish.mode == "coverage" for wish in wishes):
                 raise
             return RankedOrder.empty(len(self.crawl))

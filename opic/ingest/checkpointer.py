@@ -114,7 +114,7 @@ class Checkpointer:
 
     def _mark_names(self, effect: Effect) -> None:
         rare = effect.host_names or effect.entries or effect.sent or effect.taken or effect.classes is not None
-        if rare or effect.trusted is not None:
+        if rare or effect.trusted is not None or effect.ends_links:
             self._names_since, self._names_touched = self._names_since or effect.lsn, effect.lsn
 
     def _mark(self, effect: Effect, lsn_of: Int64s | None = None) -> None:

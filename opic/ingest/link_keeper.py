@@ -4,11 +4,14 @@ The journal has the links of recent reads. They wait here until there are enough
 block of the checkpoint: behind the record that it is as of, and refused by the server if the head is another one. The
 journal may be trimmed past a record only once its links are in a segment that the server has confirmed. Each write also
 names the write before it, so that of two workers on a shard neither overwrites a segment of the other.
+
+Where the keeping of links was ended, what was kept before counts no more: its segments are deleted, and its records are
+left out of later ones.
 """
 
 import logging
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final, NamedTuple
@@ -18,7 +21,7 @@ from numpy.typing import NDArray
 
 from opic.errors import FenceMoved
 from opic.memory import lazy_zeros
-from opic.model.page_links import PageLinks
+from opic.model.page_links import NO_LINKS, PageLinks
 from opic.replica.effect import Effect, Head
 from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica
@@ -36,6 +39,7 @@ WAIT_SHARE: Final = 0.3  # Links wait for a full segment until this share of the
 FULL_MIN: Final = 0.5  # Segments are merged when their live entries fill less of them.
 SEGMENTS_MIN: Final = 4  # Fewer are never merged.
 MERGED_MAX: Final = 4  # Segments read for one merge.
+DELETED_MAX: Final = 16  # Segments of an ended keeping that one call deletes.
 OLD_PAGES_A_CALL: Final = 5_000  # A call takes fewer than 7,000 values.
 PAGES_MIN: Final = 1_024
 NO_PAGES: Final = np.empty(0, np.uint32)
@@ -93,6 +97,7 @@ class LinkKeeper:
         self._unsifted = False  # Whether entries of pages that are gone may still be counted as live.
         self._look = True  # Whether it may have changed since.
         self._sent = 0  # Calls that were sent and are not confirmed.
+        self._ended = True  # Whether segments may be there that count no more, because the keeping was ended.
         self._converted = False  # Whether the store has no links in the form of an earlier version.
 
     def load(self, effects: Sequence[Effect]) -> None:
@@ -101,13 +106,15 @@ class LinkKeeper:
         if self._replica.trust is not None:
             self._list = read_list(self._client, self._keys)
             for effect in effects:
-                if effect.lsn > self._list.lsn:
+                if effect.lsn > self._list.lsn and effect.lsn >= self._since:
                     self.note(effect, ours=False)
 
     def note(self, effect: Effect, *, ours: bool) -> None:
         """Let the links of a record wait, which was applied to the replica; `ours` if this worker appends it."""
         self._undo(effect.lsn - 1)
         self._look |= not ours
+        if effect.ends_links:
+            self._ended, self._learned = True, False
         if self._replica.trust is not None and len(effect.gone_page):
             self._gone.append((effect.lsn, effect.gone_page))
         links = effect.kept()
@@ -137,7 +144,21 @@ class LinkKeeper:
     @property
     def since(self) -> int | None:
         """The first record whose links are in no segment yet; None if there is none."""
-        return self._waiting[0].lsn if self._waiting else None
+        return next((waiting.lsn for waiting in self._counting()), None)
+
+    @property
+    def _since(self) -> int:
+        """The first record whose links count."""
+        return self._replica.keeping.since
+
+    def _counting(self) -> Iterator[_Waiting]:
+        """Yield what waits and counts. The rest is dropped later: the record that ended the keeping may be undone."""
+        if self._replica.trust is not None:
+            yield from (waiting for waiting in self._waiting if waiting.lsn >= self._since)
+
+    def _valid(self, found: LinkList) -> LinkList:
+        """Return what counts of the segments that are there."""
+        return found._replace(live=()) if self._replica.trust is None else found.counting(self._since)
 
     # What the store has.
 
@@ -148,6 +169,7 @@ class LinkKeeper:
             if self._learned and found.version == self._list.version:
                 break
             self._list, self._learned = found, False
+            found = self._valid(found)  # The rest is left to `_deletions`.
             for number in self._segments.keys() - set(found.live):
                 del self._segments[number]
             if all(map(self._read_pages, [number for number in found.live if number not in self._segments])):
@@ -188,15 +210,18 @@ class LinkKeeper:
     def compose(self, head: Head, *, everything: bool) -> list[LinksCall]:
         """Return the calls that are due, as of the replica's head; `everything` writes all that waits."""
         self._undo(head.lsn)
+        if self._ended and (deletions := self._deletions(head)):
+            self._sent = len(deletions)
+            return deletions
         full = self._weight >= SEGMENT_BYTES or self._journal_bytes >= WAIT_SHARE * self._budget
-        if not self._waiting or not (everything or full):
+        if self.since is None or not (everything or full):
             return []
         if self._look or self._sent:
             self._learn()
         parts = self._parts()
         calls = self._merges(head, len(parts) + 1)
         for at, links in enumerate(parts):
-            before = calls[-1].after if calls else self._list
+            before = calls[-1].after if calls else self._valid(self._list)
             lsn = head.lsn if at == len(parts) - 1 else before.lsn
             calls.append(self._call(head, before._replace(lsn=lsn), links))
         if calls:
@@ -204,9 +229,23 @@ class LinkKeeper:
         self._sent = len(calls)
         return calls
 
+    def _deletions(self, head: Head) -> list[LinksCall]:
+        """Return calls that delete the segments of an earlier keeping; none if there are none."""
+        found, calls = read_list(self._client, self._keys), list[LinksCall]()
+        if found.live and not self._valid(found).live:
+            self._learn()
+            before = self._list
+            while before.live:
+                gone, left = before.live[:DELETED_MAX], before.live[DELETED_MAX:]
+                size = round(before.size * len(left) / len(before.live))
+                calls.append(self._call(head, before._replace(live=left, size=size), NO_LINKS, gone))
+                before = calls[-1].after
+        self._ended = bool(calls)  # Until the server has confirmed them.
+        return calls
+
     def _parts(self) -> list[PageLinks]:
         """Return the links that wait, of each page the last ones, in parts of the size of a segment."""
-        joined = PageLinks.joined([waiting.links for waiting in self._waiting])
+        joined = PageLinks.joined([waiting.links for waiting in self._counting()])
         rows = joined.last_of_each()
         links = joined.take(rows[live_rows(self._replica.state, joined.pages[rows])])
         part_of = (np.cumsum(links.weights()) - 1) // SEGMENT_BYTES
@@ -244,7 +283,8 @@ class LinkKeeper:
             old: fields of the hash `links` to delete.
         """
         version = before.version + 1
-        images, size = dict[str, Any](), -sum(self._segments[number].size for number in deleted)
+        freed = sum(self._segments[number].size for number in deleted if number in self._segments)
+        images, size = dict[str, Any](), -freed
         live = [number for number in before.live if number not in deleted]
         if len(links):
             pages, packed = pack_segment(links)
@@ -270,7 +310,7 @@ class LinkKeeper:
         self._list = call.after
         self._unsifted &= not call.last
         for number in call.deleted:
-            del self._segments[number]
+            self._segments.pop(number, None)
         self._reserve(self._replica.pages)
         for pages, number in ((call.dead, 0), (call.pages, call.segment)):
             before, counts = np.unique(self._segment_of[pages], return_counts=True)
@@ -297,7 +337,7 @@ class LinkKeeper:
             if len(group) < 2:  # One alone would gain nothing.
                 break
             count -= len(group) - 1
-            before = calls[-1].after if calls else self._list
+            before = calls[-1].after if calls else self._valid(self._list)
             calls.append(self._call(head, before, self._live_links(group), sorted(group)))
         return calls
 

@@ -124,6 +124,8 @@ class LogSource:
         since = self._begin()
         records = self._source.read(since, RECORDS_A_READ, wait_seconds=wait_seconds)
         if not records:
+            if self._until is not None:
+                self._offset = None  # Another worker may have applied the rest, and trimmed it.
             return []
         return [Taken(self._source.partition, records, since, records[-1].offset + 1)]
 

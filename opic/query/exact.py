@@ -157,13 +157,18 @@ class Exact:
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
         self._settled = threading.Event()  # Once there is a first view.
+        self._kept.release_listeners.append(self._forget)
+
+    def _forget(self) -> None:
+        self._view = self._standing = None
+        self._settled.clear()
 
     @property
     def kept(self) -> bool:
-        """Whether the crawl keeps links, as far as its replicas know."""
+        """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
         if not self._crawl.as_of:
             self._crawl.follow()  # For the first time.
-        return self._kept.kept
+        return self._kept.held
 
     def start(self) -> None:
         """Follow the journals in a background thread until `close`."""
@@ -185,11 +190,16 @@ class Exact:
         wait = LOOK_SECONDS
         while not self._done.wait(wait):
             try:
-                if self.kept and not self._is_current():
+                if not self.kept:
+                    if self._view is not None:
+                        self._kept.release()  # The keeping was ended.
+                elif not self._is_current():
                     self._settle(self.bound)
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
                 wait = max(LOOK_SECONDS, REST * self._cpu)
+            except NotKept:  # They were found too large, or the keeping was ended meanwhile.
+                wait = LOOK_SECONDS
             except StoreError as error:  # Requests report it too.
                 log.info("exact importance waits for the store: %s", error)
                 wait = max(LOOK_SECONDS, min(2 * wait, FIRST_SECONDS))
@@ -204,7 +214,7 @@ class Exact:
             return False
         view = self._view
         try:
-            if view is None or view.bound >= SAYS_SOMETHING:
+            if view is None or view.bound >= SAYS_SOMETHING or view.loads != self._crawl.loads:
                 view = self.view()
         except (NotKept, StoreUnavailable):
             return False

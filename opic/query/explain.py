@@ -48,7 +48,11 @@ def explain(
         BadInput: the policy or the window is invalid.
     """
     canonical = canonical_url(url, query.url_bytes_max)
-    return query.crawl.steadily(lambda: _explained(query, canonical, policy, window))
+
+    def ask(named: str | None) -> dict[str, object] | None:
+        return query.crawl.steadily(lambda: _explained(query, canonical, named, window))
+
+    return query.answered(policy, ask)
 
 
 def _explained(

@@ -78,13 +78,17 @@ class FetchOrder:
         self._view: FetchView | None = None
         self._at, self._took, self._asked_at = float("-inf"), 0.0, float("-inf")
         self.listeners: list[Callable[[FetchView], object]] = []  # Called with each new order, before it is used.
+        self._kept.release_listeners.append(self._forget)
         self._lock, self._done = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
 
+    def _forget(self) -> None:
+        self._view = None
+
     @property
     def kept(self) -> bool:
-        """Whether the crawl keeps links, as far as its replicas know."""
-        return self._kept.kept
+        """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
+        return self._kept.held
 
     def start(self) -> None:
         """Compute in a background thread until `close`."""

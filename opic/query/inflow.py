@@ -98,7 +98,7 @@ def _from_links(query: Query, area: Area, policy: str | None) -> bool:
     kept = query.exact is not None and query.exact.kept
     if not kept and (area.kind == "prefix" or policy == EXACT):
         raise NotKept(NOT_KEPT)
-    return kept and not (area.kind == "domain" and policy == "static")
+    return kept and not (area.kind == "domain" and (policy or query.policy) == "static")
 
 
 def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:

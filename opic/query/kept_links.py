@@ -17,7 +17,7 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import NotKept, ScanBroken, StoreDamaged, StoreUnavailable
+from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreDamaged, StoreUnavailable
 from opic.graph.known_graph import ROWS_MAX
 from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s, grown
 from opic.model.page_links import PageLinks
@@ -35,6 +35,10 @@ Int64s = NDArray[np.int64]
 T = TypeVar("T")
 QUEUED_MAX: Final = 200_000  # Pages whose new links wait for the next question; with more, all are read again then.
 LOADS_MAX: Final = 5
+# Memory that the links and exact importance take, about: by link; by page, for the pool of links (24), two flows (24
+# each), the graph (9) and the answers (16).
+LINK_BYTES: Final = 4
+PAGE_BYTES: Final = 100
 NOT_KEPT: Final = (
     "the links of pages are not kept here: set OPIC_KEEP_LINKS=on for the workers; the links of a page are then known "
     "from its next read on"
@@ -66,8 +70,15 @@ class KeptLinks:
     numbers may then belong to other pages.
     """
 
-    def __init__(self, crawl: Crawl) -> None:
-        """Read nothing before the first question."""
+    def __init__(self, crawl: Crawl, bytes_max: int | None = None) -> None:
+        """Read nothing before the first question.
+
+        Args:
+            crawl: the crawl.
+            bytes_max: memory that links and exact importance may take, about; None is no limit.
+        """
+        self.bytes_max = float("inf") if bytes_max is None else bytes_max
+        self.too_large = ""  # Why the links are not held here, if they are too large.
         self.crawl, self.lock = crawl, threading.RLock()
         self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(crawl)), 0
         self.loads: list[int] = []  # The load counts of the replicas that the links are valid for.
@@ -78,6 +89,8 @@ class KeptLinks:
         self._unknown: dict[Place, bytes] = {}  # Pages with links to pages that their shard did not know.
         self._scores: _ScoreColumns | None = None  # From the first question about them on.
         self._replaced: dict[int, Uint32s | None] | None = None  # See `take_replaced`.
+        self.release_listeners: list[Callable[[], object]] = []  # Called when all links were forgotten.
+        self._loads_refused: list[int] = []  # The load counts of the replicas when the links were found too large.
 
     @property
     def kept(self) -> bool:
@@ -87,9 +100,57 @@ class KeptLinks:
         return bool(self.crawl.shards[0].keep_links) and not any(r.books.reads for r in self.crawl.replicas)
 
     def check(self) -> None:
-        """Raise NotKept if the crawl keeps no links; for `catch_up`."""
+        """Raise NotKept if the crawl keeps no links, LinksTooLarge if they were found too large; for `catch_up`."""
         if not self.kept:
             raise NotKept(NOT_KEPT)
+        if not self.held:
+            if self.loads:
+                self.release()
+            raise LinksTooLarge(self.too_large)
+
+    @property
+    def held(self) -> bool:
+        """Whether the crawl keeps links that were not found too large for this endpoint.
+
+        They are tried again after a start, and once the crawl is restored or made anew.
+        """
+        if self.too_large and self._loads_refused != self.crawl.loads:
+            self.too_large = ""
+        return self.kept and not self.too_large
+
+    @property
+    def bytes_held(self) -> int:
+        """How much memory the links and exact importance take, about."""
+        return LINK_BYTES * self.pool.used + PAGE_BYTES * sum(map(len, self.crawl.replicas))
+
+    @property
+    def standing(self) -> str:
+        """`kept`, `not kept`, or `too large` for this endpoint."""
+        return "too large" if self.too_large else "kept" if self.kept else "not kept"
+
+    def release(self) -> None:
+        """Forget all links, and give their memory back; the next question reads them again."""
+        with self.lock:
+            self._lost, self.loads = True, []
+            self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(self.crawl)), self.generation + 1
+            self._scores, self._replaced = None, None
+            self._unknown.clear()
+            for listener in self.release_listeners:
+                listener()
+
+    def _check_size(self) -> bool:
+        """Note if the links take too much memory; return whether they do."""
+        if self.bytes_held <= self.bytes_max:
+            return False
+        links, pages = self.pool.used, sum(map(len, self.crawl.replicas))
+        self.too_large = (
+            f"{pages:,} pages with {links:,} links read so far need {self.bytes_held:,} bytes of memory, over "
+            f"OPIC_MAX_LINKS_BYTES {self.bytes_max:,} of this endpoint: raise that, or keep no links with "
+            "OPIC_KEEP_LINKS=off for workers and endpoints"
+        )
+        self._loads_refused = self.crawl.loads
+        log.warning("the kept links are too large for this endpoint, which answers from cash: %s", self.too_large)
+        return True
 
     def catch_up(self, check: Callable[[], object], take: Callable[[Replica], T]) -> LinksRead[T]:
         """Bring the links up to date with the journals. The caller holds `lock`.
@@ -99,6 +160,7 @@ class KeptLinks:
             take: called for each replica, which is then at the position that the links will be at.
 
         Raises:
+            LinksTooLarge: they need more memory than they may take.
             StoreUnavailable: the store is unavailable.
             StoreDamaged: the links of a page can't be read.
             StoreFull: there are more pages than numbers.
@@ -106,6 +168,8 @@ class KeptLinks:
         for _ in range(LOADS_MAX):
             self.crawl.follow()
             check()
+            if self.too_large:
+                self.check()
             loads = self.crawl.loads
             if loads != self.loads or self._lost:
                 self._load(loads)
@@ -116,6 +180,7 @@ class KeptLinks:
                 self._lost = True  # What was taken out of the queues is not in the pool.
                 raise
             if read is not None:
+                self._check_size()  # If they have become too large, this question is the last one that they answer.
                 return read
             self._lost = True
         raise StoreUnavailable("the store was recreated or its server restarted repeatedly: try again")
@@ -183,9 +248,14 @@ class KeptLinks:
         with replica.reading():
             self._queues[number].clear()
             self._queued[number] = 0
-            lsn, state = replica.head.lsn, replica.state.copy()
-        for links in read_links(shard.client, shard.keys, lsn, state):
+            lsn, state, since = replica.head.lsn, replica.state.copy(), replica.keeping.since
+            if replica.trust is None:
+                return
+        for links in read_links(shard.client, shard.keys, lsn, state, since):
             self._put_first(number, links)
+            if self._check_size():
+                self.release()
+                raise LinksTooLarge(self.too_large)
 
     def _put_first(self, number: int, links: PageLinks) -> None:
         """Put the links of pages of a shard that were not put yet."""
@@ -211,6 +281,8 @@ class KeptLinks:
 
     def _queue(self, number: int, effect: Effect) -> None:
         """Note the links that a record changed. Called while the replica's lock is held."""
+        if effect.ends_links:
+            self._lost = True
         if effect.kept_from < 0 or self._lost:
             return
         links = effect.kept_links()

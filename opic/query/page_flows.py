@@ -58,6 +58,7 @@ class PageFlows:
         self.kept = kept
         self.damping = 1 - kept.crawl.rules.q / MILLION
         self._start()
+        kept.release_listeners.append(self._start)
 
     def _start(self) -> None:
         self._generation = self.kept.generation

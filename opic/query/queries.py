@@ -6,8 +6,9 @@ With several shards, each shard is read at its own journal position: cash that m
 be missing from it or counted twice.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -24,6 +25,7 @@ from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place, Rows
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
 
+T = TypeVar("T")
 EXACT = "exact"
 POLICIES = (EXACT, *windows.POLICIES)
 WINDOW_ROUNDS = 8.0
@@ -96,6 +98,15 @@ class Query:
             return EXACT
         return self._policy or self.by_cash
 
+    def answered(self, policy: str | None, ask: Callable[[str | None], T]) -> T:
+        """Return `ask(policy)`, or what it returns from cash if no policy was named and links are not kept any more."""
+        try:
+            return ask(policy)
+        except NotKept:
+            if policy is not None:
+                raise
+            return ask(self.by_cash)
+
     def exact_view(self, *, further: bool = False) -> ExactView:
         """Return the exact importance; see `Exact.view`.
 
@@ -164,7 +175,11 @@ class Query:
                 taken.append(_Taken([canonical_url(url, self.url_bytes_max) for url in ask.urls], policy, span))
             except BadInput as error:
                 taken.append(error)
-        return self.crawl.steadily(lambda: self._answers(taken))
+        answers = self.crawl.steadily(lambda: self._answers(taken))
+        for at, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
+            if isinstance(answer, NotKept) and ask.policy is None:  # The keeping of links ended meanwhile.
+                (answers[at],) = self.importances([replace(ask, policy=self.by_cash)])
+        return answers
 
     def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["ImportanceAnswer | Exception"]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
@@ -330,10 +345,13 @@ class Query:
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> tuple[list[dict[str, object]], float]:
         """Return the `top`, and a time (Unix seconds) that no value is older than."""
-        policy, span = self.policy_of(policy, window)
         check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
+        return self.answered(policy, lambda named: self._top(n, within, *self.policy_of(named, window)))
 
+    def _top(
+        self, n: int, within: str | None, policy: str, span: Window | None
+    ) -> tuple[list[dict[str, object]], float]:
         def ask() -> tuple[list[dict[str, object]], float]:
             if policy == EXACT:
                 return self._exact_top(n, within)
@@ -422,8 +440,10 @@ class Query:
         Raises:
             BadInput: a parameter is invalid.
         """
-        policy, span = self.policy_of(policy, window)
         check_count(n, "host")
+        return self.answered(policy, lambda named: self._hosts(n, *self.policy_of(named, window)))
+
+    def _hosts(self, n: int, policy: str, span: Window | None) -> list[dict[str, object]]:
         snapshot, view = self._shown(policy, span)
         best = _best_sites(snapshot, view, snapshot.sites, n)
         measured = _measured(policy, span, view)
@@ -440,8 +460,10 @@ class Query:
         Raises:
             BadInput: a parameter is invalid.
         """
-        policy, span = self.policy_of(policy, window)
         check_count(n, "domain")
+        return self.answered(policy, lambda named: self._domains(n, *self.policy_of(named, window)))
+
+    def _domains(self, n: int, policy: str, span: Window | None) -> list[dict[str, object]]:
         snapshot, view = self._shown(policy, span)
         sites, names, hosts = snapshot.domains
         best = _best_sites(snapshot, view, sites, n)

@@ -81,8 +81,10 @@ def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, NDArray[np.boo
     ends, kept = [np.zeros((2, 0), np.int64)], np.zeros(int(starts[-1]), np.bool_)
     for shard, replica, (first, end) in zip(crawl.shards, crawl.replicas, pairwise(starts.tolist()), strict=True):
         with replica.reading():
-            lsn, state = replica.head.lsn, replica.state.copy()
-        for links in read_links(shard.client, shard.keys, lsn, state):
+            lsn, state, since = replica.head.lsn, replica.state.copy(), replica.keeping.since
+            if replica.trust is None:
+                continue
+        for links in read_links(shard.client, shard.keys, lsn, state, since):
             pages = links.pages.astype(np.int64) + first
             kept[pages[pages < end]] = True
             ends.append(np.stack((np.repeat(pages, links.near_counts), links.near.astype(np.int64) + first)))

@@ -134,7 +134,7 @@ class Batch:
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
         self.far_sent: list[Int64s] = []
-        self.trust = TrustChanges(keeps=self.replica.trust is not None, begins=self.context.keep_links)
+        self.trust = TrustChanges.of(self.replica, self.context.keep_links)
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
@@ -524,7 +524,7 @@ class Batch:
         state = np.concatenate((states, np.array([p.state for p in changed], np.uint8)))
         links, across = self._read_links()
         gone = list(self.gone.values())
-        kept = self.trust.far_links(reads[6], self.named.far_links, self.context.far, self.context.fingerprints)
+        kept = self.trust.effect_fields(reads[6], self.named.far_links, self.context.far, self.context.fingerprints)
         self._fill_outboxes()
         self.effect = Effect(
             lsn=replica.head.lsn + 1,
@@ -567,7 +567,6 @@ class Batch:
             metas=self.metas,
             depth_page=self.depths.pages,
             nearness=self.depths.nearness,
-            trusted=self.trust.weights,
             **kept,
         )
 

@@ -13,7 +13,7 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
 
 When a block is written again, fields that have not changed are left out. `b:names` holds everything that is not per
 page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards; the weights
-of trusted pages, absent in a crawl that never had any.
+of trusted pages, absent in a crawl that never kept links; since when and why these are kept.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -30,7 +30,7 @@ from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
 from opic.replica.effect import ZSTD_LEVEL, Effect, pack_lines, pairs_of, unpack_urls
 from opic.replica.index import FingerprintIndex
-from opic.replica.replica import PAGES_A_BLOCK, Bools, Int64s, Replica
+from opic.replica.replica import ENDED, PAGES_A_BLOCK, Bools, Int64s, Keeping, Replica
 
 URLS_A_FIELD: Final = 255
 NAMES_A_FIELD: Final = 1_024
@@ -123,6 +123,8 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     image["classes"] = replica.classes.pack()
     if replica.trust is not None:
         image["trust"] = pack_weights(replica.trust)
+    if replica.keeping != Keeping():
+        image["keeping"] = msgpack.packb(replica.keeping)
     image["sent"] = msgpack.packb([list(replica.sent.items()), list(replica.taken.items())])
     return image
 
@@ -208,6 +210,10 @@ class Loading:
             replica.classes = WeightClasses.unpack(image.get("classes", b""))
             if "trust" in image:
                 replica.trust = unpack_weights(image["trust"])
+            if "keeping" in image:
+                replica.keeping = Keeping(*msgpack.unpackb(image["keeping"]))
+                if replica.keeping.since == ENDED:
+                    replica.trust = None
             if "sent" in image:
                 sent, taken = msgpack.unpackb(image["sent"], strict_map_key=False)
                 replica.sent, replica.taken = pairs_of(sent), dict(taken)

@@ -117,7 +117,7 @@ class Crawl:
         shards: int = 1,
         durability: Durability | None = None,
         yields: bool = True,
-        keep_links: bool = False,
+        keep_links: bool | None = None,
     ) -> "Crawl":
         """Open all shards of a crawl, creating them if they do not exist.
 
@@ -129,7 +129,8 @@ class Crawl:
             shards: number of shards of a new crawl, unless `given` sets it.
             durability: what must hold before an offset counts as durable; if None, whatever the server does.
             yields: keep what reads of each page have discovered, see `opic.replica.page_yields`.
-            keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`.
+            keep_links: keep the links of each page that is read from now on, see `opic.query.kept_links`; False ends
+                that, and None goes on as the crawl does.
 
         Raises:
             StoreMismatch: the store has another format version or other rules, or a shard is missing.

@@ -8,7 +8,8 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
     tail          zstd of the URLs of new pages; MessagePack of rarely used fields, such as the names of new hosts
 
 Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
-4 on, links that are kept are in the journal and in the checkpoint only.
+4 on, links that are kept are in the journal and in the checkpoint only. Version 5 is that of a record that ends the
+keeping of links: a program that does not know of that must not read on.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -38,13 +39,15 @@ Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 4
-VERSIONS_READ: Final = (1, 2, 3, VERSION)
+VERSION: Final = 5
+USUAL_VERSION: Final = 4  # Of records that have nothing that is new in version 5.
+VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
+ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
 
 # Name and type of each section. Reads are in the order of the log; the links of each read increase.
@@ -126,6 +129,8 @@ class Effect:
     nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
     trusted: Mapping[int, float] | None = None  # By page: its new trust, 0 for none. None if no trust changed.
+    ends_links: bool = False  # The links that were kept count no more; `trusted` may begin to keep them again.
+    by_setting: bool = False  # If the keeping begins here: by OPIC_KEEP_LINKS, and not by trust.
     kept_from: int = -1  # Number of the first read whose links are kept; -1 if none are.
     far_counts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # For each of these reads: how many links
     far_links: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))  # lead to other shards; their fingerprints,
@@ -202,6 +207,8 @@ class Effect:
             rare["m"] = self.pages_by_meta()
         if self.trusted is not None:
             rare["w"] = pack_weights(self.trusted)
+        if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
+            rare["b"] = flags
         if self.kept_from >= 0:
             far = (self.far_counts.astype("<u4"), self.far_links.astype("<u8"), self.far_shards.astype("<u2"))
             rare["l"] = [self.kept_from, *(column.tobytes() for column in far)]
@@ -209,8 +216,9 @@ class Effect:
             rare["r"] = self.restored
         packed_rare: bytes = msgpack.packb(rare)
         arrays = [getattr(self, name) for name, _ in SECTIONS]
+        version = VERSION if self.ends_links else USUAL_VERSION
         header = HEADER.pack(
-            MAGIC, VERSION, TOTALS, self.lsn, self.previous, self.first_page, self.pages, self.host_count,
+            MAGIC, version, TOTALS, self.lsn, self.previous, self.first_page, self.pages, self.host_count,
             *map(len, arrays), len(self.packed_urls), len(packed_rare),
         )  # fmt: skip
         parts = [header, _TOTALS.pack(*_numbers(self.books))]
@@ -246,6 +254,7 @@ class Effect:
             rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
             depth_page, nearness = rare.get("d", (b"", b""))
             kept_from, far_counts, far_links, far_shards = rare.get("l", (-1, b"", b"", b""))
+            flags = rare.get("b", 0)
             return cls(
                 lsn, previous, _books(numbers), pages, hosts, first, **arrays,
                 host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
@@ -254,6 +263,7 @@ class Effect:
                 depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
                 metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
                 trusted=unpack_weights(rare["w"]) if "w" in rare else None, kept_from=kept_from,
+                ends_links=bool(flags & ENDS), by_setting=bool(flags & BY_SETTING),
                 far_counts=np.frombuffer(far_counts, "<u4"), far_links=np.frombuffer(far_links, "<u8"),
                 far_shards=np.frombuffer(far_shards, "<u2"),
                 packed_urls=record[at : at + url_bytes],

@@ -35,7 +35,7 @@ class Context(Protocol):
     shards: int
     far: RemotePages
     fingerprints: Fingerprints
-    keep_links: bool  # Whether the shard is to keep the links of pages, even if no page is trusted.
+    keep_links: bool | None  # Whether the shard is to keep links even if no page is trusted; None: as it does now.
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages."""

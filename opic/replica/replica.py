@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,6 +61,16 @@ class PageColumns(Growing):
     row: Uint32s  # Row in the histories; 0 means none.
 
 
+ENDED: Final = -1
+
+
+class Keeping(NamedTuple):
+    """Since when and why a shard keeps links, if it does."""
+
+    since: int = 0  # The record that began it: links of earlier ones count no more. 0: all count; ENDED: none are kept.
+    by_setting: bool = False  # Only because OPIC_KEEP_LINKS is on; False once a page of the crawl was trusted.
+
+
 @dataclass(slots=True)
 class Before:
     """The state of a replica before an effect, for `Replica.undo`."""
@@ -77,6 +87,7 @@ class Before:
     sent: dict[int, tuple[int, bytes]]
     taken: dict[int, bytes]
     trust: dict[int, float] | None
+    keeping: Keeping
 
 
 class Replica:
@@ -109,6 +120,7 @@ class Replica:
         self.sent: dict[int, tuple[int, bytes]] = {}  # By receiving shard: number of entries, digest of the last.
         self.taken: dict[int, bytes] = {}  # By sending shard: digest of the last entry taken.
         self.trust: dict[int, float] | None = None  # Weights of trusted pages; None if the shard keeps no links.
+        self.keeping = Keeping()
         self.tail = UrlTail()
         self.whole = True  # False after a failed load; the replica can't be read then.
         self.loads += 1
@@ -160,7 +172,11 @@ class Replica:
             self.series = [*self.series, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
             self.classes = WeightClasses.unpack(effect.classes)
+        if effect.ends_links:
+            self.trust, self.keeping = None, Keeping(ENDED)
         if effect.trusted is not None:  # A new dict, as above.
+            since = effect.lsn if self.trust is None else self.keeping.since
+            self.keeping = Keeping(since, effect.by_setting)
             self.trust = {page: weight for page, weight in {**(self.trust or {}), **effect.trusted}.items() if weight}
         self.sent |= effect.sent
         self.taken |= effect.taken
@@ -169,6 +185,7 @@ class Replica:
         return Before(
             Undo(), self.head, self.books, self.pages, self.histories.count, self.histories.slot_count,
             len(self.hosts), self.series, self.classes, dict(self.sent), dict(self.taken), self.trust,
+            self.keeping,
         )  # fmt: skip
 
     def undo(self, before: Before) -> None:
@@ -182,6 +199,7 @@ class Replica:
         self.pages, self.head, self.books = before.pages, before.head, before.books
         self.series, self.classes = before.series, before.classes
         self.sent, self.taken, self.trust = before.sent, before.taken, before.trust
+        self.keeping = before.keeping
 
     def _add_pages(self, effect: Effect) -> None:
         count = len(effect.fingerprints)

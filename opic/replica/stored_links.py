@@ -10,6 +10,7 @@ The hash `linkseg` has the fields of each segment (see `opic.replica.link_segmen
 
 The links of a page are those of its last read in the journal behind `lsn`, else those in the highest segment that has
 the page, and none if the page is gone or was not read since it came back: so what becomes of a page needs no entry.
+Where the keeping was ended and has begun again, what was kept before the record that began it does not count.
 A store of an earlier version has the hash `links` instead, page by page, which the next worker converts.
 """
 
@@ -51,6 +52,10 @@ class LinkList(NamedTuple):
         version, lsn, live, size, merges = found
         numbers: list[int] = np.frombuffer(live or b"", "<u4").tolist()
         return cls(int(version or 0), int(lsn or 0), tuple(numbers), int(size or 0), int(merges or 0))
+
+    def counting(self, since: int) -> "LinkList":
+        """Return what counts where links are kept since a record: segments of an earlier keeping do not."""
+        return self if self.lsn >= since - 1 else self._replace(lsn=since - 1, live=(), size=0)
 
     def fields(self) -> dict[str, Any]:
         """Return LIST_FIELDS with their values."""
@@ -110,7 +115,7 @@ def each_segment(client: Client, keys: Keys) -> Generator[Fields, None, LinkList
     raise StoreUnavailable(f"shard {keys.shard}: segments of kept links were merged during every read: try again")
 
 
-def read_links(client: Client, keys: Keys, lsn: int, state: Bytes) -> Iterator[PageLinks]:
+def read_links(client: Client, keys: Keys, lsn: int, state: Bytes, since: int = 0) -> Iterator[PageLinks]:
     """Read the links of a shard, each page once.
 
     What records after `lsn` changed may or may not be contained: apply them after this.
@@ -120,6 +125,7 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Bytes) -> Iterator[P
         keys: of the shard.
         lsn: a record that the journal had not long ago.
         state: the states of the shard's pages as of this record.
+        since: the record that began the keeping of links, see `opic.replica.replica.Keeping`.
 
     Raises:
         ScanBroken: the server restarted meanwhile: read all again.
@@ -127,7 +133,7 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Bytes) -> Iterator[P
         StoreDamaged: a segment or a record can't be read.
     """
     seen = np.zeros(len(state), np.bool_)
-    for links in _newest_first(client, keys, lsn):
+    for links in _newest_first(client, keys, lsn, since):
         keep = live_rows(state, links.pages)
         keep[keep] = ~seen[links.pages[keep]]
         rows = links.last_of_each()
@@ -136,16 +142,17 @@ def read_links(client: Client, keys: Keys, lsn: int, state: Bytes) -> Iterator[P
         yield found
 
 
-def _newest_first(client: Client, keys: Keys, lsn: int) -> Iterator[PageLinks]:
+def _newest_first(client: Client, keys: Keys, lsn: int, since: int) -> Iterator[PageLinks]:
     """Yield the links of a shard as of record `lsn` or later; of a page that comes several times, the first count."""
     old = list(_old_links(client, keys))  # First: an entry that is converted meanwhile is in a segment later.
     while True:
         before, segments = read_segments(client, keys)
-        journal = _journal_links(client, keys, before.lsn, lsn)
+        counting = before.counting(since)
+        journal = _journal_links(client, keys, counting.lsn, lsn)
         if read_list(client, keys).version == before.version:  # Else records may have been trimmed meanwhile.
             break
     yield journal
-    for number in sorted(segments, reverse=True):
+    for number in sorted(counting.live, reverse=True):
         yield unpack_segment(*segments.pop(number))
     yield from old
 

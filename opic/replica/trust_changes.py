@@ -1,7 +1,8 @@
 """How a batch of events changes the trust of pages, and whose links it keeps.
 
 A shard keeps the links of pages from the first trusted page on, or from the first batch of a writer that was told to
-(OPIC_KEEP_LINKS), and never stops: links that were kept once would otherwise outlive the next read of their page.
+(OPIC_KEEP_LINKS). A writer that is told not to ends that, unless a page of the crawl was ever trusted: all links that
+were kept then count no more, for they would outlive the next read of their page.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.remote_pages import RemotePages
+from opic.replica.replica import Replica
 
 Int64s = NDArray[np.int64]
 
@@ -19,27 +21,42 @@ Int64s = NDArray[np.int64]
 class TrustChanges:
     """The changes of one batch. The links of its reads from number `kept_from` on are kept; -1 keeps none."""
 
-    def __init__(self, *, keeps: bool, begins: bool = False) -> None:
-        """Start a batch; `keeps` tells whether the shard keeps links already, `begins` that it does from now on."""
+    def __init__(self, *, keeps: bool, by_setting: bool = False, wanted: bool | None = None) -> None:
+        """Start a batch.
+
+        Args:
+            keeps: whether the shard keeps links already,
+            by_setting: and does so only because a writer was told to.
+            wanted: what the writer was told; None changes nothing.
+        """
+        begins, self.ends = bool(wanted) and not keeps, wanted is False and by_setting
+        keeps = keeps and not self.ends
+        self.by_setting = begins or (keeps and by_setting)
         # Of pages whose trust changed; empty if the keeping began.
-        self.weights: dict[int, float] | None = {} if begins and not keeps else None
+        self.weights: dict[int, float] | None = {} if begins else None
         self.kept_from = 0 if keeps or begins else -1
+
+    @classmethod
+    def of(cls, replica: Replica, wanted: bool | None) -> "TrustChanges":
+        """Start a batch on a replica."""
+        return cls(keeps=replica.trust is not None, by_setting=replica.keeping.by_setting, wanted=wanted)
 
     def give(self, weight: float, pages: Iterable[int], reads: int) -> None:
         """Give pages a weight, after `reads` reads of the batch. The first weight over 0 begins the keeping of links.
 
         Links are kept from then on even if no page of this shard is trusted: those of others lead here.
         """
+        if not weight and (self.kept_from < 0 or self.by_setting):
+            return  # No page is trusted.
         if self.kept_from < 0:
-            if not weight:
-                return
             self.kept_from = reads
+        self.by_setting = False
         self.weights = (self.weights or {}) | dict.fromkeys(pages, weight)
 
-    def far_links(
+    def effect_fields(
         self, places: Sequence[int], links: Sequence[Int64s], far: RemotePages, fingerprints: Fingerprints
     ) -> dict[str, Any]:
-        """Return the fields of the effect about links that are kept.
+        """Return the fields of the effect about trust, and about links that are kept.
 
         Args:
             places: the event of each read.
@@ -47,10 +64,11 @@ class TrustChanges:
             far: the table of these numbers.
             fingerprints: of URLs.
         """
+        found: dict[str, Any] = {"trusted": self.weights, "ends_links": self.ends}
         if self.kept_from < 0:
-            return {}
+            return found
         parts = [links[place] for place in places[self.kept_from :]] if links else []
-        found: dict[str, Any] = {"kept_from": self.kept_from}
+        found |= {"kept_from": self.kept_from, "by_setting": self.by_setting and self.weights is not None}
         if any(map(len, parts)):
             numbers, at = np.unique(np.concatenate(parts), return_inverse=True)
             found["far_counts"] = np.array(list(map(len, parts)), np.uint32)

@@ -21,6 +21,7 @@ from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters
 from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, KeyedCall, Log, Positions
 from opic.ingest.worker import LogSource, work
+from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
 from opic.model.events import CLASSIFIED_MAX, EventLimits, encode_ids, encode_seeds
@@ -104,7 +105,7 @@ class Backend:
         self.works_here = False  # No worker runs: this process applies the records that it appends.
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
-        self.links = KeptLinks(self.crawl)
+        self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2)
         self.flows = PageFlows(self.links)
         self.exact = Exact(self.flows, settings.bound, settings.kept_dir())
         terms = settings.max_url_bytes, settings.policy, settings.window_rounds
@@ -390,7 +391,7 @@ class Backend:
         check_known(self.crawl.shards)  # What is gone is not 0 pages.
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
-        return {**self.query.stats(), "lag": lag, "undelivered": undelivered}
+        return {**self.query.stats(), "lag": lag, "undelivered": undelivered, "links": self.links.standing}
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
@@ -415,10 +416,9 @@ class Backend:
 
     def close(self) -> None:
         """Close all connections."""
-        for close in (self.exact.close, self.worth.close, self.curve.close, self.crawl.close):
+        background = self.exact.close, self.worth.close, self.curve.close, self.crawl.close
+        for close in (*background, self.shard.client.close, self._stored_log.close):
             close()
-        self.shard.client.close()
-        self._stored_log.close()
         if "log" in vars(self):  # Was asked for.
             self.log.close()
 

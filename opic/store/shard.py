@@ -44,7 +44,7 @@ class Shard:
         self.run_id: bytes | None = None  # Run id of the server when the shard's writer last checked it.
         self.durability = Durability()
         self.yields = True  # Whether replicas keep what reads of each page have discovered.
-        self.keep_links = False  # Whether its writer is to keep the links of pages, as trust makes it do.
+        self.keep_links: bool | None = None  # Whether its writer is to keep links; None: only if the shard does so now.
         self.restored = ""  # The backup that it was restored from, if any.
         self.era = ""  # Changes with each restored backup.
 

@@ -1,6 +1,7 @@
 """Exact importance: PageRank of the known graph as networkx computes it, within the bound told, after any events."""
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,40 @@ def test_pages_read_before_links_were_kept_widen_the_bound(valkey: Server) -> No
     assert sum(abs(expected[page] - share) for page, share in shares(found).items()) <= bound
     assert bound > 1
     assert query.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_links_switched_off_and_on_again(valkey: Server, shards: int) -> None:
+    """The bound counts the pages read meanwhile, and those of before; once all are read again it is exact."""
+    web, draw = Web(valkey, f"switched-{shards}", shards), random.Random(shards)
+    following = asked(web.opened(shards))
+
+    def read_all(pages: Sequence[str]) -> None:
+        for page in pages:
+            web.read(page, draw.sample([*PAGES, "http://x.org/"], 3))
+            if draw.random() < 0.2:
+                web.writer.stores[0].checkpoint()
+        web.writer.drain()
+
+    def told() -> list[tuple[float, float]]:
+        """The true error and the bound, of a reader that follows and of one that begins now."""
+        expected = truth(web)
+        return [error_and_bound(query, expected) for query in (following, asked(web.opened(shards)))]
+
+    read_all(PAGES)
+    assert all(error <= bound <= 0.01 for error, bound in told())
+    web.writer = type(web.writer)(web.opened(shards, keep_links=False))
+    read_all(PAGES[:9])
+    if shards == 1:  # Of the others a shard may have read nothing.
+        with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+            following.importance(PAGES[:1], "exact")
+    assert following.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
+    web.writer = type(web.writer)(web.opened(shards, keep_links=True))
+    for page in PAGES[::-1]:
+        read_all([page])
+        assert all(error <= bound for error, bound in told())
+    assert all(bound <= 0.01 for _, bound in told())
+    assert following.importance(PAGES[:1])[0]["policy"] == "exact"  # type: ignore[index]
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
 from opic.replica import Crawl
+from opic.replica.stored_links import read_list
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
@@ -114,19 +115,71 @@ def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypat
     assert asked.kept.generation == 2
 
 
-def test_keeping_begins_with_the_setting_and_does_not_end_with_it(valkey: Server) -> None:
-    """Without the setting a later worker goes on, or it would leave links that pages do not show any more."""
+def test_keeping_begins_and_ends_with_the_setting(valkey: Server) -> None:
     web = Web(valkey, "begins", keep_links=False)
     web.read(PAGES[0], [PAGES[1]])
     with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
         Asked(web.crawl)(PAGES[1])
-    assert not valkey.client().exists(web.crawl.shards[0].keys.link_segments)
-    for keep_links in (True, False):
+    segments = web.crawl.shards[0].keys.link_segments
+    assert not valkey.client().exists(segments)
+    asked = Asked(web.opened())
+    for keep_links in (True, None):  # A worker that was told nothing goes on.
         web.writer = Writer(web.opened(keep_links=keep_links))
         web.read(PAGES[2], [PAGES[1 if keep_links else 3]])
-    asked = Asked(web.opened())
-    assert asked(PAGES[1]) == set()  # Page 0 was read before.
+        assert asked(PAGES[1]) == ({PAGES[2]} if keep_links else set())  # Page 0 was read before.
     assert asked(PAGES[3]) == {PAGES[2]}
+    web.writer.stores[0].checkpoint()
+    assert read_list(valkey.client(), web.crawl.shards[0].keys).live
+    web.writer = Writer(web.opened(keep_links=False))
+    web.read(PAGES[4], [PAGES[5]])
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        asked(PAGES[3])
+    web.writer.stores[0].checkpoint()
+    assert not read_list(valkey.client(), web.crawl.shards[0].keys).live
+    assert not [name for name in valkey.client().hkeys(segments) if name[:1] in b"pl" and name[1:].isdigit()]
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_links_of_an_earlier_keeping_do_not_come_back(valkey: Server, tmp_path: Path, *, checkpoints: bool) -> None:
+    """Whether they are in segments or in the journal yet, and whether a reader has followed or begins now."""
+    web = Web(valkey, f"again-{checkpoints}")
+    asked = Asked(web.opened())
+
+    def work(keep_links: bool, url: str, links: list[str]) -> None:
+        web.writer = Writer(web.opened(keep_links=keep_links))
+        web.read(url, links)
+        if checkpoints:
+            web.writer.stores[0].checkpoint()
+
+    work(True, PAGES[0], [PAGES[1]])
+    work(True, PAGES[2], [PAGES[1]])
+    assert asked(PAGES[1]) == {PAGES[0], PAGES[2]}
+    work(False, PAGES[0], [PAGES[3]])  # What page 0 shows now is not kept.
+    work(True, PAGES[4], [PAGES[1]])
+    for reader in (asked, Asked(web.opened())):
+        assert reader(PAGES[1]) == {PAGES[4]}
+        assert reader(PAGES[3]) == set()
+    work(True, PAGES[2], [PAGES[1]])
+    backup(web.crawl, tmp_path)
+    restore(valkey.client(), tmp_path, f"restored-{checkpoints}")
+    restored = Crawl.open(valkey.client(), f"restored-{checkpoints}")
+    for reader in (asked, Asked(web.opened()), Asked(restored)):
+        assert reader(PAGES[1]) == {PAGES[2], PAGES[4]}
+
+
+def test_crawl_with_trusted_pages_keeps_links_with_the_setting_off(valkey: Server) -> None:
+    """Of every shard, also where no page is trusted: coverage needs them."""
+    web = Web(valkey, "trusting", 3)
+    web.trust(PAGES[0])
+    web.writer = Writer(web.opened(3, keep_links=False))
+    for page in PAGES[1:]:
+        web.read(page, [PAGES[0]])
+    web.writer.drain()
+    assert Asked(web.opened(3))(PAGES[0]) == set(PAGES[1:])
+    web.trust(PAGES[0], 0.0)
+    web.read(PAGES[0], [PAGES[1]])
+    web.writer.drain()
+    assert Asked(web.opened(3))(PAGES[1]) == {PAGES[0]}
 
 
 def test_restored_crawl_has_the_in_links(valkey: Server, tmp_path: Path) -> None:

@@ -249,6 +249,18 @@ def test_worker_that_has_nothing_to_do_reads_on_from_the_offset_of_the_backup(
     assert {page.url for page in crawl.pages()} == {"http://one.org/", "http://two.org/"}
 
 
+def test_source_ends_where_another_worker_has_applied_and_trimmed_the_rest(valkey: Server) -> None:
+    crawl = Crawl.open(valkey.client())
+    log, writer = EventLog(valkey.client(), crawl.shards[0].keys), Writer(crawl)
+    log.append([event("one"), event("two")], NOW_US)
+    source = LogSource(log, writer.resume, until_offset=2)
+    assert not source.ended
+    other = Writer(Crawl.open(valkey.client()))
+    work(other, LogSource(log_of(valkey), other.resume, until_offset=2))
+    while not source.ended:
+        assert source.poll(0.01) == []
+
+
 @pytest.mark.parametrize("shards", [1, 3])
 def test_writer_skips_nothing_that_took_effect_only_before_the_restore(
     valkey: Server, tmp_path: Path, shards: int

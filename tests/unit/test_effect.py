@@ -60,6 +60,8 @@ def effects(draw: st.DrawFn) -> Effect:
         nearness=np.array([nearness for _, nearness in nearer], "<u2"),
         metas=draw(st.dictionaries(counts, st.sampled_from([b"", b"one", b"other"]), max_size=4)),
         restored=draw(st.binary(max_size=8)),
+        ends_links=draw(st.booleans()),
+        by_setting=draw(st.booleans()),
         trusted=draw(st.none() | st.dictionaries(NUMBERS["<u4"], st.floats(0, 1e9), max_size=3)),
         kept_from=kept_from,
         far_counts=np.array(far[0], "<u4"),
@@ -169,6 +171,7 @@ def kept(version: int) -> Effect:
         restored=b"token",
         **(notes if version >= 2 else {}),
         **(trust if version >= 3 else {}),
+        **({"ends_links": True, "by_setting": True} if version >= 5 else {}),
     )
 
 

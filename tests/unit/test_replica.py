@@ -54,8 +54,10 @@ def logs(draw: st.DrawFn) -> list[Record]:
 class Alone:
     """Who decides batches on a replica, with no store."""
 
-    def __init__(self, rules: CrawlRules, *, keep_links: bool = False) -> None:
-        self.rules, self.replica, self.keep_links = rules, Replica(rules), keep_links
+    keep_links: bool | None = None
+
+    def __init__(self, rules: CrawlRules) -> None:
+        self.rules, self.replica = rules, Replica(rules)
         self.limits, self.shards, self.far = EventLimits(), 1, RemotePages(1)
         self.fingerprints = Fingerprints(bytes(16))
         self.urls: list[str] = []
@@ -97,19 +99,27 @@ def everything(replica: Replica) -> dict[str, Any]:
         "rest": (replica.head, replica.books, replica.series, replica.classes, replica.sent, replica.taken),
         "trust": replica.trust,
         "changes": [column.tolist() for column in replica.changes.of(np.arange(replica.pages))],
+        "keeping": replica.keeping,
     })  # fmt: skip
 
 
 @examples(200)
-@given(log=logs(), rules=rules, batch=st.integers(1, 9), undone=st.lists(st.integers(0, 2)), keep_links=st.booleans())
+@given(
+    log=logs(),
+    rules=rules,
+    batch=st.integers(1, 9),
+    undone=st.lists(st.integers(0, 2)),
+    keep_links=st.lists(st.sampled_from([None, True, False])),  # By batch.
+)
 def test_undo_is_the_inverse_of_apply_and_a_follower_needs_the_record_alone(
-    log: list[Record], rules: CrawlRules, batch: int, undone: list[int], keep_links: bool
+    log: list[Record], rules: CrawlRules, batch: int, undone: list[int], keep_links: list[bool | None]
 ) -> None:
-    worker, follower = Alone(rules, keep_links=keep_links), Replica(rules)
+    worker, follower = Alone(rules), Replica(rules)
     inputs = [Input(PARTITION, one) for one in log]
     at = number = 0
     while at < len(inputs):
         before = everything(worker.replica)
+        worker.keep_links = keep_links[number] if number < len(keep_links) else None
         effect, end = worker.decide(inputs[: at + batch], at)
         for _ in range(undone[number] if number < len(undone) else 0):
             kept = worker.replica.apply(effect, keep=True)
