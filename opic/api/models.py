@@ -435,7 +435,7 @@ class Stats(_Answer):
         "empty or the clock reaches its limit.",
     )
     shards: Any
-    links: Literal["kept", "not kept", "too large"] = Field(description="`too large`: for this endpoint.")
+    kept_links: Literal["kept", "not kept", "too large"] = Field(description="`too large`: for this endpoint.")
     as_of: float = Field(description=AS_OF)
 
 

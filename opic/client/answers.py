@@ -331,7 +331,8 @@ class Stats(Struct, frozen=True):
 
     `lag` is the number of accepted events that have not taken effect yet; `pool`, the grains that the virtual page can
     still grant; `sweeps_left`, how many more times all read pages can be read before the pool is empty or the clock
-    reaches its limit; `links` is `kept`, `not kept`, or `too large` for the endpoint, which answers from cash then.
+    reaches its limit; `kept_links` is `kept`, `not kept`, or `too large` for the endpoint,
+    which then answers from cash.
     """
 
     known_pages: int
@@ -344,7 +345,7 @@ class Stats(Struct, frozen=True):
     as_of: float
     granted_rounds: float | None = None
     sweeps_left: float | None = None
-    links: str | None = None
+    kept_links: str | None = None
 
 
 class FrontierPage(Struct, frozen=True):

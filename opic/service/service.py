@@ -391,7 +391,7 @@ class Backend:
         check_known(self.crawl.shards)  # What is gone is not 0 pages.
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
-        return {**self.query.stats(), "lag": lag, "undelivered": undelivered, "links": self.links.standing}
+        return {**self.query.stats(), "lag": lag, "undelivered": undelivered, "kept_links": self.links.standing}
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""

@@ -136,7 +136,7 @@ def checking(service: Any, token: str | None = None) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedService]:
-    settings = Settings.load(data=tmp_path_factory.mktemp("api"), host_delay_seconds=0.0)
+    settings = Settings.load(data=tmp_path_factory.mktemp("api"), host_delay_seconds=0.0, keep_links=False)
     with EmbeddedService(settings) as opened:
         yield opened
 
@@ -150,7 +150,8 @@ def api(service: EmbeddedService) -> Iterator[Api]:
 @contextmanager
 def with_settings(service: EmbeddedService, token: str | None = None, **settings: object) -> Iterator[Api]:
     """Serve the same store with other settings."""
-    loaded = Settings.load(data=service.settings.data_dir(), host_delay_seconds=0.0, api_token=token, **settings)
+    plain = {"host_delay_seconds": 0.0, "keep_links": False}
+    loaded = Settings.load(data=service.settings.data_dir(), api_token=token, **{**plain, **settings})
     backend = Backend(loaded, service.server.url, create=False)
     try:
         with checking(SimpleNamespace(backend=backend, not_ready=service.not_ready), token) as served:

@@ -34,7 +34,9 @@ def crawled(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "nx.DiGraph
     drawn = nx.gnp_random_graph(NODES, 0.04, seed=3, directed=True)
     meant.add_edges_from((f"http://graph.example/{a}", f"http://graph.example/{b}") for a, b in drawn.edges)
     (folder / "graph.txt").write_text("".join(f"{a} {b}\n" for a, b in meant.edges))
-    with EmbeddedService(Settings.load(data=folder / "data", virtual="continuous"), worker=True) as service:
+    with EmbeddedService(
+        Settings.load(data=folder / "data", virtual="continuous", keep_links=False), worker=True
+    ) as service:
         plan = Plan("edges", "cycle", reads_per_page=READS_A_PAGE)
         replay(service.backend, [folder / "graph.txt"], plan, works_here=False, on_progress=lambda _: None)
     return folder / "data", meant
@@ -45,7 +47,7 @@ def test_service_answers_by_interpolation_without_an_error_bound(
 ) -> None:
     """The setting is not given again: the store knows."""
     data, meant = crawled
-    with EmbeddedService(Settings.load(data=data)) as service, asking(service) as client:
+    with EmbeddedService(Settings.load(data=data, keep_links=False)) as service, asking(service) as client:
         asked = client.post("/v1/importance", json={"urls": list(meant)}).json()["pages"]
         assert {page["policy"] for page in asked} == {"interpolation"}
         assert {page["window"] for page in asked} == {8.0}

@@ -83,10 +83,10 @@ def test_service_says_that_the_links_are_too_large_for_it(tmp_path: Path) -> Non
     ):
         client.seed(PAGES[:1])
         wait_until(lambda: http.get("/v1/importance", params={"url": PAGES[0]}).json()["policy"] == "exact", 20)
-        assert client.stats().links == "kept"
+        assert client.stats().kept_links == "kept"
         events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
         assert http.post("/v1/events", json=events).status_code == 202
-        wait_until(lambda: client.stats().links == "too large", WAIT_SECONDS)
+        wait_until(lambda: client.stats().kept_links == "too large", WAIT_SECONDS)
         wait_until(lambda: client.stats().read_pages == len(PAGES), WAIT_SECONDS)
         assert http.get("/readyz").status_code == 200
         assert client.importance(PAGES[0]).policy == "static"
