@@ -20,7 +20,7 @@ from opic.model.series import Window
 from opic.query.exact import BoundedView, Exact, ExactView
 from opic.query.host_index import Floats, Sites
 from opic.query.kept_links import NOT_KEPT
-from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile
+from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile, ranks_of_best
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place, Rows
 from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
@@ -589,18 +589,6 @@ def _best_sites(snapshot: Snapshot, view: View | None, sites: Sites, n: int) -> 
         (number, {"importance": min(score / total, 1.0), "pages": pages, "read_pages": read})
         for number, score, pages, read in zip(*(column.tolist() for column in columns), strict=True)
     ]
-
-
-def ranks_of_best(scores: Sequence[int]) -> list[int]:
-    """Return the rank, 1 + the number of larger scores, of each of the largest scores, given in descending order.
-
-    >>> ranks_of_best([9, 7, 7, 2])
-    [1, 2, 2, 4]
-    """
-    ranks: list[int] = []
-    for place, score in enumerate(scores):
-        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
-    return ranks
 
 
 def _grains(audit: BooksAudit) -> dict[str, object]:

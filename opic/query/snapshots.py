@@ -182,6 +182,18 @@ def percentile(rank: int, live: int) -> float:
     return 100.0 * max(live + 1 - rank, 0) / max(live, 1)
 
 
+def ranks_of_best(scores: Sequence[int]) -> list[int]:
+    """Return the rank, 1 + the number of larger scores, of each of the largest scores, given in descending order.
+
+    >>> ranks_of_best([9, 7, 7, 2])
+    [1, 2, 2, 4]
+    """
+    ranks: list[int] = []
+    for place, score in enumerate(scores):
+        ranks.append(ranks[-1] if place and score == scores[place - 1] else place + 1)
+    return ranks
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """An immutable copy of the columns of a crawl, with a cache of the results computed from them.
