@@ -265,10 +265,10 @@ def polled(events: Sequence[SiteEvent], order: str, reads: int) -> list[float]:
     return found
 
 
-def poll(data: Path | None, orders: Sequence[str]) -> dict[str, object]:
+def poll(data: Path | None, orders: Sequence[str], reads_a_day: Sequence[int]) -> dict[str, object]:
     """Return L1 of exact importance on the recorded site, by reads a day and order: mean and standard error."""
     events, rows = site_events(data), dict[str, object]()
-    for reads in READS_A_DAY:
+    for reads in reads_a_day:
         for order in orders:
             row = mean_and_error([[error] for error in polled(events, order, reads)])
             rows[f"{reads} a day, {order}"] = {name: value[0] for name, value in row.items()}
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--changes", nargs="*", choices=("even", "skewed"), default=["even", "skewed"])
     parser.add_argument("--orders", nargs="*", choices=list(ORDERS), default=list(ORDERS), metavar="ORDER")
     parser.add_argument("--runs", type=int, default=1, help="number of runs of each, with other changes")
-    parser.add_argument("--polled", action="store_true", help="poll the recorded site as well")
+    parser.add_argument("--polled", nargs="*", type=int, metavar="READS", help="poll the recorded site: reads a day")
     args = parser.parse_args()
     orders = list(dict.fromkeys([*args.orders, "cycle", NEW]))
     found: dict[str, object] = {
@@ -292,8 +292,8 @@ def main() -> int:
         for graph in graphs_here(args.graphs, args.data) for share in args.shares
         for skewed in (False, True) if ("even", "skewed")[skewed] in args.changes
     }  # fmt: skip
-    if args.polled:
-        found["pep-history"] = poll(args.data, orders)
+    if args.polled is not None:
+        found["pep-history"] = poll(args.data, orders, args.polled or READS_A_DAY)
     settings = {"reads in N": CHECKPOINTS, "batches a round": BATCHES, "bound": BOUND, "runs": args.runs}
     write_result("changing", settings | {"l1": found}, args.result)
     return 0 if found else 1
