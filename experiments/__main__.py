@@ -32,10 +32,25 @@ def main(
         Path | None,
         typer.Option(metavar="DIR", exists=True, file_okay=False, help="Recorded graphs; default: those that ship."),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Make a small run, to see that it works.")] = False,
+    runs: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="K",
+            help="Run it K times with different random numbers: each figure is a mean, with its standard error (±) "
+            "beside it. To rank strategies, 20.",
+            show_default="as recorded",
+        ),
+    ] = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Make a small run, to see that it works.")] = False,
     as_json: ResultAsJson = False,
 ) -> None:
-    """Repeat an experiment of a paper, and print its table beside the paper's figures."""
+    """Repeat an experiment of a paper, and print its table beside the paper's figures.
+
+    The results in benchmarks/results/reproduce are from `python -m experiments NAME --data DIR --out DIR`, where DIR
+    has the recorded graphs; the same command gives the same figures, to the digit, but for times. Graphs that are not
+    there are left out, and named. docs/guide/reproduce.md says what each experiment does and what its columns mean.
+    """
     if list_all:
         _list(as_json)
         return
@@ -43,7 +58,11 @@ def main(
         raise BadInput("name an experiment: `python -m experiments --list` shows them")
     with showing_progress() as show:
         result = reproduce(
-            name, data, lambda done, total, text: show(done, total, f"{done} of {total}: {text}"), quick=quick
+            name,
+            data,
+            lambda done, total, text: show(done, total, f"{done} of {total}: {text}"),
+            quick=quick,
+            runs=runs,
         )
     for sentence in result.missing:
         print(f"left out: {sentence}", file=sys.stderr)

@@ -5,18 +5,18 @@ not say which pages lose those links or get them, how many are divided, or when.
 policy is best.
 """
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from statistics import median
 from typing import Final
 
 import numpy as np
 
-from experiments.opic_convergence import QUICK_PAGES
 from experiments.opic_engine import PAPER_RULES, EngineRules, PageLinks, fixed_point
-from experiments.result import Progress, Result
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, claim, keys
 from experiments.synthetic_graphs import (
+    QUICK_PAGES,
     change_in_degrees,
     exchange_in_degrees,
     move_links,
@@ -34,7 +34,6 @@ from experiments.window_crawls import (
     ChangeModel,
     crawl_greedily,
 )
-from opic.cli.pictures import Panel
 
 PAGES, PAGES_MORE, SEEDS = 10_000, 100_000, 5
 MONTHS: Final = 22  # As figure 6: when every window is full.
@@ -46,8 +45,7 @@ POLICIES: Final = (
 RANKED: Final = (INTERPOLATION[4], VARIABLE[8], IMPROVED[4], FIXED[8], FIXED[4])  # Best first, as in the paper.
 # Mean relative errors in percent of the same at 1 % a month, by independent simulations.
 SIMULATED: Final = (2.4, 2.8, 5.9, 7.3, 9.4)
-LABELS: Final = ("what changes", "graph", "pages", "virtual page", "change", "importance changed")
-COLUMNS: Final = (*LABELS, *(policy.name for policy in POLICIES))
+LABELS: Final = keys("what changes", "graph", "pages", "virtual page", "change")
 DAMPED: Final = EngineRules(continuous=True)
 DRAWN: Final = ("in-degrees, links drawn anew", "in-degrees, links moved", "in-degrees exchanged", "links exchanged")
 
@@ -93,68 +91,70 @@ SETTINGS: Final = (
 )
 
 
-def run_changes(progress: Progress, quick: bool) -> Result:
-    """Run the experiment."""
-    started, rows = time.perf_counter(), list[list[object]]()
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Yield how much the importance of a page changes in a month, and the error of each policy: percent, means."""
     plan = [(setting, rate) for setting in SETTINGS for rate in setting.rates]
-    plan = [(setting, rate) for setting, rate in plan if not quick or setting.pages == PAGES]
-    for number, (setting, rate) in enumerate(plan):
-        progress(number, len(plan), f"{setting.name}, {rate:.0%}")
-        pages = QUICK_PAGES if quick else setting.pages
-        figures = [
-            _figures(setting, rate, pages, seed, compiled=not quick) for seed in range(1, 2 if quick else SEEDS + 1)
-        ]
-        rows.append([*setting.labels(pages), f"{rate:.0%}", *(round(float(x), 2) for x in np.median(figures, axis=0))])
-    progress(len(plan), len(plan), "")
-    seconds = time.perf_counter() - started
-    return Result("opic-changes", _claims(rows), COLUMNS, rows, seconds, _panels(rows), notes=_notes())
+    plan = [(setting, rate) for setting, rate in plan if not run.quick or setting.pages == PAGES]
+    for setting, rate in run.steps(plan, lambda job: f"{job[0].name}, {job[1]:.0%}"):
+        pages, rng, apart = run.either(setting.pages, QUICK_PAGES), run.rng(1), run.rng(1)
+        links, model, rules = setting.graph(pages, rng), setting.model, setting.rules
+        later = links
+        for _ in range(model.a_month if rate else 0):
+            later = model.change(later, round(rate * pages / model.a_month), apart)
+        before, after = fixed_point(links, rules), fixed_point(later, rules)
+        changed = 100 * float((np.abs(after - before) / before).mean())
+        (moment,) = crawl_greedily(links, rate, (MONTHS,), rng, model=model, rules=rules, compiled=not run.quick)
+        errors = [moment.errors(policy)[0] for policy in POLICIES]
+        yield [*setting.labels(pages), f"{rate:.0%}", changed, *errors]
 
 
-def _figures(setting: Setting, rate: float, pages: int, seed: int, *, compiled: bool) -> list[float]:
-    """Return how much the importance of a page changes in a month, and the error of each policy: percent, means."""
-    rng = np.random.default_rng(seed)
-    links, model, rules = setting.graph(pages, rng), setting.model, setting.rules
-    later, apart = links, np.random.default_rng(seed)
-    for _ in range(model.a_month if rate else 0):
-        later = model.change(later, round(rate * pages / model.a_month), apart)
-    before, after = fixed_point(links, rules), fixed_point(later, rules)
-    changed = 100 * float((np.abs(after - before) / before).mean())
-    (moment,) = crawl_greedily(links, rate, (MONTHS,), rng, model=model, rules=rules, compiled=compiled)
-    return [changed, *(moment.errors(policy)[0] for policy in POLICIES)]
-
-
-def _row(rows: Sequence[Sequence[object]], name: str, rate: str) -> dict[str, float]:
-    """Return the errors of the first row of a name and rate."""
-    of = next(row for row in rows if row[0] == name and row[4] == rate)
-    return {column: float(str(value)) for column, value in zip(COLUMNS[len(LABELS) :], of[len(LABELS) :], strict=True)}
-
-
-def _claims(rows: Sequence[Sequence[object]]) -> list[dict[str, object]]:
-    claims: list[dict[str, object]] = []
+def draw(run: Run, rows: list[Row]) -> list[Row]:
+    """Draw the error of each policy by how much changes, for some ways to change."""
     for name in DRAWN:
-        errors = [_row(rows, name, "1%")[policy.name] for policy in RANKED]
+        for rate in (0.0, *RATES):
+            row = _row(rows, name if rate else "nothing", f"{rate:.0%}")
+            for policy in POLICIES:
+                run.draw(name, policy.name, [(100 * rate, row[policy.name])])
+    return rows
+
+
+def _row(rows: Sequence[Row], name: str, rate: str) -> Row:
+    """Return the first row of a name and rate."""
+    return next(row for row in rows if (row["what changes"], row["change"]) == (name, rate))
+
+
+def claims(rows: Sequence[Row]) -> list[Row]:
+    """Return the paper's order of the policies, and ours."""
+    found = []
+    for name in DRAWN:
+        errors = [round(_row(rows, name, "1%")[policy.name], 2) for policy in RANKED]
         ratios = [f"{x / known:.2f}" for x, known in zip(errors, SIMULATED, strict=True)]
-        claims += [
-            {
-                "claim": f"{name}, 1 %: Interpolation 4, Variable 8, Improved Fixed 4, Fixed 8, Fixed 4, best first",
-                "paper": "yes",
-                "ours": ("yes" if errors == sorted(errors) else "no") + ": " + ", ".join(f"{x:g}" for x in errors),
-            },
-            {
-                "claim": f"{name}, 1 %: the same, against independent simulations",
-                "paper": ", ".join(f"{x:g}" for x in SIMULATED),
-                "ours": ", ".join(ratios) + " of it",
-            },
+        found += [
+            claim(
+                f"{name}, 1 %: Interpolation 4, Variable 8, Improved Fixed 4, Fixed 8, Fixed 4, best first",
+                "yes",
+                ("yes" if errors == sorted(errors) else "no") + ": " + ", ".join(f"{x:g}" for x in errors),
+            ),
+            claim(
+                f"{name}, 1 %: the same, against independent simulations",
+                ", ".join(f"{x:g}" for x in SIMULATED),
+                ", ".join(ratios) + " of it",
+            ),
         ]
         for rate in ("5%", "10%"):
-            of = _row(rows, name, rate)
-            best = min(of, key=lambda policy: of[policy])
-            claims.append({"claim": f"{name}, {rate[:-1]} %: best", "paper": "Interpolation", "ours": best})
-    return claims
+            of = {policy.name: round(_row(rows, name, rate)[policy.name], 2) for policy in POLICIES}
+            found.append(claim(f"{name}, {rate[:-1]} %: best", "Interpolation", min(of, key=lambda one: of[one])))
+    return found
 
 
-def _notes() -> list[str]:
-    return [
+OPIC_CHANGES: Final = Experiment(
+    "opic-changes",
+    "window policies by how the links change",
+    OPIC_PAPER,
+    {**LABELS, "importance changed": 2, **{policy.name: 2 for policy in POLICIES}},
+    rows_of,
+    paper=claims,
+    notes=(
         f"all pages known, crawled by Greedy for {MONTHS} months of N reads; mean relative error of all pages in "
         f"percent, median of {SEEDS} graphs; the graph changes five times a month, if nothing else is said",
         "importance changed: in the first month, mean relative change in percent",
@@ -165,16 +165,9 @@ def _notes() -> list[str]:
         "in-degrees exchanged: pairs of pages with k and k/2 in-links exchange them, by moving k/2",
         "links exchanged: that share of the links exchange their targets; pages link elsewhere: that share of the "
         "pages draw new targets for all their links",
-    ]
-
-
-def _panels(rows: Sequence[Sequence[object]]) -> list[Panel]:
-    panels = []
-    for name in DRAWN:
-        points = [
-            (0.0, _row(rows, "nothing", "0%")),
-            *((100 * rate, _row(rows, name, f"{rate:.0%}")) for rate in RATES),
-        ]
-        lines = {policy.name: [(x, errors[policy.name]) for x, errors in points] for policy in POLICIES}
-        panels.append(Panel(name, lines, "change a month, %", "mean relative error, %", y_scale="linear"))
-    return panels
+    ),
+    axes=Axes("change a month, %", "mean relative error, %", y_scale="linear"),
+    runs=SEEDS,
+    combine=median,
+    finish=draw,
+)

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -18,20 +18,17 @@ import numpy as np
 from experiments.algorithms.comparison import Distance, distance
 from experiments.algorithms.global_pagerank import Iteration, Select, find_global_pagerank
 from experiments.opic_streams import ORDERS, READS, RecordedService, read_by_service
-from experiments.recorded_graphs import LocalDomain, RecordedGraph, load_graphs
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.recorded_graphs import LocalDomain, RecordedGraph
+from experiments.skeleton import DAVIS_DHILLON, Axes, Experiment, Row, Run, keys, mean
 from opic.graph.crawled import CrawledGraph, CrawledLinks, Float64s, Int64s
 from opic.graph.page_selection import inlink_counts, outlink_counts, pf_scores, sc_scores
 from opic.graph.pagerank import pagerank
 from opic.local.combination import READ_WEIGHT, combined_estimate
 
 COVERAGES: Final = (0.25, 0.5, 0.75)
-COLUMNS: Final = (
-    "graph", "domain", "pages", "algorithm", "l1", "of_sc", "of_best", "linf", "tau", "seconds_an_iteration",
-)  # fmt: skip
 ALONE: Final = "alone "
-LARGE_PAGES: Final = 50_000  # On a larger graph, all runs share the streams of the first.
+RUNS: Final = 5  # With different ties and random choices.
+LARGE_PAGES: Final = 50_000  # A larger graph is run once.
 RATIO_MIN: Final = 1e-6  # In geometric means: less than the threshold of PageRank can tell.
 WORSE_THAN_BEST: Final = 1.1
 POINTS: Final = 10  # Points of a curve: the state after each tenth of the iterations.
@@ -47,9 +44,7 @@ class TablePlan:
     budget       outside pages fetched, for each local page
     pages_min    least number of pages of a domain
     domains_max  number of domains of each graph
-    runs         with different ties and random choices
-    large_runs   the same on a graph of more than LARGE_PAGES pages
-    large_max    number of domains of such a graph
+    large_max    number of domains of a graph of more than LARGE_PAGES pages
     reads        reads of the service for each of its pages
     """
 
@@ -58,8 +53,6 @@ class TablePlan:
     budget: float
     pages_min: int
     domains_max: int
-    runs: int = 5
-    large_runs: int = 1
     large_max: int = 4
     reads: int = READS
     coverages: Sequence[float] = COVERAGES
@@ -68,7 +61,7 @@ class TablePlan:
 SITES: Final = TablePlan(("hollins", "gr0-california", "uk-2007-05-100000"), 50, 2.0, 30, 8)
 TOPICS: Final = TablePlan(("wikispeedia",), 25, 1.0, 30, 15)
 # Domain, algorithm, final L1 and Kendall's tau as the paper prints them: table 1 averages five sites.
-_PAPER: Final = {
+PAPER: Final = {
     "table1": (
         ("five computer science sites", "SC", 0.0384, 0.9257),
         ("five computer science sites", "PF", 0.0470, 0.8946),
@@ -94,12 +87,6 @@ _PAPER: Final = {
         ("socialism", "Random", 0.0631, 0.9350),
     ),
 }
-PAPER: Final = {
-    table: [dict(zip(("domain", "algorithm", "l1", "tau"), row, strict=True)) for row in rows]
-    for table, rows in _PAPER.items()
-}
-
-
 NOTES: Final = (
     "The paper's crawls, 4.7 million pages of .edu and 4.4 million on politics, were not published; these graphs have"
     " 4,604 to 100,000 pages, and most of the domains some hundred pages instead of 10,626 to 90,811.",
@@ -129,15 +116,6 @@ class Curve:
     points: list[CurveSample]
     seconds: float = 0.0  # Of all its iterations.
     iterations: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class DomainRun:
-    """One run of all algorithms on a domain."""
-
-    graph: str
-    domain: LocalDomain
-    curves: dict[str, Curve]
 
 
 class RenumberedCrawl:
@@ -267,67 +245,63 @@ def views_of(graph: RecordedGraph, plan: TablePlan, seed: int) -> dict[str, Reco
     return found
 
 
-def quick_plan(plan: TablePlan) -> TablePlan:
-    """Return a plan of two domains of each graph, few iterations and one run."""
-    return replace(plan, iterations=5, domains_max=2, runs=1, reads=2, coverages=(0.5,))
-
-
-def run_table(name: str, plan: TablePlan, data: Path | None, progress: Progress) -> Result:
-    """Run a table's algorithms on all its domains.
-
-    Raises:
-        NoGraph: none of its recorded graphs is here.
-    """
-    started, runs, missing = time.perf_counter(), list[DomainRun](), list[str]()
-    graphs = load_graphs(plan.graphs, data, missing)
-    domains = [(graph, graph.domains(plan.pages_min, _of(graph, plan.domains_max, plan.large_max))) for graph in graphs]
-    total, done = sum(_of(graph, plan.runs, plan.large_runs) * len(found) for graph, found in domains), 0
-    for graph, found in domains:
+def rows_of(run: Run, plan: TablePlan) -> Iterator[list[object]]:
+    """Run a table's algorithms on all its domains."""
+    if run.quick:
+        plan = replace(plan, iterations=5, domains_max=2, reads=2, coverages=(0.5,))
+    graphs = run.graphs(plan.graphs)
+    run.note(*NOTES, _run_note(graphs, plan, run))
+    for graph in run.steps(graphs, lambda graph: graph.name):
+        large = len(graph) > LARGE_PAGES
+        if large and run.number:
+            continue
         truth = pagerank(graph.links, threshold=TRUTH_THRESHOLD)
-        views: dict[str, RecordedService] = {}
-        for seed in range(_of(graph, plan.runs, plan.large_runs)):
-            if not views or len(graph) <= LARGE_PAGES:
-                progress(done, total, f"{graph.name}: streams of run {seed + 1}")
-                views = views_of(graph, plan, seed)
-            for domain in found:
-                progress(done, total, f"{graph.name}: {domain.name}, run {seed + 1}")
-                runs.append(DomainRun(graph.name, domain, run_domain(graph, truth, domain, plan, views, seed)))
-                done += 1
-    progress(done, total, "")
-    rows = rows_of(runs)
-    seconds = time.perf_counter() - started
-    notes = [*NOTES, _run_note(graphs, plan), *notes_of(rows)]
-    return Result(name, PAPER[name], COLUMNS, rows, seconds, panels_of(runs), missing, notes)
+        views, curves = views_of(graph, plan, run.number), list[dict[str, Curve]]()
+        domains = graph.domains(plan.pages_min, min(plan.domains_max, plan.large_max) if large else plan.domains_max)
+        for domain in run.steps(domains, lambda domain: domain.name):
+            curves.append(run_domain(graph, truth, domain, plan, views, run.number))
+            before, about = curves[-1]["SC"].points[0].error, [graph.name, domain.name, len(domain.pages)]
+            yield [*about, "none", before.l1, None, None, before.linf, before.tau, 0.0]
+            for name, curve in curves[-1].items():
+                end = curve.points[-1].error
+                seconds = curve.seconds / max(curve.iterations, 1)
+                yield [*about, name, end.l1, None, None, end.linf, end.tau, seconds]
+        _draw(run, graph.name, curves)
 
 
-def _of(graph: RecordedGraph, usual: int, of_large: int) -> int:
-    return usual if len(graph) <= LARGE_PAGES else min(usual, of_large)
+def _draw(run: Run, title: str, curves: Sequence[dict[str, Curve]]) -> None:
+    """Draw mean L1 against pages fetched per local page; streams of one coverage are averaged."""
+    lines: dict[str, dict[float, list[float]]] = {}
+    for name, curve in (item for of in curves for item in of.items() if not item[0].startswith(ALONE)):
+        line = lines.setdefault(f"{name.split()[0]} seen" if "%" in name else name, {})
+        for point in curve.points:
+            line.setdefault(point.share, []).append(point.error.l1)
+    for name, line in lines.items():
+        run.draw(title, name, [(x, mean(ys)) for x, ys in sorted(line.items())])
 
 
-def rows_of(runs: Sequence[DomainRun]) -> list[list[object]]:
-    """Return a row for each domain and algorithm, means over the runs, then one for each algorithm over all domains.
+def compared(run: Run, rows: list[Row]) -> list[Row]:
+    """Compare L1 with others, and add a row for each algorithm over all domains.
 
     `of_sc` is L1 over that of SC, `of_best` L1 over that of SC or of the service alone, whichever is less; in the rows
     over all domains they are geometric means over the domains.
     """
-    by_domain: dict[tuple[str, str], list[DomainRun]] = {}
-    for run in runs:
-        by_domain.setdefault((run.graph, run.domain.name), []).append(run)
-    rows: list[list[object]] = []
-    overall: dict[str, list[tuple[float, ...]]] = {}
-    for (graph, domain), of_domain in by_domain.items():
-        figures = {name: _means(of_domain, name) for name in ("none", *of_domain[0].curves)}
-        sc = figures["SC"][0]
-        for name, (l1, linf, tau, seconds) in figures.items():
-            best = min(sc, figures[ALONE + name][0]) if ALONE + name in figures else sc
-            ratios = (_ratio(l1, sc), _ratio(l1, best))
-            overall.setdefault(name, []).append((l1, *ratios, linf, tau, seconds))
-            rows.append([graph, domain, len(of_domain[0].domain.pages), name, l1, *ratios, linf, tau, seconds])
-    for name, figures_of in overall.items():
-        table = np.array(figures_of)
-        l1, _, _, linf, tau, seconds = table.mean(axis=0).tolist()
-        ratios = (_geometric_mean(table[:, 1]), _geometric_mean(table[:, 2]))
-        rows.append(["all", f"{len(table)} domains", "", name, l1, *ratios, linf, tau, seconds])
+    l1 = {(row["graph"], row["domain"], row["algorithm"]): row["l1"] for row in rows}
+    overall: dict[str, list[Row]] = {}
+    for row in rows:
+        domain, name = (row["graph"], row["domain"]), row["algorithm"]
+        sc = l1[*domain, "SC"]
+        row["of_sc"], row["of_best"] = (
+            _ratio(row["l1"], base) for base in (sc, min(sc, l1.get((*domain, ALONE + name), sc)))
+        )
+        overall.setdefault(name, []).append(row)
+    for name, of in overall.items():
+        over: Row = {"graph": "all", "domain": f"{len(of)} domains", "pages": "", "algorithm": name, "runs": ""}
+        for column in ("l1", "of_sc", "of_best", "linf", "tau", "seconds_an_iteration"):
+            values = np.array([row[column] for row in of])
+            over[column] = _geometric_mean(values) if column.startswith("of") else float(values.mean())
+        rows.append(over)
+    run.note(*notes_of(rows))
     return rows
 
 
@@ -335,35 +309,21 @@ def _ratio(l1: float, base: float) -> float:
     return l1 / base if base else 1.0
 
 
-def _means(runs: Sequence[DomainRun], name: str) -> tuple[float, float, float, float]:
-    """Return mean L1, L-infinity, tau and seconds an iteration; "none" is the state before the first iteration."""
-    if name == "none":
-        errors, seconds = [run.curves["SC"].points[0].error for run in runs], 0.0
-    else:
-        errors = [run.curves[name].points[-1].error for run in runs]
-        seconds = float(np.mean([run.curves[name].seconds / max(run.curves[name].iterations, 1) for run in runs]))
-    l1, linf, tau = np.mean([(error.l1, error.linf, error.tau) for error in errors], axis=0).tolist()
-    return l1, linf, tau, seconds
-
-
 def _geometric_mean(values: Float64s) -> float:
     return float(np.exp(np.log(np.maximum(values, RATIO_MIN)).mean()))
 
 
-def _run_note(graphs: Sequence[RecordedGraph], plan: TablePlan) -> str:
+def _run_note(graphs: Sequence[RecordedGraph], plan: TablePlan, run: Run) -> str:
     large = [graph.name for graph in graphs if len(graph) > LARGE_PAGES]
-    of_large = (
-        f"; on {', '.join(large)}, {plan.large_runs}, and {plan.large_max} domains, to save time" if large else ""
-    )
-    return f"Runs of each domain: {plan.runs}{of_large}."
+    of_large = f"; on {', '.join(large)}, 1, and {plan.large_max} domains, to save time" if large else ""
+    return f"Runs of each domain: {run.count}{of_large}."
 
 
-def notes_of(rows: Sequence[Sequence[object]]) -> list[str]:
-    """Return sentences on which algorithm is best, and on the combination, from the rows of `rows_of`."""
+def notes_of(rows: Sequence[Row]) -> list[str]:
+    """Return sentences on which algorithm is best, and on the combination, from the rows of `compared`."""
     of_domain: dict[tuple[str, str], dict[str, tuple[float, float]]] = {}
-    for row in (dict(zip(COLUMNS, row, strict=True)) for row in rows):
-        figures = (float(str(row["of_sc"])), float(str(row["of_best"])))
-        of_domain.setdefault((str(row["graph"]), str(row["domain"])), {})[str(row["algorithm"])] = figures
+    for row in rows:
+        of_domain.setdefault((row["graph"], row["domain"]), {})[row["algorithm"]] = row["of_sc"], row["of_best"]
     (_, overall) = of_domain.popitem()  # The rows over all domains are the last.
     fetching = ("SC", "PF", "OutlinkCount", "InlinkCount", "Random")
     best = Counter(min(fetching, key=lambda name: figures[name][0]) for figures in of_domain.values())
@@ -390,18 +350,23 @@ def notes_of(rows: Sequence[Sequence[object]]) -> list[str]:
     return notes
 
 
-def panels_of(runs: Sequence[DomainRun]) -> list[Panel]:
-    """Return mean L1 against pages fetched per local page, a panel per graph; streams of one coverage are averaged."""
-    panels = []
-    for graph in dict.fromkeys(run.graph for run in runs):
-        lines: dict[str, dict[float, list[float]]] = {}
-        for run in (run for run in runs if run.graph == graph):
-            for name, curve in run.curves.items():
-                if name.startswith(ALONE):
-                    continue
-                label = f"{name.split()[0]} seen" if "%" in name else name
-                for point in curve.points:
-                    lines.setdefault(label, {}).setdefault(point.share, []).append(point.error.l1)
-        means = {name: [(x, float(np.mean(ys))) for x, ys in sorted(line.items())] for name, line in lines.items()}
-        panels.append(Panel(graph, means, "share of the outside pages fetched", "L1 error"))
-    return panels
+TABLE1, TABLE2 = (
+    Experiment(
+        name,
+        title,
+        DAVIS_DHILLON,
+        {
+            **keys("graph", "domain", "pages", "algorithm"),
+            **dict.fromkeys(("l1", "of_sc", "of_best", "linf", "tau", "seconds_an_iteration")),
+        },
+        partial(rows_of, plan=plan),
+        paper=[dict(zip(("domain", "algorithm", "l1", "tau"), row, strict=True)) for row in PAPER[name]],
+        axes=Axes("share of the outside pages fetched", "L1 error"),
+        runs=RUNS,
+        finish=compared,
+    )
+    for name, title, plan in (
+        ("table1", "sites: error of the estimated global PageRank by page-selection algorithm", SITES),
+        ("table2", "topics: the same, with half as many outside pages fetched", TOPICS),
+    )
+)

@@ -5,19 +5,15 @@ the cash of these pages in the order of suggestions alone (OPIC_DISCOVERY_WEIGHT
 suggestions for them (OPIC_DISCOVERY_SHARE), so that importance stays what it is.
 """
 
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_point
 from experiments.opic_reads import FEW, prefix_pagerank, reachable
-from experiments.recorded_graphs import load_graphs
-from experiments.result import Progress, Result
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, keys
 from experiments.strategies import best
-from opic.cli.pictures import Panel
 from opic.graph.crawled import Float64s, Int64s
 
 GRAPHS: Final = ("hollins", "wikispeedia", "gr0-california", "uk-2007-05-100000")
@@ -26,38 +22,20 @@ SHARES: Final = (0.1, 0.3, 0.5, 0.9)
 AT: Final = (0.5, 1.0, 2.0)  # Reads for each page that can be reached.
 BATCH_SHARE: Final = 100  # A batch has 1/BATCH_SHARE of the known pages.
 RULES: Final = EngineRules()
-COLUMNS: Final = ("graph", "knob", "value", "reads", "known", "read", "importance_read", "age", "l1_known", "l1")
-NOTES: Final = (
-    "weight multiplies the cash of pages never read in the order of suggestions; share is the part of each batch that "
-    "is kept for them, where there are so many. Weight 1 is the default: cash alone decides.",
-    "reads: for each page that can be reached from five seeds. known and read are shares of these pages, "
-    "importance_read is the PageRank (of the whole graph) of the pages read at least once.",
-    "age: how long ago pages were read, by importance, over the pages that were read; in reads for each page that can "
-    "be reached. It is what a crawl pays for discovery.",
-    "l1_known is the distance of the estimates from PageRank of the known graph, which they approach; l1 that from "
-    "PageRank of the whole graph, which falls as more becomes known.",
-    "The paper gives no figures.",
-)
+FOUND: Final = ("known", "read", "importance_read")
+PRICE: Final = ("age", "l1_known", "l1")
 
 
-def run_discovery_knob(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Crawl each graph with each setting.
-
-    Raises:
-        NoGraph: none of the graphs is here.
-    """
-    started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Crawl each graph with each setting of the knob."""
     knobs = [("weight", weight) for weight in WEIGHTS] + [("share", share) for share in SHARES]
-    knobs, names = (knobs[::3], GRAPHS[:1]) if quick else (knobs, GRAPHS)
-    recorded = load_graphs(names, data, missing)
-    for number, whole in enumerate(recorded):
-        graph, seeds = reachable(PageLinks.of(whole.links), FEW, np.random.default_rng(1))
+    for whole in run.steps(run.graphs(run.either(GRAPHS, GRAPHS[:1])), lambda graph: graph.name):
+        graph, seeds = reachable(PageLinks.of(whole.links), FEW, run.rng(1))
         truth = fixed_point(graph, RULES)
-        for place, (knob, value) in enumerate(knobs):
-            progress(number * len(knobs) + place, len(recorded) * len(knobs), f"{whole.name}: {knob} {value:g}")
-            crawl = KnobCrawl(graph, seeds, knob, value, compiled=not quick)
-            rows += [[whole.name, knob, value, at, *crawl.until(at, truth)] for at in (AT[:2] if quick else AT)]
-    return Result("discovery-knob", [], COLUMNS, rows, time.perf_counter() - started, panels_of(rows), missing, NOTES)
+        for knob, value in run.steps(run.either(knobs, knobs[::3]), lambda job: f"{job[0]} {job[1]:g}"):
+            crawl = KnobCrawl(graph, seeds, knob, value, compiled=not run.quick)
+            for at in run.either(AT, AT[:2]):
+                yield [whole.name, knob, value, at, *crawl.until(at, truth)]
 
 
 class KnobCrawl:
@@ -114,21 +92,37 @@ class KnobCrawl:
         return known[np.concatenate((reserved, rest))]
 
 
-def panels_of(rows: Sequence[Sequence[object]]) -> list[Panel]:
-    """Return two panels for each graph: what is found, and what it costs, over the weight."""
-    found = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    graphs = list(dict.fromkeys(str(row["graph"]) for row in found))
-
-    def line(graph: str, column: str, at: float) -> list[tuple[float, float]]:
-        of = [r for r in found if r["graph"] == graph and r["knob"] == "weight" and r["reads"] == at]
-        return [(float(str(row["value"])), float(str(row[column]))) for row in of]
-
-    panels = []
+def draw(run: Run, rows: list[Row]) -> list[Row]:
+    """Draw two panels for each graph: what is found, and what it costs, over the weight."""
     for columns, title, y, scale in (
-        (("known", "read", "importance_read"), "found", "share of the pages, or of their importance", "linear"),
-        (("age", "l1_known", "l1"), "price", "age, L1 distance", "log"),
+        (FOUND, "found", "share of the pages, or of their importance", "linear"),
+        (PRICE, "price", "age, L1 distance", "log"),
     ):
-        for graph in graphs:
-            lines = {f"{column}, {at:g} N reads": line(graph, column, at) for column in columns for at in AT[:2]}
-            panels.append(Panel(f"{graph}: {title}", lines, "weight of pages never read", y, "log", scale))
-    return panels
+        axes = Axes("weight of pages never read", y, "log", scale)
+        for column in columns:
+            for row in rows:
+                if row["knob"] == "weight" and row["reads"] in AT[:2]:
+                    line = f"{column}, {row['reads']:g} N reads"
+                    run.draw(f"{row['graph']}: {title}", line, [(row["value"], row[column])], axes)
+    return rows
+
+
+DISCOVERY_KNOB: Final = Experiment(
+    "discovery-knob",
+    "weight of pages never read: what it finds, and what it costs",
+    OPIC_PAPER,
+    {**keys("graph", "knob", "value", "reads"), **dict.fromkeys((*FOUND, *PRICE))},
+    rows_of,
+    notes=(
+        "weight multiplies the cash of pages never read in the order of suggestions; share is the part of each batch "
+        "that is kept for them, where there are so many. Weight 1 is the default: cash alone decides.",
+        "reads: for each page that can be reached from five seeds. known and read are shares of these pages, "
+        "importance_read is the PageRank (of the whole graph) of the pages read at least once.",
+        "age: how long ago pages were read, by importance, over the pages that were read; in reads for each page that "
+        "can be reached. It is what a crawl pays for discovery.",
+        "l1_known is the distance of the estimates from PageRank of the known graph, which they approach; l1 that from "
+        "PageRank of the whole graph, which falls as more becomes known.",
+        "The paper gives no figures.",
+    ),
+    finish=draw,
+)

@@ -6,17 +6,14 @@ with the most cash, a hundredth of them at a time. What it owes to pages of othe
 after every so many reads as an entry of the service's outboxes, in their encoding (`opic.model.transfer`).
 """
 
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
-from experiments.recorded_graphs import RecordedGraph, load_graphs
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.recorded_graphs import RecordedGraph
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Row, Run, keys
 from opic.errors import BadUrl
 from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
@@ -32,21 +29,6 @@ READS: Final = (1, 2, 5)  # Reads of each page, on average, after which the erro
 TRUTH_THRESHOLD: Final = 1e-12
 EVENT_US: Final = 100  # Between two reads, in the times of transfers.
 PLAIN_AMOUNT_BYTES: Final = 8
-COLUMNS: Final = (
-    "graph", "by", "links_across", "largest_shard", "sent_after", "bytes_a_read", "bytes_a_deposit",
-    "links_a_deposit", "plain_bytes_a_read", *(f"l1_at_{reads}n" for reads in READS), "in_flight",
-)  # fmt: skip
-PAPER: Final = [
-    {"by": "h_url, a hash of the URL", "sends": "URL and amount of each payment, in buffered calls", "measured": "none"}
-]
-NOTES: Final = (
-    "The paper spreads pages by a hash of the URL, buffers its calls, and gives no figures on bytes or delay.",
-    "sent_after counts reads in hundredths of the pages of a shard; a payment waits half of that on average.",
-    "plain_bytes_a_read: the URL and eight bytes for each link across, as the paper describes its transfers.",
-    "in_flight is the largest share of all cash and history that was on its way at once.",
-    "by host is what the service does; with `one shard`, all payments arrive at once.",
-    "uk-2007-05-100000 was published without URLs: its pages have made-up ones, and a host is a range of pages.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,69 +167,74 @@ def distance_l1(estimate: Float64s, truth: Float64s) -> float:
     return float(np.abs(estimate / estimate.sum() - truth / truth.sum()).sum())
 
 
-def run_distribution(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Run all graphs, ways to spread and delays.
-
-    Raises:
-        NoGraph: none of the recorded graphs is here.
-    """
-    started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
-    flushes, reads = (FLUSHES[::2], (1,)) if quick else (FLUSHES, READS)
-    graphs = load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing)
-    total, done = len(graphs) * (2 * len(flushes) + 1), 0
-    for graph in graphs:
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Run all graphs, ways to spread and delays."""
+    flushes, reads = run.either((FLUSHES, READS), (FLUSHES[::2], READS[:1]))
+    for graph in run.steps(run.graphs(run.either(GRAPHS, GRAPHS[:1])), lambda graph: graph.name):
         truth = pagerank(graph.links, threshold=TRUTH_THRESHOLD)
-        for by in ("one shard", "host", "url"):
-            layout = Layout.of(graph, by)
-            for flush in flushes if by != "one shard" else flushes[:1]:
-                progress(done, total, f"{graph.name}, by {by}, sent after {flush / BATCH_SHARE:g} N reads")
-                rows.append(_row(graph, truth, layout, by, flush, reads))
-                done += 1
-    progress(done, total, "")
-    return Result("distribution", PAPER, COLUMNS, rows, time.perf_counter() - started, panels_of(rows), missing, NOTES)
+        layouts = {by: Layout.of(graph, by) for by in ("one shard", "host", "url")}
+        plan = [(by, flush) for by in ("host", "url") for flush in flushes]
+        for by, flush in run.steps([("one shard", flushes[0]), *plan], _named):
+            layout = layouts[by]
+            traffic, errors, in_flight, done = simulate(graph.links, truth, layout, flush, reads)
+            sources = np.repeat(layout.shard, np.diff(graph.links.indptr))
+            across = float((sources != layout.shard[graph.links.indices]).mean())
+            largest = float(np.bincount(layout.shard).max() / len(truth))
+            yield [
+                graph.name, by, across, largest, flush / BATCH_SHARE, traffic.packed_bytes / done,
+                traffic.packed_bytes / max(traffic.deposits, 1), traffic.links / max(traffic.deposits, 1),
+                traffic.plain_bytes / done, *errors, *[None] * (len(READS) - len(errors)), in_flight,
+            ]  # fmt: skip
 
 
-def _row(  # noqa: PLR0917 - what one run is made of
-    graph: RecordedGraph, truth: Float64s, layout: Layout, by: str, flush: int, reads: Sequence[int]
-) -> list[object]:
-    traffic, errors, in_flight, done = simulate(graph.links, truth, layout, flush, reads)
-    sources = np.repeat(layout.shard, np.diff(graph.links.indptr))
-    across = float((sources != layout.shard[graph.links.indices]).mean())
-    largest = float(np.bincount(layout.shard).max() / len(truth))
-    return [
-        graph.name, by, across, largest, flush / BATCH_SHARE, traffic.packed_bytes / done,
-        traffic.packed_bytes / max(traffic.deposits, 1), traffic.links / max(traffic.deposits, 1),
-        traffic.plain_bytes / done, *errors, *[None] * (len(READS) - len(errors)), in_flight,
-    ]  # fmt: skip
+def _named(job: tuple[str, int]) -> str:
+    return f"by {job[0]}, sent after {job[1] / BATCH_SHARE:g} N reads"
 
 
-def panels_of(rows: Sequence[Sequence[object]]) -> list[Panel]:
-    """Return a panel of bytes and one of the error for each graph, over how long payments are buffered."""
-    found = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    graphs = list(dict.fromkeys(str(row["graph"]) for row in found))
-    x = "reads between deliveries, of each page"
+def draw(run: Run, rows: list[Row]) -> list[Row]:
+    """Draw bytes and error for each graph, over how long payments are buffered."""
+    shown = {"bytes a read": "bytes_a_read", "URL and amount of each link": "plain_bytes_a_read"}
+    errors = {f"after {reads} N reads": f"l1_at_{reads}n" for reads in READS}
+    for title, columns, axes, sep in (
+        ("bytes", shown, BYTES, ": "),
+        ("error", errors, Axes(BYTES.x, "L1 distance from PageRank", "log", "log"), ", "),
+    ):
+        for by in ("host", "url"):
+            for name, column in columns.items():
+                for row in rows:
+                    if row["by"] == by and row[column] is not None:
+                        points = [(row["sent_after"], row[column])]
+                        run.draw(f"{row['graph']}: {title}", f"by {by}{sep}{name}", points, axes)
+    return rows
 
-    def line(graph: str, by: str, column: str) -> list[tuple[float, float]]:
-        of = [row for row in found if row["graph"] == graph and row["by"] == by]
-        return [(float(str(row["sent_after"])), float(str(row[column]))) for row in of if row[column] is not None]
 
-    panels = []
-    for graph in graphs:
-        lines: Mapping[str, list[tuple[float, float]]] = {
-            f"by {by}: {name}": line(graph, by, column)
-            for by in ("host", "url")
-            for name, column in (
-                ("bytes a read", "bytes_a_read"),
-                ("URL and amount of each link", "plain_bytes_a_read"),
-            )
+BYTES: Final = Axes("reads between deliveries, of each page", "bytes a read", "log", "log")
+DISTRIBUTION: Final = Experiment(
+    "distribution",
+    "bytes and delay between shards, by host and by URL",
+    OPIC_PAPER,
+    {
+        **keys("graph", "by", "links_across", "largest_shard", "sent_after"),
+        **dict.fromkeys(("bytes_a_read", "bytes_a_deposit", "links_a_deposit", "plain_bytes_a_read")),
+        **{f"l1_at_{reads}n": None for reads in READS},
+        "in_flight": None,
+    },
+    rows_of,
+    paper=[
+        {
+            "by": "h_url, a hash of the URL",
+            "sends": "URL and amount of each payment, in buffered calls",
+            "measured": "none",
         }
-        panels.append(Panel(f"{graph}: bytes", lines, x, "bytes a read", "log", "log"))
-    for graph in graphs:
-        errors = {
-            f"by {by}, after {reads} N reads": points
-            for by in ("host", "url")
-            for reads in READS
-            if (points := line(graph, by, f"l1_at_{reads}n"))
-        }
-        panels.append(Panel(f"{graph}: error", errors, x, "L1 distance from PageRank", "log", "log"))
-    return panels
+    ],
+    notes=(
+        "The paper spreads pages by a hash of the URL, buffers its calls, and gives no figures on bytes or delay.",
+        "sent_after counts reads in hundredths of the pages of a shard; a payment waits half of that on average.",
+        "plain_bytes_a_read: the URL and eight bytes for each link across, as the paper describes its transfers.",
+        "in_flight is the largest share of all cash and history that was on its way at once.",
+        "by host is what the service does; with `one shard`, all payments arrive at once.",
+        "uk-2007-05-100000 was published without URLs: its pages have made-up ones, and a host is a range of pages.",
+    ),
+    runs=0,
+    finish=draw,
+)

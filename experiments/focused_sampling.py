@@ -5,52 +5,28 @@ of a part of the topic. The out-degrees of sampled pages are compared with those
 """
 
 import random
-import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 
 from experiments.algorithms.matrix_pages import MatrixPages
-from experiments.recorded_topics import Bools, RecordedTopic, load_topics
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.recorded_topics import TOPICS_OF, Bools, RecordedTopic
+from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Run, keys
 from opic.graph.crawled import Float64s, Int64s, degrees
 from opic.graph.focused_walk import Focus, FocusedWalk, Visit, WalkOptions
 from opic.graph.walk_samples import ShareEstimate, chi_square, estimate_share, take_samples
 
 STEPS: Final = 10_000  # The paper's.
-RUNS: Final = 20
-QUICK_STEPS, QUICK_RUNS = 500, 2
+WALKS: Final = 20
+QUICK_STEPS, QUICK_WALKS = 500, 2
 POINTS: Final = (0.05, 0.1, 0.2, 0.5, 1.0)  # Of a curve: shares of the steps.
 DEGREE_BINS: Final = (0, 1, 2, 4, 8, 16, 32, 64, 128)
 REAL_STEPS: Final = "hard, real steps"  # What is wrong: pages counted as often as they are visited.
-COLUMNS: Final = (
-    "graph", "topic", "pages", "part", "focus", "truth", "estimate", "deviation", "rmse", "covered", "degrees_p",
-    "precision", "fetched",
-)  # fmt: skip
-PAPER: Final = (
-    {"topic": "mean of four", "focus": "hard", "precision": 1.0, "deviation": None, "degrees_p": None},
-    {"topic": "mean of four", "focus": "neighbourhood", "precision": 0.70, "deviation": None, "degrees_p": None},
-    {"topic": "mean of four", "focus": "trial", "precision": 0.26, "deviation": None, "degrees_p": None},
-    {"topic": ".uk", "focus": "worst of three", "precision": None, "deviation": "< 0.14", "degrees_p": "> 0.05"},
-    {"topic": "cycling", "focus": "worst of three", "precision": None, "deviation": "< 0.16", "degrees_p": "> 0.05"},
-)
-NOTES: Final = (
-    "The paper's topics are of the web of 2003; ours are of recorded crawls, each of one site: no host window.",
-    "deviation: |mean estimate - truth| / truth; the paper's is the largest domain's, ours the part's. "
-    "rmse: of single walks. covered: share of the 95 % intervals that contain the truth.",
-    "degrees_p: of a χ² test that the out-degrees of sampled pages are the topic's; one sample in two autocorrelation "
-    "times of all walks counts. The paper tests the distribution of domains. Beside walks that cannot reach the "
-    "whole topic, it finds what they miss.",
-    "precision: share of visited pages that are on the topic. fetched: distinct pages looked at by a walk; in the "
-    "neighbourhood that is most of a small graph.",
-    "'hard, real steps' counts pages as often as they were visited. That is biased by degree.",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,27 +39,25 @@ class TopicWalk:
     fetched: int
 
 
-def run_sampling(data: Path | None, progress: Progress, quick: bool) -> Result:
+def rows_of(run: Run) -> Iterator[list[object]]:
     """Run all walks on all topics that are here."""
-    started = time.perf_counter()
-    topics, missing = load_topics(data)
-    steps, runs = (QUICK_STEPS, QUICK_RUNS) if quick else (STEPS, RUNS)
-    names = [*(str(focus) for focus in Focus), REAL_STEPS]
-    rows, panels = list[list[object]](), list[Panel]()
-    for at, topic in enumerate(topics):
-        lines: dict[str, list[tuple[float, float]]] = {}
-        for number, name in enumerate(names):
-            progress(at * len(names) + number, len(topics) * len(names), f"{topic.graph}: {topic.name}, {name}")
-            walks = [walk_topic(topic, name, steps, seed) for seed in range(runs)]
-            rows.append(row_of(topic, name, walks))
+    loaded = run.load({name: partial(load, run.data) for name, load in TOPICS_OF.items()})
+    topics = [topic for of_graph in loaded.values() for topic in of_graph]
+    steps = run.either(STEPS, QUICK_STEPS)
+    for topic in run.steps(topics, lambda topic: f"{topic.graph}: {topic.name}"):
+        for name in run.steps([*(str(focus) for focus in Focus), REAL_STEPS]):
+            walks = [walk_topic(topic, name, steps, seed) for seed in walk_seeds(run)]
+            yield row_of(topic, name, walks)
             errors = np.array([[found.share - topic.truth for found in walk.estimates] for walk in walks])
-            lines[name] = [
-                (share * steps, float(error))
-                for share, error in zip(POINTS, np.sqrt((errors**2).mean(axis=0)).tolist(), strict=True)
-            ]
-        panels.append(Panel(f"{topic.graph}: {topic.name}", lines, "real steps", "rmse of a share", x_scale="log"))
-    progress(len(topics) * len(names), len(topics) * len(names), "")
-    return Result("sampling", PAPER, COLUMNS, rows, time.perf_counter() - started, panels, missing, NOTES)
+            rmse = np.sqrt((errors**2).mean(axis=0)).tolist()
+            places = [share * steps for share in POINTS]
+            run.draw(f"{topic.graph}: {topic.name}", name, zip(places, rmse, strict=True))
+
+
+def walk_seeds(run: Run) -> range:
+    """Return the seeds of a run's walks."""
+    walks = run.either(WALKS, QUICK_WALKS)
+    return range(run.number * walks, (run.number + 1) * walks)
 
 
 def walk_topic(topic: RecordedTopic, name: str, steps: int, seed: int) -> TopicWalk:
@@ -128,14 +102,55 @@ def row_of(topic: RecordedTopic, name: str, walks: Sequence[TopicWalk]) -> list[
     counts, whole = Counter(bins[pages].tolist()), Counter(bins[topic.on_topic].tolist())
     p_value: float | None = None
     if len(whole) > 1 and len(pages) >= len(whole) * 5 and name != Focus.TRIAL:  # Its samples have unequal weights.
-        p_value = round(chi_square([counts[one] for one in whole], [*whole.values()]), 4)
+        p_value = chi_square([counts[one] for one in whole], [*whole.values()])
     last = [walk.estimates[-1] for walk in walks]
     shares = np.array([found.share for found in last])
     return [
         topic.graph, topic.name, int(topic.on_topic.sum()), topic.part_name, name, round(topic.truth, 4),
-        round(float(shares.mean()), 4), round(abs(float(shares.mean()) / topic.truth - 1), 4),
-        round(float(np.sqrt(((shares - topic.truth) ** 2).mean())), 4),
+        float(shares.mean()), abs(float(shares.mean()) / topic.truth - 1),
+        float(np.sqrt(((shares - topic.truth) ** 2).mean())),
         float(np.mean([found.low <= topic.truth <= found.high for found in last])), p_value,
-        round(float(np.mean([walk.precision for walk in walks])), 3),
+        float(np.mean([walk.precision for walk in walks])),
         round(float(np.mean([walk.fetched for walk in walks]))),
     ]  # fmt: skip
+
+
+SAMPLING: Final = Experiment(
+    "sampling",
+    "focused samples of topics beside the truth",
+    SAMPLING_PAPER,
+    {
+        **keys("graph", "topic", "pages", "part", "focus", "truth"),
+        **dict.fromkeys(("estimate", "deviation", "rmse"), 4),
+        "covered": None,
+        "degrees_p": 4,
+        "precision": 3,
+        "fetched": None,
+    },
+    rows_of,
+    paper=(
+        {"topic": "mean of four", "focus": "hard", "precision": 1.0, "deviation": None, "degrees_p": None},
+        {"topic": "mean of four", "focus": "neighbourhood", "precision": 0.70, "deviation": None, "degrees_p": None},
+        {"topic": "mean of four", "focus": "trial", "precision": 0.26, "deviation": None, "degrees_p": None},
+        {"topic": ".uk", "focus": "worst of three", "precision": None, "deviation": "< 0.14", "degrees_p": "> 0.05"},
+        {
+            "topic": "cycling",
+            "focus": "worst of three",
+            "precision": None,
+            "deviation": "< 0.16",
+            "degrees_p": "> 0.05",
+        },
+    ),
+    notes=(
+        "The paper's topics are of the web of 2003; ours are of recorded crawls, each of one site: no host window.",
+        "deviation: |mean estimate - truth| / truth; the paper's is the largest domain's, ours the part's. "
+        "rmse: of single walks. covered: share of the 95 % intervals that contain the truth.",
+        "degrees_p: of a χ² test that the out-degrees of sampled pages are the topic's; one sample in two "
+        "autocorrelation times of all walks counts. The paper tests the distribution of domains. Beside walks that "
+        "cannot reach the whole topic, it finds what they miss.",
+        "precision: share of visited pages that are on the topic. fetched: distinct pages looked at by a walk; in the "
+        "neighbourhood that is most of a small graph.",
+        "'hard, real steps' counts pages as often as they were visited. That is biased by degree.",
+    ),
+    axes=Axes("real steps", "rmse of a share", "log"),
+)

@@ -6,9 +6,8 @@ is crawled so far, computed anew at intervals, as one would without OPIC.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -17,16 +16,15 @@ from scipy import sparse
 
 from experiments.algorithms.comparison import kendall_tau
 from experiments.opic_engine import READ, Engine, EngineRules, PageLinks, fixed_point
-from experiments.recorded_graphs import load_graphs
-from experiments.result import Progress, Result
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.strategies import STRATEGIES
-from opic.cli.pictures import Panel
 from opic.graph.crawled import Float64s, Int64s
 from opic.graph.pagerank import pagerank
 
 GRAPHS: Final = ("gr0-california", "hollins", "wikispeedia", "uk-2007-05-100000")
 ORDERS: Final = ("Greedy", "Cycle", "Random", "cash per link", "expected change", "batches of 1 %", "batches of 10 %")
 ALL, FEW = "all pages", "5 seeds"
+STRATEGY_SEED: Final = 2
 SEEDS, DRAWS = 5, 20  # Of so many draws of seeds, the one that most pages can be reached from.
 GRANTS: Final = EngineRules()
 STEP, STEP_LATE, LATE, END = 0.1, 0.5, 3.0, 15.0  # Reads a page: between looks, early and late; and the end.
@@ -34,7 +32,7 @@ EVERY: Final = 2  # Looks between two PageRanks.
 TAU_PAGES: Final = 10_000  # On a larger graph, tau is that of so many pages at random.
 L1_TARGETS, TAU_TARGETS = (0.1, 0.03, 0.01), (0.9, 0.95, 0.99)
 TARGETS: Final = (*(f"L1 {x:.0%}" for x in L1_TARGETS), *(f"tau {x:.2f}" for x in TAU_TARGETS))
-COLUMNS: Final = ("graph", "start", "pages", "strategy", "estimate", *TARGETS, "CPU seconds", "CPU seconds a sweep")
+OPIC, CRAWLED = "OPIC", "PageRank of the crawled"
 
 
 @dataclass(slots=True)
@@ -72,39 +70,31 @@ def tau_told_apart(estimate: Float64s, truth: Float64s) -> float:
     return kendall_tau(estimate, told_apart) / (kendall_tau(told_apart, told_apart) or 1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadsRun:
-    """One crawl: OPIC's estimates, and PageRank of the same crawled pages."""
-
-    graph: str
-    start: str
-    pages: int
-    strategy: str
-    opic: Approach
-    prefix: Approach
-
-
-def run_reads(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Crawl each graph with each strategy.
-
-    Raises:
-        NoGraph: none of the graphs is here.
-    """
-    started, runs, missing = time.perf_counter(), list[ReadsRun](), list[str]()
-    orders = ("Cycle", "batches of 1 %") if quick else ORDERS
-    recorded = load_graphs(GRAPHS, data, missing)
-    steps = len(recorded) * 2 * len(orders)
-    for whole in recorded:
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Crawl each graph with each strategy."""
+    for whole in run.steps(run.graphs(GRAPHS), lambda graph: graph.name):
         links = PageLinks.of(whole.links)
-        for start in (ALL, FEW):
-            graph, seeds = reachable(links, start, np.random.default_rng(1))
-            truth = fixed_point(graph, GRANTS)
-            for order in orders:
-                progress(len(runs), steps, f"{whole.name}, {start}: {order}")
-                found = approach(graph, seeds, truth, order, end=2.0 if quick else END, compiled=not quick)
-                runs.append(ReadsRun(whole.name, start, len(truth), order, *found))
-    seconds = time.perf_counter() - started
-    return Result("opic-reads", [], COLUMNS, _rows(runs), seconds, _panels(runs), missing, _notes())
+        for start in run.steps((ALL, FEW)):
+            graph, seeds = reachable(links, start, run.rng(1))
+            truth, title = fixed_point(graph, GRANTS), f"{whole.name}, {start}"
+            crawled: Approach | None = None
+            for order in run.steps(run.either(ORDERS, ("Cycle", "batches of 1 %"))):
+                end, about = run.either(END, 2.0), [whole.name, start, len(truth), order]
+                opic, prefix = approach(
+                    graph, seeds, truth, order, end=end, compiled=not run.quick, seed=STRATEGY_SEED + run.number
+                )
+                yield [*about, OPIC, *_figures(opic)]
+                yield [*about, CRAWLED, *_figures(prefix)]
+                run.draw(title, order, opic.curve)
+                crawled = prefix if order == "Cycle" else crawled
+            if crawled:
+                run.draw(title, "PageRank of Cycle's pages", crawled.curve)
+
+
+def _figures(found: Approach) -> list[float | str]:
+    """Return the reads until each target, and the CPU seconds of all, and of a sweep."""
+    reads = [found.met.get(target, f"> {found.reads:g}") for target in TARGETS]
+    return [*reads, found.seconds, found.seconds / max(found.reads, STEP)]
 
 
 def reachable(links: PageLinks, start: str, rng: np.random.Generator) -> tuple[PageLinks, Int64s]:
@@ -139,8 +129,15 @@ def _found_from(links: PageLinks, seeds: Int64s) -> Int64s:
     return engine.known.copy()
 
 
-def approach(  # noqa: PLR0917 - what one crawl is made of
-    links: PageLinks, seeds: Int64s, truth: Float64s, order: str, end: float = END, compiled: bool = True
+def approach(
+    links: PageLinks,
+    seeds: Int64s,
+    truth: Float64s,
+    order: str,
+    *,
+    end: float = END,
+    compiled: bool = True,
+    seed: int = STRATEGY_SEED,
 ) -> tuple[Approach, Approach]:
     """Crawl a graph until OPIC and PageRank of the crawled pages meet all targets, or to the end.
 
@@ -151,8 +148,9 @@ def approach(  # noqa: PLR0917 - what one crawl is made of
         order: name of the strategy.
         end: reads a page at which to stop.
         compiled: as in `Engine`.
+        seed: of the strategy, and of the pages that tau is taken of.
     """
-    pages, rng = len(truth), np.random.default_rng(2)
+    pages, rng = len(truth), np.random.default_rng(seed)
     sample = np.sort(rng.permutation(pages)[:TAU_PAGES])
     engine = Engine(links, GRANTS, compiled=compiled)
     engine.know(seeds)
@@ -201,19 +199,20 @@ def prefix_pagerank(links: PageLinks, known: Int64s, read: NDArray[np.bool_], be
     return ranks
 
 
-def _rows(runs: Sequence[ReadsRun]) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for run in runs:
-        for name, found in (("OPIC", run.opic), ("PageRank of the crawled", run.prefix)):
-            reads = [round(found.met[target], 1) if target in found.met else f"> {found.reads:g}" for target in TARGETS]
-            seconds = round(found.seconds, 3)
-            a_sweep = round(found.seconds / max(found.reads, STEP), 4)
-            rows.append([run.graph, run.start, run.pages, run.strategy, name, *reads, seconds, a_sweep])
-    return rows
-
-
-def _notes() -> list[str]:
-    return [
+OPIC_READS: Final = Experiment(
+    "opic-reads",
+    "reads until an error, beside PageRank of the crawled pages",
+    OPIC_PAPER,
+    {
+        **keys("graph", "start"),
+        "pages": None,
+        **keys("strategy", "estimate"),
+        **dict.fromkeys(TARGETS, 1),
+        "CPU seconds": 3,
+        "CPU seconds a sweep": 4,
+    },
+    rows_of,
+    notes=(
         "reads in N, the pages of the graph that can be reached; looked at every 0.1 N to 3 N, then every 0.5 N",
         "error against the PageRank (damping 0.85) of all that can be reached, also while most of it is not known",
         f"seeds: of {DRAWS} draws of {SEEDS} pages, the one that most pages can be reached from",
@@ -222,14 +221,6 @@ def _notes() -> list[str]:
         "tau over the pairs of pages whose PageRank differs in seven digits",
         "CPU seconds until all targets are met or the crawl ends, without fetching and without looking: OPIC's in "
         f"memory, not through a store; tau of {TAU_PAGES:,} pages at random where there are more",
-    ]
-
-
-def _panels(runs: Sequence[ReadsRun]) -> list[Panel]:
-    panels = []
-    for graph, start in dict.fromkeys((run.graph, run.start) for run in runs):
-        of = [run for run in runs if (run.graph, run.start) == (graph, start)]
-        lines = {run.strategy: run.opic.curve for run in of}
-        lines |= {f"PageRank of {run.strategy}'s pages": run.prefix.curve for run in of if run.strategy == "Cycle"}
-        panels.append(Panel(f"{graph}, {start}", lines, "reads, in N", "L1 error"))
-    return panels
+    ),
+    axes=Axes("reads, in N", "L1 error"),
+)

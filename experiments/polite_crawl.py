@@ -113,7 +113,9 @@ class CrawlColumns:
 class PoliteCrawl:
     """One crawl of a graph."""
 
-    def __init__(self, links: PageLinks, host: Int64s, order: Order, terms: CrawlTerms, *, compiled: bool) -> None:
+    def __init__(
+        self, links: PageLinks, host: Int64s, order: Order, terms: CrawlTerms, *, compiled: bool, seed: int = 3
+    ) -> None:
         """Start without known pages.
 
         Args:
@@ -122,11 +124,12 @@ class PoliteCrawl:
             order: in which pages are suggested.
             terms: how the crawl goes on.
             compiled: as in `Engine`.
+            seed: of the times of fetches, and of the random order.
         """
         self.engine, self.order, self.terms = Engine(links, GRANTS, compiled=compiled), order, terms
         self.columns = CrawlColumns(self.engine, host, terms.revisit_seconds)
         self.hot = HotOrder(self.columns, order.discovery, single=terms.host_delay_seconds > 0)
-        self.rng = np.random.default_rng(3)
+        self.rng = np.random.default_rng(seed)
         self.draw = self.rng.random(len(self.engine)) + 1e-9  # For the random order: drawn anew at each read.
         self.found = np.zeros(len(self.engine))  # For each known page, how many were known before.
         self.weights = 1 / (links.degrees + 1)

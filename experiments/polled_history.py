@@ -6,12 +6,10 @@ each year the crawler's estimates are compared with the PageRank of the site as 
 versions that the crawler saw last: what one would compute without OPIC.
 """
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from heapq import nlargest, nsmallest
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -24,12 +22,12 @@ from experiments.recorded_history import (
     SiteGraph,
     YearError,
     pagerank_of,
+    settled_means,
     site_events,
     year_error,
 )
-from experiments.result import Progress, Result
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.window_crawls import parsed_window, shown_window
-from opic.cli.pictures import Panel
 from opic.graph.crawled import Float64s
 from opic.model.cash import MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -48,10 +46,6 @@ ESTIMATES: Final = {
         *(("interpolation", "2"), ("interpolation", "8"), ("interpolation", "365d")),
     ),
 }
-COLUMNS: Final = (
-    *("strategy", "reads a day", "pages out of date", "payout", "estimate", "L1", "relative error"),
-    *("of the top tenth", "on the newest tenth", "L1 at the end"),
-)
 DRAWN: Final = ("grants static", "continuous interpolation 2 rounds", CRAWLED)
 
 
@@ -119,32 +113,49 @@ class YearEnd:
     stale: float
 
 
-def run_polling(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Run the experiment.
-
-    Raises:
-        NoGraph: the recorded history is not here.
-    """
-    started, found = time.perf_counter(), dict[tuple[str, int], list[YearEnd]]()
-    events, years = site_events(data), YEARS[:4] if quick else YEARS
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Poll the site in each order at each rate, and compare the estimates with its PageRank at the end of each year."""
+    events, years = site_events(run.data), run.either(YEARS, YEARS[:4])
     plan = [(EVERY_VERSION, 0), *((name, reads) for reads in READS_A_DAY for name in STRATEGIES)]
-    for number, (name, reads) in enumerate(plan):
-        progress(number, len(plan), f"{name}, {reads} reads a day" if reads else name)
-        ends = [list(crawl(events, name, reads, rules, payout, years)) for payout, rules in RULES.items()]
-        # Of strategies that don't look at the cash, both payouts' crawls are the same; PageRank is taken of the first.
-        found[name, reads] = [
-            YearEnd({**other.errors, **one.errors}, one.stale) for one, other in zip(*ends, strict=True)
+    for strategy, reads in run.steps(plan, lambda job: f"{job[0]}, {job[1]} reads a day" if job[1] else job[0]):
+        both = [
+            list(crawl(events, strategy, reads, rules, payout, years, run.rng(1))) for payout, rules in RULES.items()
         ]
-    progress(len(plan), len(plan), "")
-    seconds = time.perf_counter() - started
-    return Result("opic-polling", [], COLUMNS, list(_rows(found)), seconds, _panels(found), notes=_notes(events))
+        # Of strategies that don't look at the cash, both payouts' crawls are the same; PageRank is taken of the first.
+        ends = [YearEnd({**other.errors, **one.errors}, one.stale) for one, other in zip(*both, strict=True)]
+        stale = float(np.mean([end.stale for end in ends]))
+        for name in ends[0].errors:
+            errors = [end.errors[name] for end in ends]
+            payout, _, estimate = name.partition(" ") if name != CRAWLED else ("", "", name)
+            yield [strategy, reads or "", stale, payout, estimate, *settled_means(errors), errors[-1].l1]
+        _draw(run, strategy, reads, ends)
+    days = (events[-1].t - events[0].t) / DAY_SECONDS
+    run.note(
+        f"the site has {len({event.url for event in events})} pages at some time and {len(events) / days:.1f} new "
+        "versions a day; a crawler learns of a new page the same day, and never when one changes or goes"
+    )
+
+
+def _draw(run: Run, strategy: str, reads: int, ends: Sequence[YearEnd]) -> None:
+    for rate in (reads,) if reads else READS_A_DAY:
+        title = f"{rate} read{'s' if rate > 1 else ''} a day, and {EVERY_VERSION}"
+        for name in DRAWN:
+            if strategy != "Random" and (reads or name != CRAWLED):
+                errors = [end.errors[name] for end in ends]
+                run.draw(title, f"{strategy}, {name}", [(float(error.year), error.l1) for error in errors])
 
 
 def crawl(  # noqa: PLR0917 - what one crawl is made of
-    events: Sequence[SiteEvent], name: str, reads: int, rules: CrawlRules, payout: str, years: Sequence[int]
+    events: Sequence[SiteEvent],
+    name: str,
+    reads: int,
+    rules: CrawlRules,
+    payout: str,
+    years: Sequence[int],
+    rng: np.random.Generator,
 ) -> Iterator[YearEnd]:
     """Poll the site from its first day at a fixed rate, and yield what is known at the end of each year."""
-    site, crawler = SiteGraph(events), Crawler(RecordedPast((), rules), np.random.default_rng(1))
+    site, crawler = SiteGraph(events), Crawler(RecordedPast((), rules), rng)
     ends = [datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp() for year in years]
     first = events[0].t - events[0].t % DAY_SECONDS + DAY_SECONDS - 1  # The last second of a day, as the ends are.
     for seconds in range(first, round(ends[-1]) + 1, DAY_SECONDS):
@@ -174,45 +185,18 @@ def _year_end(year: int, crawler: Crawler, site: SiteGraph, payout: str) -> Year
     return YearEnd(errors, float(np.mean([crawler.seen.get(url) != site.links[url] for url in exist])))
 
 
-def _settled(ends: Sequence[YearEnd], name: str) -> list[YearError]:
-    errors = [end.errors[name] for end in ends]
-    return [error for error in errors if error.year >= SETTLED] or errors
-
-
-def _rows(found: Mapping[tuple[str, int], Sequence[YearEnd]]) -> Iterator[list[object]]:
-    for (strategy, reads), ends in found.items():
-        stale = float(np.mean([end.stale for end in ends]))
-        for name in ends[0].errors:
-            settled = _settled(ends, name)
-            l1, relative, top, newest = (
-                float(np.mean([getattr(error, of) for error in settled])) for of in ("l1", "relative", "top", "newest")
-            )
-            payout, _, estimate = name.partition(" ") if name != CRAWLED else ("", "", name)
-            yield [
-                *(strategy, reads or "", f"{stale:.1%}", payout, estimate, round(l1, 4), round(relative, 2)),
-                *(round(top, 2), round(newest, 2), round(ends[-1].errors[name].l1, 4)),
-            ]
-
-
-def _panels(found: Mapping[tuple[str, int], Sequence[YearEnd]]) -> list[Panel]:
-    panels = []
-    for reads in READS_A_DAY:
-        lines = {
-            f"{strategy}, {name}": [(float(end.errors[name].year), end.errors[name].l1) for end in ends]
-            for (strategy, of), ends in found.items()
-            for name in DRAWN
-            if (of == reads and strategy != "Random") or (not of and name != CRAWLED)
-        }
-        title = f"{reads} read{'s' if reads > 1 else ''} a day, and {EVERY_VERSION}"
-        panels.append(Panel(title, lines, "", "L1 error at the end of the year", y_scale="linear"))
-    return panels
-
-
-def _notes(events: Sequence[SiteEvent]) -> list[str]:
-    days = (events[-1].t - events[0].t) / DAY_SECONDS
-    return [
-        f"the site has {len({event.url for event in events})} pages at some time and {len(events) / days:.1f} new "
-        "versions a day; a crawler learns of a new page the same day, and never when one changes or goes",
+OPIC_POLLING: Final = Experiment(
+    "opic-polling",
+    "the same site, polled by crawlers that don't know when pages change",
+    OPIC_PAPER,
+    {
+        **keys("strategy", "reads a day"),
+        "pages out of date": ".1%",
+        **keys("payout", "estimate"),
+        **{"L1": 4, "relative error": 2, "of the top tenth": 2, "on the newest tenth": 2, "L1 at the end": 4},
+    },
+    rows_of,
+    notes=(
         "error against the PageRank of the site as it is: its pages, with the links of the day; L1 and errors in "
         f"percent are means over the years from {SETTLED}; {MEASURES} measures a page are kept",
         f'"{EVERY_VERSION}": each version is a read on its day, as in opic-history',
@@ -221,4 +205,6 @@ def _notes(events: Sequence[SiteEvent]) -> list[str]:
         "pages out of date: share of the site's pages of which the crawler saw other links last, or none; mean of the "
         "years; crawled under grants",
         "Greedy reads the pages with the most cash at the start of the day, once each",
-    ]
+    ),
+    axes=Axes("", "L1 error at the end of the year", y_scale="linear"),
+)

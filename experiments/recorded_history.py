@@ -6,7 +6,6 @@ policy are compared with the PageRank of the site as it was then.
 """
 
 import json
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,9 +15,8 @@ from typing import Final
 import numpy as np
 
 from experiments.recorded_graphs import lines_of
-from experiments.result import Progress, Result
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from experiments.window_crawls import parsed_window, shown_window
-from opic.cli.pictures import Panel
 from opic.graph.crawled import Float64s, link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
@@ -40,16 +38,6 @@ YEARS: Final = range(2001, 2027)
 SETTLED: Final = 2006  # Errors are means over the years from here on.
 FOLLOWED: Final = (8, 20, 484, 3000)  # Proposals whose importance is drawn.
 URL: Final = "https://peps.python.org/pep-{:04d}/"
-COLUMNS: Final = (
-    "payout",
-    "policy",
-    "window",
-    "L1",
-    "relative error",
-    "of the top tenth",
-    "L1 at the end",
-    "on the newest tenth",
-)
 DRAWN: Final = {
     ("grants", "static", ""),
     ("continuous", "static", ""),
@@ -73,6 +61,9 @@ class SiteEvent:
         return TimedEvent(self.t * MILLION, encode_crawl_event(event))
 
 
+OVER_TIME: Final = Axes("", "importance", "time", "linear")
+
+
 @dataclass(frozen=True, slots=True)
 class YearError:
     """The error of an estimate at the end of a year: L1; relative, in percent, of all pages, top and newest tenth."""
@@ -84,39 +75,34 @@ class YearError:
     newest: float
 
 
-def run_history(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Run the experiment.
-
-    Raises:
-        NoGraph: the recorded history is not here.
-    """
-    started, found = time.perf_counter(), dict[tuple[str, str, str], list[YearError]]()
-    events = site_events(data)
-    years = YEARS[:4] if quick else YEARS
-    curves: dict[str, list[tuple[float, float]]] = {}
-    for payout, rules in RULES.items():
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Replay the history, and compare the estimates with the PageRank of the site at the end of each year."""
+    found, events = dict[tuple[str, str, str], list[YearError]](), site_events(run.data)
+    for payout, rules in run.steps(RULES.items(), lambda item: item[0]):
         past, site = RecordedPast([event.timed() for event in events], rules), SiteGraph(events)
-        for year in years:
-            progress(len(found) and year - years[0], len(years), f"{payout}, {year}")
+        for year in run.steps(run.either(YEARS, YEARS[:4])):
             seconds = datetime(year, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
             past.until(round(seconds * MILLION))
             site.until(seconds)
             truth, newest = site.pagerank(past)
             for policy, window in POLICIES:
-                x = past.importance(policy, parsed_window(window))
-                found.setdefault((payout, policy, window), []).append(year_error(year, x, truth, newest))
+                x, key = past.importance(policy, parsed_window(window)), (payout, policy, window)
+                errors = found.setdefault(key, [])
+                errors.append(year_error(year, x, truth, newest))
+                if key in DRAWN:
+                    title, line = "error at the end of the year", " ".join(filter(None, key))
+                    run.draw(title, line, [(float(year), errors[-1].l1)])
                 if (payout, policy) == ("grants", "static"):
-                    _follow(curves, past, seconds, x, truth)
-    progress(len(years), len(years), "")
-    return Result(
-        "opic-history",
-        [],
-        COLUMNS,
-        list(_rows(found)),
-        time.perf_counter() - started,
-        _panels(found, curves),
-        notes=_notes(),
-    )
+                    _follow(run, past, seconds, x, truth)
+    for (payout, policy, window), errors in found.items():
+        l1, relative, top, newest_error = settled_means(errors)
+        yield [payout, policy, shown_window(window), l1, relative, top, errors[-1].l1, newest_error]
+
+
+def settled_means(errors: Sequence[YearError]) -> list[float]:
+    """Return the means of L1 and of the relative errors, over the years from SETTLED on."""
+    settled = [error for error in errors if error.year >= SETTLED] or errors
+    return [float(np.mean([getattr(error, name) for error in settled])) for name in ("l1", "relative", "top", "newest")]
 
 
 def site_events(data: Path | None) -> list[SiteEvent]:
@@ -178,46 +164,29 @@ def year_error(year: int, x: Float64s, truth: Float64s, newest: Float64s) -> Yea
     )
 
 
-def _follow(
-    curves: dict[str, list[tuple[float, float]]], past: RecordedPast, seconds: float, x: Float64s, truth: Float64s
-) -> None:
+def _follow(run: Run, past: RecordedPast, seconds: float, x: Float64s, truth: Float64s) -> None:
     for number in FOLLOWED:
         page = past.ledger.pages.get(URL.format(number))
         if page is not None:
-            curves.setdefault(f"PEP {number}", []).append((seconds, float(x[page.id])))
-            curves.setdefault(f"PEP {number}, exact", []).append((seconds, float(truth[page.id])))
+            for line, values in ((f"PEP {number}", x), (f"PEP {number}, exact", truth)):
+                run.draw("importance, grants and static", line, [(seconds, float(values[page.id]))], OVER_TIME)
 
 
-def _rows(found: Mapping[tuple[str, str, str], Sequence[YearError]]) -> Iterator[list[object]]:
-    for (payout, policy, window), errors in found.items():
-        settled = [error for error in errors if error.year >= SETTLED] or errors
-        means = [
-            float(np.mean([getattr(error, name) for error in settled])) for name in ("l1", "relative", "top", "newest")
-        ]
-        yield [
-            payout, policy, shown_window(window), round(means[0], 4), round(means[1], 2), round(means[2], 2),
-            round(errors[-1].l1, 4), round(means[3], 2),
-        ]  # fmt: skip
-
-
-def _panels(
-    found: Mapping[tuple[str, str, str], Sequence[YearError]], curves: Mapping[str, Sequence[tuple[float, float]]]
-) -> list[Panel]:
-    lines = {
-        " ".join(filter(None, key)): [(float(error.year), error.l1) for error in errors]
-        for key, errors in found.items()
-        if key in DRAWN
-    }
-    return [
-        Panel("error at the end of the year", lines, "", "L1 error", y_scale="linear"),
-        Panel("importance, grants and static", curves, "", "importance", x_scale="time", y_scale="linear"),
-    ]
-
-
-def _notes() -> list[str]:
-    return [
+OPIC_HISTORY: Final = Experiment(
+    "opic-history",
+    "a site's past: estimates and PageRank at the end of each year",
+    OPIC_PAPER,
+    {
+        **keys("payout", "policy", "window"),
+        **{"L1": 4, "relative error": 2, "of the top tenth": 2, "L1 at the end": 4, "on the newest tenth": 2},
+    },
+    rows_of,
+    notes=(
         "each event of the history is a read at its time; windows in days are of the site's time",
         "error against the PageRank of the known graph of that moment: the pages that are there, with the links of "
         f"their last version; L1 and errors in percent are means over the years from {SETTLED}",
         f"{MEASURES} measures a page are kept",
-    ]
+    ),
+    axes=Axes("", "L1 error", y_scale="linear"),
+    runs=0,
+)

@@ -4,7 +4,6 @@ import csv
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
@@ -12,7 +11,7 @@ from urllib.parse import urlsplit
 import numpy as np
 from numpy.typing import NDArray
 
-from experiments.recorded_graphs import available, distinct_links, lines_of
+from experiments.recorded_graphs import distinct_links, lines_of
 from opic.graph.crawled import LinkMatrix
 
 CAMP_PAGES: Final = (600, 400)  # Of the topic in two camps that is made up.
@@ -187,10 +186,3 @@ TOPICS_OF: Final[dict[str, Callable[[Path | None], list[RecordedTopic]]]] = {
     "sqlite-docs": _sqlite,
     "webkb-cornell": _cornell,
 }
-
-
-def load_topics(data: Path | None) -> tuple[list[RecordedTopic], list[str]]:
-    """Load the topics of all graphs that are here; return why others are not, a sentence each."""
-    missing: list[str] = []
-    loaded = available({name: partial(load, data) for name, load in TOPICS_OF.items()}, missing)
-    return [topic for topics in loaded.values() for topic in topics], missing

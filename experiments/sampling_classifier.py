@@ -6,17 +6,14 @@ with, and asked of, each other.
 """
 
 import re
-import time
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
-from experiments.focused_sampling import QUICK_RUNS, QUICK_STEPS, RUNS, STEPS, walk_topic
+from experiments.focused_sampling import QUICK_STEPS, STEPS, walk_seeds, walk_topic
 from experiments.recorded_topics import Bools, RecordedTopic, article_texts, load_articles
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.skeleton import SAMPLING_PAPER, Axes, Experiment, Run, keys
 from opic.graph.crawled import degrees
 from opic.graph.focused_walk import Focus
 from opic.sampling.text_model import train, training_of
@@ -28,50 +25,25 @@ TOPICS: Final = (  # A category, and the keyword of the naive classifier.
     ("Religion", "religion"),
 )
 HEADING: Final = "Related subjects:"  # Before the categories, which a classifier must not see.
-COLUMNS: Final = (
-    "topic", "pages", "classifier", "accuracy", "precision", "recall", "truth", "estimate", "rmse",
-)  # fmt: skip
-PAPER: Final = (
-    {"topic": "abortion, cycling", "classifier": "keyword", "effect on the estimates": "mild"},
-    {"topic": "abortion, cycling", "classifier": "decision tree (C4.5)", "effect on the estimates": "mild"},
-)
-NOTES: Final = (
-    "truth, estimate: share of the topic's pages with more out-links than the median article. The paper shows the "
-    "frequency of subtopics and the share of on-topic out-links, as bars without numbers.",
-    "'category' is the truth as classifier: what is left is the error of the walk.",
-    "The decision tree is scikit-learn's (CART, not C4.5), the linear model that of `opic topic-model`.",
-    "precision and recall are the classifier's on all articles.",
-)
 
 
-def run_classifiers(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Walk on each topic with each classifier.
-
-    Raises:
-        NoGraph: the texts are not here.
-    """
-    started = time.perf_counter()
-    articles = load_articles(data)
-    texts = without_categories(article_texts(articles, data), articles.categories)
-    steps, runs, topics = (QUICK_STEPS, QUICK_RUNS, TOPICS[:1]) if quick else (STEPS, RUNS, TOPICS)
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Walk on each topic with each classifier."""
+    articles = load_articles(run.data)
+    texts = without_categories(article_texts(articles, run.data), articles.categories)
     many = degrees(articles.links) > np.median(degrees(articles.links))
-    rows, lines = list[list[object]](), dict[str, list[tuple[float, float]]]()
-    for at, (category, keyword) in enumerate(topics):
-        progress(at, len(topics), category)
+    topics = run.either(TOPICS, TOPICS[:1])
+    for at, (category, keyword) in enumerate(run.steps(topics, lambda topic: topic[0]), 1):
         truth = articles.within(category)
         whole = float(many[truth].mean())
         for name, found in classified(texts, truth, keyword).items():
-            topic = RecordedTopic("wikispeedia", category, "many out-links", articles.links, found, many)
-            shares = np.array([walk_topic(topic, Focus.HARD, steps, seed).estimates[-1].share for seed in range(runs)])
+            topic, steps = RecordedTopic("", category, "", articles.links, found, many), run.either(STEPS, QUICK_STEPS)
+            walks = [walk_topic(topic, Focus.HARD, steps, seed) for seed in walk_seeds(run)]
+            shares = np.array([walk.estimates[-1].share for walk in walks])
             told, rmse = training_of(truth, found), float(np.sqrt(((shares - whole) ** 2).mean()))
-            rows.append([
-                category, int(truth.sum()), name, round(told.accuracy, 4), round(told.precision, 3),
-                round(told.recall, 3), round(whole, 4), round(float(shares.mean()), 4), round(rmse, 4),
-            ])  # fmt: skip
-            lines.setdefault(name, []).append((at + 1, rmse))
-    progress(len(topics), len(topics), "")
-    panel = Panel("wikispeedia", lines, "topic, in the order of the table", "rmse of a share")
-    return Result("sampling-classifier", PAPER, COLUMNS, rows, time.perf_counter() - started, [panel], (), NOTES)
+            quality = told.accuracy, told.precision, told.recall
+            yield [category, int(truth.sum()), name, *quality, whole, float(shares.mean()), rmse]
+            run.draw("wikispeedia", name, [(at, rmse)])
 
 
 def without_categories(texts: Sequence[str], categories: Sequence[Sequence[str]]) -> list[str]:
@@ -110,3 +82,29 @@ def classified(texts: Sequence[str], truth: Bools, keyword: str) -> dict[str, Bo
         line[asked] = [model.on_topic(text) for text in of_asked]
     says = np.array([keyword in text.lower() for text in texts], np.bool_)
     return {"category": truth, f"keyword {keyword!r}": says, "decision tree": tree, "linear": line}
+
+
+SAMPLING_CLASSIFIER: Final = Experiment(
+    "sampling-classifier",
+    "the same with imperfect classifiers",
+    SAMPLING_PAPER,
+    {
+        **keys("topic", "pages", "classifier"),
+        "accuracy": 4,
+        **dict.fromkeys(("precision", "recall"), 3),
+        **dict.fromkeys(("truth", "estimate", "rmse"), 4),
+    },
+    rows_of,
+    paper=(
+        {"topic": "abortion, cycling", "classifier": "keyword", "effect on the estimates": "mild"},
+        {"topic": "abortion, cycling", "classifier": "decision tree (C4.5)", "effect on the estimates": "mild"},
+    ),
+    notes=(
+        "truth, estimate: share of the topic's pages with more out-links than the median article. The paper shows the "
+        "frequency of subtopics and the share of on-topic out-links, as bars without numbers.",
+        "'category' is the truth as classifier: what is left is the error of the walk.",
+        "The decision tree is scikit-learn's (CART, not C4.5), the linear model that of `opic topic-model`.",
+        "precision and recall are the classifier's on all articles.",
+    ),
+    axes=Axes("topic, in the order of the table", "rmse of a share"),
+)

@@ -4,11 +4,9 @@ Several crawlers ask for pages in turn. The service's hot order chooses them, in
 `experiments.polite_crawl`. Orders are compared after the same number of reads, and by the time that these took.
 """
 
-import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -17,9 +15,8 @@ import numpy as np
 from experiments.opic_engine import READ, PageLinks, fixed_point
 from experiments.opic_reads import SEEDS, found_from_seeds, part_of, tau_told_apart
 from experiments.polite_crawl import GRANTS, ORDERS, CrawlTerms, PoliteCrawl
-from experiments.recorded_graphs import RecordedGraph, load_graphs
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.recorded_graphs import RecordedGraph
+from experiments.skeleton import KEY, OPIC_PAPER, Axes, Experiment, Run, keys
 from opic.graph.crawled import Float64s, Int64s
 
 GRAPHS: Final = ("hollins", "wikispeedia", "gr0-california", "uk-2007-05-100000")
@@ -36,10 +33,8 @@ WITH_DELAYS: Final = {  # On few hosts no answer has more than a few pages.
     "uk-2007-05-100000": (10,),
 }
 QUICK: Final = ((10, False),)
+CRAWL_SEED: Final = 3
 AT: Final = (0.5, 1.0, 2.0, 5.0)  # Reads for each page.
-COLUMNS: Final = (
-    "graph", "pages", "delays", "n", "order", "reads", "l1", "tau", "read", "importance_read", "hours", "short", "empty"
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +53,7 @@ class CrawledPart:
         return int(self.host.max()) + 1
 
     @classmethod
-    def of(cls, graph: RecordedGraph) -> "CrawledPart":
+    def of(cls, graph: RecordedGraph, rng: np.random.Generator) -> "CrawledPart":
         """Take the pages that are crawled."""
         links, host = PageLinks.of(graph.links), _hosts(graph)
         if len(graph) > PAGES_MAX:
@@ -67,7 +62,7 @@ class CrawledPart:
         if graph.name in ALL_KNOWN:
             found = seeds = np.arange(len(host))
         else:
-            found, seeds = found_from_seeds(links, np.random.default_rng(1)), np.arange(SEEDS)
+            found, seeds = found_from_seeds(links, rng), np.arange(SEEDS)
             links = part_of(links, found)
         host = np.unique(host[found], return_inverse=True)[1]
         return cls(graph.name, links, host, seeds, fixed_point(links, GRANTS))
@@ -80,29 +75,28 @@ def _hosts(graph: RecordedGraph) -> Int64s:
     return np.unique([urlsplit(url).netloc.lower() for url in graph.urls], return_inverse=True)[1]
 
 
-def run_service_order(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Crawl each graph in each order under all conditions.
-
-    Raises:
-        NoGraph: none of the graphs is here.
-    """
-    started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
-    runs: list[Future[list[list[object]]]] = []
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Crawl each graph in each order under all conditions."""
+    crawls: list[tuple[str, Future[list[list[object]]]]] = []
     with ProcessPoolExecutor() as processes:
-        for graph in load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing):
-            part, delayed = CrawledPart.of(graph), WITH_DELAYS[graph.name]
-            for n, delays in QUICK if quick else [*((n, True) for n in delayed), *((n, False) for n in WITHOUT_DELAYS)]:
-                at = AT[:2] if quick else AT
-                runs += [processes.submit(_crawl, part, order, n, delays, at, not quick) for order in ORDERS]
-        for done, run in enumerate(runs):
-            rows += run.result()
-            progress(done + 1, len(runs), f"{rows[-1][0]}: {rows[-1][4]}")
-    seconds = time.perf_counter() - started
-    return Result("service-order", [], COLUMNS, rows, seconds, panels_of(rows), missing, _notes())
+        for graph in run.graphs(run.either(GRAPHS, GRAPHS[:1])):
+            part, delayed = CrawledPart.of(graph, run.rng(1)), WITH_DELAYS[graph.name]
+            terms = [*((n, True) for n in delayed), *((n, False) for n in WITHOUT_DELAYS)]
+            for n, delays in run.either(terms, list(QUICK)):
+                at, compiled, seed = run.either(AT, AT[:2]), not run.quick, CRAWL_SEED + run.number
+                for order in ORDERS:
+                    future = processes.submit(_crawl, part, order, n, delays, at, compiled, seed)
+                    crawls.append((f"{graph.name}: {order}", future))
+        for _, crawl in run.steps(crawls, lambda job: job[0]):
+            for row in crawl.result():
+                graph_name, _, delays, n, order, reads, l1, *_ = row
+                title = f"{graph_name}: {n} pages a call" + (", delays" if delays else "")
+                run.draw(title, str(order), [(float(str(reads)), float(str(l1)))])
+                yield row
 
 
 def _crawl(  # noqa: PLR0917 - what one crawl is made of
-    part: CrawledPart, order: str, n: int, delays: bool, at: Sequence[float], compiled: bool
+    part: CrawledPart, order: str, n: int, delays: bool, at: Sequence[float], compiled: bool, seed: int
 ) -> list[list[object]]:
     """Return a row for each number of reads."""
     pages = len(part.truth)
@@ -111,7 +105,7 @@ def _crawl(  # noqa: PLR0917 - what one crawl is made of
         crawlers = min(CRAWLERS, part.hosts // 2)
         revisit = REVISIT_SHARE * pages * terms.fetch_seconds / crawlers
         terms = CrawlTerms(n, crawlers, host_delay_seconds=HOST_DELAY_SECONDS, revisit_seconds=revisit)
-    crawl = PoliteCrawl(part.links, part.host, ORDERS[order], terms, compiled=compiled)
+    crawl = PoliteCrawl(part.links, part.host, ORDERS[order], terms, compiled=compiled, seed=seed)
     crawl.know(part.seeds)
     rows: list[list[object]] = []
     for reads in at:
@@ -126,28 +120,22 @@ def _crawl(  # noqa: PLR0917 - what one crawl is made of
             crawl.short / crawl.answers,
             crawl.empty / crawl.answers,
         )
-        rows.append([part.name, pages, delays, n, order, reads, *(round(figure, 4) for figure in figures)])
+        rows.append([part.name, pages, delays, n, order, reads, *figures])
     return rows
 
 
-def panels_of(rows: Sequence[Sequence[object]]) -> list[Panel]:
-    """Return a panel for each graph and condition: the error of each order over the reads."""
-    found = [dict(zip(COLUMNS, row, strict=True)) for row in rows]
-    panels = []
-    for graph in dict.fromkeys(str(row["graph"]) for row in found):
-        for n, delays in dict.fromkeys((row["n"], row["delays"]) for row in found if row["graph"] == graph):
-            of = [row for row in found if (row["graph"], row["n"], row["delays"]) == (graph, n, delays)]
-            lines = {
-                order: [(float(str(row["reads"])), float(str(row["l1"]))) for row in of if row["order"] == order]
-                for order in ORDERS
-            }
-            title = f"{graph}: {n} pages a call" + (", delays" if delays else "")
-            panels.append(Panel(title, lines, "reads, in N", "L1 error"))
-    return panels
-
-
-def _notes() -> list[str]:
-    return [
+SERVICE_ORDER: Final = Experiment(
+    "service-order",
+    "orders of suggestions with batches, leases and host delays",
+    OPIC_PAPER,
+    {
+        "graph": KEY,
+        "pages": None,
+        **keys("delays", "n", "order", "reads"),
+        **dict.fromkeys(("l1", "tau", "read", "importance_read", "hours", "short", "empty"), 4),
+    },
+    rows_of,
+    notes=(
         f"{CRAWLERS} crawlers (with delays at most one for two hosts) ask for n pages each, fetch them one after the "
         "other in 1 s on average, and report each; leases of 300 s. The service's hot order chooses, in virtual time; "
         "cash moves as in the service, by grants.",
@@ -164,4 +152,6 @@ def _notes() -> list[str]:
         "share of the pages that were read; importance_read: their PageRank. hours: time of the crawl. short, empty: "
         "share of the answers for which fewer than n pages, or none, were free.",
         "The paper gives no figures.",
-    ]
+    ),
+    axes=Axes("reads, in N", "L1 error"),
+)

@@ -5,17 +5,15 @@ consider links between web-sites instead of links between web-pages". The servic
 computed exactly on recorded graphs, and how they differ.
 """
 
-import time
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 from scipy import sparse
 
 from experiments.algorithms.comparison import distance
-from experiments.recorded_graphs import RecordedGraph, load_graphs
-from experiments.result import Progress, Result
-from opic.cli.pictures import Panel
+from experiments.recorded_graphs import RecordedGraph
+from experiments.skeleton import OPIC_PAPER, Axes, Experiment, Run, keys
 from opic.graph.crawled import Float64s, Int64s, LinkMatrix, degrees
 from opic.graph.pagerank import DAMPING, pagerank
 
@@ -23,48 +21,32 @@ GRAPHS: Final = ("hollins", "gr0-california", "uk-2007-05-100000", "wikispeedia"
 THRESHOLD: Final = 1e-12
 ITERATIONS: Final = 200  # 0.85^200 is below 10^-14.
 TOP: Final = 10
+SUM: Final = "sum over pages"
 DIGITS: Final = 11  # Below which the computations differ by floating-point error alone.
-COLUMNS: Final = ("graph", "sites", "links_inside", "computation", "l1", "tau", "top_10_shared", "size_tau")
-PAPER: Final = [{"computation": "cash moves between sites", "result": "none: 'we are currently experimenting'"}]
-NOTES: Final = (
-    "l1 and tau are against the sum over pages, which is what the service answers; size_tau is Kendall's tau of the "
-    "computation with the number of pages. Sites that tie count for neither order, so tau with itself is below 1.",
-    "sites, each link once: a site links to each other site that one of its pages links to, all links alike; the "
-    "virtual page pays each site alike.",
-    "sites, each link between pages: a site's links are weighted by how many links between pages they stand for.",
-    "pages, without links inside sites: the sum over pages of PageRank of the pages, links inside a site left out.",
-    "sites, weighted by pages' importance: a site's links are weighted by the importance that they carry, its loop is "
-    "kept, and the virtual page pays by pages. That is the sum over pages again (an exact aggregation), so a "
-    "computation on sites alone differs by what it does not know of the pages.",
-    "Sites are hosts in gr0-california, directories in hollins, ranges of pages in uk-2007-05-100000, categories in "
-    "wikispeedia; pages of no site are left out.",
-)
 
 
-def run_sites(data: Path | None, progress: Progress, quick: bool) -> Result:
-    """Compare the computations on each graph.
+def rows_of(run: Run) -> Iterator[list[object]]:
+    """Yield a row for each computation on each graph, and draw the sites by rank."""
+    for graph in run.steps(run.graphs(run.either(GRAPHS, GRAPHS[:1])), lambda graph: graph.name):
+        summed, sizes, inside, computations = _computed(graph)
+        order, places = np.argsort(-summed, kind="stable"), range(1, len(summed) + 1)
+        run.draw(graph.name, SUM, zip(places, summed[order].tolist(), strict=True))
+        for name, found in (*computations.items(), (SUM, summed)):
+            apart = distance(found.round(DIGITS), summed.round(DIGITS))
+            shared = len(set(order[:TOP].tolist()) & set(np.argsort(-found, kind="stable")[:TOP].tolist()))
+            size_tau = distance(found.round(DIGITS), sizes).tau
+            yield [graph.name, len(sizes), inside, name, apart.l1, apart.tau, shared, size_tau]
+            if name != SUM:
+                run.draw(graph.name, name, zip(places, found[order].tolist(), strict=True))
 
-    Raises:
-        NoGraph: none of the recorded graphs is here.
-    """
-    started, rows, missing = time.perf_counter(), list[list[object]](), list[str]()
-    panels, graphs = list[Panel](), load_graphs(GRAPHS[:1] if quick else GRAPHS, data, missing)
-    for done, graph in enumerate(graphs):
-        progress(done, len(graphs), graph.name)
-        found, panel = compare(graph)
-        rows += found
-        panels.append(panel)
-    return Result("sites", PAPER, COLUMNS, rows, time.perf_counter() - started, panels, missing, NOTES)
 
-
-def compare(graph: RecordedGraph) -> tuple[list[list[object]], Panel]:
-    """Return a row for each computation on a graph, and a panel of the sites by rank."""
+def _computed(graph: RecordedGraph) -> tuple[Float64s, Float64s, float, dict[str, Float64s]]:
+    """Return of each site the sum over its pages, its size, and other computations; and the share of links inside."""
     kept = np.flatnonzero(graph.group >= 0)
     links, site = graph.links[kept][:, kept], graph.group[kept]
     count = len(graph.names)
     sizes = _sums(site, np.ones(len(site)), count)
     ranks = pagerank(links, threshold=THRESHOLD)
-    summed = _sums(site, ranks, count)
     sources = np.repeat(np.arange(len(kept)), np.diff(links.indptr))
     inside = site[sources] == site[links.indices]
     outer = sparse.csr_array(
@@ -80,32 +62,13 @@ def compare(graph: RecordedGraph) -> tuple[list[list[object]], Panel]:
         "pages, without links inside sites": _sums(site, pagerank(outer, threshold=THRESHOLD), count),
         "sites, weighted by pages' importance": _aggregated(links, ranks, site, sizes),
     }
-    order = np.argsort(-summed, kind="stable")
-    lines = {"sum over pages": _points(summed[order])}
-    rows: list[list[object]] = []
-    for name, found in computations.items():
-        apart = distance(found.round(DIGITS), summed.round(DIGITS))
-        shared = len(set(order[:TOP].tolist()) & set(np.argsort(-found, kind="stable")[:TOP].tolist()))
-        size_tau = distance(found.round(DIGITS), sizes).tau
-        rows.append([graph.name, count, float(inside.mean()), name, apart.l1, apart.tau, shared, size_tau])
-        lines[name] = _points(found[order])
-    itself, size_tau = (
-        distance(summed.round(DIGITS), summed.round(DIGITS)).tau,
-        distance(summed.round(DIGITS), sizes).tau,
-    )
-    rows.append([graph.name, count, float(inside.mean()), "sum over pages", 0.0, itself, TOP, size_tau])
-    panel = Panel(graph.name, lines, "sites, by the sum over their pages", "importance", "log", "log")
-    return rows, panel
+    return _sums(site, ranks, count), sizes, float(inside.mean()), computations
 
 
 def _sums(site: Int64s, values: Float64s, count: int) -> Float64s:
     sums = np.zeros(count)
     np.add.at(sums, site, values)
     return sums
-
-
-def _points(values: Float64s) -> list[tuple[float, float]]:
-    return [(place, value) for place, value in enumerate(values.tolist(), 1)]
 
 
 def weighted_pagerank(links: LinkMatrix, teleport: Float64s | None = None) -> Float64s:
@@ -136,3 +99,32 @@ def _aggregated(links: LinkMatrix, ranks: Float64s, site: Int64s, sizes: Float64
     flow = sparse.csr_array((carried, (sources, site[links.indices])), (count, count))
     flow = flow + sparse.csr_array(np.outer(dangling, sizes / sizes.sum()))
     return weighted_pagerank(flow, sizes)
+
+
+SITES: Final = Experiment(
+    "sites",
+    "importance of sites: sums over pages, and cash between sites",
+    OPIC_PAPER,
+    {
+        **keys("graph", "sites", "links_inside", "computation"),
+        **dict.fromkeys(("l1", "tau", "top_10_shared", "size_tau")),
+    },
+    rows_of,
+    paper=[{"computation": "cash moves between sites", "result": "none: 'we are currently experimenting'"}],
+    notes=(
+        "l1 and tau are against the sum over pages, which is what the service answers; size_tau is Kendall's tau of "
+        "the computation with the number of pages. Sites that tie count for neither order, so tau with itself is "
+        "below 1.",
+        "sites, each link once: a site links to each other site that one of its pages links to, all links alike; the "
+        "virtual page pays each site alike.",
+        "sites, each link between pages: a site's links are weighted by how many links between pages they stand for.",
+        "pages, without links inside sites: the sum over pages of PageRank of the pages, links inside a site left out.",
+        "sites, weighted by pages' importance: a site's links are weighted by the importance that they carry, its "
+        "loop is kept, and the virtual page pays by pages. That is the sum over pages again (an exact aggregation), "
+        "so a computation on sites alone differs by what it does not know of the pages.",
+        "Sites are hosts in gr0-california, directories in hollins, ranges of pages in uk-2007-05-100000, categories "
+        "in wikispeedia; pages of no site are left out.",
+    ),
+    axes=Axes("sites, by the sum over their pages", "importance", "log", "log"),
+    runs=0,
+)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from experiments.opic_engine import PageLinks
 from opic.graph.crawled import Int64s, LinkMatrix, link_matrix
 
+QUICK_PAGES: Final = 300  # Of a small run.
 EXPONENT: Final = 2.1
 DISTINCT_MIN: Final = 500  # Pages with more in-links draw distinct pages; among fewer, few are drawn twice.
 HALVED: Final = 2 / 3  # Of the pages that change: twice as many are halved as doubled keeps the number of links.

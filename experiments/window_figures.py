@@ -1,16 +1,14 @@
 """Figures 4, 5 and 6 of the paper on OPIC: window sizes, storage, and window policies on a graph that changes."""
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from functools import partial
+from statistics import median
 from typing import Final
 
 import numpy as np
 
-from experiments.opic_convergence import QUICK_PAGES
-from experiments.result import Progress, Result
-from experiments.synthetic_graphs import power_law_both_ways
+from experiments.skeleton import OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
+from experiments.synthetic_graphs import QUICK_PAGES, power_law_both_ways
 from experiments.window_crawls import (
     FIXED,
     IMPROVED,
@@ -21,70 +19,61 @@ from experiments.window_crawls import (
     WindowPolicy,
     crawl_greedily,
 )
-from opic.cli.pictures import Panel
 from opic.model.windows import IMPROVED_MEASURES_MIN
 
 PAGES, SEEDS = 100_000, 5
 CHANGES: Final = (0.0, 0.01, 0.05, 0.1)  # Share of the pages whose in-degree changes in a month.
 COLD, WARM = 10, 22  # Months: as in the paper, and when every window is full.
-
-
-@dataclass(frozen=True, slots=True)
-class WindowFigure:
-    """The settings of a figure.
-
-    policies   those compared
-    at         months after which they are
-    changes    shares of the pages that change in a month
-    """
-
-    policies: Sequence[WindowPolicy]
-    at: Sequence[int]
-    changes: Sequence[float] = CHANGES
-
-
-FIGURES: Final = {
-    "fig4": WindowFigure((VARIABLE[4], VARIABLE[8], VARIABLE[16], INTERPOLATION[4], INTERPOLATION[8], STATIC), (COLD,)),
-    "fig5": WindowFigure((VARIABLE[8], FIXED[8], IMPROVED[4], INTERPOLATION[4], FIXED[4]), (WARM,), (0.0,)),
-    "fig6": WindowFigure(
-        (VARIABLE[8], FIXED[8], FIXED[4], IMPROVED[4], INTERPOLATION[4], INTERPOLATION[8], VARIABLE[4], STATIC),
-        (COLD, WARM),
-    ),
+SIZES: Final = (VARIABLE[4], VARIABLE[8], VARIABLE[16], INTERPOLATION[4], INTERPOLATION[8], STATIC)
+STORING: Final = (VARIABLE[8], FIXED[8], IMPROVED[4], INTERPOLATION[4], FIXED[4])
+TYPES: Final = (
+    *(VARIABLE[8], FIXED[8], FIXED[4], IMPROVED[4], INTERPOLATION[4], INTERPOLATION[8], VARIABLE[4], STATIC),
+)
+STORED_BY_THE_PAPER: Final = {VARIABLE[8]: 8.0, FIXED[8]: 8.4, IMPROVED[4]: 6.1, INTERPOLATION[4]: 1.0, FIXED[4]: 4.0}
+NOT_IN_THE_PAPER: Final = "not in the paper"
+COLUMNS: Final[Columns] = {
+    **keys("change", "months", "policy"),
+    "error": 2,
+    "least": Extreme(min, "error", 2),
+    "most": Extreme(max, "error", 2),
+    "error of the top tenth": 2,
+    "measures a page": 2,
 }
-STORED_BY_THE_PAPER: Final = {VARIABLE[8]: 8.0, FIXED[8]: 8.4, IMPROVED[4]: 6.1, INTERPOLATION[4]: 1.0}
-COLUMNS: Final = ("change", "months", "policy", "error", "least", "most", "error of the top tenth", "measures a page")
+BY_CHANGE: Final = Axes("in-degrees changed a month, %", "mean relative error, %", y_scale="linear")
+BY_STORAGE: Final = Axes("measures a page", "mean relative error, %", y_scale="linear")
 
 
-@dataclass(frozen=True, slots=True)
-class PolicyError:
-    """What a policy makes of one crawl: its errors in percent, and the measures that it needs of a page, mean."""
+def rows_of(
+    run: Run, policies: Sequence[WindowPolicy], at: Sequence[int], changes: Sequence[float] = CHANGES
+) -> Iterator[list[object]]:
+    """Yield the errors of policies after some months, in percent, and the measures that they need of a page.
 
-    change: float
-    months: int
-    policy: WindowPolicy
-    error: float
-    top_error: float
-    stored: float
-
-
-def run_windows(name: str, progress: Progress, quick: bool) -> Result:
-    """Run figure 4, 5 or 6."""
-    started, found, plan = time.perf_counter(), list[PolicyError](), FIGURES[name]
-    pages, seeds = (QUICK_PAGES, 1) if quick else (PAGES, SEEDS)
-    steps = len(plan.changes) * seeds
-    for number, (change, seed) in enumerate((c, s) for c in plan.changes for s in range(1, seeds + 1)):
-        progress(number, steps, f"{change:.0%} change, graph {seed}")
-        rng = np.random.default_rng(seed)
+    Args:
+        run: of the experiment.
+        policies: those compared.
+        at: months after which they are.
+        changes: shares of the pages that change in a month.
+    """
+    pages = run.either(PAGES, QUICK_PAGES)
+    for change in run.steps(changes, "{:.0%} change".format):
+        rng = run.rng(1)
         links = power_law_both_ways(pages, rng)
-        for moment in crawl_greedily(links, change, plan.at, rng, compiled=not quick):
-            for policy in plan.policies:
+        for moment in crawl_greedily(links, change, at, rng, compiled=not run.quick):
+            for policy in policies:
                 error, top_error = moment.errors(policy)
                 stored = measures_stored(moment, policy)
-                found.append(PolicyError(change, moment.months, policy, error, top_error, stored))
-    progress(steps, steps, "")
-    claims = {"fig4": _claims_on_sizes, "fig5": _claims_on_storage, "fig6": _claims_on_types}[name](found)
-    panels = _panels(found) if len(plan.changes) > 1 else _bars(found)
-    return Result(name, claims, COLUMNS, _rows(found), time.perf_counter() - started, panels, notes=_notes(name, pages))
+                yield [f"{change:.0%}", moment.months, policy.name, error, None, None, top_error, stored]
+                if len(changes) == 1:
+                    run.draw("no change", policy.name, [(stored, error)], BY_STORAGE)
+                    continue
+                for of, y in (("all pages", error), ("most important tenth", top_error)):
+                    run.draw(f"{of}, after {moment.months} N", policy.name, [(100 * change, y)])
+    run.note(
+        f"{pages:,} pages, all known from the start, crawled by Greedy; errors in percent as in figure 2, medians over "
+        "the graphs; a month is N reads",
+        "change: the share of the pages whose in-degree is halved (two of three) or doubled in a month, a fifth of it "
+        "at a time; the paper does not say how many are halved: at this rate the number of links stays as it is",
+    )
 
 
 def measures_stored(moment: Moment, policy: WindowPolicy) -> float:
@@ -104,132 +93,100 @@ def measures_stored(moment: Moment, policy: WindowPolicy) -> float:
     return float(np.minimum(kept, most).mean())
 
 
-def _median(found: Sequence[PolicyError], of: str, policy: WindowPolicy, change: float = 0.0, months: int = 0) -> float:
-    """Return the median over the graphs; of the last moment if `months` is 0."""
-    months = months or max(one.months for one in found)
-    chosen = [one for one in found if (one.policy, one.change, one.months) == (policy, change, months)]
-    return float(np.median([getattr(one, of) for one in chosen]))
-
-
-def _rows(found: Sequence[PolicyError]) -> list[list[object]]:
-    rows: list[list[object]] = []
-    for change, months, policy in dict.fromkeys((one.change, one.months, one.policy) for one in found):
-        median = partial(_median, found, policy=policy, change=change, months=months)
-        of = [one.error for one in found if (one.policy, one.change, one.months) == (policy, change, months)]
-        figures = [median("error"), min(of), max(of), median("top_error"), median("stored")]
-        rows.append([f"{change:.0%}", months, policy.name, *(round(figure, 2) for figure in figures)])
-    return rows
-
-
-def _claim(claim: str, paper: str | float, ours: str | float) -> dict[str, object]:
-    return {"claim": claim, "paper": paper, "ours": ours}
-
-
-def _by_change(found: Sequence[PolicyError], one: WindowPolicy, other: WindowPolicy, months: int = 0) -> str:
+def _ratios(rows: Sequence[Row], one: WindowPolicy, other: WindowPolicy, months: int = COLD) -> str:
     """Return the ratio of two policies' errors for each change rate."""
-    ratios = []
-    for change in dict.fromkeys(each.change for each in found):
-        a, b = (_median(found, "error", policy, change, months) for policy in (one, other))
-        ratios.append(f"{a / b:.2f} at {change:.0%}")
-    return ", ".join(ratios)
+    errors = {(row["policy"], row["change"]): row["error"] for row in rows if row["months"] == months}
+    changes = dict.fromkeys(row["change"] for row in rows)
+    return ", ".join(f"{errors[one.name, rate] / errors[other.name, rate]:.2f} at {rate}" for rate in changes)
 
 
-def _claims_on_sizes(found: Sequence[PolicyError]) -> list[dict[str, object]]:
+def _claims_on_sizes(rows: Sequence[Row]) -> list[Row]:
+    (still,) = (row for row in rows if (row["policy"], row["change"]) == (VARIABLE[8].name, "0%"))
+    ours = f"{still['error']:.1f} % off at no change"
     return [
-        _claim(
-            "8 measures come reasonably close to the fixed point",
-            "yes",
-            f"{_median(found, 'error', VARIABLE[8]):.1f} % off at no change",
-        ),
-        _claim("with 4 measures the error is larger than with 8", "> 1", _by_change(found, VARIABLE[4], VARIABLE[8])),
-        _claim(
+        claim("8 measures come reasonably close to the fixed point", "yes", ours),
+        claim("with 4 measures the error is larger than with 8", "> 1", _ratios(rows, VARIABLE[4], VARIABLE[8])),
+        claim(
             "Interpolation does almost as well as 16 measures at few changes, better above 1 %",
             "1 at 0 %, < 1 above 1 %",
-            _by_change(found, INTERPOLATION[4], VARIABLE[16]),
+            _ratios(rows, INTERPOLATION[4], VARIABLE[16]),
         ),
-        _claim(
+        claim(
             "8 months of Interpolation, against 16 measures",
-            "not in the paper",
-            _by_change(found, INTERPOLATION[8], VARIABLE[16]),
+            NOT_IN_THE_PAPER,
+            _ratios(rows, INTERPOLATION[8], VARIABLE[16]),
         ),
-        _claim("the whole history, against 16 measures", "not in the paper", _by_change(found, STATIC, VARIABLE[16])),
+        claim("the whole history, against 16 measures", NOT_IN_THE_PAPER, _ratios(rows, STATIC, VARIABLE[16])),
     ]
 
 
-def _claims_on_storage(found: Sequence[PolicyError]) -> list[dict[str, object]]:
-    paper: dict[WindowPolicy, float | str] = {**STORED_BY_THE_PAPER, FIXED[4]: 4.0}
+def _claims_on_storage(rows: Sequence[Row]) -> list[Row]:
+    stored = {row["policy"]: round(row["measures a page"], 2) for row in rows}
     return [
-        _claim(f"{policy.name}: measures a page", figure, round(_median(found, "stored", policy), 2))
-        for policy, figure in paper.items()
+        claim(f"{policy.name}: measures a page", figure, stored[policy.name])
+        for policy, figure in STORED_BY_THE_PAPER.items()
     ]
 
 
-def _claims_on_types(found: Sequence[PolicyError]) -> list[dict[str, object]]:
-    rows = []
-    for months in (COLD, WARM):
-        after = f", after {months} months"
-        ratio = partial(_by_change, found, months=months)
-        rows += [
-            _claim("Variable 8 is better than Fixed 8" + after, "< 1", ratio(VARIABLE[8], FIXED[8])),
-            _claim("Improved Fixed 4 is better than Fixed 4" + after, "< 1", ratio(IMPROVED[4], FIXED[4])),
-            _claim("Interpolation 4 is better than Variable 8" + after, "< 1", ratio(INTERPOLATION[4], VARIABLE[8])),
-            _claim(
-                "Interpolation 8 against Variable 8" + after, "not in the paper", ratio(INTERPOLATION[8], VARIABLE[8])
-            ),
-        ]
-    return rows
-
-
-def _notes(name: str, pages: int) -> list[str]:
-    notes = [
-        f"{pages:,} pages, all known from the start, crawled by Greedy; errors in percent as in figure 2, medians over "
-        "the graphs; a month is N reads",
-        "change: the share of the pages whose in-degree is halved (two of three) or doubled in a month, a fifth of it "
-        "at a time; the paper does not say how many are halved: at this rate the number of links stays as it is",
+def _claims_on_types(rows: Sequence[Row]) -> list[Row]:
+    pairs = (
+        ("Variable 8 is better than Fixed 8", "< 1", VARIABLE[8], FIXED[8]),
+        ("Improved Fixed 4 is better than Fixed 4", "< 1", IMPROVED[4], FIXED[4]),
+        ("Interpolation 4 is better than Variable 8", "< 1", INTERPOLATION[4], VARIABLE[8]),
+        ("Interpolation 8 against Variable 8", NOT_IN_THE_PAPER, INTERPOLATION[8], VARIABLE[8]),
+    )
+    return [
+        claim(f"{text}, after {months} months", paper, _ratios(rows, one, other, months))
+        for months in (COLD, WARM)
+        for text, paper, one, other in pairs
     ]
-    if name == "fig5":
-        notes.append(
-            "a month of N reads makes Fixed of 8 months keep 8 measures a page by definition; the measures that the "
-            "Improved one adds depend on how many pages are read less than three times in its window"
-        )
-    else:
-        notes.append(
-            "Interpolation is an exponential average: until the clock has run 2.5 windows the estimate is the whole "
-            "history's, and that is what 4 and 8 months show after 10"
-        )
-    if name == "fig4":
-        notes.append(
+
+
+WARM_UP: Final = (
+    "Interpolation is an exponential average: until the clock has run 2.5 windows the estimate is the whole history's, "
+    "and that is what 4 and 8 months show after 10",
+)
+FIGURES: Final = (
+    Experiment(
+        "fig4",
+        "error by size of the window and rate of change",
+        OPIC_PAPER,
+        COLUMNS,
+        partial(rows_of, policies=SIZES, at=(COLD,)),
+        paper=_claims_on_sizes,
+        axes=BY_CHANGE,
+        notes=(
+            *WARM_UP,
             "the paper calls its windows here Fixed Windows of M crawls of a page, which is what it calls Variable "
-            "Windows elsewhere"
-        )
-    return notes
-
-
-def _panels(found: Sequence[PolicyError]) -> list[Panel]:
-    panels = []
-    policies = tuple(dict.fromkeys(one.policy for one in found))
-    changes = tuple(dict.fromkeys(one.change for one in found))
-    for months in dict.fromkeys(one.months for one in found):
-        for title, of in (("all pages", "error"), ("most important tenth", "top_error")):
-            lines = {
-                policy.name: [(100 * change, _median(found, of, policy, change, months)) for change in changes]
-                for policy in policies
-            }
-            panels.append(
-                Panel(
-                    f"{title}, after {months} N",
-                    lines,
-                    "in-degrees changed a month, %",
-                    "mean relative error, %",
-                    y_scale="linear",
-                )
-            )
-    return panels
-
-
-def _bars(found: Sequence[PolicyError]) -> list[Panel]:
-    """Return errors against storage: a point for each policy."""
-    lines = {
-        one.policy.name: [(_median(found, "stored", one.policy), _median(found, "error", one.policy))] for one in found
-    }
-    return [Panel("no change", lines, "measures a page", "mean relative error, %", y_scale="linear")]
+            "Windows elsewhere",
+        ),
+        runs=SEEDS,
+        combine=median,
+    ),
+    Experiment(
+        "fig5",
+        "measures stored by window policy",
+        OPIC_PAPER,
+        COLUMNS,
+        partial(rows_of, policies=STORING, at=(WARM,), changes=(0.0,)),
+        paper=_claims_on_storage,
+        notes=(
+            "a month of N reads makes Fixed of 8 months keep 8 measures a page by definition; the measures that the "
+            "Improved one adds depend on how many pages are read less than three times in its window",
+        ),
+        runs=SEEDS,
+        combine=median,
+    ),
+    Experiment(
+        "fig6",
+        "error by window policy and rate of change",
+        OPIC_PAPER,
+        COLUMNS,
+        partial(rows_of, policies=TYPES, at=(COLD, WARM)),
+        paper=_claims_on_types,
+        axes=BY_CHANGE,
+        notes=WARM_UP,
+        runs=SEEDS,
+        combine=median,
+    ),
+)

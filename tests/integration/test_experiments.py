@@ -15,12 +15,13 @@ from experiments.__main__ import app
 from experiments.algorithms.discovery import EXPANSIONS
 from experiments.catalogue import EXPERIMENTS, reproduce
 from experiments.distribution import Layout, SimulatedShards
-from experiments.kumar import PLANS, dynamic_curve, dynamic_rows
+from experiments.kumar import PLANS, dynamic_curve, ranked
 from experiments.opic_streams import ORDERS, read_by_service
 from experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
 from experiments.recorded_time_graphs import pep_history
 from experiments.recorded_topics import load_articles
 from experiments.sampling_classifier import without_categories
+from experiments.skeleton import Axes, Run
 from opic.errors import BadInput
 from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import DAMPING, pagerank
@@ -132,9 +133,24 @@ def test_discovery_is_measured_on_graphs_that_change(pair: tuple[str, str]) -> N
     assert (np.diff(curve[:, 0]) > 0).all()
     assert (curve[:, 1] <= curve[:, 2]).all()
     assert (curve[:, 3] <= 741 / 3).all()
-    (row,) = dynamic_rows(["pep-history", 741, 100, 300, 1], {pair: curve})
-    assert row[5:8] == [*pair, "" if pair[1] == "none" else 1]
-    assert row[8] == pytest.approx(curve[:, 1].mean(), abs=1e-4)
+
+
+def test_places_are_by_performance_on_each_graph_and_none_for_those_that_never_recrawl() -> None:
+    found = [("a", "OR", 0.3), ("a", "none", 0.9), ("a", "U", 0.5), ("b", "U", 0.1)]
+    rows = [{"graph": graph, "recrawl": policy, "crawl": crawl, "place": ""} for graph, policy, crawl in found]
+    ordered = ranked(Run(None, 1, False, Axes(), lambda *_: None), rows)
+    assert [(row["graph"], row["recrawl"], row["place"]) for row in ordered] == [
+        ("a", "U", 1), ("a", "OR", 2), ("a", "none", ""), ("b", "U", 1),
+    ]  # fmt: skip
+
+
+def test_ranking_by_several_runs_says_how_sure_it_is(tmp_path: Path) -> None:
+    rows = small_run("kumar-fig1", tmp_path, "--runs", "3")
+    assert {row["runs"] for row in rows} == {3}
+    of_wikispeedia = {row["algorithm"]: row for row in rows if (row["graph"], row["crawled"]) == ("wikispeedia", 100)}
+    best, worst = of_wikispeedia["Crawl-GAI"], of_wikispeedia["Sample-U"]
+    assert best["crawl"] - 3 * best["crawl ±"] > worst["crawl"] + 3 * worst["crawl ±"]
+    assert 0 < worst["crawl ±"] < 0.1
 
 
 def test_list_names_each_experiment() -> None:
