@@ -52,8 +52,8 @@ bench: setup ## every benchmark, small; results as JSON in benchmarks/results/sm
 	done; \
 	[ -z "$$failed" ] || { echo "failed:$$failed" >&2; exit 1; }
 
-reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=directory of recorded graphs (OUT: results here)
-	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT))
+reproduce: setup ## repeat an experiment of a paper: NAME=fig2, DATA=recorded graphs (OUT: results here; RUNS: with errors)
+	$(BIN)/python -m experiments $(or $(NAME),--list) $(if $(DATA),--data $(DATA)) $(if $(OUT),--out $(OUT)) $(if $(RUNS),--runs $(RUNS))
 
 client: setup ## write opic/client/sync.py anew from aio.py
 	$(BIN)/python tests/sync_client.py

@@ -76,11 +76,14 @@ def main(
 
 
 def _list(as_json: bool) -> None:
-    rows = [{"name": key, "title": one.title, "paper": one.source} for key, one in EXPERIMENTS.items()]
+    rows = [
+        {"name": one.name, "title": one.title, "paper": one.source, "runs": one.recorded}
+        for one in EXPERIMENTS.values()
+    ]
     if as_json:
         print_json({"experiments": rows})
     else:
-        print_rows(("name", "title", "paper"), rows)
+        print_rows(("name", "title", "paper", "runs"), rows)
 
 
 def _print(result: Result) -> None:

@@ -86,7 +86,8 @@ def graphs(run: Run, names: tuple[str, ...] = GRAPHS) -> Iterator[CoverageGraph]
     loaders: dict[str, Callable[[], LinkMatrix]] = {
         name: partial(_recorded, name, run.data) for name in run.either(names, GRAPHS_QUICK)
     }
-    loaded = run.load({**loaders, f"power law, {pages:,} pages": partial(power_law_matrix, pages, SEED)})
+    loaders[f"power law, {pages:,} pages"] = partial(power_law_matrix, pages, SEED)
+    loaded = run.load(loaders)
     yield from run.steps([CoverageGraph(*item) for item in loaded.items()], lambda graph: graph.name)
 
 

@@ -89,9 +89,9 @@ def rows_of(run: Run) -> Iterator[list[object]]:
                     crawls.append((f"{graph.name}: {order}", future))
         for _, crawl in run.steps(crawls, lambda job: job[0]):
             for row in crawl.result():
-                graph_name, _, delays, n, order, reads, l1, *_ = row
-                title = f"{graph_name}: {n} pages a call" + (", delays" if delays else "")
-                run.draw(title, str(order), [(float(str(reads)), float(str(l1)))])
+                name, _, waits, asked, by, reads, l1, *_ = row
+                title = f"{name}: {asked} pages a call" + (", delays" if waits else "")
+                run.draw(title, str(by), [(float(str(reads)), float(str(l1)))])
                 yield row
 
 

@@ -147,7 +147,7 @@ def _combined(
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean, as numpy rounds it."""
+    """Return the mean."""
     return float(np.mean(values))
 
 
@@ -179,6 +179,11 @@ class Experiment:
     runs: int = 1
     combine: Callable[[Sequence[float]], float] = mean
     finish: Callable[[Run, list[Row]], Iterable[Row]] = lambda _, rows: rows
+
+    @property
+    def recorded(self) -> str:
+        """How often it is run for the recorded results."""
+        return f"{self.combine.__name__} of {self.runs}" if self.runs > 1 else "1" if self.runs else "1, not random"
 
     def run(self, data: Path | None, progress: Progress, *, quick: bool = False, runs: int | None = None) -> Result:
         """Run the experiment; see `experiments.catalogue.reproduce`."""

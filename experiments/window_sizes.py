@@ -108,7 +108,7 @@ def _in_bounds(run: Run, rows: list[Row]) -> list[Row]:
     for row in rows:
         if row["bound 1/|H|"]:
             row["L1 in bounds"] = row["L1"] / row["bound 1/|H|"]
-        size, unit, *_ = (*row["window"].split(), "", "")
+        size, unit, *_ = (*str(row["window"]).split(), "", "")
         if size and row["estimate"] != WHOLE:
             for title in ("bias", "deviation", "error"):
                 run.draw(title, f"{row['estimate']} ({unit})", [(float(size), row[title])])
