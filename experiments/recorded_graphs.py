@@ -7,7 +7,6 @@ that the repository ships.
 import gzip
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, TypeVar
@@ -101,11 +100,6 @@ def available(loaders: Mapping[str, Callable[[], LoadedT]], missing: list[str]) 
     if not loaded:
         raise NoGraph("; ".join(missing))
     return loaded
-
-
-def load_graphs(names: Sequence[str], data: Path | None, missing: list[str]) -> list[RecordedGraph]:
-    """Load the recorded graphs that are here; see `available`."""
-    return list(available({name: partial(load_graph, name, data) for name in names}, missing).values())
 
 
 def lines_of(graph: str, file_name: str, data: Path | None) -> Iterator[str]:
