@@ -4,6 +4,7 @@ A read in one shard pays pages in others. Its step writes the transfer to an out
 and the other shard takes it as a record of its log (docs/decisions/0009). Deposits of a step to one page are combined.
 """
 
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -69,7 +70,8 @@ class Transfer:
         numbers = [column.astype("<i8").tobytes() for column in columns]
         more = [self.classes] if self.classes else []
         packed = msgpack.packb([self.time_us, self.grant, "\n".join(self.urls), *numbers, *more])
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
+        packer, _ = _codecs()
+        return packer.compress(packed)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Transfer":
@@ -79,13 +81,25 @@ class Transfer:
             StoreError: the bytes are not a transfer.
         """
         try:
-            unpacked = zstandard.ZstdDecompressor().decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
+            _, unpacker = _codecs()
+            unpacked = unpacker.decompress(packed, max_output_size=UNPACKED_BYTES_MAX)
             time_us, grant, urls, *numbers = msgpack.unpackb(unpacked)
             columns = [np.frombuffer(column, "<i8").astype(np.int64) for column in numbers[:COLUMNS_MAX]]
             found = cls(time_us, grant, urls.split("\n") if urls else (), *columns)  # type: ignore[arg-type]
             return replace(found, classes=numbers[COLUMNS_MAX]) if len(numbers) > COLUMNS_MAX else found
         except (zstandard.ZstdError, ValueError, msgpack.UnpackException) as error:
             raise StoreError(f"an entry of an outbox is damaged: {error}; restore a backup") from error
+
+
+_kept = threading.local()
+
+
+def _codecs() -> tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor]:
+    """Return this thread's own: making them takes as long as a small entry."""
+    found: tuple[zstandard.ZstdCompressor, zstandard.ZstdDecompressor] | None = getattr(_kept, "codecs", None)
+    if found is None:
+        found = _kept.codecs = zstandard.ZstdCompressor(level=ZSTD_LEVEL), zstandard.ZstdDecompressor()
+    return found
 
 
 def source_of(shard: int) -> str:
@@ -109,6 +123,17 @@ def far_number(url: str) -> int:
     """Return the number of a page of another shard for digests of links: above every id, below 2^63."""
     digest = blake2b(url.encode(), digest_size=NUMBER_BYTES).digest()
     return int.from_bytes(digest, "little") >> 2 | 1 << 62
+
+
+def far_numbers(urls: Sequence[str]) -> Int64s:
+    """Return the `far_number` of each URL, which is ASCII.
+
+    >>> urls = ["http://a.example/", "http://b.example/"]
+    >>> far_numbers(urls).tolist() == [far_number(url) for url in urls]
+    True
+    """
+    digests = b"".join([blake2b(url.encode(), digest_size=NUMBER_BYTES).digest() for url in urls])
+    return (np.frombuffer(digests, "<u8") >> np.uint64(2) | np.uint64(1 << 62)).astype(np.int64)
 
 
 def links_digest(ids: Iterable[int]) -> int:

@@ -133,7 +133,9 @@ class Batch:
         self.reads: list[tuple[int, int, int, int, int, int, int]] = []
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
         self.gone: dict[int, _Page] = {}
-        self.far_sent: list[Int64s] = []
+        self.far_sent: list[Int64s] = []  # Per read: the remote pages that it links to,
+        # and what each of them is owed: grains, fetch time, nearness, the domain it comes from; then their number.
+        self.far_owed: list[tuple[int, int, int, int, int]] = []
         self.trust = TrustChanges.of(self.replica, self.context.keep_links)
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
@@ -339,7 +341,7 @@ class Batch:
         count = end - start + len(far)
         packed = self.named.packed_links[8 * start : 8 * end]
         if len(far):
-            packed += np.sort(self.context.far.digest[far]).astype("<i8").tobytes()
+            packed += self.named.packed_far[8 * self.named.far_edges[place] : 8 * self.named.far_edges[place + 1]]
         digest = links_digest(packed)
         state, spent = page.state, page.spent
         slot = state & CLASS_BITS
@@ -381,16 +383,10 @@ class Batch:
 
     def _send(self, page: _Page, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
-        table = self.context.far
         self.books.net += grains * len(far)
-        table.grains[far] += grains
-        table.at_us[far] = np.maximum(table.at_us[far], at_us)
-        if nearness:
-            table.nearness[far] = np.maximum(table.nearness[far], nearness)
-        if self.rules.inflow:
-            name = self._host_name(page.id)
-            table.inflow[far] += grains * (table.domain[far] != table.domains.of_host(name))
+        domain = self.context.far.domains.of_host(self._host_name(page.id)) if self.rules.inflow else 0
         self.far_sent.append(far)
+        self.far_owed.append((grains, at_us, nearness, domain, len(far)))
 
     def _host_name(self, page: int) -> str:
         number, names = int(self.replica.columns.host[page]), self.replica.hosts.names
@@ -524,7 +520,7 @@ class Batch:
         state = np.concatenate((states, np.array([p.state for p in changed], np.uint8)))
         links, across = self._read_links()
         gone = list(self.gone.values())
-        kept = self.trust.effect_fields(reads[6], self.named.far_links, self.context.far, self.context.fingerprints)
+        kept = self.trust.effect_fields(reads[6], self.named.far_links, self.context.far)
         self._fill_outboxes()
         self.effect = Effect(
             lsn=replica.head.lsn + 1,
@@ -583,6 +579,10 @@ class Batch:
     def _fill_outboxes(self) -> None:
         """Turn the payments to other shards into outbox entries, and clear them from the table."""
         far, time_us = np.concatenate([*self.far_sent, NO_NUMBERS]), self.books.time_us
+        if self.far_owed:
+            *owed, counts = np.array(self.far_owed, np.int64).T
+            grains, at_us, nearness, domains = (np.repeat(column, counts) for column in owed)
+            self.context.far.owe(far, grains, at_us, nearness, domains if self.rules.inflow else None)
         transfers = self.context.far.take(distinct(far), time_us)
         if self.grants or self.placed:
             for to in set(range(self.context.shards)) - {self.replica.shard}:

@@ -283,3 +283,16 @@ class _Column:
         stop = min(self._copied + rows, self.pages + 1)
         self._next[self._copied : stop] = self.rows[self._copied : stop]
         self._copied = stop
+
+
+def in_order(values: UInt64s) -> tuple[Int64s, Int64s]:
+    """Return the first position of each distinct value, in order of appearance, and the index of each value among them.
+
+    >>> in_order(np.array([7, 3, 7, 1], np.uint64))
+    (array([0, 1, 3]), array([0, 1, 0, 2]))
+    """
+    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return first[order], rank[inverse]

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from opic.model.cash import CrawlRules
 from opic.model.events import CheckedEvent, EventLimits
 from opic.replica.fingerprints import Fingerprints
+from opic.replica.index import in_order
 from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
-from opic.urls.canonical import host_of, shard_of
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -54,6 +54,8 @@ class PageLookup:
     edges           per event: the start of its links in `links`; then the end of the last
     across          per link: whether it comes from another registered domain
     far_links       per event: numbers of pages in other shards; empty with one shard
+    far_edges       per event: the start of its digests in `packed_far`; then the end of the last
+    packed_far      per event: the digests of `far_links`, increasing, eight bytes each; concatenated
     order           by position of an event that brings deposits: the order of its URLs by increasing id
     bad_links       per event: how many of its links are not URLs of pages
     first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; number of them per event
@@ -119,12 +121,11 @@ class PageLookup:
             good = [i for i in rewritten if urls[i] is not None]
             hashed[good] = context.fingerprints.of([urls[i] or "" for i in good])
             pages[good] = replica.index.find(hashed[good])
-        if shards > 1:
-            for i in np.flatnonzero(pages == UNKNOWN).tolist():
-                url = urls[i] or ""
-                if shard_of(host_of(url), shards) != replica.shard:
-                    pages[i] = context.far.number(url)
         unknown = np.flatnonzero(pages == UNKNOWN)
+        if shards > 1 and len(unknown):
+            named = [urls[i] or "" for i in unknown.tolist()]
+            pages[unknown] = context.far.resolve(named, hashed[unknown], replica.shard)
+            unknown = unknown[pages[unknown] == UNKNOWN]
         new, number = (np.arange(len(unknown)),) * 2
         if rewritten:  # Two strings may have the same canonical form.
             new, number = in_order(hashed[unknown])
@@ -133,8 +134,8 @@ class PageLookup:
         self.new_urls = [urls[i] or "" for i in new.tolist()]
         self.new_fingerprints = hashed[new]
         self.ids[missing] = pages[same_as]
-        if shards > 1:
-            far = pages >= FAR
+        if shards > 1 and rewritten:
+            far = np.array([i for i in rewritten if pages[i] >= FAR], np.int64)
             context.far.put(fingerprints[at[far]], pages[far])
         return at[new]
 
@@ -164,8 +165,12 @@ class PageLookup:
         self.far_links: list[Int64s] = []
         if self.context.shards > 1:
             away = (pairs & FAR) != 0
-            self.far_links = _by_event(pairs[away] & (FAR - 1) | pairs[away] >> ID_BITS << ID_BITS, count)
+            far, at = pairs[away] & (FAR - 1), pairs[away] >> ID_BITS
             pairs = pairs[~away]
+            edges = np.searchsorted(at, np.arange(count + 1))
+            self.far_links = [far[a:b] for a, b in pairwise(edges.tolist())]
+            digests = self.context.far.digest[far]
+            self.far_edges, self.packed_far = edges.tolist(), digests[np.lexsort((digests, at))].astype("<i8").tobytes()
         self.links, self.event_of = pairs & ID_MASK, pairs >> ID_BITS
         self.edges = np.searchsorted(self.event_of, np.arange(count + 1)).tolist()
         self.packed_links = self.links.astype("<i8").tobytes()
@@ -176,28 +181,8 @@ class PageLookup:
             self.across = domains[host[self.links]] != domains[own_host]
 
 
-def in_order(values: Uint64s) -> tuple[Int64s, Int64s]:
-    """Return the first position of each distinct value, in order of appearance, and the index of each value among them.
-
-    >>> in_order(np.array([7, 3, 7, 1], np.uint64))
-    (array([0, 1, 3]), array([0, 1, 0, 2]))
-    """
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return first[order], rank[inverse]
-
-
 def distinct(numbers: Int64s) -> Int64s:
     """Return the distinct numbers >= 0, increasing. `np.unique` hashes and takes ten times as long."""
     ordered = np.sort(numbers)
     once: Int64s = ordered[np.diff(ordered, prepend=-1) != 0]
     return once
-
-
-def _by_event(pairs: Int64s, count: int) -> list[Int64s]:
-    """Split increasing (event position, number) pairs into the numbers of each event."""
-    numbers = pairs & ID_MASK
-    edges = np.searchsorted(pairs >> ID_BITS, np.arange(count + 1)).tolist()
-    return [numbers[a:b] for a, b in pairwise(edges)]

@@ -12,34 +12,26 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.model.transfer import Transfer, far_number
-from opic.replica.index import FingerprintIndex
+from opic.model.transfer import Transfer, far_numbers
+from opic.replica.index import FingerprintIndex, in_order
 from opic.urls.canonical import host_of, registered_domain, shard_of
+from opic.urls.url_batch import UrlBatch
 
 FAR: Final = 1 << 39  # Numbers start here: above all ids of a shard, below the bits of the event's position.
 FAR_MAX: Final = 1 << 20  # About 260 bytes each.
 MISSING: Final = -1
+DOMAIN_BITS: Final = 32
 Int64s = NDArray[np.int64]
-AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their domains.
+Uint64s = NDArray[np.uint64]
+AUTHORITIES_MAX: Final = 1_000_000  # Cached authorities (host, port, user) with their shards and domains.
 
 
 class Domains:
-    """Numbers of registered domains. Pages of one domain have the same number."""
+    """Numbers of registered domains. Hosts of one domain have the same number."""
 
     def __init__(self) -> None:
         """Start empty."""
         self._domains: dict[str, int] = {}
-        self._by_authority: dict[str, int] = {}  # As written in canonical URLs.
-
-    def number(self, url: str) -> int:
-        """Return the number of the domain of a canonical URL."""
-        authority = url.split("/", 3)[2]
-        number = self._by_authority.get(authority)
-        if number is None:
-            number = self._by_authority[authority] = self.of_host(host_of(url))
-            if len(self._by_authority) > AUTHORITIES_MAX:
-                self._by_authority.clear()
-        return number
 
     def of_host(self, host: str) -> int:
         """Return the number of the domain of a host."""
@@ -52,46 +44,71 @@ class RemotePages:
     def __init__(self, shards: int) -> None:
         """Start empty, for a crawl of `shards` shards."""
         self._shards, self.domains = shards, Domains()
-        self._number: dict[str, int] = {}
+        self._by_authority: dict[str, int] = {}  # The shard and the domain of an authority, as canonical URLs have it.
         self.clear()
 
     def clear(self) -> None:
         """Discard all numbers. Callers must discard the numbers that they hold."""
-        self._number.clear()
-        self._links = FingerprintIndex()  # Fingerprints of links as given,
+        self._links = FingerprintIndex()  # Fingerprints of links, as given and canonical,
         self._linked = np.zeros(0, np.int64)  # and the numbers of their pages.
         self._urls: list[str] = []
         self._shard, self.domain = np.zeros(0, np.int32), np.zeros(0, np.int32)
-        self.digest = np.zeros(0, np.int64)
+        self.digest, self.fingerprint = np.zeros(0, np.int64), np.zeros(0, np.uint64)
         self.grains, self.inflow, self.at_us, self.nearness = (np.zeros(0, np.int64) for _ in range(4))
 
     def __len__(self) -> int:
         """Return how many pages have a number."""
         return len(self._urls)
 
-    def number(self, url: str) -> int:
-        """Return the number of a page, FAR or above; a page not seen before gets a new one."""
-        number = self._number.get(url)
-        if number is None:
-            at = len(self._urls)
-            if at == len(self._shard):
-                self._grow()
-            number = self._number[url] = FAR + at
-            self._urls.append(url)
-            self._shard[at] = shard_of(host_of(url), self._shards)
-            self.domain[at] = self.domains.number(url)
-            self.digest[at] = far_number(url)
-        return number
+    def resolve(self, urls: Sequence[str], fingerprints: Uint64s, shard: int) -> Int64s:
+        """Return the numbers of canonical URLs, FAR or above; MISSING for those of pages of `shard`.
 
-    def urls_of(self, numbers: Sequence[int]) -> list[str]:
-        """Return the URLs of pages; `numbers` are less FAR."""
-        return [self._urls[number] for number in numbers]
+        Args:
+            urls: canonical; pages not seen before get the next numbers, in this order.
+            fingerprints: of these URLs.
+            shard: whose pages are not remote.
+        """
+        shards, domains = self._places(urls)
+        numbers = np.full(len(urls), MISSING)
+        away = np.flatnonzero(shards != shard)
+        found = self._links.find(fingerprints[away])
+        known = found >= 0
+        numbers[away[known]] = self._linked[found[known]]
+        new = away[~known]
+        if len(new):
+            first, same_as = in_order(fingerprints[new])
+            numbers[new] = FAR + len(self._urls) + same_as
+            once = new[first]
+            self._add([urls[i] for i in once.tolist()], fingerprints[once], shards[once], domains[once])
+        return numbers
+
+    def _add(self, urls: Sequence[str], fingerprints: Uint64s, shards: Int64s, domains: Int64s) -> None:
+        """Give pages the next numbers."""
+        first, end = len(self._urls), len(self._urls) + len(urls)
+        while end > len(self._shard):
+            self._grow()
+        self._urls += urls
+        self._shard[first:end], self.domain[first:end] = shards, domains
+        self.digest[first:end], self.fingerprint[first:end] = far_numbers(urls), fingerprints
+        self._link(fingerprints, np.arange(FAR + first, FAR + end))
+
+    def _places(self, urls: Sequence[str]) -> tuple[Int64s, Int64s]:
+        """Return the shards of canonical URLs and the numbers of their domains."""
+        known, authorities = self._by_authority, UrlBatch(urls).authorities()
+        for at, authority in enumerate(authorities):
+            if authority not in known:
+                host = host_of(urls[at])
+                known[authority] = shard_of(host, self._shards) << DOMAIN_BITS | self.domains.of_host(host)
+        places = np.array([known[authority] for authority in authorities], np.int64)
+        if len(known) > AUTHORITIES_MAX:
+            known.clear()
+        return places >> DOMAIN_BITS, places & (1 << DOMAIN_BITS) - 1
 
     def shards_of(self, numbers: Int64s) -> "NDArray[np.int32]":
         """Return the shards of pages; `numbers` are less FAR."""
         return self._shard[numbers]
 
-    def find(self, fingerprints: "NDArray[np.uint64]", shard: int) -> Int64s:
+    def find(self, fingerprints: Uint64s, shard: int) -> Int64s:
         """Return the numbers of links; MISSING for a link not seen before or to a page of `shard`."""
         places = self._links.find(fingerprints)
         if not len(self._urls):
@@ -100,24 +117,45 @@ class RemotePages:
         numbers[self._shard[np.maximum(numbers - FAR, 0)] == shard] = MISSING
         return numbers
 
-    def put(self, fingerprints: "NDArray[np.uint64]", numbers: Int64s) -> None:
+    def put(self, fingerprints: Uint64s, numbers: Int64s) -> None:
         """Store the numbers of links by their fingerprints."""
         new, first = np.unique(fingerprints, return_index=True)
         missing = self._links.find(new) < 0
-        new, first = new[missing], first[missing]
+        self._link(new[missing], numbers[first[missing]])
+
+    def _link(self, fingerprints: Uint64s, numbers: Int64s) -> None:
+        """Store the numbers of links; the fingerprints are distinct and unknown."""
         at = len(self._links)
-        self._links.append(new)
+        self._links.append(fingerprints)
         if len(self._links) > len(self._linked):
             self._linked = np.concatenate((self._linked, np.zeros(len(self._links), np.int64)))
-        self._linked[at : len(self._links)] = numbers[first]
+        self._linked[at : len(self._links)] = numbers
 
     def _grow(self) -> None:
         size = max(1024, 2 * len(self._shard))
-        for name in ("_shard", "domain", "digest", "grains", "inflow", "at_us", "nearness"):
+        for name in ("_shard", "domain", "digest", "fingerprint", "grains", "inflow", "at_us", "nearness"):
             old = getattr(self, name)
             new = np.zeros(size, old.dtype)
             new[: len(old)] = old
             setattr(self, name, new)
+
+    def owe(self, numbers: Int64s, grains: Int64s, at_us: Int64s, nearness: Int64s, domains: Int64s | None) -> None:
+        """Add to the sums owed to pages.
+
+        Args:
+            numbers: of the pages, less FAR, shape (links,); a page that several events link to comes several times.
+            grains: what each link brings, and below when its page was fetched and how near it is; all (links,).
+            at_us: the latest counts.
+            nearness: the nearest counts; zeros where no depth is known.
+            domains: numbers of the domains of the pages that link; None where in-flow is not counted.
+        """
+        np.add.at(self.grains, numbers, grains)
+        np.maximum.at(self.at_us, numbers, at_us)
+        if nearness.any():
+            np.maximum.at(self.nearness, numbers, nearness)
+        if domains is not None:
+            across = self.domain[numbers] != domains
+            np.add.at(self.inflow, numbers[across], grains[across])
 
     def drop(self) -> None:
         """Reset all sums to zero."""

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.replica.fingerprints import Fingerprints
 from opic.replica.remote_pages import RemotePages
 from opic.replica.replica import Replica
 
@@ -53,16 +52,13 @@ class TrustChanges:
         self.by_setting = False
         self.weights = (self.weights or {}) | dict.fromkeys(pages, weight)
 
-    def effect_fields(
-        self, places: Sequence[int], links: Sequence[Int64s], far: RemotePages, fingerprints: Fingerprints
-    ) -> dict[str, Any]:
+    def effect_fields(self, places: Sequence[int], links: Sequence[Int64s], far: RemotePages) -> dict[str, Any]:
         """Return the fields of the effect about trust, and about links that are kept.
 
         Args:
             places: the event of each read.
             links: per event, the numbers of the pages of other shards that it links to; empty with one shard.
             far: the table of these numbers.
-            fingerprints: of URLs.
         """
         found: dict[str, Any] = {"trusted": self.weights, "ends_links": self.ends}
         if self.kept_from < 0:
@@ -70,8 +66,8 @@ class TrustChanges:
         parts = [links[place] for place in places[self.kept_from :]] if links else []
         found |= {"kept_from": self.kept_from, "by_setting": self.by_setting and self.weights is not None}
         if any(map(len, parts)):
-            numbers, at = np.unique(np.concatenate(parts), return_inverse=True)
+            numbers = np.concatenate(parts)
             found["far_counts"] = np.array(list(map(len, parts)), np.uint32)
-            found["far_links"] = fingerprints.of(far.urls_of(numbers.tolist()))[at]
-            found["far_shards"] = far.shards_of(numbers)[at].astype(np.uint16)
+            found["far_links"] = far.fingerprint[numbers]
+            found["far_shards"] = far.shards_of(numbers).astype(np.uint16)
         return found
