@@ -115,8 +115,12 @@ class Publisher:
 
     def _reap(self, *, wait: bool) -> None:
         """Collect acknowledgements; if `wait` is set, wait for the oldest."""
-        while self._waiting and (wait or self._waiting[0].future.is_done):
-            self._producer.wait([self._waiting.popleft()], DELIVERY_SECONDS)
+        waiting = self._waiting
+        while waiting and (wait or waiting[0].future.is_done):
+            if not waiting[0].future.succeeded():
+                self._producer.wait([waiting.popleft()], DELIVERY_SECONDS)
+            else:
+                waiting.popleft()
             self.delivered += 1
             wait = False
 
