@@ -11,19 +11,17 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import NotKept, StoreError, StoreUnavailable
-from opic.graph.flow import BOUND_MAX, Flow
+from opic.graph.flow import BOUND_MAX
 from opic.model.cash import Flag
 from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
-from opic.query.saved_visits import SavedVisits
 from opic.query.snapshots import KNOWN_GONE, Snapshot, View
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
@@ -137,19 +135,18 @@ class ExactStanding:
 class Exact:
     """Answers questions about exact importance. Thread-safe."""
 
-    def __init__(self, flows: PageFlows, bound: float = BOUND, directory: Path | None = None) -> None:
+    def __init__(self, flows: PageFlows, bound: float = BOUND) -> None:
         """Read nothing yet.
 
         Args:
-            flows: what is settled.
+            flows: what is settled. Once started, their visits are saved, if they have a file.
             bound: the bound wanted.
-            directory: where visits are saved, once started, to go on from after a restart.
         """
         self.flows, self.bound = flows, bound
         self._generation = 0  # Of the links, when the flow was settled last; 0 before.
+        self._trust_heads = list[Head]()  # The positions of the journals that trust was settled at.
         self._saved_at, self._saved_heads = time.monotonic(), list[Head]()
         self._kept, self._crawl = flows.kept, flows.kept.crawl
-        self._saved = SavedVisits(directory, self._crawl) if directory else None
         self._view: ExactView | None = None
         self._cpu, self._settled_at = 0.0, float("-inf")  # CPU seconds of the last settling, and its end.
         self._checked_at = time.monotonic()
@@ -189,20 +186,31 @@ class Exact:
     def _run(self) -> None:
         wait = LOOK_SECONDS
         while not self._done.wait(wait):
+            began = time.thread_time()
             try:
-                if not self.kept:
-                    if self._view is not None:
-                        self._kept.release()  # The keeping was ended.
-                elif not self._is_current():
-                    self._settle(self.bound)
+                if self.kept:
+                    self._keep_up()
+                elif self._view is not None:
+                    self._kept.release()  # The keeping was ended.
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
-                wait = max(LOOK_SECONDS, REST * self._cpu)
+                wait = max(LOOK_SECONDS, REST * (time.thread_time() - began))
             except NotKept:  # They were found too large, or the keeping was ended meanwhile.
                 wait = LOOK_SECONDS
             except StoreError as error:  # Requests report it too.
                 log.info("exact importance waits for the store: %s", error)
                 wait = max(LOOK_SECONDS, min(2 * wait, FIRST_SECONDS))
+
+    def _keep_up(self) -> None:
+        """Settle both flows where something changed, after one reading of the links: neither misses a change."""
+        if not self._is_current():
+            self._settle(self.bound, trust=True)
+        elif self._trust_heads != self._crawl.heads():  # A question has settled importance.
+            with self._kept.lock:
+                read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
+                self.flows.follow(read)
+                self.flows.by_importance(read)
+                self._settle_trust(read)
 
     def _is_current(self) -> bool:
         view = self._view
@@ -249,15 +257,14 @@ class Exact:
             return True
         return self._cpu <= QUICK_SECONDS and time.monotonic() - self._settled_at >= QUIET_SECONDS
 
-    def _settle(self, bound: float, *, further: bool = False) -> ExactView:
+    def _settle(self, bound: float, *, further: bool = False, trust: bool = False) -> ExactView:
+        """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
-            read = self._kept.catch_up(self._kept.check, PageStates.of)
+            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds if trust else PageStates.of)
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
-            if self._generation != self._kept.generation:
-                self._generation = self._kept.generation
-                self._begin(flow, read)
+            self._generation = self._kept.generation
             flow.settle(AIM * bound, LINKS_A_SETTLE)
             if further:
                 flow.settle(FURTHER, FURTHER_LINKS)
@@ -269,29 +276,26 @@ class Exact:
             view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
             self._settled_at, self._cpu = time.monotonic(), time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, self._settled_at - began, 0.0, flow.drift)
-        self._settled.set()
+            self._settled.set()
+            if trust:
+                self._settle_trust(read)
         return view
 
-    def _begin(self, flow: Flow, read: LinksRead[PageStates]) -> None:
-        """Give a new flow the saved visits."""
-        saved = self._saved
-        parts = saved.read(read.heads, [len(taken.state) for taken in read.taken]) if saved is not None else None
-        if saved is None or parts is None:
-            return
-        flow.start(self._kept.numbers.spread(parts))
-        log.info("exact importance goes on from the visits of %d pages in %s", sum(map(len, parts)), saved.path)
+    def _settle_trust(self, read: LinksRead[PageStates]) -> None:
+        trust = self.flows.by_seeds(read)
+        if trust.teleport.any():
+            trust.settle(AIM * self.bound, LINKS_A_SETTLE)
+        self._trust_heads = read.heads
 
     def _save(self) -> None:
         """Save the visits as last settled, unless they are saved already."""
         with self._kept.lock:
-            view, saved, flow = self._view, self._saved, self.flows.importance
+            view = self._view
             self._saved_at = time.monotonic()
-            if saved is None or view is None or view.heads == self._saved_heads:
+            if view is None or view.heads == self._saved_heads:
                 return
-            if (
-                self._generation == self._kept.generation and view.loads == self._crawl.loads
-            ):  # Else its ids are others.
-                saved.write(self.flows.by_shard(flow.visits, view.pages), view.heads)
+            if self._generation == self._kept.generation and view.loads == self._crawl.loads:  # Else ids are others.
+                self.flows.save(view.pages, view.heads)
                 self._saved_heads = view.heads
 
     def parts_of(self, place: Place) -> dict[str, float]:

@@ -3,8 +3,10 @@
 A flow answers for the moment that its links were last followed to. All of it can be computed again from the kept links.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +16,11 @@ from opic.graph.known_graph import KnownGraph
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.page_notes import NEAREST
 from opic.query.kept_links import KeptLinks, LinksRead
+from opic.query.saved_visits import SavedVisits
 from opic.replica import Replica
 from opic.replica.effect import Head
+
+log = logging.getLogger("opic.query")
 
 Bytes = NDArray[np.uint8]
 Float64s = NDArray[np.float64]
@@ -53,9 +58,14 @@ class PageStates:
 class PageFlows:
     """The flows on the kept links of a crawl, by the numbers of pages that these have. Hold the lock of the links."""
 
-    def __init__(self, kept: KeptLinks) -> None:
-        """Look at nothing yet."""
-        self.kept = kept
+    def __init__(self, kept: KeptLinks, directory: Path | None = None) -> None:
+        """Look at nothing yet.
+
+        Args:
+            kept: the links.
+            directory: where visits are saved, for flows to go on from after a restart; None: they begin from nothing.
+        """
+        self.kept, self.saved = kept, SavedVisits(directory, kept.crawl) if directory else None
         self.damping = 1 - kept.crawl.rules.q / MILLION
         self._start()
         kept.release_listeners.append(self._start)
@@ -64,6 +74,7 @@ class PageFlows:
         self._generation = self.kept.generation
         self.graph = KnownGraph(self.kept.pool)
         self.importance, self.trust = Flow(self.damping, self.graph), Flow(self.damping, self.graph)
+        self._first: dict[Flow, Float64s] = {}  # The visits that a flow begins with, until it is asked for.
         self.heads: list[Head] = []  # The positions of the journals that the graph is at.
         self.state: Bytes = np.zeros(0, np.uint8)  # By page.
 
@@ -76,17 +87,17 @@ class PageFlows:
         state = self.kept.numbers.spread([taken.state for taken in read.taken])
         fetched, gone = (state & Flag.OPEN) != 0, (state & Flag.GONE) != 0
         self.graph.advance(fetched & ~gone, gone, self.kept.take_replaced())
+        if not self.heads:
+            self._read_saved(read)
         self.heads, self.state = read.heads, state
 
     def by_importance(self, read: LinksRead[PageStates]) -> Flow:
         """Return the flow that starts on all pages alike, or by the weights of their classes."""
-        self.importance.advance(self._column([taken.weights() for taken in read.taken]))
-        return self.importance
+        return self._advanced(self.importance, self._column([taken.weights() for taken in read.taken]))
 
     def by_trust(self, read: LinksRead[PageStates]) -> Flow:
         """Return the flow that starts on the trusted pages."""
-        self.trust.advance(self._trusted(read))
-        return self.trust
+        return self._advanced(self.trust, self._trusted(read))
 
     def by_seeds(self, read: LinksRead[PageStates]) -> Flow:
         """Return the flow that starts on the trusted pages, or, where there are none, on the seeds alike."""
@@ -95,8 +106,31 @@ class PageFlows:
             for shard, taken in enumerate(read.taken):
                 weights[numbers.of(shard, taken.seeds)] = 1.0
             weights[self.graph.gone_at] = 0.0
-        self.trust.advance(weights)
-        return self.trust
+        return self._advanced(self.trust, weights)
+
+    def save(self, pages: Sequence[int], heads: Sequence[Head]) -> None:
+        """Save the visits of both flows, of the first pages of each shard, as of some position of the journals."""
+        if self.saved is not None:
+            columns = [np.zeros(len(self.kept.numbers)) for _ in range(2)]
+            for column, flow in zip(columns, (self.importance, self.trust), strict=True):
+                column[: len(flow.visits)] = flow.visits  # That of trust may be of an earlier moment.
+            self.saved.write([self.by_shard(column, pages) for column in columns], heads)
+
+    def _read_saved(self, read: LinksRead[PageStates]) -> None:
+        """Have the flows begin with the saved visits, if there are some of use."""
+        if self.saved is None:
+            return
+        found = self.saved.read(read.heads, [len(taken.state) for taken in read.taken])
+        if found is not None:
+            self._first = dict(zip((self.importance, self.trust), map(self._column, found), strict=True))
+            pages = sum(map(len, found[0]))
+            log.info("exact importance goes on from the visits of %d pages in %s", pages, self.saved.path)
+
+    def _advanced(self, flow: Flow, weights: Float64s) -> Flow:
+        flow.advance(weights)
+        if (visits := self._first.pop(flow, None)) is not None:
+            flow.start(visits)
+        return flow
 
     def _trusted(self, read: LinksRead[PageStates]) -> Float64s:
         trust, numbers = np.zeros(len(self.graph)), self.kept.numbers

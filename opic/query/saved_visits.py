@@ -1,11 +1,11 @@
-"""The visits of exact importance, saved in a file: where an endpoint goes on after a restart.
+"""The visits of exact importance and of trust, saved in a file: where an endpoint goes on after a restart.
 
 The file is only a starting point: from its visits and the present links the flow computes what is left to move, and the
 bound told is that of the result. So the file may be older than the store. It is ignored, with a line in the log, if it
 is damaged, or of another crawl, era, form or history of the journal, or if its pages are not those here.
 
-Form: FORM, the length of the head, the head (JSON), by shard the visits of its pages by id (little-endian float32), and
-a digest of all before: 4 bytes a page, and no more than HEAD_BYTES and SHARD_BYTES a shard.
+Form: FORM, the length of the head, the head (JSON), the visits of importance by shard and id (little-endian float32),
+those of trust likewise, and a digest of all before: 8 bytes a page, and at most HEAD_BYTES and SHARD_BYTES a shard.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ from opic.replica.effect import Head
 log = logging.getLogger("opic.query")
 
 Floats = NDArray[np.float64]
-FORM: Final = b"OPIV\x01"
+FORM: Final = b"OPIV\x02"
+FLOWS: Final = 2  # Importance and trust.
 LENGTH_BYTES: Final = 4
 DIGEST_BYTES: Final = 16
 HEAD_BYTES: Final = 4096
@@ -52,20 +53,21 @@ class SavedVisits:
         self.path = directory / f"visits-{_digest(crawl.shards[0].keys.meta.encode(), 8)}.bin"
         self._crawl = crawl
 
-    def write(self, visits: Sequence[Floats], heads: Sequence[Head]) -> None:
+    def write(self, visits: Sequence[Sequence[Floats]], heads: Sequence[Head]) -> None:
         """Replace the file at once; only log it if that fails.
 
         Args:
-            visits: by shard and id.
+            visits: of importance and of trust, each by shard and id, of the same pages.
             heads: the positions of the journals that they are of.
         """
+        pages = list(map(len, visits[0]))
         head = self._identity() | {
             "heads": [[one.lsn, one.digest.hex()] for one in heads],
-            "pages": list(map(len, visits)),
-            "prints": [self._prints(shard, len(part)) for shard, part in enumerate(visits)],
+            "pages": pages,
+            "prints": [self._prints(shard, count) for shard, count in enumerate(pages)],
         }
         told = json.dumps(head).encode()
-        columns = [np.clip(part, 0.0, VISITS_MAX).astype("<f4").tobytes() for part in visits]
+        columns = [np.clip(part, 0.0, VISITS_MAX).astype("<f4").tobytes() for parts in visits for part in parts]
         content = b"".join([FORM, len(told).to_bytes(LENGTH_BYTES, "little"), told, *columns])
         scratch = self.path.with_suffix(".new")
         try:
@@ -80,8 +82,8 @@ class SavedVisits:
             with suppress(OSError):  # On a full disk it is in the way.
                 scratch.unlink()
 
-    def read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[Floats] | None:
-        """Return the visits by shard and id, of no more pages than there are; None if there are none of use.
+    def read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Floats]] | None:
+        """Return the visits as `write` had them, of no more pages than there are; None if there are none of use.
 
         Args:
             heads: the positions of the journals now.
@@ -95,8 +97,8 @@ class SavedVisits:
             log.warning("ignoring %s: %s; exact importance begins from nothing", self.path, error)
             return None
 
-    def _read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[Floats]:
-        most = HEAD_BYTES + SHARD_BYTES * len(pages) + 4 * sum(pages)
+    def _read(self, heads: Sequence[Head], pages: Sequence[int]) -> list[list[Floats]]:
+        most = HEAD_BYTES + SHARD_BYTES * len(pages) + FLOWS * 4 * sum(pages)
         with self.path.open("rb") as file:
             content = file.read(most + 1)
         if not content.startswith(FORM):
@@ -112,12 +114,13 @@ class SavedVisits:
             head: dict[str, Any] = json.loads(body[begin:end])
             self._check(head, heads, pages)
             column = np.frombuffer(body[end:], "<f4").astype(np.float64)
-            ends = np.cumsum([0, *head["pages"]]).tolist()
+            ends = np.cumsum([0, *(FLOWS * head["pages"])]).tolist()
         except (ValueError, KeyError, TypeError) as error:
             raise Unusable(f"it is damaged ({error})") from error
         if ends[-1] != len(column) or not bool(((column >= 0) & np.isfinite(column)).all()):
             raise Unusable("it is damaged")
-        return [column[first:last] for first, last in pairwise(ends)]
+        parts = [column[first:last] for first, last in pairwise(ends)]
+        return [parts[: len(pages)], parts[len(pages) :]]
 
     def _check(self, head: dict[str, Any], heads: Sequence[Head], pages: Sequence[int]) -> None:
         for what, ours in self._identity().items():

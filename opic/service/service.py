@@ -106,8 +106,8 @@ class Backend:
         self.waits_for = "the store"  # Whose answer `not_ready` waits for, so that silence has a name.
         self.snapshots = Snapshots(self.crawl)
         self.links = KeptLinks(self.crawl, settings.max_links_bytes or memory_bytes() // 2)
-        self.flows = PageFlows(self.links)
-        self.exact = Exact(self.flows, settings.bound, settings.kept_dir())
+        self.flows = PageFlows(self.links, settings.kept_dir())
+        self.exact = Exact(self.flows, settings.bound)
         terms = settings.max_url_bytes, settings.policy, settings.window_rounds
         self.query = Query(self.crawl, self.snapshots, *terms, exact=self.exact)
         self.coverage = CoverageQuery(self.flows)

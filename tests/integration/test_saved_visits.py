@@ -11,8 +11,9 @@ from linked_web import PAGES, Web
 from processes import wait_until
 from servers import Server
 
-from opic.model.events import CrawlEvent
-from opic.query import exact, saved_visits
+from opic.model.events import CrawlEvent, Record, encode_seeds
+from opic.query import coverage, exact, saved_visits
+from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
 from opic.query.kept_links import KeptLinks
 from opic.query.page_flows import PageFlows
@@ -33,7 +34,7 @@ def web_of(server: Server, name: str, shards: int = 1) -> Web:
 
 
 def reader(crawl: Crawl, saved: SavedVisits, bound: float = 0.001) -> Exact:
-    return Exact(PageFlows(KeptLinks(crawl)), bound, saved.path.parent)
+    return Exact(PageFlows(KeptLinks(crawl), saved.path.parent), bound)
 
 
 def saved_by(web: Web, directory: Path, shards: int = 1) -> SavedVisits:
@@ -61,7 +62,7 @@ def bound_after(web: Web, saved: SavedVisits, crawl: Crawl | None = None) -> flo
 def test_reader_goes_on_from_saved_visits(valkey: Server, tmp_path: Path, shards: int) -> None:
     web = web_of(valkey, f"goes-on-{shards}", shards)
     path = saved_by(web, tmp_path, shards).path
-    assert path.stat().st_size < 4096 + shards * (256 + 4 * len(PAGES))
+    assert path.stat().st_size < 4096 + shards * (256 + 8 * len(PAGES))
     crawl = web.opened(shards)
     saved = SavedVisits(tmp_path, crawl)
     assert bound_after(web, saved, crawl) < 0.002
@@ -71,6 +72,25 @@ def test_reader_goes_on_from_saved_visits(valkey: Server, tmp_path: Path, shards
     crawl = web.opened(shards)
     saved, none = (SavedVisits(place, crawl) for place in (tmp_path, tmp_path / "none"))
     assert bound_after(web, saved, crawl) < bound_after(web, none, crawl) / 2
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_flow_of_trust_goes_on_from_saved_visits(
+    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    """Kept up beside that of importance, and saved with it; so coverage is there at once after a restart."""
+    web = web_of(valkey, f"trust-{shards}", shards)
+    web.writer.apply("log/0", [Record(web.offset, web.at_us, encode_seeds(PAGES[:2], trust=1.0), "seeds")])
+    web.writer.drain()
+    flows = PageFlows(KeptLinks(web.opened(shards)), tmp_path)
+    settling = Exact(flows, 0.001)
+    settling.start()
+    wait_until(lambda: flows.trust.total and flows.trust.bound < 0.001, 20)
+    settling.close()
+    monkeypatch.setattr(coverage, "LINKS_A_SETTLE", 0)  # Nothing more flows.
+    after, anew = (CoverageQuery(PageFlows(KeptLinks(web.opened(shards)), place)).now() for place in (tmp_path, None))
+    assert anew.flow.coverage < 0.2
+    assert after.flow.coverage > 0.5
 
 
 def cut(path: Path) -> None:
@@ -88,7 +108,7 @@ def flip(path: Path) -> None:
 
 
 def other_form(path: Path) -> None:
-    path.write_bytes(b"OPIV\x02" + path.read_bytes()[5:])
+    path.write_bytes(b"OPIV\x01" + path.read_bytes()[5:])
 
 
 def too_long(path: Path) -> None:
