@@ -212,6 +212,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/domains", calls.get_domains, sites.SiteDomains, (422, 503))
     add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
     add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
+    add("POST", "/v1/inflow", calls.post_inflow, sites.Inflow, (*posted, 409), body=many)
     add("GET", "/v1/inlinks", calls.get_inlinks, sites.Inlinks, (404, 409, 422, 503))
     add("GET", "/v1/coverage", calls.get_coverage, sites.CoverageFound, (409, 422, 503))
     kept = _json_body(models_local.LocalList)

@@ -345,6 +345,17 @@ class Calls:
         area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
+    async def post_inflow(self, request: Request) -> Response:
+        """Return what comes to the pages of a list from all other pages, by any policy. Needs OPIC_KEEP_LINKS=on.
+
+        The pages come in the order of the request; those that are gone or were never seen are `missing`.
+        """
+        media_type(request)
+        asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.ManyPages)
+        self._check_count("urls", asked.urls)
+        query = self._service.backend.query
+        return await _in_thread(lambda: inflow(query, urls=asked.urls, policy=asked.policy, window=asked.window))
+
     async def get_inlinks(self, asked: Annotated[sites.PageInlinks, Query()]) -> Response:
         """Return pages that were read and whose links, as last read, lead to a page.
 

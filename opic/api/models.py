@@ -195,7 +195,7 @@ class Leases(_Body):
 
 
 class ManyPages(_Body):
-    """A request for the importance of pages."""
+    """A request about many pages."""
 
     urls: list[str] = Field(
         description="Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]]

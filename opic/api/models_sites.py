@@ -104,10 +104,14 @@ class PageInflow(_Answer):
 
 
 class Inflow(_Answer):
-    """The in-flow of the pages of a domain, in order of first sight; masses are sums of importance."""
+    """The in-flow of the pages of a domain, host, prefix or list; masses are sums of importance.
+
+    Pages of a list come in its order, others in order of first sight.
+    """
 
     pages: list[PageInflow]
     next: str | None = Field(None, description="Value of `after` for the next call, if there are more pages.")
+    missing: list[str] | None = Field(None, description="Of a list: its pages that are gone or were never seen.")
     outside_mass: float = Field(description="Importance of all known pages outside the domain.")
     unread_mass: float = Field(description="Importance of the pages outside the domain that were never read.")
     dangling_mass: float = Field(

@@ -1,15 +1,13 @@
 """Commands of a crawl: seeds, the next pages, leases."""
 
 import sys
-from collections.abc import Iterator
 from enum import StrEnum
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
+from opic.cli.options import AsJson, Domain, ServiceChosen, UrlFile, choosing, lines_of
 from opic.cli.output import print_answer, print_list
 from opic.errors import BadInput
 
@@ -48,13 +46,7 @@ Offered = Annotated[
 def seed(
     urls: Annotated[list[str] | None, typer.Argument(metavar="URL", show_default=False)] = None,
     *,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Read URLs from this file, one a line; - is standard input. Empty lines and # comments are skipped.",
-        ),
-    ] = None,
+    file: UrlFile = None,
     depth: Annotated[
         int | None, typer.Option(min=0, help="Depth of the pages, default 0; the smallest depth seen is kept.")
     ] = None,
@@ -70,7 +62,7 @@ def seed(
     as_json: AsJson = False,
 ) -> None:
     """Add seed pages, and print how many were known already."""
-    given = [*(urls or ()), *(_lines(file) if file is not None else ())]
+    given = [*(urls or ()), *(lines_of(file) if file is not None else ())]
     if not given:
         raise BadInput("no seeds: name URLs, or a file of them with --file")
     more: dict[str, Any] = {} if depth is None else {"depth": depth}
@@ -93,14 +85,6 @@ def _pair(text: str) -> tuple[str, str]:
     if not equals:
         raise BadInput(f"--meta {text!r} has no '=': write KEY=VALUE")
     return key, value
-
-
-def _lines(file: Path) -> Iterator[str]:
-    try:
-        text = sys.stdin.read() if str(file) == "-" else file.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--file {file}: {error}") from None
-    return (line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
 
 
 @choosing

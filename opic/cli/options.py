@@ -3,6 +3,7 @@
 import functools
 import inspect
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, fields
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn, get_type_hint
 
 import typer
 
-from opic.errors import OpicError, SettingsError
+from opic.errors import BadInput, OpicError, SettingsError
 
 if TYPE_CHECKING:
     from opic.service.service import Backend
@@ -41,6 +42,13 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP
 ResultAsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 HostDelay = Annotated[
     float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
+]
+UrlFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Read URLs from this file, one a line; - is standard input. Empty lines and # comments are skipped.",
+    ),
 ]
 AllowPrivate = Annotated[
     bool, typer.Option("--allow-private", help="Also fetch from private addresses: for an intranet.")
@@ -168,3 +176,12 @@ def ending_in_order() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def lines_of(file: Path) -> Iterator[str]:
+    """Return the URLs of a `UrlFile`."""
+    try:
+        text = sys.stdin.read() if str(file) == "-" else file.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--file {file}: {error}") from None
+    return (line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))

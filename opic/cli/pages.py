@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
+from opic.cli.options import AsJson, Domain, ServiceChosen, UrlFile, choosing, lines_of
 from opic.cli.output import print_answer, print_json, print_list, print_rows
+from opic.errors import BadInput
 
 Url = Annotated[str, typer.Argument(metavar="URL", show_default=False)]
 Policy = Annotated[
@@ -135,32 +136,56 @@ def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
 
 @choosing
 def inflow(
-    domain: Annotated[str, typer.Argument(metavar="DOMAIN", show_default=False)],
+    domain: Annotated[str | None, typer.Argument(metavar="DOMAIN", show_default=False)] = None,
     *,
     host: Annotated[bool, typer.Option("--host", help="DOMAIN is a host: print what came from other hosts.")] = False,
     prefix: Annotated[
         bool, typer.Option("--prefix", help="DOMAIN is the beginning of URLs; needs kept links.")
     ] = False,
+    file: UrlFile = None,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 1_000,
     after: Annotated[
         str | None, typer.Option(metavar="URL", help="Continue after this page, as the last answer said.")
     ] = None,
+    policy: Policy = None,
+    window: Window = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print what each page of a registered domain received from pages outside it, as a share of all cash."""
-    scope = "host" if host else "prefix" if prefix else "domain"
+    """Print what each page of a registered domain received from pages outside it, as a share of all cash.
+
+    Where links are kept also of a URL prefix or of the pages in a file, and by any policy.
+    """
+    if (domain is None) == (file is None):
+        raise BadInput("name a domain, or a file of URLs with --file")
+    scope, terms = "host" if host else "prefix" if prefix else "domain", {"policy": policy, "window": window}
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/inflow", {scope: domain, "n": n, "after": after})
+        if file is not None:
+            listed = {"urls": list(lines_of(file)), "policy": policy, "window": _number(window)}
+            answer = ask(
+                "POST", "/v1/inflow", body={name: given for name, given in listed.items() if given is not None}
+            )
+        else:
+            answer = ask("GET", "/v1/inflow", {scope: domain, "n": n, "after": after, **terms})
     print_list(("inflow", "inflow_max", "url") if host else ("inflow", "url"), answer, "pages", as_json)
     if not as_json:
         print(
-            f"outside {domain}: importance {answer['outside_mass']:.6g}, of which never read "
+            f"outside {domain or 'the list'}: importance {answer['outside_mass']:.6g}, of which never read "
             f"{answer['unread_mass']:.6g}, without links {answer['dangling_mass']:.6g}",
             file=sys.stderr,
         )
+        if missing := answer.get("missing"):
+            print(f"{len(missing):,} of the list are gone or were never seen, such as {missing[0]}", file=sys.stderr)
         if answer.get("next") is not None:
             print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
+
+
+def _number(window: str | None) -> float | str | None:
+    """Return a window as a JSON body has it: rounds are a number, a duration is a text."""
+    try:
+        return None if window is None else float(window)
+    except ValueError:
+        return window
 
 
 @choosing

@@ -217,7 +217,10 @@ class Inflow(Struct, frozen=True):
 
 
 class Inflows(Struct, frozen=True):
-    """Pages of a domain; `next` is the value of `after` for the next call."""
+    """Pages of a domain, host, prefix or list; `next` is the value of `after` for the next call.
+
+    `missing` are the pages of a list that are gone or were never seen.
+    """
 
     pages: list[Inflow]
     outside_mass: float
@@ -225,6 +228,7 @@ class Inflows(Struct, frozen=True):
     dangling_mass: float
     known_pages: int
     next: str | None = None
+    missing: list[str] | None = None
     policy: str = "static"
     error_bound: float | None = None
     as_of: float | None = None

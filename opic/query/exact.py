@@ -257,6 +257,13 @@ class Exact:
             return True
         return self._cpu <= QUICK_SECONDS and time.monotonic() - self._settled_at >= QUIET_SECONDS
 
+    def settled(self) -> ExactView:
+        """Return the importance as it is now, however long settling takes; else as `view`."""
+        self._crawl.follow()
+        self._kept.check()
+        view = self._view
+        return view.renewed(self._crawl.as_of) if view is not None and self._is_current() else self._settle(self.bound)
+
     def _settle(self, bound: float, *, further: bool = False, trust: bool = False) -> ExactView:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:

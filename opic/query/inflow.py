@@ -14,7 +14,7 @@ from opic.graph.flow import BOUND_MAX
 from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
 from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import NOT_KEPT
-from opic.query.link_inflow import received, shares_of
+from opic.query.link_inflow import shares_and_inflow
 from opic.query.queries import EXACT, Query, check_count
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
@@ -23,10 +23,11 @@ from opic.urls.canonical import canonical_host, canonical_url, host_of, register
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """The pages that in-flow is asked of: those of a registered domain, of one host, or below a URL prefix."""
+    """The pages that in-flow is asked of: those of a registered domain or a host, below a URL prefix, or in a list."""
 
     name: str
-    kind: str  # domain, host or prefix.
+    kind: str  # domain, host, prefix or list.
+    urls: tuple[str, ...] = ()  # Of a list: canonical and distinct.
 
     @property
     def is_host(self) -> bool:
@@ -42,6 +43,7 @@ def inflow(
     *,
     host: str | None = None,
     prefix: str | None = None,
+    urls: Sequence[str] | None = None,
     policy: str | None = None,
     window: float | str | None = None,
 ) -> dict[str, object]:
@@ -59,24 +61,28 @@ def inflow(
         after: continue after this page: the "next" of the answer before.
         n: maximum number of pages.
         host: or a host,
-        prefix: or the beginning of URLs, with their host; one of the three. Needs kept links.
+        prefix: or the beginning of URLs, with their host. Needs kept links.
+        urls: or a list of pages; one of the four. Needs kept links, and is answered at once, without `after` and `n`.
         policy: as in `Query.importance` where links are kept, else None or "static": the counts have no window.
         window: as in `Query.importance`, or None.
 
     Returns:
-        "pages", in order of shard and first sight, each with its "url" and "inflow": the cash received so, as a share
-        of all history and cash (the sum of H + C), and of a host "inflow_max"; "next", the value for `after`, if there
-        are more; the importance of live pages outside: "outside_mass" of all of them, "unread_mass" of those never
-        read since they became known or came back, "dangling_mass" of those read that have no links; "known_pages",
-        the number of live pages in the whole store; "policy"; "error_bound", see `inflow_error_bound`; and "as_of".
+        "pages", in order of shard and first sight, or of a list in its order, each with its "url" and "inflow": the
+        cash received so, as a share of all history and cash (the sum of H + C), and of a host "inflow_max"; "next", the
+        value for `after`, if there are more; the importance of live pages outside: "outside_mass" of all of them,
+        "unread_mass" of those never read since they became known or came back, "dangling_mass" of those read that have
+        no links; "known_pages", the number of live pages in the whole store; "policy"; "error_bound", see
+        `inflow_error_bound`; "as_of"; and of a list "missing", those of its pages that are gone or were never seen.
 
     Raises:
-        NotKept: the store was created with OPIC_INFLOW off.
-        BadInput: not one of `domain` and `host` is given, `domain` is not a registered domain, `after` is not a page
-            of it, or another policy than the static one is asked for.
+        NotKept: the store was created with OPIC_INFLOW off, or keeps no links where they are needed.
+        BadInput: not one of `domain`, `host`, `prefix` and `urls` is given, `domain` is not a registered domain,
+            `after` is not a page of it, or a window is asked for without kept links.
     """
     check_count(n, "page")
-    area = _area(domain, host, prefix)
+    area = _area(domain, host, prefix) if urls is None else _listed(urls, query.url_bytes_max)
+    if urls is not None and any(other is not None for other in (domain, host, prefix, after)):
+        raise BadInput("in-flow of a list of pages is asked for without domain, host, prefix and after")
     if _from_links(query, area, policy):
         return query.crawl.steadily(lambda: _page_from_links(query, area, after, n, policy=policy, window=window))
     if not query.crawl.rules.inflow:
@@ -96,16 +102,22 @@ def _from_links(query: Query, area: Area, policy: str | None) -> bool:
         NotKept: it would have to be.
     """
     kept = query.exact is not None and query.exact.kept
-    if not kept and (area.kind == "prefix" or policy == EXACT):
+    if not kept and (area.kind in ("prefix", "list") or policy == EXACT):
         raise NotKept(NOT_KEPT)
     return kept and not (area.kind == "domain" and (policy or query.policy) == "static")
+
+
+def _listed(urls: Sequence[str], bytes_max: int) -> Area:
+    if not urls:
+        raise BadInput("urls is empty: name the pages whose in-flow is wanted")
+    return Area("the list", "list", tuple(dict.fromkeys(canonical_url(url, bytes_max) for url in urls)))
 
 
 def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:
     if (domain is not None) + (host is not None) + (prefix is not None) != 1:
         raise BadInput(
             "in-flow is that of a registered domain, of a host, or of the pages below a URL prefix: give one of "
-            "domain, host and prefix"
+            "domain, host and prefix, or send a list of URLs by POST"
         )
     if host is not None:
         return Area(canonical_host(host), "host")
@@ -147,10 +159,12 @@ def _page_from_links(
     """Return a page of the in-flow as kept links say it."""
     policy, span = query.policy_of(policy, window)
     snapshot = query.snapshots.fresh() if span is None else query.snapshots.view(policy, span)[0]
-    inside, live = _inside(snapshot, area), snapshot.scores >= 0
-    shares, bound = shares_of(query, snapshot, policy, window)
-    came = received(query, snapshot, inside, shares)
-    at = np.flatnonzero(inside & live)
+    listed = _positions(query, snapshot, area.urls)
+    inside, live = _inside(snapshot, area, listed), snapshot.scores >= 0
+    shares, bound, came = shares_and_inflow(query, snapshot, inside, policy, window)
+    found = np.append(live, False)[listed]
+    at = np.flatnonzero(inside & live) if area.kind != "list" else listed[found]
+    n = n if area.kind != "list" else len(at)
     first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
     places = snapshot.places(positions := at[first : first + n])
     urls = query.crawl.urls_of(places)
@@ -164,6 +178,7 @@ def _page_from_links(
     return {
         "pages": [{"url": urls[p], "inflow": share} for p, share in zip(places, came[positions].tolist(), strict=True)],
         **({"next": urls[places[-1]]} if first + n < len(at) else {}),
+        **({"missing": [area.urls[i] for i in np.flatnonzero(~found)]} if area.kind == "list" else {}),
         **{name: min(float(shares[mask].sum()), 1.0) for name, mask in masses.items()},
         "known_pages": snapshot.books.live,
         "policy": policy,
@@ -174,7 +189,7 @@ def _page_from_links(
 
 def _page_of_inflow(query: Query, area: Area, after: str | None, n: int) -> dict[str, object]:
     snapshot = query.snapshots.fresh()
-    inside, live = _inside(snapshot, area), snapshot.scores >= 0
+    inside, live = _inside(snapshot, area, np.zeros(0, np.int64)), snapshot.scores >= 0
     at = np.flatnonzero(inside & live)
     first = 0 if after is None else int(np.searchsorted(at, _position(query, snapshot, inside, after), side="right"))
     positions = at[first : first + n]
@@ -269,8 +284,20 @@ def host_bounds(inflow: Int64s, received: Int64s | None, sent: SiblingsSent, q: 
     return least, np.maximum(inflow + siblings, least)
 
 
-def _inside(snapshot: Snapshot, area: Area) -> Bools:
-    """Return a mask of the pages of a registered domain or a host."""
+def _positions(query: Query, snapshot: Snapshot, urls: Sequence[str]) -> Int64s:
+    """Return the positions of pages in a snapshot, its length for those that it lacks."""
+    places = query.crawl.ids_of(urls) if urls else []
+    known = np.array([place or (0, 0) for place in places], np.int64).reshape(-1, 2)
+    there = np.array([place is not None for place in places], np.bool_)
+    return np.where(there, snapshot.positions(known[:, 0], known[:, 1]), len(snapshot))
+
+
+def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
+    """Return a mask of the pages of an area; `listed`: where those of a list are."""
+    if area.kind == "list":
+        inside = np.zeros(len(snapshot), np.bool_)
+        inside[listed[listed < len(snapshot)]] = True
+        return inside
     host = snapshot.host  # Read before the names, so that there is a name for each of these numbers.
     if area.kind != "domain":
         number = snapshot.table.number(area.name if area.is_host else host_of(area.name))

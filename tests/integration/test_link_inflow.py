@@ -1,10 +1,17 @@
 """In-flow from kept links: what a plain sum over the links says, of any set of pages and by any policy."""
 
+from pathlib import Path
+
 import pytest
 from exact_readers import asked
 from linked_web import PAGES, Web
+from processes import wait_until
 from servers import Server
+from serving import serving_embedded
+from typer.testing import CliRunner
 
+from opic.cli.main import app
+from opic.client import Conflict
 from opic.errors import BadInput, NotKept
 from opic.query.inflow import inflow
 
@@ -41,3 +48,79 @@ def test_prefix_needs_links(valkey: Server) -> None:
         inflow(asked(web.crawl), prefix="http://h2.org/1")
     with pytest.raises(BadInput, match="give one of domain, host and prefix"):
         inflow(asked(web.crawl), host="h2.org", prefix="http://h2.org/1")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_inflow_of_a_list_comes_from_all_other_pages(valkey: Server, shards: int) -> None:
+    web = Web(valkey, f"inflow-list-{shards}", shards)
+    for page in range(10):
+        web.read(PAGES[page], [PAGES[1], PAGES[(page + 3) % 14], PAGES[(5 * page + 2) % 14]])
+    web.read(PAGES[4], [], status=404)
+    web.writer.drain()
+    query = asked(web.crawl)
+    listed = [PAGES[7], PAGES[1], PAGES[4], "http://nowhere.example/", PAGES[12], PAGES[1]]
+    for policy in ("exact", "static", "fixed"):
+        found = inflow(query, urls=listed, policy=policy)
+        shown = {str(one["url"]): float(one["importance"]) for one in query.importance(PAGES, policy) if one}  # type: ignore[arg-type]
+        expected = dict.fromkeys((PAGES[7], PAGES[1], PAGES[12]), 0.0)
+        for page, links in web.links.items():
+            to = {link for link in links if link != PAGES[4]}
+            for link in expected.keys() & to if page not in listed else ():
+                expected[link] += 0.85 * shown[page] / len(to)
+        told = [(page["url"], page["inflow"]) for page in found["pages"]]  # type: ignore[attr-defined]
+        assert [url for url, _ in told] == list(expected)
+        assert dict(told) == pytest.approx(expected, abs=1e-9)
+        assert found["missing"] == [PAGES[4], "http://nowhere.example/"]
+        assert "next" not in found
+        assert found["outside_mass"] == pytest.approx(sum(shown.values()) - sum(shown[page] for page in expected))
+    whole = inflow(query, urls=PAGES)
+    assert all(page["inflow"] == 0 for page in whole["pages"])  # type: ignore[attr-defined]
+    assert whole["outside_mass"] == 0
+
+
+def test_inflow_of_a_list_that_can_not_be_told_is_refused(valkey: Server) -> None:
+    web = Web(valkey, "inflow-refused", keep_links=False)
+    web.read(PAGES[0], PAGES[1:3])
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        inflow(asked(web.crawl), urls=PAGES[:2])
+    with pytest.raises(BadInput, match="urls is empty"):
+        inflow(asked(web.crawl), urls=[])
+    with pytest.raises(BadInput, match="without domain, host, prefix and after"):
+        inflow(asked(web.crawl), "h1.org", urls=PAGES[:2])
+    assert inflow(asked(Web(valkey, "inflow-empty").crawl), urls=PAGES[:2])["missing"] == PAGES[:2]
+
+
+@pytest.mark.slow
+def test_service_client_and_command_tell_the_inflow_of_a_list(tmp_path: Path) -> None:
+    with serving_embedded(tmp_path / "data", keep_links=True) as (http, client):
+        events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
+        assert http.post("/v1/events", json=events).status_code == 202
+        wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == len(PAGES), 20.0)
+        found = client.inflow(urls=[PAGES[3], "http://nowhere.example/", PAGES[5]], policy="fixed", window=2)
+        assert [page.url for page in found.pages] == [PAGES[3], PAGES[5]]
+        assert found.pages[0].inflow > found.pages[1].inflow == 0
+        assert (found.missing, found.policy) == (["http://nowhere.example/"], "fixed")
+        with pytest.raises(ValueError, match="leave out host"):
+            client.inflow(urls=PAGES, host="h1.org")
+        for body, complaint in (
+            ({"urls": []}, "urls is empty"),
+            ({"urls": ["x"]}, "x"),
+            ({"url": []}, "did you mean urls"),
+        ):
+            refused = http.post("/v1/inflow", json=body)
+            assert (refused.status_code, complaint in refused.json()["detail"]) == (422, True), refused.text
+        too_many = http.post("/v1/inflow", json={"urls": [PAGES[0]] * 10_001})
+        assert (too_many.status_code, "OPIC_MAX_URLS" in too_many.json()["detail"]) == (422, True)
+        (tmp_path / "urls.txt").write_text(f"# of a list\n{PAGES[3]}\nhttp://nowhere.example/\n")
+        url = str(http.base_url)
+        done = CliRunner().invoke(
+            app,
+            ["inflow", "--file", str(tmp_path / "urls.txt"), "--service", url, "--window", "2", "--policy", "fixed"],
+        )
+        assert done.exit_code == 0, done.output
+        assert PAGES[3] in done.stdout
+        assert "1 of the list are gone or were never seen" in done.stderr
+    with serving_embedded(tmp_path / "none", keep_links=False) as (http, client):
+        client.seed(PAGES[:1])
+        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on"):
+            client.inflow(urls=PAGES[:1])
