@@ -387,7 +387,7 @@ class TopPage(_Answer):
     importance: float = Field(description=IMPORTANCE)
     policy: str = Field(description="The policy of the estimate.")
     window: float | str | None = Field(description=WINDOW_SHOWN)
-    error_bound: float | None = Field(None, description="With policy exact: as of importance.")
+    error_bound: float | None = Field(None, description="As of importance.")
     certain: bool | None = Field(None, description="With policy exact: whether the bound makes the rank certain.")
 
 

@@ -35,7 +35,7 @@ class _SiteFields(_Answer):
     importance: float = Field(description="Sum over its pages; over all hosts, or all domains, it sums to 1.")
     pages: int = Field(description="Number of its known pages that are not gone.")
     read_pages: int = Field(description="Number of these pages that were read.")
-    error_bound: float | None = Field(None, description="With policy exact: as of importance; also of all sites.")
+    error_bound: float | None = Field(None, description="As of importance; also of all sites.")
 
 
 class Host(_SiteFields):

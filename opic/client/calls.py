@@ -311,18 +311,14 @@ def search(text: str, n: int | None, domain: str | None, after: str | None) -> C
     return Call("GET", "/v1/search", answers.Search, parameters=_given(text=text, n=n, domain=domain, after=after))
 
 
-def inflow(domain: str | None, urls: Iterable[str] | None, **asked: Any) -> Call[answers.Inflows]:
-    """Get the in-flow of the pages of a domain, a host, a prefix or a list; `asked` are the other parameters.
-
-    Raises:
-        ValueError: `urls` comes with another set of pages, or with `after` or `n`.
-    """
-    if urls is not None:
-        body = {"urls": texts(urls), **{name: asked.pop(name) for name in ("policy", "window")}}
-        if other := _given(domain=domain, **asked):
-            raise ValueError(f"urls is the whole set of pages: leave out {', '.join(other)}")
-        return _posted("/v1/inflow", answers.Inflows, body)
+def inflow(domain: str | None, **asked: Any) -> Call[answers.Inflows]:
+    """Get the in-flow of the pages of a domain, a host or a prefix; `asked` are the other parameters."""
     return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, **asked))
+
+
+def inflows(urls: Iterable[str], policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Inflows]:
+    """Get the in-flow of the pages of a list."""
+    return _posted("/v1/inflow", answers.Inflows, {"urls": texts(urls), "policy": policy, "window": window})
 
 
 def inlinks(url: str, n: int | None) -> Call[answers.Inlinks]:

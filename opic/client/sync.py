@@ -254,19 +254,27 @@ class Client:
         *,
         host: str | None = None,
         prefix: str | None = None,
-        urls: Iterable[str] | None = None,
         after: str | None = None,
         n: int | None = None,
         policy: answers.Policy | None = None,
         window: answers.Window | None = None,
     ) -> answers.Inflows:
-        """Return the in-flow from outside of the pages of a registered domain, a host, a URL prefix, or a list.
+        """Return the in-flow from outside of the pages of a registered domain, of a host, or of a URL prefix.
 
-        To get more pages, pass `next` as `after`; a list is answered at once. Where no links are kept, the service
-        refuses a prefix, a list, a window and every `policy` but static, and tells bounds for a host.
+        To get more pages, pass `next` as `after`. Where no links are kept, the service refuses a prefix, a window and
+        every `policy` but static, and tells bounds for a host.
         """
         asked = {"host": host, "prefix": prefix, "after": after, "n": n, "policy": policy, "window": window}
-        return self._do(calls.inflow(domain, urls, **asked))
+        return self._do(calls.inflow(domain, **asked))
+
+    def inflows(
+        self, urls: Iterable[str], *, policy: answers.Policy | None = None, window: answers.Window | None = None
+    ) -> answers.Inflows:
+        """Return what comes to the pages of a list from all other pages, in the order of `urls`.
+
+        Pages that are gone or were never seen are in `missing` instead. The service needs OPIC_KEEP_LINKS=on.
+        """
+        return self._do(calls.inflows(urls, policy, window))
 
     def inlinks(self, url: str, n: int | None = None) -> answers.Inlinks:
         """Return up to `n` pages (100 if None) that were read and link to a page; the service needs OPIC_KEEP_LINKS=on.

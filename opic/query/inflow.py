@@ -101,6 +101,7 @@ def _from_links(query: Query, area: Area, policy: str | None) -> bool:
     Raises:
         NotKept: it would have to be.
     """
+    query.crawl.follow()  # Links may be kept since a moment ago.
     kept = query.exact is not None and query.exact.kept
     if not kept and (area.kind in ("prefix", "list") or policy == EXACT):
         raise NotKept(NOT_KEPT)

@@ -359,9 +359,8 @@ class Query:
             tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
             pages = tops.get(key := (n, within, policy, span))
             if pages is None:
-                pages = self._best(n, within, snapshot, view)
-                for page in pages:
-                    page |= {"policy": policy, "window": span and span.shown()}
+                measured = self._measured(policy, span, snapshot, view)
+                pages = [{**page, **measured} for page in self._best(n, within, snapshot, view)]
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
                 tops[key] = pages
@@ -446,7 +445,7 @@ class Query:
     def _hosts(self, n: int, policy: str, span: Window | None) -> list[dict[str, object]]:
         snapshot, view = self._shown(policy, span)
         best = _best_sites(snapshot, view, snapshot.sites, n)
-        measured = _measured(policy, span, view)
+        measured = self._measured(policy, span, snapshot, view)
         return [{"host": snapshot.hosts[number], **counts, **measured} for number, counts in best]
 
     def domains(
@@ -467,7 +466,7 @@ class Query:
         snapshot, view = self._shown(policy, span)
         sites, names, hosts = snapshot.domains
         best = _best_sites(snapshot, view, sites, n)
-        measured = _measured(policy, span, view)
+        measured = self._measured(policy, span, snapshot, view)
         return [{"domain": names[at], **counts, "hosts": int(hosts[at]), **measured} for at, counts in best]
 
     def stats(self) -> dict[str, object]:
@@ -519,6 +518,13 @@ class Query:
         bound = books.error_bound(rules.minted, rules.q, debt, grants_due_of(parts))
         return bound if bound < 2 else None
 
+    def _measured(self, policy: str, span: Window | None, snapshot: Snapshot, view: View | None) -> dict[str, object]:
+        """Return the fields that say how importance was estimated, with the error bound of the policy that did."""
+        bound = self.error_bound([part.books for part in snapshot.parts]) if view is None else None
+        if isinstance(view, BoundedView):
+            bound = view.bound
+        return {"policy": policy, "window": span and span.shown(), **({} if bound is None else {"error_bound": bound})}
+
     def audit(self) -> dict[str, object]:
         """Recount the books: `minted = pages + virtual + in_flight`, in grains, for the crawl and for each shard.
 
@@ -543,12 +549,6 @@ class Query:
 def _nth(ascending: Floats, n: int) -> float | None:
     """Return the nth largest score, None if there are fewer or it says nothing."""
     return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None
-
-
-def _measured(policy: str, span: Window | None, view: View | None) -> dict[str, object]:
-    """Return the fields that say how the importance of sites was estimated."""
-    bound = {"error_bound": view.bound} if isinstance(view, BoundedView) else {}
-    return {"policy": policy, "window": span and span.shown(), **bound}
 
 
 def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:

@@ -155,6 +155,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "explain": ("GET /v1/explain", lambda client: client.explain(PAGE, policy="variable", window=2)),
     "search": ("GET /v1/search", lambda client: client.search("methods", 3)),
     "inflow": ("GET /v1/inflow", lambda client: client.inflow("methods.example")),
+    "inflows": ("POST /v1/inflow", lambda client: (client.seed([PAGE], trust=1.0), client.inflows([PAGE]))[1]),
     "inlinks": ("GET /v1/inlinks", lambda client: (client.seed([PAGE], trust=1.0), client.inlinks(PAGE, 3))[1]),
     "coverage": (
         "GET /v1/coverage",

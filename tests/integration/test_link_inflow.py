@@ -96,12 +96,10 @@ def test_service_client_and_command_tell_the_inflow_of_a_list(tmp_path: Path) ->
         events = [{"url": page, "links": [PAGES[0], PAGES[3]]} for page in PAGES]
         assert http.post("/v1/events", json=events).status_code == 202
         wait_until(lambda: http.get("/v1/stats").json()["read_pages"] == len(PAGES), 20.0)
-        found = client.inflow(urls=[PAGES[3], "http://nowhere.example/", PAGES[5]], policy="fixed", window=2)
+        found = client.inflows([PAGES[3], "http://nowhere.example/", PAGES[5]], policy="fixed", window=2)
         assert [page.url for page in found.pages] == [PAGES[3], PAGES[5]]
         assert found.pages[0].inflow > found.pages[1].inflow == 0
         assert (found.missing, found.policy) == (["http://nowhere.example/"], "fixed")
-        with pytest.raises(ValueError, match="leave out host"):
-            client.inflow(urls=PAGES, host="h1.org")
         for body, complaint in (
             ({"urls": []}, "urls is empty"),
             ({"urls": ["x"]}, "x"),
@@ -123,4 +121,4 @@ def test_service_client_and_command_tell_the_inflow_of_a_list(tmp_path: Path) ->
     with serving_embedded(tmp_path / "none", keep_links=False) as (http, client):
         client.seed(PAGES[:1])
         with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on"):
-            client.inflow(urls=PAGES[:1])
+            client.inflows(PAGES[:1])
