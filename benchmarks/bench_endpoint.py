@@ -185,7 +185,7 @@ def open_loop_load(world: World, directory: Path, seconds: float, **settings: An
             open_loop.attack(url, asked, OPEN_RATES, seconds / 4, directory)
         with Stretch(one, OPEN_EVENTS_PER_S) as beside:
             rows = open_loop.attack(url, asked, OPEN_RATES, seconds, directory)
-        waiting = one.lag()
+        waiting, memory = one.lag(), one.memory_mb("endpoint 1")
         one.check()
     print(f"{'open loop, by vegeta':<22}{'asked/s':>8}{'p50 ms':>9}{'p99 ms':>9}{'max ms':>9}   age ms: p50, p99, max")
     for kind, row in rows.items():
@@ -197,6 +197,7 @@ def open_loop_load(world: World, directory: Path, seconds: float, **settings: An
     shares = {name: round(share, 2) for name, share in beside.cpu_share.items()}
     print(f"beside {beside.events_per_s:,.0f} events/s, {waiting:,} left waiting; CPU {shares}", flush=True)
     about = {"policy": policy, "events_per_s": beside.events_per_s, "left_waiting": waiting, "cpu_share": shares}
+    about["endpoint_mb"] = memory
     return {"requests_per_s": OPEN_RATES, **about, "kinds": rows}
 
 
@@ -219,10 +220,12 @@ def links_load(worlds: dict[str, World], directory: Path, seconds: float, rounds
         for kind in OPEN_RATES
     }
     cpu = medians(lambda row: row["cpu_share"]["endpoint 1"])
+    memory = medians(lambda row: row["endpoint_mb"])
     for kind, row in summary.items():
         print(f"{kind}: " + ", ".join(f"{name} {at['off']:.1f} to {at['on']:.1f}" for name, at in row.items()))
     print(f"CPU of the endpoint: {cpu['off']:.2f} to {cpu['on']:.2f} of a core", flush=True)
-    return {"rounds": rounds, "medians": summary, "endpoint_cpu": cpu, "runs": found}
+    print(f"its memory: {memory['off']:.0f} to {memory['on']:.0f} MB", flush=True)
+    return {"rounds": rounds, "medians": summary, "endpoint_cpu": cpu, "endpoint_mb": memory, "runs": found}
 
 
 def first_next(world: World, directory: Path) -> dict[str, Any]:

@@ -3,16 +3,21 @@
 Discovering crawls of recorded graphs from five seeds: each page is fetched once, 20 a batch, best page first. After
 each batch the flow is settled as an endpoint settles it for the bound wanted. At 5, 10, 25, 50, 75, 90 % of all reads
 the estimate is compared with PageRank of the known graph by the power method; the bound must not be below the error.
-Beside it: the estimate by cash after the same reads, and what computing PageRank anew costs, by the power method to
-10^-12 and to the bound wanted, and by igraph where it is installed. --pages N: a crawl of random links as well, of
-which a third of the pages is read at the start; then pages are read for the first time, and others again with one
-link in forty replaced, 1,000 reads to a settling. Times are CPU times of this process.
+Beside it: estimates by cash after the same reads, under both payouts and by the best of many windows, and what
+computing PageRank anew costs: by the power method to 10^-12 and to the bound wanted, by igraph and by networkit (`pip
+install networkit`) where they are installed.
+
+--pages N: a crawl of random links as well, of which a third of the pages is read at the start; then pages are read for
+the first time, and others again with one link in forty replaced, 1,000 reads to a settling. Times are CPU times of this
+process.
 """
 
 import sys
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -26,9 +31,10 @@ from opic.graph.flow import Flow
 from opic.graph.known_graph import KnownGraph
 from opic.graph.link_pool import LinkPool, Uint32s
 from opic.graph.pagerank import pagerank
-from opic.model.cash import MILLION, CrawlRules
+from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import Ledger
+from opic.model.past_importance import PARTITION, RecordedPast
+from opic.model.series import Window
 from opic.query.exact import AIM
 from opic.urls.canonical import canonical_url
 
@@ -36,6 +42,10 @@ DAMPING = 0.85
 SEEDS, BATCH = 5, 20
 CHECKPOINTS = (5, 10, 25, 50, 75, 90)
 LINKS, REPLACED, READS_A_SETTLE, SETTLES = 40, 1, 1_000, 10
+MEASURES = 8  # Kept a page, for windows.
+WINDOW_POLICIES = ("interpolation", "fixed", "variable", "improved")
+WINDOWS = (0.5, 2.0, 8.0)  # Rounds.
+WORST = ("l1", "bound", "cash_l1", "cash_continuous_l1", "cash_best_window_l1")
 RANDOM_SEED = 20030520
 FIRST_READ_US = 1_600_000_000 * MILLION
 
@@ -75,28 +85,39 @@ class Crawl:
 
 
 class Cash:
-    """The same crawl by cash alone: the ledger of the default rules."""
+    """The same crawl by cash alone, under both payouts."""
 
     def __init__(self, seeds: Iterable[int]) -> None:
-        self._rules, self._reads, self._urls = CrawlRules(inflow=False), list[tuple[int, list[int]]](), list[str]()
-        self._ledger = Ledger(self._rules)
-        self._feed([encode_seeds([_url(page) for page in seeds])], "seeds")
+        rules = CrawlRules(inflow=False, measures_max=MEASURES)
+        continuous = replace(CONTINUOUS, inflow=False, measures_max=MEASURES)
+        self._pasts = {"grants": RecordedPast((), rules), "continuous": RecordedPast((), continuous)}
+        self._feed(encode_seeds([_url(page) for page in seeds]), "seeds")
 
-    def _feed(self, values: list[bytes], kind: str = "event") -> None:
-        first = self._ledger.next_offset("crawl.events/0")
-        log = [Record(offset, FIRST_READ_US + offset, value, kind) for offset, value in enumerate(values, first)]
-        self._ledger.apply("crawl.events/0", log)
+    def _feed(self, value: bytes, kind: str = "event") -> None:
+        for past in self._pasts.values():
+            offset = past.ledger.next_offset(PARTITION)
+            past.ledger.apply(PARTITION, [Record(offset, FIRST_READ_US + offset, value, kind)])
 
     def fetch(self, page: int, links: Iterable[int]) -> None:
         """Read a page."""
-        self._feed([encode_crawl_event(CrawlEvent(_url(page), [_url(link) for link in links]))])
+        self._feed(encode_crawl_event(CrawlEvent(_url(page), [_url(link) for link in links])))
 
-    def estimate(self, pages: int) -> np.ndarray:
-        """Return the estimates of all pages of the graph by the policy `static`."""
-        found, books = np.zeros(pages), self._ledger.books
-        for url, page in self._ledger.pages.items():
-            found[int(url.rsplit("/", 1)[1])] = page.spent + self._ledger.cash(page)
-        return found / books.importance_total(self._rules.minted)
+    def errors(self, truth: np.ndarray) -> dict[str, float | str]:
+        """Return L1 distances from the truth, which is by page of the graph: by payout, and of the best window."""
+        by_window: dict[str, float] = {}
+        found: dict[str, float | str] = {}
+        for payout, past in self._pasts.items():
+            numbers = np.array([int(url.rsplit("/", 1)[1]) for url in past.ledger.pages])
+
+            def error(policy: str, rounds: float, past: RecordedPast = past, at: np.ndarray = numbers) -> float:
+                return float(np.abs(past.importance(policy, Window(rounds)) - truth[at]).sum())
+
+            found["cash_l1" if payout == "grants" else f"cash_{payout}_l1"] = error("static", 1.0)
+            for policy in WINDOW_POLICIES:
+                for rounds in WINDOWS:
+                    by_window[f"{payout}, {policy}, {rounds:g} rounds"] = error(policy, rounds)
+        best = min(by_window, key=by_window.__getitem__)
+        return found | {"cash_best_window_l1": by_window[best], "cash_best_window": best}
 
 
 def _url(page: int) -> str:
@@ -115,7 +136,7 @@ def discover(graph: RecordedGraph, bound: float) -> dict[str, object]:
     crawl.known[seeds] = True
     cash = Cash(seeds.tolist())
     marks = list(CHECKPOINTS)
-    reads, spent, rows = 0, crawl.settle(bound), list[dict[str, float]]()
+    reads, spent, rows = 0, crawl.settle(bound), list[dict[str, Any]]()
     while len(due := np.flatnonzero(crawl.known & ~crawl.read)):
         held = crawl.flow.residual[due]
         batch = due[np.argsort(-held, kind="stable")[:BATCH]]
@@ -134,11 +155,11 @@ def discover(graph: RecordedGraph, bound: float) -> dict[str, object]:
             })  # fmt: skip
             if error > crawl.flow.bound:
                 raise SystemExit(f"FAIL: {graph.name} at {share} %: off by {error}, the bound is {crawl.flow.bound}")
-    worst = {name: max(row[name] for row in rows) for name in ("l1", "bound", "cash_l1")}
+    worst = {name: max(row[name] for row in rows) for name in WORST}
     return {"reads": reads, "at": rows, "worst": worst, "cpu_us_a_read": 1e6 * spent / reads}
 
 
-def compare(graph: RecordedGraph, crawl: Crawl, cash: Cash, bound: float) -> dict[str, float]:
+def compare(graph: RecordedGraph, crawl: Crawl, cash: Cash, bound: float) -> dict[str, Any]:
     """Return the L1 distances from PageRank of the known graph, and the CPU seconds of computing that anew."""
     known, sources = np.flatnonzero(crawl.known), np.flatnonzero(crawl.read)
     number = np.cumsum(crawl.known) - 1
@@ -148,23 +169,51 @@ def compare(graph: RecordedGraph, crawl: Crawl, cash: Cash, bound: float) -> dic
     truth = pagerank(link_matrix(of, to, (len(known), len(known))), DAMPING, 1e-12)
     exactly = time.process_time()
     pagerank(link_matrix(of, to, (len(known), len(known))), DAMPING, bound * (1 - DAMPING) / DAMPING)
+    to_bound = time.process_time() - exactly
+    of_all = np.zeros(len(graph))
+    of_all[known] = truth
     found = {
         "l1": float(np.abs(crawl.flow.shares[known] - truth).sum()),
-        "cash_l1": float(np.abs(cash.estimate(len(graph))[known] - truth).sum()),
+        **cash.errors(of_all),
         "scipy_seconds": exactly - began,
-        "scipy_to_bound_seconds": time.process_time() - exactly,
+        "scipy_to_bound_seconds": to_bound,
     }
+    for name, ranks_of in (("igraph", by_igraph), ("networkit", by_networkit)):
+        if ranks_of(of[:1], to[:1], len(known)) is None:  # Imports it.
+            continue
+        began = time.process_time()
+        ranks = ranks_of(of, to, len(known))
+        assert ranks is not None
+        found[f"{name}_seconds"] = time.process_time() - began
+        found[f"{name}_l1"] = float(np.abs(ranks - truth).sum())
+    return found
+
+
+def by_igraph(of: np.ndarray, to: np.ndarray, pages: int) -> np.ndarray | None:
+    """Return PageRank of a graph by igraph's PRPACK, from its edges; None if that is not installed."""
     try:
         import igraph
     except ImportError:
-        return found
-    began = time.process_time()
-    theirs = igraph.Graph(n=len(known), edges=np.column_stack((of, to)), directed=True)
-    ranks = np.array(theirs.pagerank(damping=DAMPING, implementation="prpack"))
-    found["igraph_seconds"] = time.process_time() - began
-    if float(np.abs(ranks - truth).sum()) > 1e-8:
-        raise SystemExit(f"{graph.name}: igraph and the power method disagree")
-    return found
+        return None
+    graph = igraph.Graph(n=pages, edges=np.column_stack((of, to)), directed=True)
+    return np.array(graph.pagerank(damping=DAMPING, implementation="prpack"))
+
+
+def by_networkit(of: np.ndarray, to: np.ndarray, pages: int) -> np.ndarray | None:
+    """Return PageRank of a graph by networkit, one thread, from its edges; None if that is not installed."""
+    try:
+        import networkit
+    except ImportError:
+        return None
+    networkit.setNumberOfThreads(1)
+    graph = networkit.GraphFromCoo((of, to), n=pages, directed=True)
+    ranking = networkit.centrality.PageRank(
+        graph, DAMPING, 1e-12, distributeSinks=networkit.centrality.SinkHandling.DistributeSinks
+    )
+    ranking.norm = networkit.centrality.Norm.L1_NORM
+    ranking.run()
+    ranks = np.array(ranking.scores())
+    return ranks / ranks.sum()
 
 
 def large(pages: int, bound: float) -> dict[str, float]:
@@ -199,6 +248,10 @@ def large(pages: int, bound: float) -> dict[str, float]:
     return rows
 
 
+def _shown(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
+
+
 def main() -> int:
     """Measure, print and write the JSON."""
     parser = graph_arguments("Error, bound and cost of exact importance.", list(GRAPHS))
@@ -212,7 +265,7 @@ def main() -> int:
                 row = found[f"{graph.name}, bound {bound:g}"] = discover(graph, bound)
             print(f"{graph.name}, bound {bound:g}: {row['cpu_us_a_read']:.0f} µs a read")
             for at in row["at"]:  # type: ignore[attr-defined]
-                print("  " + ", ".join(f"{key} {value:.4g}" for key, value in at.items()))
+                print("  " + ", ".join(f"{key} {_shown(value)}" for key, value in at.items()))
     for pages in args.pages:
         for bound in args.bounds:
             row = found[f"random links, {pages} pages, bound {bound:g}"] = large(pages, bound)

@@ -263,6 +263,11 @@ class Running:
             found[name] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
         return found
 
+    def memory_mb(self, name: str) -> float:
+        """Return the resident memory of a process."""
+        status = Path(f"/proc/{self.processes[name].pid}/status").read_text()
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
     def check(self) -> None:
         """See that the books balance, and that no process ended by itself."""
         ended = [name for name, process in self.processes.items() if process.poll() is not None]
