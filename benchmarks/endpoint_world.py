@@ -292,7 +292,8 @@ def running(world: World, directory: Path, **settings: Any) -> Iterator[Running]
     shutil.rmtree(data, ignore_errors=True)
     data.mkdir()
     shutil.copytree(world.data / "store", data / "store")
-    with server_on(data) as server, backend_of(server) as backend:
+    kept = {name: settings[name] for name in PLAIN if name in settings}
+    with server_on(data) as server, backend_of(server, **kept) as backend:
         one = Running(world, server, backend, settings)
         try:
             yield one
