@@ -26,6 +26,7 @@ def assert_same(shard: Shard, ledger: Ledger) -> None:
     (replica,) = crawl.follow()
     assert asdict(replica.books) | {"version": 0} == books
     assert replica.series == list(ledger.series)
+    assert replica.round_counts == list(ledger.round_counts)
     pages = {page.url: page for page in crawl.pages()}
     assert_same_trust(shard, replica, ledger)
     for url, page in ledger.pages.items():
@@ -96,7 +97,8 @@ def small_blocks(pages: int = 4, urls_a_field: int = 2, call_bytes: int = 1) -> 
 def assert_same_replica(one: Replica, other: Replica) -> None:
     """Fail on the first difference between two replicas of one shard, however each came to its state."""
     assert (one.head, one.books, one.pages) == (other.head, other.books, other.pages)
-    assert (one.series, one.classes, one.sent, one.taken) == (other.series, other.classes, other.sent, other.taken)
+    assert (one.series, one.round_counts) == (other.series, other.round_counts)
+    assert (one.classes, one.sent, one.taken) == (other.classes, other.sent, other.taken)
     assert one.trust == other.trust
     assert one.keeping == other.keeping
     assert one.hosts.names == other.hosts.names

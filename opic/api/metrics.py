@@ -117,6 +117,17 @@ class _Collector(Collector):
         self._census = Beside("opic-census", lambda: count(backend), CENSUS_SECONDS, SHARE_MAX)
         self._audit = Beside("opic-audit", self._is_conserved, AUDIT_SECONDS, SHARE_MAX)
 
+        self._shown = 0, 0  # Clock and rounds of the last answer.
+
+    def _rounds(self, books: Books) -> int:
+        """Return the rounds, but no fewer than were shown of an earlier clock: a counter must not fall.
+
+        Rounds since the last count are a little fewer once more pages are known (`opic.model.rounds`).
+        """
+        clock, rounds = self._shown
+        self._shown = books.clock, max(books.rounds, rounds) if books.clock >= clock else books.rounds
+        return self._shown[1]
+
     def describe(self) -> Iterator[Metric]:
         """Return nothing, so that registering the collector does not query the store."""
         return iter(())
@@ -141,6 +152,7 @@ class _Collector(Collector):
         if seen is None:
             return
         yield from _of_books(seen.books)
+        yield CounterMetricFamily("opic_rounds", "The clock in rounds.", self._rounds(seen.books) / (1 << ROUND_BITS))
         yield from _of_links(seen.links)
         yield from _of_cash(self._backend, seen)
         yield from _of_work(seen)
@@ -293,7 +305,6 @@ def _of_books(books: Books) -> Iterator[Metric]:
         ("opic_dead_letters", "Events refused as dead letters.", books.dead_letters),
         ("opic_seeds", "Seed URLs accepted, including those already known.", books.seeds),
         ("opic_clock_grains", "The clock: total grains spent by reads.", books.clock),
-        ("opic_rounds", "The clock in rounds.", books.rounds / (1 << ROUND_BITS)),
     ):
         yield CounterMetricFamily(name, about, value)
     yield _gauge("opic_known_pages", "Known pages that are not gone.", books.live)

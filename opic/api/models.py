@@ -418,8 +418,8 @@ class Stats(_Answer):
     read_pages: int
     clock: int = Field(description="Total grains spent by reads.")
     rounds: float = Field(
-        description="The clock in rounds: in units of one grant for every known page, or, under "
-        "OPIC_VIRTUAL=continuous, of the total cash."
+        description="The clock in rounds: in units of one grant for every page known in the whole crawl at that time, "
+        "or, under OPIC_VIRTUAL=continuous, of the total cash."
     )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
     undelivered: int = Field(description="Deposits and grants on their way between shards.")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.ingest.link_keeper import LinkKeeper, LinksCall
+from opic.model.transfer import COUNTS
 from opic.replica.checkpoint import URLS_A_FIELD, Loading, blocks_of, pack_block, pack_names
 from opic.replica.effect import Effect, Head
 from opic.replica.replica import PAGES_A_BLOCK, Replica, unpack_bits
@@ -114,7 +115,8 @@ class Checkpointer:
 
     def _mark_names(self, effect: Effect) -> None:
         rare = effect.host_names or effect.entries or effect.sent or effect.taken or effect.classes is not None
-        if rare or effect.trusted is not None or effect.ends_links:
+        rare = rare or effect.trusted is not None or effect.ends_links
+        if rare or COUNTS in effect.offsets:
             self._names_since, self._names_touched = self._names_since or effect.lsn, effect.lsn
 
     def _mark(self, effect: Effect, lsn_of: Int64s | None = None) -> None:

@@ -1,16 +1,19 @@
 """The writer of a crawl: routes a partition's records to the shards of their pages and delivers cash between shards.
 
 Each shard has a `ShardWriter`; with one shard, this class only passes records on to it. With several, it sends each
-record to the shard of its page, delivers outbox entries, and decides grants and classes. All its state can be rebuilt
-from the store.
+record to the shard of its page, delivers outbox entries, decides grants and classes, and counts rounds. All its state
+can be rebuilt from the store.
 """
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, Final
+
+import msgspec
 
 from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, OutOfOrder, StoreError, TailLost
 from opic.ingest.checkpointer import JOURNAL_BYTES
@@ -19,7 +22,8 @@ from opic.ingest.shard_writer import ShardWriter, Step
 from opic.model.cash import Books, payout_due, room_for
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record
-from opic.model.transfer import GRANTS, SWEEP, Transfer, source_of
+from opic.model.rounds import RoundCount
+from opic.model.transfer import COUNTS, GRANTS, SWEEP, Transfer, source_of
 from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
 from opic.replica.remote_pages import RemotePages
@@ -159,11 +163,25 @@ class Writer:
         if len(self.stores) == 1:
             self.stores[0].apply(partition, records, on_step, since)
             self.stores[0].shard.barrier()
-        elif records:
-            for defines, same in groupby(records, lambda record: record.kind == "classes"):
+            return
+        for portion in self._portions(records):
+            for defines, same in groupby(portion, lambda record: record.kind == "classes"):
                 part = list(same)
                 self._apply_routed(partition, part, on_step, since, defines=defines)
                 since = part[-1].offset + 1
+
+    def _portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
+        """Yield records in portions that are not larger than the crawl so far, and deliver between two of them.
+
+        At the beginning of a crawl, shards would else read their pages before they know those that others link to.
+        """
+        size, at = max(sum(store.replica.books.reads for store in self.stores), 1), 0
+        while at < len(records):
+            yield records[at : at + size]
+            at, size = at + size, 2 * size
+            if at < len(records):
+                with suppress(DeliveryPaused):  # By a backup. They are delivered later.
+                    self.deliver()
 
     def _apply_routed(
         self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int, *, defines: bool
@@ -316,8 +334,9 @@ class Writer:
         """Apply the outbox entries that wait for the given shards, or for all; return how many were applied.
 
         The reader of a partition calls this for `responsible(partition)`, periodically and whenever it is idle, and
-        once at the start for all shards. With shard 0, this also decides grants to all pages. Pages that were known
-        when classes changed are classified again. Both count: a result of 0 means that there is nothing left to do.
+        once at the start for all shards. With shard 0, this also decides grants to all pages, and counts rounds. Pages
+        that were known when classes changed are classified again. Grants and pages classified count: a result of 0
+        means that there is nothing left to do.
 
         Raises:
             StoreUnavailable: the store was unavailable in between; nothing is lost.
@@ -332,7 +351,12 @@ class Writer:
             store.look()
         sent = self._sent()
         delivered = sum(self._deliver_to(to, sent, era) + self._sweep(to) for to in wanted)
-        return delivered + (self._grant() if 0 in wanted else 0)
+        if 0 not in wanted:
+            return delivered
+        # The books of the shards are not read at one instant. That shifts what is decided, but loses no grain.
+        parts = self.crawl.books()
+        self._count_rounds(parts)
+        return delivered + self._grant(parts)
 
     def drain(self, on_round: Callable[[], object] = lambda: None) -> None:
         """Deliver until all outboxes are empty and no grant is due; other writers may deliver at the same time.
@@ -426,16 +450,21 @@ class Writer:
             for at, name in names.items()
         ])  # fmt: skip
 
-    def _grant(self) -> int:
-        """Grant what the virtual page owes to all pages of all shards; return 1 if a grant was due, else 0.
-
-        The books of the shards are not read at one instant. That shifts the time of a grant, but loses no grain.
-        """
-        parts = self.crawl.books()
+    def _grant(self, parts: Sequence[Books]) -> int:
+        """Grant what the virtual page owes to all pages of all shards; return 1 if a grant was due, else 0."""
         amount = payout_due(parts, self.crawl.rules)
-        if not amount:
-            return 0
-        store, time_us = self.stores[0], max(books.time_us for books in parts)
-        number = store.offsets([GRANTS])[GRANTS]
-        store.take([Input(GRANTS, Record(number, time_us, str(amount).encode(), "grant"))])
-        return 1
+        if amount:
+            self._record(GRANTS, parts, str(amount).encode(), "grant")
+        return int(amount > 0)
+
+    def _count_rounds(self, parts: Sequence[Books]) -> None:
+        """Count the rounds of the crawl, if that is due. Under the continuous payout they follow from its clock."""
+        whole = Books.merged(parts, self.crawl.rules)
+        now = RoundCount(whole.rounds, whole.clock, whole.live)
+        if not self.crawl.rules.continuous and whole.round_count.due(now):
+            self._record(COUNTS, parts, msgspec.msgpack.encode(now), "count")
+
+    def _record(self, partition: str, parts: Sequence[Books], value: bytes, kind: str) -> None:
+        """Write what was decided for all shards as a record of shard 0. Of two workers that do so, one is refused."""
+        number = self.stores[0].offsets([partition])[partition]
+        self.stores[0].take([Input(partition, Record(number, max(books.time_us for books in parts), value, kind))])

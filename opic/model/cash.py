@@ -11,6 +11,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple
 
 from opic.errors import SettingsError, StoreFull
+from opic.model.rounds import UNIT_BITS, RoundCount
 
 MILLION = 1_000_000
 MINTED_GRAINS = 1 << 62  # Genesis: the most that leaves room in an int64 for what is minted and the clock together.
@@ -19,7 +20,7 @@ GRANT_GRAINS = 1 << 21  # The grant of one page: 2^62 grains suffice for 2,200 g
 BALANCE_LIMIT = 1 << 63  # The int64 limit. The pool of a shard may exceed the grains minted, if others are negative.
 DEBT_MAX = 1 << 61  # Maximum debt of the pool after a change of classes; pages that become known may add to it.
 CLOCK_LIMIT = 1 << 62  # The clock and total history only grow.
-ROUND_BITS = 32  # Rounds are kept in units of 2^-32.
+ROUND_BITS = UNIT_BITS  # Rounds are kept in units of 2^-32.
 DAY_US = 86_400 * MILLION
 ANCHOR_ROUNDS = 4  # Between the two anchors of a page: the older one is 4 to 8 rounds old, up to a default window.
 GONE_DOUBLINGS_MAX = 10  # A page that keeps going away can come back after 1,024 days at the latest.
@@ -165,7 +166,7 @@ class Books:
     version: int = 0  # Number of steps applied. The fence: a step computed from another version is refused.
     clock: int = 0  # G: grains ever spent by reads.
     taken_back: int = 0  # Grains of the clock that reads of pages with negative cash took back.
-    rounds: int = 0  # The clock in grants for every known page, in units of 2^-32.
+    rounds: int = 0  # The clock in grants for every known page, in units of 2^-32; of many shards, for their own.
     time_us: int = 0  # Time of the last record that took effect; it may go backwards.
     pool: int = 0  # Cash of the virtual page; with many shards, this shard's account with it.
     net: int = 0  # Grains sent to other shards minus grains received from them.
@@ -189,6 +190,9 @@ class Books:
     dead_letters: int = 0
     repeats: int = 0  # Records of calls with an Idempotency-Key that had already taken effect.
     cuts: int = 0  # How often the weight of a page or a class fell. If not 0, pages may have negative cash.
+    counted_rounds: int = 0  # The last count of the whole crawl's rounds, in shard 0 of many,
+    counted_clock: int = 0  # the crawl's clock at that time,
+    counted_live: int = 0  # and its known pages.
     # By class; 0 for class 0, which has weight 1 and the pages that are in no other class.
     extra: tuple[int, ...] = NONE_BY_CLASS  # Weight minus 1, in parts per million.
     known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, including gone ones.
@@ -208,9 +212,9 @@ class Books:
         """Return the books of a crawl, given those of its shards.
 
         Counts and amounts are sums. The credit is the largest, because a grant reaches the shards one after the other.
-        The time is the latest. Each shard counts rounds of its own pages: with grants, they are averaged, weighted by
-        live pages; with the continuous payout, where each shard counts its share of all cash, they are summed. Class
-        weights are those of the first shard, which has new ones before the others.
+        The time is the latest. With grants, rounds are those of the last count and what has passed since; with the
+        continuous payout, where each shard counts its share of all cash, they are summed. Class weights are those of
+        the first shard, which has new ones before the others.
         """
         if len(parts) == 1:
             return parts[0]
@@ -219,8 +223,22 @@ class Books:
             setattr(books, name, tuple(map(sum, zip(*(getattr(part, name) for part in parts), strict=True))))
         books.credit, books.time_us = (max(getattr(part, name) for part in parts) for name in ("credit", "time_us"))
         if not rules.continuous:
-            books.rounds = sum(part.rounds * part.live for part in parts) // max(books.live, 1)
+            least = 1 + books.links // max(books.reads, 1)
+            books.rounds = books.round_count.until(books.clock, books.live, least, rules.grant).rounds
         return books
+
+    @property
+    def round_count(self) -> RoundCount:
+        """The last count of the whole crawl's rounds."""
+        return RoundCount(self.counted_rounds, self.counted_clock, self.counted_live)
+
+    def take_count(self, count: RoundCount) -> bool:
+        """Take a count, unless a later one was taken before; return whether the clock has moved since the last."""
+        if count.clock < self.counted_clock or count.rounds < self.counted_rounds:
+            return False
+        moved = count.clock > self.counted_clock
+        self.counted_rounds, self.counted_clock, self.counted_live = count
+        return moved
 
     # Classes of pages. The total granted to a page follows from `credit` and the weight of its class. So neither a
     # grant nor a change of weight touches a page: its cash changes by the difference, which the pool pays or receives.

@@ -3,7 +3,8 @@
 Window policies use one time axis, the grains spent by reads of all pages. Each shard counts only the reads of its own
 pages, so the clocks of two shards can't be compared. But they share real time: each shard keeps a series of (time,
 rounds, clock), and interpolation between its entries gives the shard's clock at any time. The sum over the shards is
-the crawl's clock. A clock value of a shard is translated to a time, and the time to the crawl's clock.
+the crawl's clock. A clock value of a shard is translated to a time, and the time to the crawl's clock. The crawl's
+rounds at a clock are known from their counts (`opic.model.rounds`); in between they are interpolated as well.
 
 Clocks are interpolated linearly between two entries. So the error of a translated clock is what other shards moved
 within an hour, or while the shard took a quarter of a round, whichever is shorter: little compared to a window of
@@ -38,7 +39,9 @@ class Clocks:
     (array([ 0, 38, 75]), array([ 0, 75, 90]))
     """
 
-    def __init__(self, series: Sequence[ArrayLike], parts: Sequence[Books], rules: CrawlRules) -> None:
+    def __init__(
+        self, series: Sequence[ArrayLike], parts: Sequence[Books], rules: CrawlRules, counts: Sequence[Entry] = ()
+    ) -> None:
         """Map the clocks of the shards to one axis.
 
         Args:
@@ -46,6 +49,7 @@ class Clocks:
                 ignored.
             parts: the books of each shard.
             rules: the rules of the crawl.
+            counts: the counts of the crawl's rounds, in shard 0 of many; those later than the books are ignored.
 
         Raises:
             StoreFull: the sum of the clocks is past 2^62.
@@ -67,12 +71,20 @@ class Clocks:
         own = [np.interp(times, at, clocks) for at, _, clocks in lines]
         crawl = np.sum(own, axis=0)
         self._knots = [(np.append(0.0, clocks), np.append(0.0, crawl)) for clocks in own]
-        # Past rounds are weighted by the current numbers of pages, as in the books: only differences of rounds matter.
-        live = [1.0 if rules.continuous else part.live / max(self.books.live, 1) for part in parts]
-        rounds = sum(w * np.interp(times, at, r) for w, (at, r, _) in zip(live, lines, strict=True))
-        self.series = [
-            Entry(int(at), min(int(r), self.books.rounds), min(int(clock), self.books.clock))
-            for at, r, clock in zip(times.tolist(), np.atleast_1d(rounds).tolist(), crawl.tolist(), strict=True)
+        self.series = self._with_rounds(times, crawl, counts)
+
+    def _with_rounds(self, times: Floats, crawl: Floats, counts: Sequence[Entry]) -> list[Entry]:
+        """Return the series of the crawl, given its clock at some times: at these, and at each count of rounds."""
+        known = [count for count in counts if count.clock < self.books.clock]
+        counted = np.array([count.clock for count in known], np.float64)
+        clocks = np.append(crawl, counted)
+        times = np.append(times, np.interp(counted, crawl, times))
+        order = np.lexsort((times, clocks))
+        passed = np.array([0, *(count.rounds for count in known), self.books.rounds], np.float64)
+        rounds = np.interp(clocks, np.array([0, *counted.tolist(), self.books.clock], np.float64), passed)
+        return [
+            Entry(int(times[at]), min(int(rounds[at]), self.books.rounds), min(int(clocks[at]), self.books.clock))
+            for at in order.tolist()
         ]
 
     def translate(self, shard: int, clocks: Int64s) -> Int64s:

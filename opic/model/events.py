@@ -19,6 +19,7 @@ from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import WeightClass, WeightClasses, decode_classes
 from opic.model.page_notes import DEPTH_MAX, nearness_of, pack_meta
+from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
 from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
@@ -52,7 +53,11 @@ class Outcome(StrEnum):
     CLASSIFY = "classify"
     TRANSFER = "transfer"
     GRANT = "grant"
+    COUNT = "count"
     DEAD = "dead"
+
+
+ALONE: Final = (Outcome.CLASSES, Outcome.CLASSIFY, Outcome.COUNT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,7 @@ class CheckedEvent:
     ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
     transfer: Transfer | None = None
     grant: int = 0
+    count: RoundCount | None = None  # Of rounds.
     links_left_out: int = 0
     unknown: Sequence[str] = ()
     nearness: int = 0  # Of the page or the seeds, if a depth is given; see `opic.model.page_notes`.
@@ -118,11 +124,11 @@ class CheckedEvent:
     crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
 
     @property
-    def concerns_classes(self) -> bool:
-        """Tell whether it is about classes of pages, not about a page."""
+    def stands_alone(self) -> bool:
+        """Tell whether its effect has a journal record of its own: it is about classes of pages, or about rounds."""
         if self.transfer is not None:
             return bool(self.transfer.classes)
-        return self.outcome is Outcome.CLASSES or self.outcome is Outcome.CLASSIFY
+        return self.outcome in ALONE
 
 
 class CrawlEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
@@ -366,6 +372,9 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
     if is_own(partition):
         if record.kind == "grant":
             return CheckedEvent(Outcome.GRANT, grant=int(record.value), at_us=record.time_us)
+        if record.kind == "count":
+            count = RoundCount(*msgspec.msgpack.decode(record.value, type=tuple[int, int, int]))
+            return CheckedEvent(Outcome.COUNT, count=count, at_us=record.time_us)
         if record.kind == "classify":
             return CheckedEvent(Outcome.CLASSIFY, ids=_ids_from_msgpack(record.value), at_us=record.time_us)
         return CheckedEvent(Outcome.TRANSFER, transfer=Transfer.unpack(record.value), at_us=record.time_us)

@@ -16,7 +16,7 @@ depth given, or than the depth known for the page if none is given. The last met
 So are the links that a read shows, from the first trusted seed on.
 
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
-record of the other shard's log. The shards' accounts with the virtual page add up to its cash. Shard 0 decides grants.
+record of the other's log. The shards' accounts with the virtual page add up to its cash. Shard 0 grants, counts rounds.
 
 With the continuous payout (the paper's), the virtual page pays all it has to all live pages after every record. A page
 that becomes known starts with nothing, and a page that goes away gives all its cash to the virtual page.
@@ -101,7 +101,7 @@ class Ledger:
         self.placed: list[WeightClasses] = []  # Classes that this shard sent to the others.
         self._seen: dict[bytes, int] = {}
         self.trust: dict[str, float] | None = None  # Weights of the trusted pages; None if no links are kept.
-        self.series: deque[Entry] = deque(maxlen=ENTRIES_MAX)
+        self.series, self.round_counts = (deque[Entry](maxlen=ENTRIES_MAX) for _ in range(2))
         self._next_offset: dict[str, int] = {}
 
     def next_offset(self, partition: str) -> int:
@@ -135,9 +135,8 @@ class Ledger:
 
     def take(self, to: int) -> Transfer:
         """Remove and return the transfer that waits for another shard: the next record of our partition there."""
-        found, self.outbox[to] = Transfer.of(self.books.time_us, self.grants[to], self.outbox[to]), {}
-        self.grants[to] = 0
-        return found
+        due, self.grants[to], deposits, self.outbox[to] = self.grants[to], 0, self.outbox[to], {}
+        return Transfer.of(self.books.time_us, due, deposits)
 
     def cash(self, page: LedgerPage) -> int:
         """Return the page's cash in grains. It may be negative if the page's weight was cut or the page is gone."""
@@ -188,8 +187,10 @@ class Ledger:
             self._receive(event.transfer)
         elif event.outcome is Outcome.GRANT:
             books.grant_all(event.grant)
-            for to in self.grants:
-                self.grants[to] += event.grant
+            self.grants = {to: due + event.grant for to, due in self.grants.items()}
+        elif event.count is not None:
+            if books.take_count(event.count):
+                self.round_counts.append(Entry(event.at_us, event.count.rounds, event.count.clock))
         else:
             page = self._know(event.url)
             self._note(page, event)

@@ -108,6 +108,7 @@ def source_of(shard: int) -> str:
 
 
 GRANTS: Final = "grants:all"  # The partition whose records are grants to all pages, each with an amount.
+COUNTS: Final = "rounds:all"  # The partition whose records are counts of the whole crawl's rounds.
 
 
 SWEEP: Final = "sweep:own"  # The partition whose records have pages of a shard classified again.

@@ -52,11 +52,6 @@ SEEDS: Final = 5
 BATCH: Final = 0.01  # Greedy reads this share of the known pages at a time; up to 0.1 costs no accuracy.
 BATCH_MAX: Final = 1_000  # Pages asked for at once.
 VALUES_A_CALL: Final = 500  # The number of records that the worker takes at once.
-# The first call has one event, and each further call twice as many, up to VALUES_A_CALL. Transfers between shards are
-# delivered between calls. If the first call were large, a shard would read its pages before it knew those that other
-# shards link to, and rounds, which count grants for each *known* page, would be 1.7 times those of a single shard (see
-# the test for the graph).
-VALUES_FIRST: Final = 1
 BYTES_A_CALL: Final = 4 << 20
 REFUSED_SHOWN_MAX: Final = 5
 PROGRESS_SECONDS: Final = 0.2
@@ -212,7 +207,7 @@ class _Feeder:
         self._bytes = 0
         self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
         self._end = self._log.end()  # Earlier records take effect first.
-        self._values_max = VALUES_FIRST
+        self._values_max = min(VALUES_A_CALL, self.settings.max_lag)
         self._writer: Writer | None = None
         if works_here:
             self._work()
@@ -245,7 +240,6 @@ class _Feeder:
             # The batch has a name, so that it may be sent again if its answer was lost.
             call, batch = KeyedCall.of(f"opic replay {self._name} {self._number}", "", b""), EventChunk(values)
             self._number += 1
-            self._values_max = min(2 * self._values_max, VALUES_A_CALL, self.settings.max_lag)
             self._accept(len(values), lambda: self.target.accept_once(call, lambda *_: batch))
             self.progress.events += len(values)
             self._tell()

@@ -124,8 +124,9 @@ class Convergence:
         Raises:
             StoreError: the store is unavailable, or the clocks of all shards are too large for one axis.
         """
-        replicas = self._crawl.follow()
-        clocks = Clocks([replica.series for replica in replicas], [r.books for r in replicas], self._crawl.rules)
+        replicas, rules = self._crawl.follow(), self._crawl.rules
+        of = [replica.series for replica in replicas], [replica.books for replica in replicas]
+        clocks = Clocks(*of, rules, replicas[0].round_counts)
         books = clocks.books
         entries = [entry for entry in clocks.series if entry.clock <= books.clock]
         entries = entries[:: -max(1, -(-len(entries) // count))][::-1]

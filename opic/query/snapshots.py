@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from opic.model import windows
 from opic.model.cash import Books, Flag
 from opic.model.crawl_clock import Clocks
-from opic.model.series import Window
+from opic.model.series import Entry, Window
 from opic.query.host_index import Bools, Floats, HostNames, Int32s, Sites, frozen, joined
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place, Rows
@@ -104,6 +104,7 @@ class Part:
     head: Head
     books: Books
     series: NDArray[np.int64]  # (m, 3): time, rounds and clock.
+    round_counts: Sequence[Entry]
     cash: Int64s  # Only meaningful for live pages.
     spent: Int64s
     state: Bytes
@@ -120,7 +121,7 @@ class Part:
         with replica.reading():
             series = np.array(replica.series, np.int64).reshape(-1, 3)
             return cls(
-                replica, replica.loads, replica.head, replica.books, series,
+                replica, replica.loads, replica.head, replica.books, series, replica.round_counts,
                 frozen(held(replica.books, replica.v, replica.state)), replica.spent(), frozen(replica.state.copy()),
                 frozen(replica.host), replica.hosts,
             )  # fmt: skip
@@ -332,8 +333,9 @@ class Snapshot:
         return view
 
     def _clocks(self) -> Clocks:
-        books = [part.books for part in self.parts]
-        return self._keep("clocks", lambda: Clocks([part.series for part in self.parts], books, self.crawl.rules))
+        parts, rules = self.parts, self.crawl.rules
+        of = [part.series for part in parts], [part.books for part in parts], rules, parts[0].round_counts
+        return self._keep("clocks", lambda: Clocks(*of))
 
     def _past(self) -> windows.Past:
         histories = [_until(part, *part.histories()) for part in self.parts]

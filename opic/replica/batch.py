@@ -92,11 +92,11 @@ class Batch:
                 self.gives_depth |= bool(event.transfer.nearness.any())
             self.gives_depth |= event.nearness > 0
             full = links > LINKS_A_BATCH_MAX or size > BYTES_A_BATCH_MAX
-            if end > start and (full or event.concerns_classes):
+            if end > start and (full or event.stands_alone):
                 break
             self.events.append(event)
             end += 1
-            if event.concerns_classes:  # It gets a journal record of its own.
+            if event.stands_alone:  # It gets a journal record of its own.
                 break
         self.inputs, self.end = inputs[start:end], end
         self.offsets = {item.partition: item.record.offset + 1 for item in self.inputs}  # Next offset to read.
@@ -288,6 +288,8 @@ class Batch:
             self._refuse(one, event.reason)
         elif event.transfer is not None:
             self._receive(one, event.transfer, place)
+        elif event.count is not None:
+            books.take_count(event.count)
         else:
             books.grant_all(event.grant)
             self.grants += event.grant

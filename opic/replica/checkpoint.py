@@ -120,6 +120,8 @@ def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
     for at in range(first_host // NAMES_A_FIELD * NAMES_A_FIELD, len(replica.hosts), NAMES_A_FIELD):
         image[f"n{at // NAMES_A_FIELD}"] = pack_lines(replica.hosts.names[at : at + NAMES_A_FIELD])
     image["series"] = b"".join(entry.pack() for entry in replica.series)
+    if replica.round_counts:
+        image["rounds"] = b"".join(entry.pack() for entry in replica.round_counts)
     image["classes"] = replica.classes.pack()
     if replica.trust is not None:
         image["trust"] = pack_weights(replica.trust)
@@ -206,7 +208,10 @@ class Loading:
             replica.hosts.append(unpack_urls(packed))
             at += 1
         try:
-            replica.series = [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get("series", b""))]
+            replica.series, replica.round_counts = (
+                [Entry(*numbers) for numbers in PACKED.iter_unpack(image.get(name, b""))]
+                for name in ("series", "rounds")
+            )
             replica.classes = WeightClasses.unpack(image.get("classes", b""))
             if "trust" in image:
                 replica.trust = unpack_weights(image["trust"])

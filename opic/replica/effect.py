@@ -9,7 +9,8 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
 
 Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
 4 on, links that are kept are in the journal and in the checkpoint only. Version 5 is that of a record that ends the
-keeping of links: a program that does not know of that must not read on.
+keeping of links: a program that does not know of that must not read on. Version 6 is that of a record whose totals have
+a count of rounds: those of shard 0 of many.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -19,7 +20,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from hashlib import blake2b
-from struct import Struct
+from struct import Struct, pack, unpack_from
 from typing import Any, Final, NamedTuple
 
 import msgpack
@@ -39,16 +40,19 @@ Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 5
-USUAL_VERSION: Final = 4  # Of records that have nothing that is new in version 5.
-VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, VERSION)
+VERSION: Final = 6
+USUAL_VERSION: Final = 4  # Of records that have nothing that is new in a later version.
+ENDING_VERSION: Final = 5
+VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, ENDING_VERSION, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
+COUNT_SCALARS: Final = 3  # The last ones: of the count of rounds.
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
+TOTALS_OF: Final = dict.fromkeys(VERSIONS_READ, TOTALS - COUNT_SCALARS) | {VERSION: TOTALS}  # By version.
 
 # Name and type of each section. Reads are in the order of the log; the links of each read increase.
 SECTIONS: Final = (
@@ -75,7 +79,6 @@ SECTIONS: Final = (
     ("failed", "u1"),
 )
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
-_TOTALS: Final = Struct(f"<{TOTALS}q")
 
 
 class Head(NamedTuple):
@@ -216,12 +219,14 @@ class Effect:
             rare["r"] = self.restored
         packed_rare: bytes = msgpack.packb(rare)
         arrays = [getattr(self, name) for name, _ in SECTIONS]
-        version = VERSION if self.ends_links else USUAL_VERSION
+        version = ENDING_VERSION if self.ends_links else USUAL_VERSION
+        version = VERSION if any(self.books.round_count) else version
+        totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
         header = HEADER.pack(
-            MAGIC, version, TOTALS, self.lsn, self.previous, self.first_page, self.pages, self.host_count,
+            MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
             *map(len, arrays), len(self.packed_urls), len(packed_rare),
         )  # fmt: skip
-        parts = [header, _TOTALS.pack(*_numbers(self.books))]
+        parts = [header, pack(f"<{len(totals)}q", *totals)]
         parts += [array.astype(dtype, copy=False).tobytes() for array, (_, dtype) in zip(arrays, SECTIONS, strict=True)]
         record = b"".join([*parts, self.packed_urls, packed_rare])
         self.digest, self.size = digest_of(record), len(record)
@@ -236,14 +241,14 @@ class Effect:
         """
         try:
             magic, version, totals, lsn, previous, first, pages, hosts, *counts = HEADER.unpack_from(record)
-            if magic != MAGIC or version not in VERSIONS_READ or totals != TOTALS:
+            if magic != MAGIC or totals != TOTALS_OF.get(version):
                 raise StoreDamaged(
                     f"a record of the journal has format {magic!r} version {version}, but this program reads versions "
                     f"{VERSIONS_READ[0]} to {VERSION}: use the program that wrote it"
                 )
             at = HEADER.size
-            numbers = _TOTALS.unpack_from(record, at)
-            at += _TOTALS.size
+            numbers = unpack_from(f"<{totals}q", record, at)
+            at += 8 * totals
             arrays: dict[str, Any] = {}
             for (name, dtype), count in zip(SECTIONS, counts, strict=False):
                 arrays[name] = np.frombuffer(record, dtype, count, at)
@@ -342,16 +347,17 @@ def pairs_of(packed: Sequence[Any]) -> dict[int, tuple[int, bytes]]:
     return {to: (count, digest) for to, (count, digest) in packed}
 
 
-def _numbers(books: Books) -> list[int]:
-    return [getattr(books, name) for name in SCALARS] + [n for name in BY_CLASS for n in getattr(books, name)]
+def _numbers(books: Books, scalars: int) -> list[int]:
+    return [getattr(books, name) for name in SCALARS[:scalars]] + [n for name in BY_CLASS for n in getattr(books, name)]
 
 
 def _books(numbers: Sequence[int]) -> Books:
+    scalars = len(numbers) - len(BY_CLASS) * CLASSES_MAX  # Fewer in records of older versions.
     by_class = {
-        name: tuple(numbers[len(SCALARS) + at * CLASSES_MAX : len(SCALARS) + (at + 1) * CLASSES_MAX])
+        name: tuple(numbers[scalars + at * CLASSES_MAX : scalars + (at + 1) * CLASSES_MAX])
         for at, name in enumerate(BY_CLASS)
     }
-    values: dict[str, Any] = {**dict(zip(SCALARS, numbers, strict=False)), **by_class}
+    values: dict[str, Any] = {**dict(zip(SCALARS[:scalars], numbers, strict=False)), **by_class}
     return Books(**values)
 
 

@@ -83,6 +83,7 @@ class Before:
     slots: int
     hosts: int
     series: list[Entry]
+    round_counts: list[Entry]
     classes: WeightClasses
     sent: dict[int, tuple[int, bytes]]
     taken: dict[int, bytes]
@@ -116,6 +117,7 @@ class Replica:
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
         self.series: list[Entry] = []
+        self.round_counts: list[Entry] = []  # Of the whole crawl, in shard 0 of many.
         self.classes = WeightClasses()
         self.sent: dict[int, tuple[int, bytes]] = {}  # By receiving shard: number of entries, digest of the last.
         self.taken: dict[int, bytes] = {}  # By sending shard: digest of the last entry taken.
@@ -170,6 +172,10 @@ class Replica:
         if effect.entries:  # Builds a new list, so that readers of the old one are not affected.
             new = [Entry(*PACKED.unpack(packed)) for packed in effect.entries]
             self.series = [*self.series, *new][-ENTRIES_MAX:]
+        count = effect.books.round_count
+        if count.clock > (self.round_counts[-1].clock if self.round_counts else 0):
+            new = [Entry(effect.books.time_us, count.rounds, count.clock)]
+            self.round_counts = [*self.round_counts, *new][-ENTRIES_MAX:]
         if effect.classes is not None:
             self.classes = WeightClasses.unpack(effect.classes)
         if effect.ends_links:
@@ -184,8 +190,8 @@ class Replica:
     def _before(self) -> Before:
         return Before(
             Undo(), self.head, self.books, self.pages, self.histories.count, self.histories.slot_count,
-            len(self.hosts), self.series, self.classes, dict(self.sent), dict(self.taken), self.trust,
-            self.keeping,
+            len(self.hosts), self.series, self.round_counts, self.classes, dict(self.sent), dict(self.taken),
+            self.trust, self.keeping,
         )  # fmt: skip
 
     def undo(self, before: Before) -> None:
@@ -197,7 +203,7 @@ class Replica:
         self.hosts.truncate(before.hosts)
         self.histories.truncate(before.rows, before.slots)
         self.pages, self.head, self.books = before.pages, before.head, before.books
-        self.series, self.classes = before.series, before.classes
+        self.series, self.round_counts, self.classes = before.series, before.round_counts, before.classes
         self.sent, self.taken, self.trust = before.sent, before.taken, before.trust
         self.keeping = before.keeping
 

@@ -28,6 +28,7 @@ from opic.model.cash import (
     grants_due_of,
     split,
 )
+from opic.model.rounds import RoundCount
 
 CASH = st.one_of(
     st.integers(0, BALANCE_LIMIT - 1),
@@ -437,7 +438,7 @@ def test_merged_books_add_up_but_for_credit_time_and_rounds() -> None:
     whole = Books.merged([one, two], RULES)
     assert (whole.version, whole.clock, whole.pool, whole.net, whole.live, whole.reads) == (7, 30, -2, 1, 4, 9)
     assert (whole.credit, whole.time_us) == (90, 5)
-    assert whole.rounds == 3 << 32  # Each counts rounds of its own pages.
+    assert whole.rounds == RoundCount().until(30, 4, 1, RULES.grant).rounds  # Each counts those of its own pages.
     assert Books.merged([one, two], CONTINUOUS).rounds == 8 << 32  # Each counts its part of all cash.
     assert Books.merged([Books(), Books()], RULES) == Books()
 

@@ -15,6 +15,7 @@ from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
 from opic.model.crawl_clock import TOTAL_LIMIT, Clocks
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import Ledger
+from opic.model.rounds import RoundCount
 from opic.model.series import Entry, Window, entry_due
 from opic.model.windows import Past
 
@@ -36,6 +37,21 @@ def shard(steps: list[tuple[int, int, int, int]]) -> tuple[list[Entry], Books]:
         entries.append(at)
         at = Entry(at.time_us + hours - (back == -1), at.rounds + rounds, at.clock + clock)
     return entries, Books(time_us=at.time_us, rounds=at.rounds, clock=at.clock, live=3)
+
+
+def test_rounds_of_a_crawl_are_those_of_its_counts_whatever_each_shard_counts_for_itself() -> None:
+    """Shard 0 read its few pages often while the crawl was small; then shard 1 found many, and they are read since."""
+    old = Books(time_us=100, clock=40 * RULES.grant, rounds=20 << 32, live=2, reads=40)
+    counted = RoundCount(10 << 32, 40 * RULES.grant, 20)
+    old.take_count(counted)
+    new = Books(time_us=200, clock=180 * RULES.grant, rounds=10 << 32, live=18, reads=18)
+    clocks = Clocks(
+        [[Entry(0, 0, 0), Entry(100, 20 << 32, old.clock)], [Entry(100, 0, 0)]], [old, new], RULES,
+        [Entry(100, *counted[:2])],
+    )  # fmt: skip
+    assert clocks.books.rounds == 19 << 32
+    spans = [Window.parse(text).grains(clocks.series, clocks.books, 20 * RULES.grant) for text in ("9", "14", "19")]
+    assert [span / RULES.grant for span in spans] == [180, 200, 220]
 
 
 def test_one_shard_has_the_crawls_clock() -> None:
@@ -107,8 +123,10 @@ def test_a_sum_of_clocks_that_an_int64_might_not_hold_is_refused() -> None:
 
 
 @cache
-def crawled(rules: CrawlRules) -> tuple[Ledger, list[list[Entry]], list[Books], list[list[tuple[int, int]]]]:
-    """A crawl in a ledger; and the same, as four shards would have kept it: series, books, measures of each page.
+def crawled(
+    rules: CrawlRules,
+) -> tuple[Ledger, list[list[Entry]], list[Books], list[list[tuple[int, int]]], list[Entry]]:
+    """A crawl in a ledger; and the same, as four shards would have kept it: series, books, measures, counts of rounds.
 
     Bursts of reads, and rests; one shard is asked ten times as seldom in the second half.
     """
@@ -119,8 +137,13 @@ def crawled(rules: CrawlRules) -> tuple[Ledger, list[list[Entry]], list[Books], 
     ledger.apply("p", [Record(0, at, encode_seeds(urls), kind="seeds")])
     live = ledger.books.live // SHARDS
     parts = [Books(live=live, time_us=at) for _ in range(SHARDS)]
-    series, measures = [[Entry.of(part)] for part in parts], [[] for _ in urls]
+    series, counts = [[Entry.of(part)] for part in parts], list[Entry]()
+    measures: list[list[tuple[int, int]]] = [[] for _ in urls]
     for read in range(READS):
+        whole = Books.merged(parts, rules)
+        count = RoundCount(whole.rounds, whole.clock, whole.live)
+        if whole.round_count.due(count) and parts[0].take_count(count):
+            counts.append(Entry(at, count.rounds, count.clock))
         page = rng.randrange(PAGES)
         while read > READS // 2 and page % SHARDS == 0 and rng.random() < 0.9:
             page = rng.randrange(PAGES)
@@ -133,7 +156,7 @@ def crawled(rules: CrawlRules) -> tuple[Ledger, list[list[Entry]], list[Books], 
         measures[page].append((part.clock, spent))
         if entry_due(series[page % SHARDS][-1], part):
             series[page % SHARDS].append(Entry.of(part))
-    return ledger, series, parts, measures
+    return ledger, series, parts, measures, counts
 
 
 def past_of(ledger: Ledger, measures: list[list[tuple[int, int]]]) -> Past:
@@ -158,9 +181,9 @@ def past_of(ledger: Ledger, measures: list[list[tuple[int, int]]]) -> Past:
 @pytest.mark.parametrize("policy", ["interpolation", "fixed", "variable", "improved"])
 def test_estimates_of_four_shards_are_close_to_those_of_one(policy: str, rules: CrawlRules) -> None:
     """By L1 distance: within .07, windows of two rounds within .02. Clocks as they are would be off by tenths."""
-    ledger, series, parts, measures = crawled(rules)
+    ledger, series, parts, measures, counts = crawled(rules)
     whole = past_of(ledger, [[(m.clock, m.cash) for m in page.measures] for page in ledger.pages.values()])
-    clocks = Clocks(series, parts, rules)
+    clocks = Clocks(series, parts, rules, counts)
     assert clocks.books.clock == ledger.books.clock
     apart = past_of(ledger, measures)
     pages, moments = np.repeat(np.arange(PAGES), np.diff(apart.starts)), apart.clock.copy()

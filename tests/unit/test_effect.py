@@ -152,6 +152,8 @@ def kept(version: int) -> Effect:
         "far_links": np.array([1, 2, (1 << 64) - 1], "<u8"),
         "far_shards": np.array([1, 0, 65_535], "<u2"),
     }
+    if version < 6:
+        scalars |= dict.fromkeys(("counted_rounds", "counted_clock", "counted_live"), 0)
     return Effect(
         lsn=123_456_789_012,
         previous=bytes(range(8)),
