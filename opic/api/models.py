@@ -583,8 +583,8 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "undelivered": 0,
             "pool": _BOOKS["virtual"],
             "granted_rounds": 1.02,
-            "sweeps_left": 91_000.0,
             "shards": 1,
+            "kept_links": "kept",
             "as_of": _NOW,
         }
     ],

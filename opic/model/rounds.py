@@ -41,8 +41,9 @@ class RoundCount(NamedTuple):
 
         >>> RoundCount().until(clock=6_000, live=1, least=1, grant=2_000).rounds / (1 << UNIT_BITS)
         3.0
-        >>> RoundCount(3 << UNIT_BITS, 6_000, 10).until(26_000, 20, least=5, grant=1_000).rounds / (1 << UNIT_BITS)
-        4.386...
+        >>> found = RoundCount(3 << UNIT_BITS, 6_000, 10).until(26_000, 20, least=5, grant=1_000)
+        >>> round(found.rounds / (1 << UNIT_BITS), 3)
+        4.386
         """
         before = max(self.live, min(least, live), 1)
         after = max(live, 1)

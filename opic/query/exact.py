@@ -1,7 +1,7 @@
 """Exact importance: PageRank of the known graph as last crawled, kept up with the journal, with a bound on its error.
 
 It is there where links are kept (`opic.query.kept_links`). The flow (`opic.graph.flow`) is moved on until the bound
-wanted is met: in the question's own thread where that is quick and seldom, else in a thread beside, and questions are
+wanted is met: in the question's own thread where that is quick, else in a thread beside, and questions are
 answered from what was settled last, which has a time and a bound of its own. Nothing here is authoritative: all of it
 can be computed again from the links.
 """
@@ -31,9 +31,9 @@ log = logging.getLogger("opic.query")
 Floats = NDArray[np.float64]
 BOUND: Final = 0.01
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
-AT_ONCE_SECONDS: Final = 0.002  # A question waits where the last settling took no more CPU time than this,
-QUICK_SECONDS: Final = 0.05  # or no more than this, and nothing was settled for
-QUIET_SECONDS: Final = 1.0
+QUICK_SECONDS: Final = 0.05  # A question settles where the last settling took no more CPU time than this,
+CREDIT_SECONDS: Final = 0.5  # and settlings of questions took less than this beyond their share of the time,
+CREDIT_SHARE: Final = 0.1  # which is this.
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
 REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer.
@@ -148,7 +148,8 @@ class Exact:
         self._saved_at, self._saved_heads = time.monotonic(), list[Head]()
         self._kept, self._crawl = flows.kept, flows.kept.crawl
         self._view: ExactView | None = None
-        self._cpu, self._settled_at = 0.0, float("-inf")  # CPU seconds of the last settling, and its end.
+        self._cpu = 0.0  # CPU seconds of the last settling; 0 after the first, which says nothing of later ones.
+        self._credit, self._credit_at = CREDIT_SECONDS, time.monotonic()
         self._checked_at = time.monotonic()
         self._standing: ExactStanding | None = None
         self._done = threading.Event()
@@ -249,13 +250,16 @@ class Exact:
             view = self._view
             if view is not None and view.loads == self._crawl.loads and not self._waits():
                 return view
-        return self._settle(self.bound, further=further)
+        found = self._settle(self.bound, further=further)
+        self._credit -= self._cpu
+        return found
 
     def _waits(self) -> bool:
-        """Whether a question waits until all that it can know is settled."""
-        if self._cpu <= AT_ONCE_SECONDS:
-            return True
-        return self._cpu <= QUICK_SECONDS and time.monotonic() - self._settled_at >= QUIET_SECONDS
+        """Whether a question waits until all that it can know is settled: not where that is slow, or was often done."""
+        now = time.monotonic()
+        self._credit = min(self._credit + CREDIT_SHARE * (now - self._credit_at), CREDIT_SECONDS)
+        self._credit_at = now
+        return self._cpu <= QUICK_SECONDS and self._credit > 0
 
     def settled(self) -> ExactView:
         """Return the importance as it is now, however long settling takes; else as `view`."""
@@ -281,8 +285,8 @@ class Exact:
             shares = np.where(flow.teleport > 0, flow.shares, -1.0)
             parts = self.flows.by_shard(shares, [len(taken.state) for taken in read.taken])
             view = self._view = ExactView(read.as_of, read.heads, self._kept.loads, parts, flow.bound)
-            self._settled_at, self._cpu = time.monotonic(), time.thread_time() - cpu
-            self._standing = ExactStanding(view.bound, flow.waiting, self._settled_at - began, 0.0, flow.drift)
+            self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
+            self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)
             self._settled.set()
             if trust:
                 self._settle_trust(read)

@@ -221,7 +221,7 @@ def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Ser
     assert page.inner_text("#page-facts div:nth-child(2) dd") == str(rank)
     assert page.evaluate("document.activeElement.id") == "page-title"
     why = page.inner_text("#why")
-    assert "of all cash went to this page: its reads passed on" in why
+    assert "of the visits of a random surfer on the links as last read are to this page" in why
     assert "the virtual page granted" in why
     assert "in the order by cash; " in why
     assert "H + C" not in why

@@ -222,6 +222,7 @@ def test_worker_killed_anywhere_defines_each_time_once(valkey: Server) -> None:
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[httpx.Client]:
     given = {"host_delay_seconds": 0.0, "regrant": 0.0, "revisit_seconds": 0.0, "shards": SHARDS}
+    given |= {"strategy": "greedy"}  # Pages in debt come first.
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data", **given)) as service,
         serving(service) as url,

@@ -220,7 +220,7 @@ def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> Non
         answer = json.loads(done.stdout)
         return [page["url"] for page in answer["pages"]]
 
-    briefly = ("--lease-seconds", "0.001")
+    briefly = ("--lease-seconds", "0.05")  # Longer than an answer takes.
     assert urls("--busy-host", "a.example", "--busy-host", "c.example", *briefly) == ["http://b.example/"]
     assert urls("--mode", "discover", *briefly) == ["http://a.example/1"]
     assert urls("--domain", "b.example", "--mode", "refresh") == ["http://b.example/"]
@@ -399,7 +399,11 @@ def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path:
                 running.feed()
             found = httpx.get(f"{running.url}/v1/top").json()["pages"]
             expected = expected or found
-            assert found == expected
+            for page, before in zip(found, expected, strict=True):  # Settled anew, from the visits that were saved.
+                assert page["importance"] == pytest.approx(before["importance"], abs=2 * before["error_bound"])
+                assert [page[name] for name in ("url", "cash", "reads")] == [
+                    before[name] for name in ("url", "cash", "reads")
+                ]
             assert len(processes_of(data)) == 3  # Endpoint, worker, store.
             running.process.send_signal(number)
             assert running.process.wait(SECONDS_MAX) == 0

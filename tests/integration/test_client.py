@@ -97,7 +97,7 @@ def test_a_page_goes_from_seed_to_history(client: Any, request: pytest.FixtureRe
     assert client.event(url, links=urls).accepted == 1
     settle(client)
     page = client.importance(url)
-    assert (page.url, page.reads, page.policy) == (url, 1, "static")
+    assert (page.url, page.reads, page.policy) == (url, 1, "exact")
     assert 0 < page.importance < 1
     assert page.as_of is not None
     many = client.importances([urls[0], "http://never.example/"], policy="variable", window=2)

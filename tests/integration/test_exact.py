@@ -66,7 +66,8 @@ def test_top_hosts_domains_and_explain_say_the_same(valkey: Server) -> None:
 def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_last(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("opic.query.exact.AT_ONCE_SECONDS", -1.0)
+    monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 0.0)
+    monkeypatch.setattr("opic.query.exact.CREDIT_SECONDS", 1e-9)  # Enough for one question.
     monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
     web = Web(valkey, "busy")
     web.read(PAGES[0], [PAGES[1]])
@@ -75,9 +76,13 @@ def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_
     first = exact.view()
     exact.start()
     web.read(PAGES[1], [PAGES[2]])
-    assert exact.view() is first
-    assert first.heads != web.crawl.heads()
-    monkeypatch.setattr("opic.query.exact.QUIET_SECONDS", 0.0)  # As after a while without changes.
+    second = exact.view()
+    assert second is not first
+    web.read(PAGES[2], [PAGES[3]])
+    assert exact.view() is second
+    assert second.heads != web.crawl.heads()
+    monkeypatch.setattr("opic.query.exact.CREDIT_SECONDS", 1.0)
+    monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 1e6)  # As after a while without changes.
     assert exact.view().heads == web.crawl.heads()
     exact.close()
 
