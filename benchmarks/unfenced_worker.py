@@ -56,7 +56,8 @@ class _Library:
 def take_down_the_fence() -> None:
     """Put these in the place of what the worker uses."""
     at: dict[str, int] = {}
-    path, offsets_held, apply = opic.store.library.Path, ShardWriter._offsets_held, Writer.apply
+    path, offsets_held, apply = opic.store.library.Path, ShardWriter._offsets_held, Writer._apply_routed
+    apply_alone = Writer.apply
 
     def held(store: ShardWriter, partitions: Iterable[str]) -> dict[str, int]:
         names = set(partitions)
@@ -66,13 +67,18 @@ def take_down_the_fence() -> None:
     def applied(
         writer: Writer, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int
     ) -> None:
-        apply(writer, partition, records, on_step, since)
+        apply_alone(writer, partition, records, on_step, since)
+        at[partition] = records[-1].offset + 1
+
+    def routed(writer: Writer, partition: str, records: Sequence[Record], *rest: Any, **more: Any) -> None:
+        apply(writer, partition, records, *rest, **more)  # Of many shards: a portion at a time.
         at[partition] = records[-1].offset + 1
 
     opic.store.library.Path = lambda given: _Library(path(given))  # type: ignore[assignment,misc]
     opic.ingest.shard_writer.Batch = UnfencedBatch  # type: ignore[misc]
     ShardWriter._offsets_held = held  # type: ignore[method-assign]
     Writer.apply = applied  # type: ignore[assignment,method-assign]
+    Writer._apply_routed = routed  # type: ignore[assignment,method-assign]
     Writer.resume = lambda _, partition: at.get(partition, 0)  # type: ignore[method-assign]
     Writer._move_resume = lambda *_: None  # type: ignore[method-assign]
 

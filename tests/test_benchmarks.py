@@ -197,6 +197,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_shards.py", ("--shards", "1,2", "--pages", "1000", "--events", "50", "--rounds", "1")),
         ("bench_flow.py", ("--graphs", "wikispeedia", "--pages", "5000")),
         ("bench_links.py", ("--pages", "1000", "--scan", "500")),
+        ("bench_kafka_client.py", ("--events", "500", "--rounds", "2")),
         ("bench_local_rank.py", ("--local", "300", "--candidates", "2000")),
         ("bench_rankmass.py", ("--pages", "1000", "--plain-downloads", "50")),
         ("bench_discovery.py", ("--candidates", "1000,2000", "--steps", "200")),

@@ -6,7 +6,7 @@ from typing import Final
 import numpy as np
 
 from opic.errors import BadInput
-from opic.query.queries import Query, check_count
+from opic.query.queries import EXACT, Query, check_count
 from opic.query.snapshots import Int64s, Snapshot
 from opic.urls.canonical import canonical_host
 
@@ -42,11 +42,14 @@ def search(
     if not wanted:
         raise BadInput("text is empty: give a part of a URL")
     within = None if domain is None else canonical_host(domain)
-    return query.crawl.steadily(lambda: _search(query, wanted, n, within, after))
+    return query.answered(None, lambda _: query.crawl.steadily(lambda: _search(query, wanted, n, within, after)))
 
 
 def _search(query: Query, wanted: str, n: int, within: str | None, after: str | None) -> dict[str, object]:
     snapshot = query.snapshots.fresh()
+    exact = query.exact_view().beside(snapshot) if query.policy == EXACT else None
+    scores = snapshot.scores if exact is None else exact.scores
+    total = snapshot.total if exact is None else 1.0
     candidates = _candidates(snapshot, within)
     first = 0 if after is None else int(np.searchsorted(candidates, _position(snapshot, after)))
     end, at = time.monotonic() + SECONDS_MAX, first
@@ -59,11 +62,10 @@ def _search(query: Query, wanted: str, n: int, within: str | None, after: str | 
             if wanted in urls[place].lower():
                 found[position] = urls[place]
         at += len(positions)
-    best = sorted(found, key=lambda position: (-int(snapshot.scores[position]), position))[:n]
+    best = sorted(found, key=lambda position: (-scores[position].item(), position))[:n]
     answer: dict[str, object] = {
         "pages": [
-            {"url": found[position], "importance": min(int(snapshot.scores[position]) / snapshot.total, 1.0)}
-            for position in best
+            {"url": found[position], "importance": min(scores[position].item() / total, 1.0)} for position in best
         ],
         "found": len(found),
         "looked_at": at - first,
