@@ -28,7 +28,7 @@ TOKEN = "s3cret-token-of-the-tests"
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[httpx.Client, EmbeddedService]]:
-    settings = Settings.load(data=tmp_path, host_delay_seconds=0.0, api_token=TOKEN)
+    settings = Settings.load(data=tmp_path, host_delay_seconds=0.0, api_token=TOKEN, keep_links=False)
     headers = {"authorization": f"Bearer {TOKEN}"}
     with (
         EmbeddedService(settings) as service,
