@@ -224,9 +224,9 @@ def test_a_search_shows_score_reasons_and_history(watched: Watched, service: Ser
     assert "of the visits of a random surfer on the links as last read are to this page" in why
     assert "the virtual page granted" in why
     assert "in the order by cash; " in why
-    assert "H + C" not in why
+    assert "h + r" not in why
     page.click("#why summary")
-    assert "H + C with H = " in page.inner_text("#why")
+    assert "h + r with h = " in page.inner_text("#why")
 
 
 def test_a_refused_event_is_told_of_with_its_page(watched: Watched, service: Service) -> None:

@@ -219,6 +219,7 @@ def test_entry_is_taken_only_once_its_shard_has_it_for_good(cluster: Cluster, he
             settle(loss, Writer(loss.crawl))
             assert loss.wrong() == []
         else:  # The same number comes again with other cash, and not after the entry that was taken.
+            Writer(loss.crawl).stores[a].apply(PARTITION, loss.log)  # Both in one step this time.
             with pytest.raises(StoreError, match="does not follow the last entry taken"):
                 settle(loss, Writer(loss.crawl))
 
