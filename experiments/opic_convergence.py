@@ -116,7 +116,7 @@ def _by_strategy(rows: Sequence[Row], estimate: str = CASH_AND_HISTORY) -> dict[
 
 
 def _ratios(one: Row, other: Row, reads: Sequence[int] = SHOWN) -> list[str]:
-    """Return the ratios of two rows' errors after so many reads."""
+    """Return the ratios of two rows' errors after this number of reads."""
     return [f"{one[f'error at {n} N'] / other[f'error at {n} N']:.2f}" for n in reads]
 
 

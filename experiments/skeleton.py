@@ -31,7 +31,7 @@ Points = Iterable[tuple[float, float]]
 
 
 class Extreme(NamedTuple):
-    """A column that holds the least or the greatest value of another one over the runs, in so many digits."""
+    """A column that holds the least or the greatest value of another one over the runs, with its digits."""
 
     choose: Callable[[Iterable[float]], float]
     of: str
@@ -57,7 +57,7 @@ class Axes(NamedTuple):
 
 
 class Run:
-    """One run of an experiment: its number and random numbers, the recorded graphs, and what it has to say.
+    """One run of an experiment: its number and random numbers, the recorded graphs, and its notes.
 
     number  of the run, from 0
     count   of all runs

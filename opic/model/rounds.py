@@ -1,9 +1,10 @@
 """Rounds of a crawl that has many shards: counted for all of them, in shard 0.
 
 A round is the clock advancing by one grant for every page known in the whole crawl at that time. One shard counts that
-exactly, at each read. Of many shards, none knows at its reads how many pages the others know. So whoever delivers to
-shard 0 adds up the clocks and the known pages of all shards from time to time, after a delivery, and writes the count
-of rounds as a record of shard 0's log. The last count is in shard 0's books; all counts are kept as a series.
+exactly, at each read. Of many shards, none knows at its reads how many pages the others know. So the worker that
+delivers to shard 0 adds up the clocks and the known pages of all shards from time to time, after a
+delivery, and writes the count of rounds as a record of shard 0's log. The last count is in shard 0's books; all
+counts are kept as a series.
 
 Between two counts the known pages are assumed to grow evenly with the clock. If they grow from a to b while the clock
 advances by m grains, that is m / (g * (b - a) / ln(b / a)) rounds, with the grant g: the logarithmic mean of the pages.
@@ -24,7 +25,7 @@ DUE_SHARE: Final = 8  # An eighth of the known pages.
 
 
 class RoundCount(NamedTuple):
-    """A count of rounds: of the whole crawl, in units of 2^-32, at a clock, when so many pages were known."""
+    """A count of rounds: of the whole crawl, in units of 2^-32, at a clock value, with the pages known then."""
 
     rounds: int = 0
     clock: int = 0

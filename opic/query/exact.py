@@ -248,14 +248,14 @@ class Exact:
             if view is None and not self._settled.wait(FIRST_SECONDS):
                 raise StoreUnavailable(NOT_YET)
             view = self._view
-            if view is not None and view.loads == self._crawl.loads and not self._waits():
+            if view is not None and view.loads == self._crawl.loads and not self._may_settle():
                 return view
         found = self._settle(self.bound, further=further)
         self._credit -= self._cpu
         return found
 
-    def _waits(self) -> bool:
-        """Whether a question waits until all that it can know is settled: not where that is slow, or was often done."""
+    def _may_settle(self) -> bool:
+        """Whether a question settles what is new itself: not where that is slow, or was done too often lately."""
         now = time.monotonic()
         self._credit = min(self._credit + CREDIT_SHARE * (now - self._credit_at), CREDIT_SECONDS)
         self._credit_at = now

@@ -10,12 +10,11 @@ a restart, and are the same in every replica. Links are compared by the digest t
 from typing import Final
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from opic.model.cash import MILLION
-from opic.replica.columns import Growing, Undo
-from opic.replica.effect import ZSTD_LEVEL
+from opic.replica.columns import Undo
+from opic.replica.page_table import PageTable
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -23,12 +22,12 @@ Uint32s = NDArray[np.uint32]
 Uint16s = NDArray[np.uint16]
 CHANGES_MAX: Final = (1 << 16) - 1  # The count stops here.
 SECONDS_MAX: Final = (1 << 32) - 1
-PAGE_BYTES: Final = 6  # Of a page in the checkpoint, before compression.
 
 
-class PageChanges(Growing):
+class PageChanges(PageTable):
     """The columns by page id. They have rows only up to the last page that was read again."""
 
+    NAME = "counts of changes"
     COLUMNS = (("changes", "u2"), ("since", "u4"))
     changes: Uint16s
     since: Uint32s  # Unix seconds.
@@ -77,26 +76,3 @@ class PageChanges(Growing):
         last = len(self.since) - 1
         at, here = np.minimum(ids, last), ids <= last
         return np.where(here, self.changes[at], 0).astype(np.uint16), np.where(here, self.since[at], 0).astype("u4")
-
-    def pack(self, first: int, end: int) -> bytes:
-        """Pack the columns of pages for the checkpoint; b"" where all is 0."""
-        changes, since = self.of(np.arange(first, end))
-        if not since.any():
-            return b""
-        packed = changes.astype("<u2").tobytes() + since.astype("<u4").tobytes()
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
-
-    def unpack(self, first: int, pages: int, packed: bytes) -> None:
-        """Take in what `pack` packed of at most `pages` pages; a block may have grown since.
-
-        Raises:
-            ValueError: the length is wrong.
-            zstandard.ZstdError: it can't be unpacked.
-        """
-        columns = zstandard.ZstdDecompressor().decompress(packed, max_output_size=PAGE_BYTES * pages)
-        count, rest = divmod(len(columns), PAGE_BYTES)
-        if rest:
-            raise ValueError("counts of changes have a wrong length")
-        self.reserve(first + count)
-        self.changes[first : first + count] = np.frombuffer(columns, "<u2", count)
-        self.since[first : first + count] = np.frombuffer(columns, "<u4", count, 2 * count)

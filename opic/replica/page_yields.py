@@ -15,22 +15,22 @@ Source: Kumar, Lang, Marlow, Tomkins (2008), section III: "total outlinks seen a
 from typing import Final
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
-from opic.replica.columns import Growing, Undo
-from opic.replica.effect import ZSTD_LEVEL, Effect
+from opic.replica.columns import Undo
+from opic.replica.effect import Effect
+from opic.replica.page_table import PageTable
 
 Int64s = NDArray[np.int64]
 Uint32s = NDArray[np.uint32]
 Float32s = NDArray[np.float32]
 ELAPSED_MIN_US: Final = 1_000_000  # Two reads at one time, or in the wrong order, count as a second apart.
-PAGE_BYTES: Final = 8  # Of a page in the checkpoint, before compression.
 
 
-class PageYields(Growing):
+class PageYields(PageTable):
     """The columns by page id. They have rows only up to the last page that was read."""
 
+    NAME = "yields"
     COLUMNS = (("seen", "u4"), ("rate", "f4"))
     seen: Uint32s
     rate: Float32s
@@ -67,36 +67,6 @@ class PageYields(Growing):
             self.seen[ids] += np.where(self.seen[ids] == 0, links[at], new[at]).astype(np.uint32)
             seconds = np.maximum(at_us[at] - last_us, ELAPSED_MIN_US) / 1e6
             self.rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
-
-    def part(self, first: int, end: int) -> tuple[Uint32s, Float32s]:
-        """Return both columns of pages `first` to `end`, each of shape (end - first,)."""
-        seen, rate = np.zeros(end - first, np.uint32), np.zeros(end - first, np.float32)
-        known = self.seen[first:end]
-        seen[: len(known)], rate[: len(known)] = known, self.rate[first:end]
-        return seen, rate
-
-    def pack(self, first: int, end: int) -> bytes:
-        """Pack the columns of pages for the checkpoint; b"" where all is 0."""
-        seen, rate = self.part(first, end)
-        if not seen.any():
-            return b""
-        packed = seen.astype("<u4").tobytes() + rate.astype("<f4").tobytes()
-        return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
-
-    def unpack(self, first: int, pages: int, packed: bytes) -> None:
-        """Take in what `pack` packed of at most `pages` pages; a block may have grown since.
-
-        Raises:
-            ValueError: the length is wrong.
-            zstandard.ZstdError: it can't be unpacked.
-        """
-        columns = zstandard.ZstdDecompressor().decompress(packed, max_output_size=PAGE_BYTES * pages)
-        count, rest = divmod(len(columns), PAGE_BYTES)
-        if rest:
-            raise ValueError("yields have a wrong length")
-        self.reserve(first + count)
-        self.seen[first : first + count] = np.frombuffer(columns, "<u4", count)
-        self.rate[first : first + count] = np.frombuffer(columns, "<f4", count, 4 * count)
 
 
 def new_by_read(effect: Effect) -> Int64s:

@@ -72,5 +72,5 @@ class KnownCrawls:
 
 
 def _identity(secret: bytes) -> str:
-    """Return what stands for a crawl's secret: nobody can tell the secret from it."""
+    """Return a digest of a crawl's secret, from which the secret can't be computed."""
     return hashlib.blake2b(secret, digest_size=16).hexdigest()

@@ -409,7 +409,7 @@ class Backend:
     def start(self) -> None:
         """Start what runs in the background until `close`: the curve, following the journals, exact importance."""
         self.curve.start()
-        if self.settings.policy in (None, "exact"):  # Else nothing is read before somebody asks for it.
+        if self.settings.policy in (None, "exact"):  # Else links are read when the first question needs them.
             self.exact.start()
         self.worth.start()
         self.crawl.keep_following()

@@ -93,7 +93,7 @@ def _records(batch: DefaultRecordBatch) -> Iterator[Any]:
         delta, at = _number(data, at + 1)  # After a byte of attributes, which none has.
         at_ms = time_ms if appended else time_ms + delta
         delta, at = _number(data, at)
-        _, at = _bytes(data, at)  # The key: whoever chose the partition needed it.
+        _, at = _bytes(data, at)  # The key, which only chooses the partition.
         value, at = _bytes(data, at)
         headers, at = _number(data, at)
         if headers < 0:

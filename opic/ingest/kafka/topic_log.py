@@ -131,7 +131,7 @@ class Producer:
             return
         finally:
             self._lock.release()
-        # Whoever waits for a record that this client did not send gets an error from its end.
+        # A caller that waits for a record that this client did not send gets an error from its end.
         with suppress(KafkaUnavailable), kafka_errors(self.where):
             client.close(timeout=CLOSE_SECONDS)
 
