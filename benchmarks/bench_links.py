@@ -142,13 +142,14 @@ def measure(shard: Shard, pages: int) -> tuple[dict[str, float], dict[str, float
     for links in web.links:
         for to in links:
             counts[to] += 1
-    again, expected = sorted(web.rng.sample(range(pages), max(pages // AGAIN, 1))), {}
+    again, added = sorted(web.rng.sample(range(pages), max(pages // AGAIN, 1))), dict[int, list[int]]()
     for page in again:
         new = [to for to in web.others(page, 2 * NEW_LINKS) if to not in web.links[page]][:NEW_LINKS]
         web.links[page] += new
         for to in new:
             counts[to] += 1
-        expected[page] = sum(counts[to] for to in new)
+        added[page] = new
+    expected = {page: sum(counts[to] for to in new) for page, new in added.items()}
     fill(writer, web, again, pages)
     rows["pages read again"] = len(again)
     scores = timed(rows, "link scores after these reads", [kept.scores])[0]

@@ -2,14 +2,16 @@
 
 A store is filled by its own worker: N seeds, one in a thousand of them trusted, then reads of a third as many pages, at
 random, each with eight links, one of them to a new page, so that nearly all pages never read hold some trust. Then, in
-one process and by turns, a call of the frontier in each mode and by each recrawl policy. A cost is CPU time of this
-process; that of the store's server is not in it. Each is printed as a ratio to mode `any` too.
+one process and by turns, a call of the frontier in each mode and by each policy. Mode `discover` without one is by
+cash. A cost is CPU time of this process; that of the store's server is not in it. Each is printed as a ratio to mode
+`any` too, and those of mode `discover` as a ratio to the one by cash.
 
 "quiet": nothing happens between two calls. "events": before each round of calls some pages are read, so that the
 orders change, and the trust flows on; `mean` has in it what that costs every so often, `median` has not. The first
 call of a round, in mode `any`, then updates the orders for all; so ratios are fair with "quiet" only.
 
-Exits 1 when an answer is wrong: most cash first, or most trust first, or a page that the mode does not offer.
+Exits 1 when an answer is wrong: most cash first, or most in-links, or most trust, or a page that the mode does not
+offer.
 """
 
 import argparse
@@ -17,6 +19,7 @@ import random
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,6 +49,8 @@ SEED, CRAWL = 2007, "bench"
 ASKED: Mapping[str, Mapping[str, Any]] = {
     "any": {},
     "discover": {"mode": "discover"},
+    "discover, GAI": {"mode": "discover", "policy": "GAI"},
+    "discover, AI": {"mode": "discover", "policy": "AI"},
     "refresh": {"mode": "refresh"},
     "refresh, U": {"mode": "refresh", "policy": "U"},
     "refresh, OR": {"mode": "refresh", "policy": "OR"},
@@ -61,6 +66,7 @@ class Filled:
     def __init__(self, shard: Shard, pages: int) -> None:
         self.writer, self._rng, self._offset = ShardWriter(shard), random.Random(SEED), 0
         self.crawl = Crawl.open(shard.client, CRAWL, create=False, yields=True)
+        self.links: dict[str, list[str]] = {}  # Of each page, as last read.
         self.urls = [f"https://www.h{page // PAGES_A_HOST}.example/{page}.html" for page in range(pages)]
         self._rng.shuffle(self.urls)
         trusted = pages // TRUSTED_SHARE
@@ -78,14 +84,16 @@ class Filled:
             page = self._rng.randrange(len(self.urls))
             new = f"https://www.h{page // PAGES_A_HOST}.example/new/{offset}.html"
             event = CrawlEvent(url=self.urls[page], links=[*self._rng.sample(self.urls, LINKS - 1), new])
+            self.links[event.url] = event.links
             records.append(Record(offset, time.time_ns() // 1000, encode_crawl_event(event)))
         self.writer.apply("fill/0", records)
         self._offset += count
         self.crawl.follow()  # Every call has to; here none of them is charged with it.
 
 
-def check(name: str, found: Any, crawl: Crawl, coverage: CoverageQuery) -> None:
+def check(name: str, found: Any, filled: Filled, coverage: CoverageQuery) -> None:
     """Compare the first answer of a mode with a plain sort of all pages."""
+    crawl = filled.crawl
     replica, mode = crawl.replicas[0], ASKED[name].get("mode", "any")
     urls = [page["url"] for page in found["pages"]]
     places = [place[1] for place in crawl.ids_of(urls) if place is not None]
@@ -94,7 +102,12 @@ def check(name: str, found: Any, crawl: Crawl, coverage: CoverageQuery) -> None:
     fit = sides.get(mode, ~opened)
     if len(urls) != NEXT or not fit[places].all():
         raise SystemExit(f"FAIL: {name} answered with {urls}")
-    if "policy" not in ASKED[name]:
+    if ASKED[name].get("policy") == "GAI":
+        counts = Counter(to for of, links in filled.links.items() for to in set(links) - {of})
+        best_counts = sorted((count for url, count in counts.items() if url not in filled.links), reverse=True)[:NEXT]
+        if [counts[url] for url in urls] != best_counts:
+            raise SystemExit(f"FAIL: {name} answered with {urls}, the most in-links are {best_counts}")
+    elif "policy" not in ASKED[name]:
         keys = coverage.now().held[0] if mode == "coverage" else replica.cash()
         best = np.sort(keys[fit])[::-1][:NEXT]
         if not np.allclose(keys[places], best, rtol=1e-9):
@@ -105,11 +118,12 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
     """Return CPU milliseconds a call by state and mode, checked."""
     filled = Filled(shard, pages)
     crawl = filled.crawl
-    coverage = CoverageQuery(PageFlows(KeptLinks(crawl)))
-    frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), coverage=coverage)
+    kept = KeptLinks(crawl)
+    coverage = CoverageQuery(PageFlows(kept))
+    frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=0.0), coverage=coverage, links=kept)
     for name, terms in ASKED.items():  # The first calls load the replica, the orders, the links.
         found: Any = frontier.next(NEXT, **terms)
-        check(name, found, crawl, coverage)
+        check(name, found, filled, coverage)
         frontier.release([page["lease"] for page in found["pages"]])
     rows: dict[str, dict[str, dict[str, float]]] = {}
     for state in ("quiet", "events"):
@@ -125,6 +139,9 @@ def measure(shard: Shard, pages: int, rounds: int) -> dict[str, dict[str, dict[s
                     raise SystemExit(f"FAIL: {name} answered with {len(found['pages'])} pages")
                 frontier.release([page["lease"] for page in found["pages"]])
         rows[state] = {name: summary(some, took["any"]) for name, some in took.items()}
+        for name, row in rows[state].items():
+            if ASKED[name].get("mode") == "discover":
+                row["to_cash"] = round(statistics.median(took[name]) / statistics.median(took["discover"]), 2)
     return rows
 
 
@@ -156,7 +173,8 @@ def main() -> int:
             print(f"\n{pages:,} pages, {state:<24} {'median ms':>10} {'mean ms':>10} {'to any':>8}")
             for name, row in by_mode.items():
                 figures = f"{row['median_ms']:>10.3f} {row['mean_ms']:>10.3f} {row['ratio']:>7.2f}x"
-                print(f"  {name:<38} {figures}", flush=True)
+                beside = f", {row['to_cash']:.2f}x by cash" if "to_cash" in row else ""
+                print(f"  {name:<38} {figures}{beside}", flush=True)
     about = {"next": NEXT, "rounds": args.rounds, "events_a_round": EVENTS_A_ROUND, "sizes": sizes}
     write_result("next-modes", about, args.result)
     return 0

@@ -33,7 +33,7 @@ from opic.ingest.kafka.consumer import records_a_poll
 from opic.ingest.worker import Lag, Taken, WorkerWatch, work
 from opic.model.events import Record, encode_seeds
 from opic.replica import Crawl as Shards
-from opic.replica.batch import Input
+from opic.replica.inputs import Input
 from opic.service.embedded import EmbeddedServer
 from opic.store import connect
 

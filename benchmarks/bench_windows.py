@@ -34,7 +34,8 @@ from paper_graph import Crawl, Floats, crawl, errors, make_links, pagerank, past
 from opic.api import bind, create_app, make_server
 from opic.api.server import url_of
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import Ledger, LedgerPage
+from opic.model.ledger import Ledger
+from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
 from opic.model.windows import Past, estimate
 from opic.service.service import EmbeddedService

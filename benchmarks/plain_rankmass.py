@@ -9,6 +9,7 @@ pages, ties, the window.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
 
 Links = Sequence[Sequence[int]]  # The distinct pages that each page links to, increasing.
 Step = tuple[int | None, float]
@@ -56,6 +57,27 @@ def rankmass(
             rm[child] += d / len(children) * amount
             waiting += d / len(children) * amount * downloaded[child]
     yield None, (crm + waiting) / (1 - lost)
+
+
+def rankmass_by_heap(links: Links, trust: Mapping[int, float], downloads: int, d: float = DAMPING) -> list[int]:
+    """Figure 5 with a heap of rm, where entries that are out of date are passed over: the first pages downloaded."""
+    rm, downloaded = [0.0] * len(links), dict[int, None]()
+    for page, share in trust.items():
+        rm[page] = (1 - d) * share
+    heap = [(-rm[page], page) for page in trust]
+    heapify(heap)
+    while heap and len(downloaded) <= downloads:
+        amount, page = heappop(heap)
+        if -amount != rm[page]:
+            continue
+        if len(downloaded) == downloads and page not in downloaded:
+            break
+        downloaded[page], rm[page] = None, 0.0
+        children = links[page]
+        for child in children:
+            rm[child] += d / len(children) * -amount
+            heappush(heap, (-rm[child], child))
+    return list(downloaded)
 
 
 def greatest(rm: Sequence[float], downloaded: Sequence[int], push_from: float) -> int:

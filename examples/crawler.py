@@ -10,37 +10,20 @@ says that no page is left. Without a service it ends at once; one that goes away
 import argparse
 import sys
 import time
-from contextlib import suppress
-from html.parser import HTMLParser
 from urllib.parse import urljoin, urlsplit
 from urllib.robotparser import RobotFileParser
 
 import httpx
 
 from opic.client import Client, Event
+from opic.html.links import html_links
 
 AGENT = "opic-example/1"
 BATCH = 10
 BODY_BYTES_MAX = 2 << 20
 SLEEP_SECONDS_MAX = 1.0
+WAIT_SECONDS_MAX = 86_400.0  # A site that asks for more is asked again after a day.
 IDLE_SECONDS_MAX = 600.0  # Pages of a crawler that was killed come back sooner; those that keep failing do not.
-
-
-class Links(HTMLParser):
-    """Collects where a page's links lead."""
-
-    def __init__(self, base: str) -> None:
-        """Resolve links against `base`."""
-        super().__init__()
-        self.base, self.found = base, dict[str, None]()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a link; what is no URL is dropped here, what is none for the service is dropped there."""
-        href = dict(attrs).get("href")
-        if tag != "a" or href is None:
-            return
-        with suppress(ValueError):
-            self.found[urljoin(self.base, href.strip())] = None
 
 
 class Robots:
@@ -71,30 +54,25 @@ def fetch(web: httpx.Client, robots: Robots, url: str) -> Event:
     try:
         with web.stream("GET", url) as answer:
             event = Event(url=url, status=answer.status_code, fetched_at=time.time())
+            if answer.status_code in (429, 503) and (wait := answer.headers.get("retry-after", "")).isdecimal():
+                event.retry_after = min(float(wait), WAIT_SECONDS_MAX)
             if answer.has_redirect_location:
                 event.redirect = urljoin(url, answer.headers["location"])
             elif "html" in answer.headers.get("content-type", ""):
-                event.links = links_of(url, body_of(answer))
+                event.links = html_links(url, body_of(answer), charset=answer.charset_encoding)
             return event
     except httpx.HTTPError:
         return Event(url=url, status=0)
 
 
-def body_of(answer: httpx.Response) -> str:
+def body_of(answer: httpx.Response) -> bytes:
     """Read the beginning of a page."""
     body = bytearray()
     for part in answer.iter_bytes():
         body += part
         if len(body) > BODY_BYTES_MAX:
             break
-    return body[:BODY_BYTES_MAX].decode(answer.encoding or "utf-8", "replace")
-
-
-def links_of(url: str, html: str) -> list[str]:
-    """Return where a page links to, absolute."""
-    parser = Links(url)
-    parser.feed(html)
-    return list(parser.found)
+    return bytes(body[:BODY_BYTES_MAX])
 
 
 def crawl(service: Client, seed: str, pages_max: int, timeout_seconds: float = 10.0) -> int:

@@ -103,6 +103,22 @@ class CrawlColumns:
         """Return None: there are no rules."""
         del ids
 
+    def given_up(self, ids: Int64s) -> None:
+        """Return None: no fetch fails."""
+        del ids
+
+    def priority(self, ids: Int64s) -> None:
+        """Return None: all pages have the same."""
+        del ids
+
+    def preferred(self) -> Int64s:
+        """Return no page."""
+        return np.zeros(0, np.int64)
+
+    def postponed(self, ids: Int64s) -> None:
+        """Return None: no page is held back."""
+        del ids
+
     def due(self, ids: Int64s) -> Float64s | None:
         """Return when pages may be offered again after their last read; None if at any time."""
         if not self._revisit:

@@ -31,7 +31,7 @@ from experiments.window_crawls import parsed_window, shown_window
 from opic.graph.crawled import Float64s
 from opic.model.cash import MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import LedgerPage
+from opic.model.ledger_page import LedgerPage
 from opic.model.past_importance import PARTITION, RecordedPast
 
 READS_A_DAY: Final = (1, 4, 16)

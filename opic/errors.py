@@ -112,6 +112,10 @@ class StoreUnavailable(StoreError):
     """The store does not answer; trying again later may help."""
 
 
+class StoreLoading(StoreUnavailable):
+    """The store is reading its data from the disk after a start."""
+
+
 class StoreLost(StoreUnavailable):
     """The store had a crawl, and has lost it or a part of it."""
 

@@ -91,12 +91,14 @@ class Settings(BaseSettings):
     host_in_flight: Annotated[int, Field(ge=0)] = 0  # Leased pages per host; 0 means no limit.
     revisit_seconds: Annotated[float, Field(ge=0, le=31_536_000)] = 3_600.0  # 0 means no wait.
     retry_seconds: Annotated[float, Field(ge=0, le=86_400)] = 60.0
+    max_failures: Annotated[int, Field(ge=0, le=254)] = 8  # Failed fetches in a row of a page; 0 never gives up.
     retry_bytes: Annotated[int, Field(ge=1 << 20)] = 64 << 20  # For back-offs, over all shards of a crawl.
     lease_seconds: Annotated[float, Field(gt=0, le=86_400)] = 300.0
 
     service: Annotated[str, Field(pattern=r"^https?://")] | None = None  # What commands ask; see docs/guide/cli.md.
     host: str = "127.0.0.1"
     port: Annotated[int, Field(ge=0, le=65_535)] = 8080
+    start_seconds: Annotated[float, Field(ge=0, le=86_400)] = 30.0  # A worker's patience at its start; 0: no limit.
     worker_port: Annotated[int, Field(ge=0, le=65_535)] = 0  # Port of a worker's metrics and readiness; 0 disables it.
     api_token: SecretStr | None = None
     log_format: Literal["text", "json"] = "text"

@@ -15,16 +15,18 @@ from logs import NOW_US, PARTITION, pep_history
 from opic.errors import DeliveryPaused
 from opic.ingest import ShardWriter, Writer
 from opic.model.events import CrawlEvent, Record, decode_crawl_event, encode_crawl_event
-from opic.model.ledger import Ledger, LedgerPage
+from opic.model.ledger import Ledger
+from opic.model.ledger_page import LedgerPage
 from opic.ops.backup import ShardCopy, backup
 from opic.replica import Crawl
 
 
 def _noted(record: Record) -> Record:
-    """The same with metadata now and then, which the next of the page may take away, and a few depths."""
+    """The same with metadata now and then, which the next of the page may take away, a few depths and priorities."""
     event, at = decode_crawl_event(record.value), record.offset
     event.depth = at % 7 if at % 5 == 0 else None
     event.meta = {"at": str(at)} if at % 3 == 0 else {} if at % 4 == 0 else None
+    event.not_before, event.priority = at if at % 11 == 0 else None, 2.0 if at % 13 == 0 else None
     return replace(record, value=encode_crawl_event(event))
 
 

@@ -7,7 +7,7 @@ from servers import Server
 
 from opic.ingest import Writer
 from opic.model.cash import DAY_US, Flag
-from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
 from opic.replica import Crawl
 
 PAGES = [f"http://h{page % 5}.org/{page}" for page in range(14)]
@@ -43,6 +43,13 @@ class Web:
     def trust(self, url: str, weight: float = 1.0) -> None:
         self.last = [Record(self.offset, self.at_us, encode_seeds([url], trust=weight), "seeds")]
         self.offset += 1
+        self.again()
+
+    def forget(self, *urls: str) -> None:
+        self.last = [Record(self.offset, self.at_us, encode_forgotten(list(urls)), "forget")]
+        self.offset += 1
+        for url in urls:
+            self.links.pop(url, None)
         self.again()
 
     def again(self) -> None:

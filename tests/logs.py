@@ -9,7 +9,7 @@ from typing import Any
 from hypothesis import strategies as st
 from repository import ROOT
 
-from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
 from opic.model.page_notes import DEPTH_MAX
 
 NOW_US = 1_790_000_000_000_000
@@ -21,24 +21,32 @@ def record(offset: int, url: str, links: Iterable[str] = (), **more: object) -> 
     return Record(offset, NOW_US + offset, encode_crawl_event(CrawlEvent(url=url, links=list(links), **more)))  # type: ignore[arg-type]
 
 
+def forget(offset: int, *urls: str) -> Record:
+    """Return a record that forgets pages."""
+    return Record(offset, NOW_US, encode_forgotten(list(urls)), "forget")
+
+
 def seeds(
     offset: int,
     *urls: str,
     depth: int | None = None,
     meta: Mapping[str, str] | None = None,
     trust: float | None = None,
+    **more: Any,
 ) -> Record:
     """A record that makes pages known."""
-    return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta, trust), kind="seeds")
+    return Record(offset, NOW_US + offset, encode_seeds(list(urls), depth, meta, trust, **more), kind="seeds")
 
 
 trusts = st.sampled_from([None, None, 1.0, 0.25, 0.0])
 # Depth and metadata of an event or of seeds; most have none, as most events of a crawl that has depths.
 METAS = st.sampled_from([{}, {"job": "news"}, {"job": "blogs", "\u00e9": "\u00fc" * 9}])
+PRIORITIES = st.sampled_from([1.0, 0.5, 3.0])
 notes = st.one_of(
     st.just(dict[str, Any]()),
     st.just(dict[str, Any]()),
     st.fixed_dictionaries({}, optional={"depth": st.sampled_from([0, 0, 1, 2, 5, DEPTH_MAX]), "meta": METAS}),
+    st.fixed_dictionaries({}, optional={"not_before": st.sampled_from([0, NOW_US / 1e6]), "priority": PRIORITIES}),
 )
 
 

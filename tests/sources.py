@@ -57,7 +57,7 @@ class _OneShard:
     """A store as the worker's loop wants it: nothing is to be carried between shards."""
 
     def __init__(self, store: Any) -> None:
-        self.resume, self.apply = store.next_offset, store.apply
+        self.resume, self.apply, self.purge = store.next_offset, store.apply, store.purge
 
     def deliver(self, _: object = None) -> int:
         return 0

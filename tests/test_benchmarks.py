@@ -174,6 +174,29 @@ def test_benchmark_of_the_endpoint_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_benchmark_of_exports_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_export.py", tmp_path / "export.json", "--pages", "2000")
+    assert found["pages"] == 2_000
+    assert found["exports"].keys() == {"parquet with links", "csv", "jsonl", "cc-ranks"}
+    assert found["readers"]["importance_sum_off_by"] <= 1e-9
+
+
+@pytest.mark.slow
+def test_benchmark_of_forgetting_runs(tmp_path: Path) -> None:
+    found = run_benchmark("bench_forget.py", tmp_path / "forget.json", "--pages", "2000", "--reads", "100")
+    assert found["forgotten"] == 200
+    assert found["audit_conserved"]
+
+
+@pytest.mark.slow
+def test_benchmark_of_archives_runs(tmp_path: Path) -> None:
+    sample = ROOT / "tests/data/archives/example.warc.gz"
+    found = run_benchmark("bench_archives.py", tmp_path / "archives.json", "--pages", "50", "--archive", str(sample))
+    assert (found["made"]["records"], found["made_replayed"]["events"]) == (50, 50)
+    assert found["archive"]["records"] == 2
+
+
+@pytest.mark.slow
 def test_benchmark_of_kafka_runs(tmp_path: Path) -> None:
     want_server("kafka")
     small = ("--pages", "2000", "--events", "2000", "--set-ups", "2w 1n 16s,1w 1n 16s unfenced,1w 1n 16s")
@@ -209,6 +232,8 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
             "bench_unfit.py",
             ("--free", "6000", "--denied", "500", "--rounds", "3", "--changes", "2"),
         ),
+        ("bench_export.py", ("--pages", "2000")),
+        ("bench_archives.py", ("--pages", "50")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
         ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),

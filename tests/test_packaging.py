@@ -32,6 +32,9 @@ KAFKA = "opic/ingest/kafka/"
 GRAPH = ("opic/graph/", "opic/local/", "opic/sampling/")
 SAMPLING = "opic/sampling/"
 PICTURES = "opic/cli/pictures.py"
+PARQUET = "opic/ops/export_tables.py"
+ARCHIVES = "opic/ops/archive"
+HTML = "opic/html/"
 WHERE_INSTALLED = {"opic/query/verification.py": {"igraph"}}  # Used where it is there, and no extra brings it.
 
 
@@ -97,6 +100,12 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["sample"])
     if relative(path) == PICTURES:
         allowed |= named(EXTRAS["plot"])
+    if relative(path).startswith((HTML, *GRAPH)):
+        allowed |= named(EXTRAS["html"])
+    if relative(path).startswith(ARCHIVES):
+        allowed |= named(EXTRAS["warc"])
+    if relative(path) == PARQUET:
+        allowed |= named(EXTRAS["parquet"])
     assert set(packages_imported(path)) <= allowed | WHERE_INSTALLED.get(relative(path), set())
 
 

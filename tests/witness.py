@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from opic.model.cash import CLOCK_LIMIT, CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, CrawlRules, Flag
-from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
 from opic.model.ledger import Ledger
 from opic.query.inflow import SiblingsSent, host_bounds, inflow_error_bound
 from opic.urls.canonical import host_of
@@ -92,14 +92,16 @@ class Witness:
     excluded: set[str] = field(default_factory=set)
     counts: dict[str, int] = field(default_factory=dict)
     held: dict[str, int] = field(default_factory=dict)  # Cash, where it is paid at once; here page by page.
+    forgotten: set[str] = field(default_factory=set)
     pool: int | None = None  # The virtual page's cash; None under grants.
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
 
     def see(self, url: str) -> None:
-        if url not in self.known:
+        if url not in self.known or url in self.forgotten:
             self.known[url] = None
+            self.forgotten.discard(url)
             self.spent[url] = self.received[url] = self.inflow[url] = self.held[url] = self.inflow_of_host[url] = 0
 
     def cash(self, url: str, granted: int) -> int:
@@ -161,6 +163,21 @@ class Witness:
         self.count("departures")
         self.end_record()
 
+    def forget(self, urls: Sequence[str]) -> None:
+        """Nothing of a page is left, and the virtual page has its cash."""
+        for url in (url for url in dict.fromkeys(urls) if url in self.known and url not in self.forgotten):
+            self.count("drift_minus", abs(self.spent[url]) if self.shown.pop(url, None) else 0)
+            self.pool = None if self.pool is None else self.pool + self.held[url]
+            for column in (self.spent, self.received, self.inflow, self.held, self.inflow_of_host):
+                column[url] = 0
+            for column in (self.times_gone, self.back_from_us):
+                column.pop(url, None)
+            self.gone.discard(url)
+            self.excluded.discard(url)
+            self.forgotten.add(url)
+            self.count("forgotten")
+        self.end_record()
+
     def notice(self, url: str, name: str) -> None:
         """A fetch that moved nothing."""
         self.see(url)
@@ -180,7 +197,7 @@ class Witness:
         return 1.0
 
     def live(self) -> list[str]:
-        return [url for url in self.known if url not in self.gone]
+        return [url for url in self.known if url not in self.gone | self.forgotten]
 
     def pagerank(self, damping: float, *, links_to_gone_keep_their_share: bool = False) -> npt.NDArray[np.float64]:
         """Exact PageRank of the known graph, by a dense solve; dangling mass goes where teleport goes."""
@@ -319,6 +336,11 @@ class LedgerMachine(RuleBasedStateMachine):
         self.crawl.append(encode_seeds([url + "#seed" for url in urls]), "seeds")
         self.crawl.witness.seed(urls)
 
+    @rule(urls=st.lists(PAGES, max_size=3))
+    def forget(self, urls: list[str]) -> None:
+        self.crawl.append(encode_forgotten([url + "#part" for url in urls]), "forget")
+        self.crawl.witness.forget(urls)
+
     @rule(value=st.sampled_from([b"", b"nonsense", b'{"url": "/relative"}', b"\x81\x01\x02"]))
     def dead_letter(self, value: bytes) -> None:
         self.crawl.append(value)
@@ -347,6 +369,7 @@ class LedgerMachine(RuleBasedStateMachine):
                 for url, page in crawl.ledger.pages.items()
                 if domain(url) == domain(live[at[0]]) and host_of(url) != host
             )
+            spent += max(books.h_forgotten, 0)  # Any of it may have been theirs.
             received = None if rules.continuous else np.array([pages[i].v + pages[i].spent for i in at])
             least, most = host_bounds(inflow[at], received, SiblingsSent(spent, books.taken_back, books.reads), rules.q)
             true = [crawl.witness.inflow_of_host[live[i]] for i in at]
@@ -399,14 +422,24 @@ class LedgerMachine(RuleBasedStateMachine):
         def flagged(flag: Flag) -> set[str]:
             return {url for url, page in pages.items() if page.has(flag)}
 
-        assert flagged(Flag.GONE) == witness.gone
+        assert flagged(Flag.GONE) == witness.gone | witness.forgotten
         assert flagged(Flag.EXCLUDED) == witness.excluded
         assert flagged(Flag.OPEN) == set(witness.shown)
-        assert all(page.has(Flag.KNOWN) for page in pages.values())
+        assert flagged(Flag.KNOWN) == set(pages) - witness.forgotten
 
     @invariant()
     def everything_that_happened_was_counted(self) -> None:
-        names = ["reads", "links", "bad_links", "failures", "departures", "exclusions", "seeds", "dead_letters"]
+        names = [
+            "reads",
+            "links",
+            "bad_links",
+            "failures",
+            "departures",
+            "exclusions",
+            "seeds",
+            "dead_letters",
+            "forgotten",
+        ]
         counted = {name: getattr(self.crawl.ledger.books, name) for name in names}
         assert counted == {name: self.crawl.witness.counts.get(name, 0) for name in names}
 

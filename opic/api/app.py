@@ -21,12 +21,14 @@ from starlette_compress import CompressMiddleware
 
 from opic import __version__
 from opic.api import models, models_console, models_local
+from opic.api import models_leases as leases
 from opic.api import models_politeness as manners
 from opic.api import models_rules as rules
 from opic.api import models_sites as sites
 from opic.api.calls import Calls, Service
 from opic.api.console import PAGE_PATHS, page
 from opic.api.etags import KEPT, Fresh
+from opic.api.groups import TAG_OF, TAGS
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.middleware import OPEN_PATHS, Gate
 from opic.api.models_event import event_schemas
@@ -100,12 +102,13 @@ class _App(FastAPI):
         """Return the OpenAPI document, which is built once."""
         if self.openapi_schema is None:
             document = get_openapi(
-                title=self.title, version=self.version, description=self.description, routes=self.routes
+                title=self.title, version=self.version, description=self.description, routes=self.routes, tags=TAGS
             )
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
             schemas |= {"Problem": ProblemDetails.model_json_schema(), **event_schemas()}
-            for name, examples in (models.EXAMPLES | manners.EXAMPLES | sites.EXAMPLES | models_local.EXAMPLES).items():
+            parts_examples = (models, leases, manners, sites, models_local)
+            for name, examples in (pair for part in parts_examples for pair in part.EXAMPLES.items()):
                 schemas[name]["examples"] = examples
             for path in KEPT:
                 if path in document["paths"]:
@@ -149,6 +152,7 @@ def _add_call(  # noqa: PLR0917 - a row of a table
         path,
         _as_fastapi_reads_it(call),
         methods=[method],
+        tags=[TAG_OF[path]],
         status_code=status,
         response_class=Json,
         response_model=None,
@@ -191,6 +195,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
+    add("DELETE", "/v1/pages", calls.delete_pages, sites.Forgotten, (422, 501, 503))
     put = (400, 403, 409, 413, 415, 422, 503)
     add("PUT", "/v1/classes", calls.put_classes, models.Reclassified, put, body=_json_body(models.Classes))
     add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
@@ -202,12 +207,15 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
         "PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, put, body=_json_body(manners.Politeness)
     )
     add("GET", "/v1/politeness", calls.get_politeness, manners.PolitenessFound, (422, 503))
-    add("POST", "/v1/release", calls.post_release, models.Released, posted, body=_json_body(models.Leases))
+    add("POST", "/v1/release", calls.post_release, leases.Released, posted, body=_json_body(leases.Leases))
+    add(
+        "POST", "/v1/leases/renew", calls.post_leases_renew, leases.Renewed, posted, body=_json_body(leases.RenewLeases)
+    )
     add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 503))
     many = _json_body(models.ManyPages)
     add("POST", "/v1/importance", calls.post_importance, models.ManyImportances, posted, body=many)
     add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
-    add("GET", "/v1/top", calls.get_top, models.Top, (422, 503))
+    add("GET", "/v1/top", calls.get_top, sites.Top, (422, 503))
     add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
     add("GET", "/v1/domains", calls.get_domains, sites.SiteDomains, (422, 503))
     add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
@@ -245,6 +253,7 @@ def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
             **described("/metrics", 500),
         },
         name="get_metrics",
+        tags=[TAG_OF["/metrics"]],
         summary="Return metrics for Prometheus",
         description="The text format, or OpenMetrics where `Accept` asks for it.",
     )
@@ -273,7 +282,7 @@ _EVENTS_BODY: Final = {
 }
 
 
-_BODIES: Final = models.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
+_BODIES: Final = models.BODIES | leases.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
 
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api import models, models_console, models_local, models_rules
+from opic.api import models_leases as leases
 from opic.api import models_politeness as manners
 from opic.api import models_sites as sites
 from opic.api.coalescing import Coalescer, while_connected
@@ -25,14 +26,16 @@ from opic.api.router import InQuery as Query
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.frontier.page_counts import KINDS
-from opic.frontier.requests import BY_LINK_SCORE
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
 from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
+from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
 from opic.query.queries import EXACT, Ask, ImportanceAnswer
 from opic.query.search import search
+from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
@@ -117,7 +120,16 @@ class Calls:
 
     def _seed(self, asked: models.Seeds) -> Mapping[str, object]:
         self._check_count("urls", asked.urls)
-        return self._service.backend.seed(asked.urls, asked.depth, asked.meta, asked.trust)
+        return self._service.backend.seed(**asked.model_dump())
+
+    async def delete_pages(self, asked: Annotated[sites.PagesToForget, Query()]) -> Response:
+        """Forget pages, with their links and metadata, and wait until this has taken effect.
+
+        Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
+        a link, an event or a seed, becomes known anew. The call can safely be repeated.
+        """
+        chosen = PageSelection.of(asked.model_dump())
+        return await _in_thread(lambda: forget(self._service.backend, chosen))
 
     async def put_classes(self, request: Request) -> Response:
         """Replace the classes of pages and their weights.
@@ -191,8 +203,8 @@ class Calls:
         )
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._service.backend.coverage.recent)
-        if asked.policy == BY_LINK_SCORE:  # So is one that asks for what is not kept.
-            await run_in_threadpool(self._service.backend.links.scores)
+        if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
+            await run_in_threadpool(self._service.backend.links.present)
         now, gone = time.time(), threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found, asked.mode, asked.policy)
@@ -255,12 +267,21 @@ class Calls:
 
     async def post_release(self, request: Request) -> Response:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
-        return await self._asked(request, models.Leases, self._release)
+        return await self._asked(request, leases.Leases, self._release)
 
-    def _release(self, asked: models.Leases) -> Mapping[str, object]:
+    def _release(self, asked: leases.Leases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
         self._service.backend.check_room()
         return self._service.backend.frontier.release(asked.leases)
+
+    async def post_leases_renew(self, request: Request) -> Response:
+        """Let leases run for longer, from now on. `lost` lists those that have ended, whatever ended them."""
+        return await self._asked(request, leases.RenewLeases, self._renew)
+
+    def _renew(self, asked: leases.RenewLeases) -> Mapping[str, object]:
+        self._check_count("leases", asked.leases)
+        self._service.backend.check_room()
+        return self._service.backend.frontier.renew(asked.leases, asked.lease_seconds)
 
     async def get_importance(self, asked: Annotated[models.OnePage, Query()]) -> Response:
         """Return the importance of one page, and the values it is computed from."""
@@ -302,14 +323,16 @@ class Calls:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return {**found, "as_of": now}
 
-    async def get_top(self, asked: Annotated[models.TopPages, Query()]) -> Response:
-        """Return the most important pages, descending."""
+    async def get_top(self, asked: Annotated[sites.TopPages, Query()]) -> Response:
+        """Return the most important pages, or those that most pages link to, descending."""
         return await _in_thread(lambda: self._top(asked))
 
-    def _top(self, asked: models.TopPages) -> Mapping[str, object]:
+    def _top(self, asked: sites.TopPages) -> Mapping[str, object]:
         self._check_n(asked.n)
-        pages, as_of = self._service.backend.query.top_as_of(asked.n, asked.domain, asked.policy, asked.window)
-        return {"pages": pages, "as_of": as_of}
+        backend, terms = self._service.backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
+        if asked.by == "inlinks":
+            return most_linked(backend.query, backend.links, *terms)
+        return backend.query.top_from(*terms)
 
     async def get_hosts(self, asked: Annotated[sites.TopSites, Query()]) -> Response:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
@@ -346,7 +369,9 @@ class Calls:
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
     async def post_inflow(self, request: Request) -> Response:
-        """Return what comes to the pages of a list from all other pages, by any policy. Needs OPIC_KEEP_LINKS=on.
+        """Return what comes to the pages of a list from all other pages, by any policy.
+
+        Not with OPIC_KEEP_LINKS=off at the workers.
 
         The pages come in the order of the request; those that are gone or were never seen are `missing`.
         """
@@ -359,7 +384,7 @@ class Calls:
     async def get_inlinks(self, asked: Annotated[sites.PageInlinks, Query()]) -> Response:
         """Return pages that were read and whose links, as last read, lead to a page.
 
-        Needs OPIC_KEEP_LINKS=on; a page's links are known from its first read after that.
+        Not with OPIC_KEEP_LINKS=off at the workers.
         """
         return await _in_thread(lambda: self._inlinks(asked))
 

@@ -1,6 +1,7 @@
 """Count the pages of the frontier by class and state, from a snapshot, for /metrics."""
 
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ from opic.replica import Crawl
 from opic.service.service import Backend
 
 # Each known page has one kind. Pages of the kinds before "leased" could be handed out, apart from host delays.
-KINDS: Final = ("never_read", "read", "leased", "waiting", "revisit", "barred", "spent", "excluded", "gone")
-NEVER_READ, READ, LEASED, WAITING, REVISIT, BARRED, SPENT, EXCLUDED, GONE = range(len(KINDS))
+KINDS: Final = (
+    "never_read", "read", "leased", "waiting", "revisit", "not_before", "barred", "spent", "given_up", "excluded",
+    "gone",
+)  # fmt: skip
+NEVER_READ, READ, LEASED, WAITING, REVISIT, NOT_BEFORE, BARRED, SPENT, GIVEN_UP, EXCLUDED, GONE = range(len(KINDS))
 UNKNOWN: Final = len(KINDS)
 HELD_MAX: Final = 100_000  # Maximum number of leases and waits read; costs the store about 20 ms.
 
@@ -45,11 +49,15 @@ def _counted(backend: Backend) -> Census:
     for kind, positions in zip((WAITING, LEASED), _held(backend.crawl, snapshot), strict=True):
         at = positions[positions < len(kinds)]
         kinds[at[kinds[at] < LEASED]] = kind
-    for shard, ids in backend.frontier.revisiting():  # Regardless of their cash, which grows while they wait.
-        at = snapshot.positions(np.full(len(ids), shard), ids)
-        at = at[at < len(kinds)]
-        kinds[at[(kinds[at] < LEASED) | (kinds[at] == SPENT)]] = REVISIT
-    kinds[is_shut(backend.admission.verdicts(snapshot)) & ((kinds < LEASED) | (kinds == REVISIT))] = BARRED
+    frontier = backend.frontier
+    # Regardless of their cash, which grows while they wait.
+    for kind, pages in ((REVISIT, frontier.revisiting()), (NOT_BEFORE, frontier.postponed())):
+        for at in _at(snapshot, pages):
+            kinds[at[(kinds[at] < LEASED) | (kinds[at] == REVISIT) | (kinds[at] == SPENT)]] = kind
+    timed = (kinds == REVISIT) | (kinds == NOT_BEFORE)
+    kinds[is_shut(backend.admission.verdicts(snapshot)) & ((kinds < LEASED) | timed)] = BARRED
+    for at in _at(snapshot, frontier.given_up()):
+        kinds[at[(kinds[at] != LEASED) & (kinds[at] < GIVEN_UP)]] = GIVEN_UP
     width = UNKNOWN + 1
     counts = np.bincount((snapshot.state & CLASS_BITS) * np.uint8(width) + kinds, minlength=CLASSES_MAX * width)
     names = backend.query.class_names() if counts[width:].any() else {}
@@ -97,6 +105,13 @@ def _held(crawl: Crawl, snapshot: Snapshot) -> tuple[Int64s, Int64s]:
         [(shard, int(page)) for shard, ids in enumerate(answers[kind::2]) for page in ids] for kind in (0, 1)
     )
     return _positions(snapshot, waiting), _positions(snapshot, leased)
+
+
+def _at(snapshot: Snapshot, pages: Iterable[tuple[int, Int64s]]) -> Iterator[Int64s]:
+    """Yield the positions of pages of each shard, as far as the snapshot has them."""
+    for shard, ids in pages:
+        at = snapshot.positions(np.full(len(ids), shard), ids)
+        yield at[at < len(snapshot.state)]
 
 
 def _positions(snapshot: Snapshot, pages: list[tuple[int, int]]) -> Int64s:

@@ -61,7 +61,7 @@ def name_of(method: str, path: str) -> str:
     >>> name_of("GET", "/v1/dead-letters")
     'get_dead_letters'
     """
-    return f"{method.lower()}_{path.removeprefix('/').removeprefix('v1/').replace('-', '_')}"
+    return f"{method.lower()}_{path.removeprefix('/').removeprefix('v1/').replace('-', '_').replace('/', '_')}"
 
 
 async def _answer(handler: Handler, scope: dict[str, Any], body: bytes) -> Response:

@@ -24,7 +24,7 @@ from opic import __version__
 from opic.api.frontier_counts import Census, count
 from opic.api.scrape_cache import Beside
 from opic.errors import StoreError, StoreLost, StoreUnavailable
-from opic.frontier.requests import MODES, POLICIES
+from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
 from opic.model.cash import MILLION, ROUND_BITS, Books
@@ -46,7 +46,8 @@ COVERAGE_SECONDS: Final = 3600.0  # The last coverage asked for is shown for thi
 CENSUS_SECONDS: Final = 10.0  # Minimum time between two censuses, each of which needs a current snapshot.
 SHARE_MAX: Final = 0.05  # Maximum share of the time for audits, and the same for censuses.
 REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-ASKED: Final = [*((mode, None) for mode in MODES), *(("refresh", policy) for policy in POLICIES)]
+POLICIES_OF: Final = {"refresh": POLICIES, "discover": EXPANSIONS}  # By mode.
+ASKED: Final = [(mode, policy) for mode in MODES for policy in (None, *POLICIES_OF.get(mode, ()))]
 ORDERS: Final = ("exact", "cash")
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
@@ -71,9 +72,9 @@ class Metrics:
             buckets=REQUEST_SECONDS,
             registry=self._registry,
         )
-        about = "Pages handed out to crawlers by this endpoint, by the mode and the recrawl policy asked for."
+        about = "Pages handed out to crawlers by this endpoint, by the mode and the policy asked for."
         self._suggestions = Counter("opic_suggestions", about, ("mode", "policy"), registry=self._registry)
-        about = "Calls of POST /v1/next, by mode and recrawl policy, and by whether they returned any pages."
+        about = "Calls of POST /v1/next, by mode and policy, and by whether they returned any pages."
         self._calls = Counter("opic_suggestion_calls", about, ("answer", "mode", "policy"), registry=self._registry)
         about = "Calls of POST /v1/next where links are kept, by what pages came by: exact importance or cash."
         self._orders = Counter("opic_suggestion_orders", about, ("order",), registry=self._registry)
@@ -91,7 +92,7 @@ class Metrics:
         self._requests.labels(method, path or "other", f"{status // 100}xx" if status else "aborted").observe(seconds)
 
     def handed(self, found: Mapping[str, Any], mode: str, policy: str | None, calls: int = 1) -> None:
-        """Count the pages handed out to a crawler that asked for a mode and a recrawl policy, both valid."""
+        """Count the pages handed out to a crawler that asked for a mode and a policy, both valid."""
         asked = mode, policy or ""
         self._suggestions.labels(*asked).inc(len(found["pages"]))
         for answer, given in (("pages", bool(found["pages"])), ("none", not found["pages"])):
@@ -304,6 +305,7 @@ def _of_books(books: Books) -> Iterator[Metric]:
         ("opic_bad_links", "Dropped links that were not absolute http(s) URLs.", books.bad_links),
         ("opic_dead_letters", "Events refused as dead letters.", books.dead_letters),
         ("opic_seeds", "Seed URLs accepted, including those already known.", books.seeds),
+        ("opic_forgotten", "Pages forgotten on request.", books.forgotten),
         ("opic_clock_grains", "The clock: total grains spent by reads.", books.clock),
     ):
         yield CounterMetricFamily(name, about, value)

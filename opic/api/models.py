@@ -12,7 +12,7 @@ from pydantic_core import PydanticCustomError
 from opic.errors import BadInput
 from opic.frontier.requests import DOMAINS_MAX
 from opic.model.classes import WEIGHT_MAX
-from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX
+from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 from opic.model.series import NUMBER, Window
 from opic.model.trust import TRUST_MAX
 from opic.urls.rules import REVISIT_SECONDS_MAX
@@ -40,14 +40,16 @@ MODE = (
 )
 RECRAWL = (
     "With mode refresh: a recrawl policy, which draws pages at random instead of by cash. U: each page as likely as "
-    "any other; OR: in proportion to the links seen on it so far; YR: to the pages that its last read discovered, per "
-    "second; YRU: half YR, half U. LDU: half U, half the page with the greatest link score, the in-links of the links "
-    "that its last read added; not with OPIC_KEEP_LINKS=off."
+    "any other; OR: in proportion to the links seen on it so far; YR: to the new links on its last read, per second; "
+    "YRU: half YR, half U; LDU: half U, half the page with the greatest link score, the in-links of these new links. "
+    "With mode discover: GAI, most in-links first, or AI, in proportion to in-links. LDU, GAI and AI need kept links."
 )
 POLICY = (
     "exact: PageRank of the known graph, from kept links. Else from cash, and the policy is what of the past counts. "
     "Default: OPIC_POLICY, else exact; without kept links static, or interpolation under OPIC_VIRTUAL=continuous."
 )
+NOT_BEFORE = "Unix seconds or RFC 3339: the page is not offered before. The last one given is kept; 0 ends it."
+PRIORITY = "Factor on the page's key in the order of suggestions, 1 by default. The last one given is kept."
 DEPTH = "Number of links from a seed to the page: the smallest one seen."
 META = f"Strings kept with the page: names and values together at most {META_BYTES_MAX:,} bytes."
 
@@ -104,6 +106,8 @@ class Seeds(_Body):
     meta: dict[str, str] | None = Field(
         None, description=f"Metadata of these pages, replacing what they had. {META}", examples=[{"job": "news"}]
     )
+    not_before: float | str | None = Field(None, description=NOT_BEFORE, examples=["2031-01-01T00:00:00Z"])
+    priority: float | None = Field(None, ge=PRIORITY_MIN, le=PRIORITY_MAX, description=PRIORITY, examples=[2.0])
     trust: float | None = Field(
         None,
         ge=0,
@@ -145,7 +149,7 @@ class NextPages(_Body):
         examples=[["example.org", "b.example"]],
     )
     mode: Literal["any", "discover", "refresh", "coverage"] = Field("any", description=MODE)
-    policy: Literal["U", "OR", "YR", "YRU", "LDU"] | None = Field(None, description=RECRAWL)
+    policy: Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"] | None = Field(None, description=RECRAWL)
     max_depth: int | None = Field(
         None, ge=0, description="Only pages whose depth is known and not greater.", examples=[5]
     )
@@ -188,12 +192,6 @@ class Classes(_Body):
     classes: list[PageClass] = Field(description="At most 7; an empty list removes all classes.")
 
 
-class Leases(_Body):
-    """Leases to release."""
-
-    leases: list[str] = Field(description="Leases returned by /v1/next, at most OPIC_MAX_URLS.")
-
-
 class ManyPages(_Body):
     """A request about many pages."""
 
@@ -208,15 +206,6 @@ class OnePage(_Parameters):
     """A request about one page."""
 
     url: str = Field(description="An absolute http(s) URL.", examples=["https://a.example/"])
-    policy: PolicyName | None = Field(None, description=POLICY)
-    window: WindowParameter | None = Field(None, description=WINDOW)
-
-
-class TopPages(_Parameters):
-    """A request for the most important pages."""
-
-    n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
-    domain: str | None = Field(None, min_length=1, max_length=DOMAIN_CHARS_MAX, description=DOMAIN)
     policy: PolicyName | None = Field(None, description=POLICY)
     window: WindowParameter | None = Field(None, description=WINDOW)
 
@@ -286,7 +275,9 @@ class HeldBack(_Answer):
     host_delay: int = Field(description="Of hosts that are delayed, have too many pages in flight, or are called busy.")
     revisit: int = Field(description="Read less than OPIC_REVISIT_SECONDS ago.")
     retry: int = Field(description="In the back-off after a failed fetch or an expired lease.")
+    not_before: int = Field(description="Not to be offered yet, as an event or a seed said.")
     denied: int = Field(description="Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")
+    given_up: int = Field(description="Failed OPIC_MAX_FAILURES times in a row, or given up by an event.")
 
 
 class Next(_Answer):
@@ -315,12 +306,6 @@ class FrontierShown(_Answer):
 
     pages: list[FrontierPage]
     as_of: float = Field(description=AS_OF)
-
-
-class Released(_Answer):
-    """The result of releasing leases."""
-
-    released: int = Field(description="Number of leases that had not expired.")
 
 
 class PageImportance(_Answer):
@@ -380,24 +365,6 @@ class History(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
-class TopPage(_Answer):
-    """A page and its importance."""
-
-    url: str
-    importance: float = Field(description=IMPORTANCE)
-    policy: str = Field(description="The policy of the estimate.")
-    window: float | str | None = Field(description=WINDOW_SHOWN)
-    error_bound: float | None = Field(None, description="As of importance.")
-    certain: bool | None = Field(None, description="With policy exact: whether the bound makes the rank certain.")
-
-
-class Top(_Answer):
-    """The most important pages, descending."""
-
-    pages: list[TopPage]
-    as_of: float = Field(description=AS_OF)
-
-
 class Audited(_Answer):
     """The books, recounted: minted = pages + virtual + in_flight, in whole grains."""
 
@@ -422,6 +389,7 @@ class Stats(_Answer):
         "or, under OPIC_VIRTUAL=continuous, of the total cash."
     )
     lag: int = Field(description="Accepted events that have not taken effect yet.")
+    given_up_pages: int = Field(description="Pages given up after failed fetches.")
     undelivered: int = Field(description="Deposits and grants on their way between shards.")
     pool: int = Field(description="Grains that the virtual page can still grant, over all shards.")
     granted_rounds: float | None = Field(
@@ -487,7 +455,6 @@ class Ready(_Answer):
 BODIES: Final[dict[str, dict[str, Any]]] = {
     "Seeds": {"urls": ["https://a.example/", "https://b.example/"], "trust": 1.0},
     "NextPages": {"n": 10, "crawler": "crawler-7"},
-    "Leases": {"leases": ["0-1-1764000300000000"]},
     "ManyPages": {"urls": ["https://a.example/", "https://b.example/"]},
     "Classes": {"classes": [{"name": "trusted", "weight": 5, "hosts": ["a.example"]}]},
 }
@@ -553,15 +520,21 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "pages": [_NEXT],
             "retry_after": 0,
             "exhausted": False,
-            "waiting": {"leased": 1, "host_delay": 2, "revisit": 40, "retry": 0, "denied": 3},
+            "waiting": {
+                "leased": 1,
+                "host_delay": 2,
+                "revisit": 40,
+                "retry": 0,
+                "not_before": 0,
+                "denied": 3,
+                "given_up": 1,
+            },
             "as_of": _NOW,
         }
     ],
     "FrontierShown": [{"pages": [{**_SHOWN, "host": "b.example"}], "as_of": _NOW}],
-    "Released": [{"released": 1}],
     "OneImportance": [{**_PAGE, "as_of": _NOW}],
     "ManyImportances": [{"pages": [_PAGE, {"url": "https://b.example/", "importance": None}], "as_of": _NOW}],
-    "Top": [{"pages": [_TOP], "as_of": _NOW}],
     "History": [
         {
             "url": "https://a.example/",
@@ -580,6 +553,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "clock": 9_437_184,
             "rounds": 1.125,
             "lag": 0,
+            "given_up_pages": 0,
             "undelivered": 0,
             "pool": _BOOKS["virtual"],
             "granted_rounds": 1.02,

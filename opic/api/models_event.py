@@ -4,7 +4,7 @@ from typing import Any, Final
 
 import msgspec
 
-from opic.api.models import META
+from opic.api.models import META, NOT_BEFORE, PRIORITY
 from opic.model.events import CrawlEvent
 
 _FIELDS: Final = {
@@ -20,6 +20,10 @@ _FIELDS: Final = {
     "depth": "Number of links from a seed to the page, as counted by the crawler. The smallest one seen is kept; the "
     "links are one deeper.",
     "meta": f"{META} The last one given is kept, and returned by /v1/next.",
+    "give_up": "Of a failed fetch: true if the page is not to be tried again, until it is read or seeded.",
+    "retry_after": "Of a failed fetch: the seconds that the page waits, instead of a back-off that doubles.",
+    "not_before": NOT_BEFORE,
+    "priority": PRIORITY,
     "v": "Schema version.",
 }
 

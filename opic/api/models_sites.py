@@ -1,14 +1,18 @@
-"""Request and response models of the calls about hosts, in-flow and score explanations; see `opic.api.models`."""
+"""Request and response models of the calls about top pages, hosts, in-flow, explanations; see `opic.api.models`."""
 
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from pydantic import Field
 
 from opic.api.models import (
+    _TOP,
     AS_OF,
+    DOMAIN,
     DOMAIN_CHARS_MAX,
+    IMPORTANCE,
     POLICY,
     WINDOW,
+    WINDOW_SHOWN,
     Measured,
     PageImportance,
     PolicyName,
@@ -21,6 +25,45 @@ DELTA: Final = (
     "Share of all trust that is on other pages than the trusted ones. The guarantee then assumes that nothing of it "
     "reaches a fetched page, and is at most 1 - delta (Cho, Schonfeld 2007, theorem 3)."
 )
+
+
+class TopPages(_Parameters):
+    """A request for the most important pages."""
+
+    n: int = Field(100, ge=1, description="Maximum number of pages, up to OPIC_MAX_N.")
+    domain: str | None = Field(None, min_length=1, max_length=DOMAIN_CHARS_MAX, description=DOMAIN)
+    policy: PolicyName | None = Field(None, description=POLICY)
+    window: WindowParameter | None = Field(None, description=WINDOW)
+    by: Literal["importance", "inlinks"] = Field(
+        "importance",
+        description="inlinks: by the number of known pages that link to a page, where links are kept; with a window, a "
+        'duration like "7d", only links from pages read in it count.',
+    )
+    after: str | None = Field(
+        None,
+        description="Continue here: `next` of the previous answer. While the crawl goes on, a page that passes the "
+        "last one of that answer meanwhile is left out or comes twice.",
+    )
+
+
+class TopPage(_Answer):
+    """A page and its importance."""
+
+    url: str
+    importance: float = Field(description=IMPORTANCE)
+    policy: str = Field(description="The policy of the estimate.")
+    window: float | str | None = Field(description=WINDOW_SHOWN)
+    error_bound: float | None = Field(None, description="As of importance.")
+    certain: bool | None = Field(None, description="With policy exact: whether the bound makes the rank certain.")
+    inlinks: int | None = Field(None, description="With by=inlinks: how many known pages link to the page.")
+
+
+class Top(_Answer):
+    """The most important pages, or those with the most in-links, descending."""
+
+    pages: list[TopPage]
+    next: str | None = Field(None, description="Value of `after` for the next call, if there are more pages.")
+    as_of: float = Field(description=AS_OF)
 
 
 class TopSites(_Parameters):
@@ -127,6 +170,24 @@ class Inflow(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
+class PagesToForget(_Parameters):
+    """The pages to forget: give one of these."""
+
+    url: str | None = Field(None, description="A page: absolute http(s) URL.", examples=["https://a.example/old"])
+    prefix: str | None = Field(None, description="Pages whose URLs begin so: absolute http(s) URL.")
+    host: str | None = Field(None, max_length=DOMAIN_CHARS_MAX, description="Pages of this host.")
+    domain: str | None = Field(
+        None, max_length=DOMAIN_CHARS_MAX, description="Pages of this host or domain, including subdomains."
+    )
+
+
+class Forgotten(_Answer):
+    """The number of pages that were forgotten."""
+
+    forgotten: int
+    more: bool = Field(False, description="True if there may be more: call again. A call takes up to 20 seconds.")
+
+
 class PageInlinks(_Parameters):
     """A request for the pages that link to a page."""
 
@@ -157,6 +218,10 @@ class CoverageFound(_Answer):
 
     coverage: float = Field(ge=0, le=1, description="Lower bound on the share, for any links of unfetched pages.")
     fetched_pages: int = Field(description="Number of pages that were read since they became known or came back.")
+    links_unknown: int = Field(
+        description="Number of fetched pages whose links are not kept, since they were read before trust was given or "
+        "links were kept: they hold less until they are read again."
+    )
     trusted_pages: int = Field(description="Number of trusted pages that are not gone.")
     damping: float = Field(description="Share of visitors that follow a link: OPIC_DAMPING.")
     delta: float | None = Field(None, description="The delta of the request, if it is over 0.")
@@ -211,11 +276,12 @@ class Explained(PageImportance):
     history: Spent
     estimate: Estimate | None = Field(description="Null for a gone page.")
     weight: float = Field(description="The page receives this multiple of every grant, by its class.")
-    state: str = Field(description="unread, read (since it became known or came back) or gone.")
+    state: str = Field(description="unread, read (since it became known or came back), gone, excluded or given_up.")
     frontier: dict[str, Any] | None = Field(
-        description="Whether the page is `next`, and if not, `why_not`; `state`, `lease_until`, `waits_until`, "
-        "`revisit_at`, `revisit_seconds`, `host_free_at`, `host_delay_seconds`, `host_in_flight`, `failures`, "
-        "`refused` (why the event of its lease was refused), and its `place` in the order of suggestions."
+        description="Whether the page is `next`, and if not, `why_not` in sentences and `held_back` in words; `state`, "
+        "`lease_until`, `waits_until`, `revisit_at`, `revisit_seconds`, `not_before`, `priority`, `host_free_at`, "
+        "`host_delay_seconds`, `host_in_flight`, `failures` (with expired leases), `failed_fetches` in a row of "
+        "`max_failures`, `refused` (why the event of its lease was refused), its `place` in the order of suggestions."
     )
     depth: int | None = Field(description="Number of links from a seed to the page; null if unknown.")
     meta: dict[str, str] = Field(description="The last metadata given for the page.")
@@ -226,6 +292,7 @@ class Explained(PageImportance):
 _NOW: Final = 1_764_000_000.0
 
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
+    "Top": [{"pages": [_TOP], "as_of": _NOW}],
     "Hosts": [
         {"hosts": [{"host": "a.example", "importance": 0.4, "pages": 12, "read_pages": 3}], "as_of": _NOW},
     ],
@@ -260,6 +327,7 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
         {
             "coverage": 0.62,
             "fetched_pages": 3,
+            "links_unknown": 0,
             "trusted_pages": 1,
             "damping": 0.85,
             "target": 0.98,
@@ -301,12 +369,17 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
             "meta": {"job": "news"},
             "excluded": False,
             "frontier": {
-                "state": "owed",
+                "state": "read",
+                "held_back": [],
                 "host": "a.example",
                 "lease_until": None,
                 "waits_until": None,
                 "host_free_at": None,
                 "failures": 0,
+                "failed_fetches": 0,
+                "max_failures": 8,
+                "not_before": None,
+                "priority": 1.0,
                 "refused": None,
                 "revisit_at": None,
                 "revisit_seconds": 3_600.0,

@@ -10,16 +10,18 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed
-from opic.errors import BadInput, OpicError, SettingsError
+from opic.errors import BadInput, OpicError, SettingsError, StoreError
 from opic.logs import log_to_stderr
 from opic.service.service_file import Address, address_of
 
 if TYPE_CHECKING:
     from opic.client import Client
+    from opic.service.service import Backend
     from opic.settings import Settings
 
 RETRY_SECONDS: Final = 5.0  # A store that is restarted is back by then; a person does not wait much longer.
 PROBE_SECONDS: Final = 5.0
+UNAUTHORIZED: Final = 401
 BAD_VALUES: Final = ("bad-input", "bad-url")
 
 
@@ -84,13 +86,18 @@ def service_address(chosen: ServiceChosen, settings: "Settings") -> Address | No
 
 def _answers(address: Address) -> bool:
     """Return whether the service that wrote the address answers there, and not another program on its port."""
+    return _instance_at(address) == address.instance
+
+
+def _instance_at(address: Address) -> str | None:
+    """Return what the service at an address calls itself, None where none of ours answers."""
     from opic.client import BadAnswer, CallFailed, Unreachable
 
     with _client(address, retry_seconds=0, timeout_seconds=PROBE_SECONDS) as client:
         try:
-            return client.call("GET", "/healthz").get("instance") == address.instance
+            return client.call("GET", "/healthz").get("instance")
         except (Unreachable, BadAnswer, CallFailed):
-            return False
+            return None
 
 
 def _client(address: Address, **options: Any) -> "Client":
@@ -118,6 +125,9 @@ def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
             try:
                 return client.call(method, path, parameters=_given(parameters), body=body)
             except CallFailed as error:
+                if error.status == UNAUTHORIZED:
+                    wrong = "is not the one of" if token else "is not set here, and it is wanted by"
+                    raise SettingsError(f"OPIC_API_TOKEN {wrong} the service at {address.url}") from error
                 raise _refusal(error.type.rpartition(":")[2], error.detail or str(error)) from error
 
         yield ask
@@ -126,14 +136,13 @@ def _of_service(address: Address, settings: "Settings") -> Iterator[ApiCall]:
 def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
     from opic.api.in_process import InProcess
     from opic.api.problems import Problem
-    from opic.service.service import open_backend
 
     with ExitStack() as stack:
         if feeds:
             backend, works_here = open_to_feed(settings, stack)
             backend.works_here = works_here
         else:
-            backend = open_backend(settings, stack)
+            backend = _opened(settings, stack)
         answer = InProcess(backend)
 
         def ask(
@@ -148,6 +157,19 @@ def _of_store(settings: "Settings", feeds: bool) -> Iterator[ApiCall]:
                 raise _refusal(problem.kind, problem.detail) from problem
 
         yield ask
+
+
+def _opened(settings: "Settings", stack: ExitStack) -> "Backend":
+    """Open the store for questions; where an embedded one is not here but a service answers, say so."""
+    from opic.service.service import open_backend
+
+    try:
+        return open_backend(settings, stack)
+    except StoreError as error:
+        url = f"http://{settings.host}:{settings.port}"
+        if settings.embedded and not (settings.data_dir() / "store").is_dir() and _instance_at(Address(url, "?", "")):
+            raise StoreError(f"{error}; or ask the service at {url}: --service {url}, or OPIC_SERVICE={url}") from None
+        raise
 
 
 def _refusal(kind: str, detail: str) -> OpicError:

@@ -7,9 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.options import AsJson, ServiceChosen, choosing, is_group
 from opic.cli.output import print_list
-from opic.errors import BadInput
 
 classes_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
@@ -26,9 +25,7 @@ def classes(
 
     A page is granted cash in proportion to the weight of its class: with 2, twice as much as a page in no class.
     """
-    if context.invoked_subcommand is not None:
-        if chosen != ServiceChosen() or as_json:
-            raise BadInput(f"put options after the command: opic classes {context.invoked_subcommand} …")
+    if is_group(context, chosen, as_json):
         return
     with asking(chosen) as ask:
         answer = ask("GET", "/v1/classes")

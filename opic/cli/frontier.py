@@ -23,14 +23,16 @@ class Mode(StrEnum):
     COVERAGE = "coverage"
 
 
-class Recrawl(StrEnum):
-    """The recrawl policies."""
+class NextPolicy(StrEnum):
+    """The recrawl policies, and the expansion policies."""
 
     U = "U"
     OR = "OR"
     YR = "YR"
     YRU = "YRU"
     LDU = "LDU"
+    GAI = "GAI"
+    AI = "AI"
 
 
 Offered = Annotated[
@@ -39,6 +41,12 @@ Offered = Annotated[
         help="Any page, only pages never read (discover), only pages read before (refresh), or pages never read, "
         "those with the most trust waiting at them first (coverage)."
     ),
+]
+
+
+LeaseSeconds = Annotated[
+    float | None,
+    typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
 ]
 
 
@@ -58,6 +66,12 @@ def seed(
         float | None,
         typer.Option(help="Weight of each page among the trusted pages of `opic coverage`; 0 takes its trust away."),
     ] = None,
+    not_before: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Unix seconds or RFC 3339; the pages are not offered before.")
+    ] = None,
+    priority: Annotated[
+        float | None, typer.Option(help="Factor on the key of each page in the order of `next`; the default is 1.")
+    ] = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
@@ -70,6 +84,12 @@ def seed(
         from opic.model.trust import check_trust
 
         more["trust"] = check_trust(trust)
+    if not_before is not None:
+        more["not_before"] = _time(not_before)
+    if priority is not None:
+        from opic.model.page_notes import check_priority
+
+        more["priority"] = check_priority(priority)
     if meta:
         more["meta"] = dict(map(_pair, meta))
     total: dict[str, Any] = {"known": 0, "new": 0}
@@ -78,6 +98,14 @@ def seed(
             answer = ask("POST", "/v1/seeds", body={"urls": given[at : at + SEEDS_IN_CALL], **more})
             total = {**answer, **{name: total[name] + answer[name] for name in total}}
     print_answer(total, as_json)
+
+
+def _time(text: str) -> float | str:
+    """Return a time as a JSON body has it: Unix seconds are a number."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
 
 
 def _pair(text: str) -> tuple[str, str]:
@@ -92,10 +120,7 @@ def next_pages(
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages; fewer may be returned.")] = 10,
     crawler: Annotated[str, typer.Option(help="Name of the crawler that gets the leases.")] = "opic next",
-    lease_seconds: Annotated[
-        float | None,
-        typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
-    ] = None,
+    lease_seconds: LeaseSeconds = None,
     busy_host: Annotated[list[str] | None, typer.Option(help="A host to skip; may be repeated.")] = None,
     domain: Annotated[
         list[str] | None,
@@ -103,11 +128,12 @@ def next_pages(
     ] = None,
     mode: Offered = Mode.ANY,
     policy: Annotated[
-        Recrawl | None,
+        NextPolicy | None,
         typer.Option(
             help="With --mode refresh: draw pages at random, alike (U), by the links seen on them (OR), by what their "
-            "last read discovered (YR), half and half (YRU), or half the page with the greatest link score (LDU). LDU "
-            "needs OPIC_KEEP_LINKS=on."
+            "last read discovered (YR), half and half (YRU), or half the page with the greatest link score (LDU). With "
+            "--mode discover: most in-links first (GAI), or drawn in proportion to in-links (AI). LDU, GAI and AI: not "
+            "with OPIC_KEEP_LINKS=off."
         ),
     ] = None,
     max_depth: Annotated[
@@ -149,6 +175,28 @@ def release(
     with asking(chosen) as ask:
         answer = ask("POST", "/v1/release", body={"leases": leases})
     print_answer(answer, as_json)
+
+
+@choosing
+def renew(
+    leases: Annotated[list[str], typer.Argument(metavar="LEASE", show_default=False)],
+    *,
+    lease_seconds: LeaseSeconds = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Let leases run for longer, from now on, and print when they end.
+
+    Exit status 1 if any of them has ended; their pages may be leased to other crawlers.
+    """
+    body = {"leases": leases} if lease_seconds is None else {"leases": leases, "lease_seconds": lease_seconds}
+    with asking(chosen) as ask:
+        answer = ask("POST", "/v1/leases/renew", body=body)
+    print_list(("lease_until", "lease"), answer, "renewed", as_json)
+    if answer["lost"]:
+        if not as_json:
+            print(f"{len(answer['lost']):,} of the leases have ended: {', '.join(answer['lost'])}", file=sys.stderr)
+        raise typer.Exit(1)
 
 
 @choosing

@@ -10,14 +10,17 @@ from typing import Annotated, Final
 
 import typer
 
-from opic.cli import frontier, pages, store
+from opic.cli import frontier, pages, store, taking_away
 from opic.cli.calls import Refusal
 from opic.cli.classes import classes_app
+from opic.cli.compare import compare
 from opic.cli.coverage import coverage
+from opic.cli.export import export
 from opic.cli.history import history
 from opic.cli.kafka import letters_app, publish, topics_app
 from opic.cli.local_rank import local_rank
 from opic.cli.options import FOUND_A_PROBLEM
+from opic.cli.output import leave_out_headers
 from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
 from opic.cli.rules import rules_app
@@ -51,16 +54,22 @@ def _opic(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
     ] = False,
+    header: Annotated[
+        bool, typer.Option("--header/--no-header", help="Whether lists in a pipe or file begin with a line of names.")
+    ] = True,
 ) -> None:
-    pass
+    if not header:
+        leave_out_headers()
 
 
 app.command()(serve)
 app.command()(worker)
 app.command()(replay)
 app.command()(frontier.seed)
+app.command()(taking_away.forget)
 app.command(name="next")(frontier.next_pages)
 app.command()(frontier.release)
+app.command()(frontier.renew)
 app.command()(frontier.frontier)
 app.command()(pages.top)
 app.command()(pages.search)
@@ -82,9 +91,12 @@ app.command()(store.series)
 app.command()(store.audit)
 app.command()(verify)
 app.command()(doctor)
+app.command()(export)
+app.command()(compare)
 app.command()(store.backup)
 app.command()(store.restore)
 app.command()(store.begin_anew)
+app.command()(taking_away.crawls)
 app.add_typer(topics_app, name="topics")
 app.command()(publish)
 app.add_typer(letters_app, name="dead-letters")

@@ -99,6 +99,15 @@ class ServiceChosen(Chosen):
     service: Service = None
 
 
+def is_group(context: typer.Context, chosen: ServiceChosen, as_json: bool) -> bool:
+    """Return whether a command that shows something was named only for one below it, which has the options."""
+    if context.invoked_subcommand is None:
+        return False
+    if chosen != ServiceChosen() or as_json:
+        raise BadInput(f"put options after the command: {context.command_path} {context.invoked_subcommand} …")
+    return True
+
+
 def _name_file(error: OpicError, chosen: Chosen) -> None:
     """Add to an error that names a setting the file that it comes from."""
     if isinstance(error.__cause__, OpicError):  # The service said so, and has settings of its own.

@@ -15,10 +15,18 @@ ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps i
 
 # Fields of answers that are Unix seconds.
 TIMES: Final = frozenset({
-    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "rank_as_of", "revisit_at", "time",
-    "waits_until",
+    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "not_before", "rank_as_of",
+    "revisit_at", "time", "waits_until",
 })  # fmt: skip
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
+
+
+_shown = {"header": True}
+
+
+def leave_out_headers() -> None:
+    """Print records as lines of values alone from now on."""
+    _shown["header"] = False
 
 
 def print_json(answer: object) -> None:
@@ -50,13 +58,13 @@ def print_fields(answer: Mapping[str, object]) -> None:
 
 
 def print_rows(names: Sequence[str], rows: Sequence[Mapping[str, object]]) -> None:
-    """Print records: on a terminal numbered, in columns with a heading, else a line each with tabs between the values.
+    """Print records below their names: on a terminal numbered, in columns, else a line each with tabs in between.
 
     A missing value is empty.
     """
     texts = [[as_text(name, row.get(name, "")) for name in names] for row in rows]
     if not sys.stdout.isatty():
-        for text in texts:
+        for text in [names, *texts] if _shown["header"] else texts:
             print("\t".join(text))
         return
     lines = [["", *names], *([str(number), *text] for number, text in enumerate(texts, 1))]

@@ -3,11 +3,11 @@
 import sys
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from opic.cli.calls import asking
+from opic.cli.calls import ApiCall, asking
 from opic.cli.options import AsJson, Domain, ServiceChosen, UrlFile, choosing, lines_of
 from opic.cli.output import print_answer, print_json, print_list, print_rows
 from opic.errors import BadInput
@@ -25,6 +25,22 @@ Window = Annotated[
 ]
 
 
+All = Annotated[bool, typer.Option("--all", help="To the end of the list, instead of --n.")]
+PAGES_A_CALL: Final = 1_000  # The default of OPIC_MAX_N.
+
+
+def _paged(ask: ApiCall, path: str, terms: Mapping[str, object], n: int | None) -> dict[str, Any]:
+    """Ask for the first `n` pages of a list, or for all (None), in as many calls as it takes; return one answer."""
+    first = PAGES_A_CALL if n is None else min(n, PAGES_A_CALL)
+    answer = ask("GET", path, {**terms, "n": first})
+    pages: list[dict[str, Any]] = answer["pages"]
+    while answer.get("next") is not None and (n is None or len(pages) < n):
+        left = PAGES_A_CALL if n is None else min(n - len(pages), PAGES_A_CALL)
+        answer = ask("GET", path, {**terms, "n": left, "after": answer["next"]})
+        pages += answer["pages"]
+    return {**answer, "pages": pages}
+
+
 class Site(StrEnum):
     """What pages are added up by."""
 
@@ -32,20 +48,40 @@ class Site(StrEnum):
     DOMAIN = "domain"
 
 
+class TopBy(StrEnum):
+    """What pages are ordered by."""
+
+    IMPORTANCE = "importance"
+    INLINKS = "inlinks"
+
+
 @choosing
 def top(
     *,
-    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 100,
+    n: Annotated[int, typer.Option("--n", min=1, help="Number of pages, asked for 1,000 at a time.")] = 100,
+    all: All = False,
     domain: Domain = None,
+    by: Annotated[
+        TopBy,
+        typer.Option(
+            help="What orders pages: importance, or inlinks, the known pages that link to a page; with --window 7d "
+            "only those read in the last 7 days. inlinks: not with OPIC_KEEP_LINKS=off."
+        ),
+    ] = TopBy.IMPORTANCE,
+    after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the most important pages, best first."""
+    """Print the most important pages, or those that most pages link to, best first."""
+    terms = {"domain": domain, "policy": policy, "window": window, "by": by.value, "after": after}
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/top", {"n": n, "domain": domain, "policy": policy, "window": window})
-    print_list(("importance", "url"), answer, "pages", as_json)
+        answer = _paged(ask, "/v1/top", terms, None if all else n)
+    columns = ("importance",) if by is TopBy.IMPORTANCE else ("inlinks", "importance")
+    print_list((*columns, "url"), answer, "pages", as_json)
+    if not as_json and answer.get("next") is not None:
+        print(f"there are more pages: --after {answer['next']}", file=sys.stderr)
 
 
 @choosing
@@ -53,6 +89,7 @@ def search(
     text: Annotated[str, typer.Argument(metavar="TEXT", show_default=False)],
     *,
     n: Annotated[int, typer.Option("--n", min=1, help="Number of pages.")] = 20,
+    all: All = False,
     domain: Domain = None,
     after: Annotated[str | None, typer.Option(help="Continue where the last answer stopped.")] = None,
     chosen: ServiceChosen,
@@ -60,7 +97,7 @@ def search(
 ) -> None:
     """Print pages whose URL contains TEXT, the most important first; case does not matter."""
     with asking(chosen) as ask:
-        answer = ask("GET", "/v1/search", {"text": text, "n": n, "domain": domain, "after": after})
+        answer = _paged(ask, "/v1/search", {"text": text, "domain": domain, "after": after}, None if all else n)
     print_list(("importance", "url"), answer, "pages", as_json)
     if not as_json and answer.get("next") is not None:
         looked = f"{answer['looked_at']:,} of {answer['known_pages']:,} pages"
@@ -196,7 +233,7 @@ def inlinks(
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print pages that were read and link to a page. Needs OPIC_KEEP_LINKS=on.
+    """Print pages that were read and link to a page. Not with OPIC_KEEP_LINKS=off.
 
     Exit status 1 if the page was never seen.
     """

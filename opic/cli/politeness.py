@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.options import AsJson, ServiceChosen, choosing, is_group
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
@@ -25,9 +25,7 @@ def politeness(
     as_json: AsJson = False,
 ) -> None:
     """Show or set the delays and caps of individual hosts."""
-    if context.invoked_subcommand is not None:
-        if chosen != ServiceChosen() or as_json:
-            raise BadInput(f"put options after the command: opic politeness {context.invoked_subcommand} …")
+    if is_group(context, chosen, as_json):
         return
     with asking(chosen) as ask:
         answer = ask("GET", "/v1/politeness")

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -15,7 +16,8 @@ from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
-    from opic.ops.replay import Plan, Progress, Summary
+    from opic.ops.feeder import Progress
+    from opic.ops.replay import Plan, Summary
 
 PROGRESS_LINE_SECONDS: Final = 5.0
 
@@ -27,7 +29,22 @@ class ReplayFormat(StrEnum):
     MSGPACK = "msgpack"
     WARC = "warc"
     WAT = "wat"
+    ARC = "arc"
     EDGES = "edges"
+
+
+class ArchiveLinks(StrEnum):
+    """Which links of an archive's pages count."""
+
+    HTML = "html"
+    RECORDED = "recorded"
+
+
+class Nofollow(StrEnum):
+    """Whether nofollow links count."""
+
+    COUNT = "count"
+    DROP = "drop"
 
 
 class Strategy(StrEnum):
@@ -39,6 +56,45 @@ class Strategy(StrEnum):
     CYCLE = "cycle"
 
 
+ReadsPerPage = Annotated[
+    float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
+]
+Order = Annotated[
+    Strategy | None,
+    typer.Option(
+        help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
+        "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
+        "'greedy' starts from a few seeds and reads what the service suggests next."
+    ),
+]
+Batch = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE", help="Greedy: share of the known pages read before the service is asked again; default 0.01."
+    ),
+]
+Links = Annotated[
+    ArchiveLinks | None,
+    typer.Option(help="WARC, ARC: the links of the HTML, the default, or those that Heritrix recorded."),
+]
+DropNofollow = Annotated[
+    Nofollow | None, typer.Option(help="Archives: 'drop' leaves out nofollow links; by default they count.")
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FROM,TO",
+        help="Edges: the file is CSV, and these are its columns: names in its first line, or numbers from 1.",
+    ),
+]
+IgnoreUnknown = Annotated[
+    bool,
+    typer.Option("--ignore-unknown", help="Events: leave out unknown fields, instead of refusing the events."),
+]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any event was refused.")]
+Again = Annotated[bool, typer.Option("--again", help="Archives: feed files from their beginning that were fed before.")]
+
+
 @choosing
 def replay(
     files: Annotated[
@@ -47,44 +103,38 @@ def replay(
     *,
     format: Annotated[
         ReplayFormat | None,
-        typer.Option(help="Default: by the file name, .jsonl or .msgpack; otherwise edges."),
+        typer.Option(help="Default: by the file name, as .jsonl or .warc.gz; otherwise edges."),
     ] = None,
-    reads_per_page: Annotated[
-        float | None, typer.Option(min=0.001, help="Edges: stop after this many reads per page; default 1.")
-    ] = None,
-    strategy: Annotated[
-        Strategy | None,
-        typer.Option(
-            help="Edges: 'log' (the default) reads pages in the order in which the file first mentions them, over and "
-            "over; 'cycle' does the same and 'random' reads at random, both with all pages known from the start; "
-            "'greedy' starts from a few seeds and reads what the service suggests next."
-        ),
-    ] = None,
+    reads_per_page: ReadsPerPage = None,
+    strategy: Order = None,
     seed: Annotated[int, typer.Option(help="Edges: seed of the random choices.")] = 0,
     seeds: Annotated[
         int | None, typer.Option(min=1, help="Greedy: start from this many random pages; default 5.")
     ] = None,
     seed_url: Annotated[list[str] | None, typer.Option(help="Greedy: start from these pages instead.")] = None,
-    batch: Annotated[
-        float | None,
-        typer.Option(
-            metavar="SHARE",
-            help="Greedy: share of the known pages read before the service is asked again; default 0.01.",
-        ),
-    ] = None,
+    batch: Batch = None,
+    links: Links = None,
+    nofollow: DropNofollow = None,
+    again: Again = False,
+    columns: Columns = None,
+    ignore_unknown: IgnoreUnknown = False,
+    strict: Strict = False,
     chosen: Chosen,
     as_json: ResultAsJson = False,
 ) -> None:
     """Feed recorded crawls, or simulate the crawl of a graph.
 
     Crawl events are JSON Lines, or MessagePack maps one after another. A graph is lines FROM TO (or FROM, tab, TO) and
-    # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped. Beside a
+    # comments; names that are not absolute URLs become http://graph.example/NAME. Files may be gzipped.
+    WARC, WAT and ARC files need opic[warc]; a file that was fed in part goes on there. Beside a
     running service its worker applies the events; otherwise this command does. It ends when all events have taken
-    effect and no cash is in flight between shards.
+    effect and no cash is in flight between shards. Exit status 1: all events were refused, or with --strict any.
     """
     from opic.ops.replay import replay as run
 
     plan = _plan(files, format, strategy, reads_per_page, seed, seeds, seed_url, batch)
+    plan = _with_archives(plan, links, nofollow, again=again)
+    plan = _with_fields(plan, columns, ignore_unknown=ignore_unknown)
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
@@ -96,7 +146,8 @@ def replay(
             )  # fmt: skip
         audit = backend.query.audit()
     _print_summary(summary, audit, as_json)
-    if not audit["conserved"]:
+    refused = summary.dead_letters and (strict or not summary.accepted)
+    if refused or not audit["conserved"]:
         raise typer.Exit(FOUND_A_PROBLEM)
 
 
@@ -133,6 +184,33 @@ def _plan(  # noqa: PLR0917 - options of one command
         tuple(seed_url or ()),
         BATCH if batch is None else batch,
     )
+
+
+def _with_archives(plan: "Plan", links: ArchiveLinks | None, nofollow: Nofollow | None, *, again: bool) -> "Plan":
+    """Check the options of archives, and add them to the plan."""
+    from opic.ops.replay import ARCHIVES
+
+    if plan.format not in ARCHIVES and (links or nofollow or again):
+        raise BadInput(
+            f"--links, --nofollow and --again apply to {', '.join(ARCHIVES)} only, and this is {plan.format}"
+        )
+    if links and plan.format == "wat":
+        raise BadInput("--links applies to warc and arc: a WAT file has one list of links")
+    return replace(plan, recorded=links is ArchiveLinks.RECORDED, drop_nofollow=nofollow is Nofollow.DROP, again=again)
+
+
+def _with_fields(plan: "Plan", columns: str | None, *, ignore_unknown: bool) -> "Plan":
+    """Check the options of what a line holds, and add them to the plan."""
+    if ignore_unknown and plan.format not in ("jsonl", "msgpack"):
+        raise BadInput(f"--ignore-unknown applies to crawl events only, and this is {plan.format}")
+    if columns is None:
+        return replace(plan, ignore_unknown=ignore_unknown)
+    if plan.format != "edges":
+        raise BadInput(f"--columns applies to edges only, and this is {plan.format}")
+    first, _, second = (name.strip() for name in columns.partition(","))
+    if not first or not second or "," in second:
+        raise BadInput(f"--columns {columns}: name two columns, like source,target, or number them, like 1,2")
+    return replace(plan, columns=(first, second))
 
 
 def _shown(progress: "Progress") -> str:

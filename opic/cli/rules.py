@@ -6,21 +6,24 @@ from typing import Annotated, Any
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing
+from opic.cli.options import AsJson, ServiceChosen, choosing, is_group
 from opic.cli.output import print_fields, print_json, print_rows
 from opic.errors import BadInput
 
-rules_app = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Show or set which URLs may be suggested.")
+rules_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 
 
-@rules_app.command(name="show")
+@rules_app.callback()
 @choosing
-def show(
+def rules(
+    context: typer.Context,
     *,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
-    """Print the rules in order, and the thresholds for spider traps."""
+    """Show or set which URLs may be suggested: rules in order, and the thresholds for spider traps."""
+    if is_group(context, chosen, as_json):
+        return
     with asking(chosen) as ask:
         answer = ask("GET", "/v1/rules")
     _print(answer, as_json)
@@ -37,7 +40,7 @@ def set_rules(
     """Set rules, trap thresholds, or both, replacing the present ones; all endpoints follow within a second.
 
     FILE is TOML with a table [[rules]] for each rule and one [traps] with thresholds, or JSON of the same shape, as
-    `opic rules show --json` prints it. A rule has an effect, allow or deny, and conditions: host, or domain (including
+    `opic rules --json` prints it. A rule has an effect, allow or deny, and conditions: host, or domain (including
     subdomains); path (a pattern as in robots.txt); query (true: only URLs with one; false: only URLs without). It may
     have a note. The first rule that matches a URL decides. A part that FILE does not have stays as it is; `rules = []`
     removes all rules.

@@ -50,7 +50,8 @@ def serve(
     from opic.api import serve as serve_app
     from opic.api.server import url_of
     from opic.memory import give_back_large_arrays
-    from opic.service.service import EmbeddedService, StandingService
+    from opic.service.service import EmbeddedService
+    from opic.service.standing import StandingService
 
     give_back_large_arrays()
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
@@ -67,15 +68,22 @@ def serve(
 @choosing
 def worker(
     *,
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Wait without limit for a store and Kafka that do not answer yet: OPIC_START_SECONDS=0."
+        ),
+    ] = False,
     chosen: Chosen,
 ) -> None:
     """Run one worker, which applies crawl events.
 
-    The same as `python -m consumers.crawl_events`.
+    The same as `python -m consumers.crawl_events`. At its start it gives up, with exit status 2, after
+    OPIC_START_SECONDS without a store or Kafka; later it waits for as long as they are away.
     """
     from opic.service.worker_process import main as run
 
-    raise typer.Exit(run(chosen.settings()))
+    raise typer.Exit(run(chosen.settings(start_seconds=0 if wait else None)))
 
 
 @choosing

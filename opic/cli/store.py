@@ -153,7 +153,7 @@ def backup(
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress(_copied) as told:
-        client = _connected(settings, stack, make=False)
+        client = connected(settings, stack, make=False)
         found = OpenCrawl.open(client, settings.crawl, settings.rules_given(), create=False)
         manifest = backups.backup(found, directory, told)
     _print_manifest(manifest, directory, as_json)
@@ -176,7 +176,7 @@ def restore(
     settings = chosen.settings()
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack, _progress(_written) as told:
-        client = _connected(settings, stack, make=True)
+        client = connected(settings, stack, make=True)
         manifest = restores.restore(client, directory, settings.crawl, replace=replace, on_progress=told)
     _print_manifest(manifest, directory, as_json)
 
@@ -201,12 +201,12 @@ def begin_anew(
         raise BadInput("this gives up what the store has lost: restore a backup, or say --accept-loss")
     log_to_stderr(logging.WARNING)
     with ending_in_order(), ExitStack() as stack:
-        client = _connected(settings, stack, make=True)
+        client = connected(settings, stack, make=True)
         removed = beginning.begin_anew(client, settings.crawl, settings.rules_given(), settings.shards_made)
     print_fields({"crawl": settings.crawl, "keys_removed": removed})
 
 
-def _connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
+def connected(settings: "Settings", stack: ExitStack, *, make: bool) -> Any:
     """Connect to the store; an embedded one that does not run is started for as long."""
     from opic.service.embedded import EmbeddedServer
     from opic.store import connect

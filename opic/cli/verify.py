@@ -14,7 +14,8 @@ from opic.logs import log_to_stderr
 def verify(*, chosen: Chosen, as_json: AsJson = False) -> None:
     """Compute PageRank from the kept links by another way, and print the true error beside the bound.
 
-    Needs OPIC_KEEP_LINKS=on, and a crawl in which no events arrive meanwhile. Exit status 1 if the bound is too low.
+    Needs kept links (not OPIC_KEEP_LINKS=off), and a crawl in which no events arrive meanwhile. Exit status 1 if the
+    bound is too low.
     """
     from opic.query.verification import verified
     from opic.service.service import open_backend

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying
 
-from opic.client import answers, calls
+from opic.client import answers, calls, explanation
 from opic.client.errors import CallFailed, ClientError, EventsRejected
 
 T = TypeVar("T")
@@ -77,7 +77,8 @@ class AsyncClient:
             links: absolute URLs of its out-links.
             once: send an Idempotency-Key, so that the event takes effect once even if the call is retried.
             raise_rejected: as in `events`.
-            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags, depth, meta.
+            fields: other fields of `Event`: status, redirect, excluded, fetched_at, tags, depth, meta, give_up,
+                retry_after, not_before, priority.
 
         Raises:
             EventsRejected: the event is invalid.
@@ -122,6 +123,8 @@ class AsyncClient:
         depth: int = 0,
         meta: Mapping[str, str] | None = None,
         trust: float | None = None,
+        not_before: float | str | None = None,
+        priority: float | None = None,
     ) -> answers.Seeded:
         """Add seed pages. After a retry, pages added by the first attempt count as known.
 
@@ -130,8 +133,29 @@ class AsyncClient:
             depth: depth of the pages; the smallest depth seen is kept.
             meta: strings to keep with each page, replacing those it had; `next` returns them.
             trust: weight of each page among the trusted pages of `coverage`; 0 takes its trust away.
+            not_before: Unix seconds or RFC 3339; the pages are not offered before.
+            priority: factor on the key of each page in the order of `next`; 1 if none was ever given.
         """
-        return await self._do(calls.seeds(urls, depth, meta, trust))
+        said = {"meta": meta, "trust": trust, "not_before": not_before, "priority": priority}
+        return await self._do(calls.seeds(urls, depth, **said))
+
+    async def forget(
+        self,
+        *,
+        url: str | None = None,
+        prefix: str | None = None,
+        host: str | None = None,
+        domain: str | None = None,
+    ) -> answers.Forgotten:
+        """Forget pages, with their links and metadata; repeat it while the answer has `more`. Give one argument.
+
+        Args:
+            url: a page,
+            prefix: or all pages whose URLs begin so,
+            host: or those of a host,
+            domain: or those of a host or domain, including subdomains.
+        """
+        return await self._do(calls.forget(url, prefix, host, domain))
 
     async def next(
         self,
@@ -141,7 +165,7 @@ class AsyncClient:
         domain: str | None = None,
         domains: Iterable[str] = (),
         mode: answers.Mode | None = None,
-        policy: answers.RecrawlPolicy | None = None,
+        policy: answers.NextPolicy | None = None,
         max_depth: int | None = None,
         busy_hosts: Iterable[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
@@ -158,7 +182,8 @@ class AsyncClient:
             domains: several of these, at most 100.
             mode: any page, only pages never read (discover), or only pages read before (refresh).
             policy: with mode refresh, a recrawl policy: U, OR, YR, YRU or LDU. Pages are then drawn at random, most
-                often those whose reads have discovered most; LDU needs OPIC_KEEP_LINKS=on at the service.
+                often those whose reads have discovered most. With mode discover, GAI (most in-links first) or AI (drawn
+                in proportion to in-links). LDU, GAI and AI need kept links (not OPIC_KEEP_LINKS=off).
             max_depth: only pages at most this many links from a seed.
             busy_hosts: hosts to skip.
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
@@ -189,6 +214,12 @@ class AsyncClient:
         """Release leases on pages that will not be fetched."""
         return await self._do(calls.release(leases))
 
+    async def renew(
+        self, leases: Iterable[str | answers.Page], *, lease_seconds: float | None = None
+    ) -> answers.Renewed:
+        """Let leases run for `lease_seconds` from now; OPIC_LEASE_SECONDS if None. Do it before they expire."""
+        return await self._do(calls.renew(leases, lease_seconds))
+
     async def importance(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> answers.Importance:
@@ -212,9 +243,14 @@ class AsyncClient:
         domain: str | None = None,
         policy: answers.Policy | None = None,
         window: answers.Window | None = None,
+        by: answers.TopBy | None = None,
+        after: str | None = None,
     ) -> answers.Top:
-        """Return the `n` most important pages; 100 if `n` is None."""
-        return await self._do(calls.top(n, domain, policy, window))
+        """Return the `n` most important pages, 100 if `n` is None; with `by="inlinks"` those most pages link to.
+
+        `after` is the `next` of the answer before: the list goes on there.
+        """
+        return await self._do(calls.top(n=n, domain=domain, policy=policy, window=window, by=by, after=after))
 
     async def hosts(
         self,
@@ -242,8 +278,12 @@ class AsyncClient:
 
     async def explain(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
-    ) -> dict[str, Any]:
-        """Explain the score of a page, and whether it is handed out next."""
+    ) -> explanation.Explanation:
+        """Explain the score of a page, and whether it is handed out next.
+
+        Raises:
+            NotFound: the page was never seen.
+        """
         return await self._do(calls.explain(url, policy, window))
 
     async def search(
@@ -276,12 +316,12 @@ class AsyncClient:
     ) -> answers.Inflows:
         """Return what comes to the pages of a list from all other pages, in the order of `urls`.
 
-        Pages that are gone or were never seen are in `missing` instead. The service needs OPIC_KEEP_LINKS=on.
+        Pages that are gone or were never seen are in `missing` instead. Not with OPIC_KEEP_LINKS=off at the service.
         """
         return await self._do(calls.inflows(urls, policy, window))
 
     async def inlinks(self, url: str, n: int | None = None) -> answers.Inlinks:
-        """Return up to `n` pages (100 if None) that were read and link to a page; the service needs OPIC_KEEP_LINKS=on.
+        """Return up to `n` pages (100 if None) that were read and link to a page; not with OPIC_KEEP_LINKS=off.
 
         Raises:
             NotFound: the page was never seen.

@@ -10,7 +10,8 @@ from msgspec import Struct, field
 
 Policy = Literal["exact", "static", "interpolation", "fixed", "variable", "improved"]
 Mode = Literal["any", "discover", "refresh", "coverage"]
-RecrawlPolicy = Literal["U", "OR", "YR", "YRU", "LDU"]
+TopBy = Literal["importance", "inlinks"]
+NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 
 
@@ -27,6 +28,10 @@ class Event(Struct, kw_only=True, omit_defaults=True):
     crawler: str | None = None
     depth: int | None = None
     meta: dict[str, str] | None = None
+    give_up: bool = False
+    retry_after: float | None = None
+    not_before: float | str | None = None
+    priority: float | None = None
 
 
 class Rejected(Struct, frozen=True):
@@ -54,6 +59,13 @@ class Seeded(Struct, frozen=True):
     new: int
 
 
+class Forgotten(Struct, frozen=True):
+    """The number of pages that were forgotten; `more` if there may be more."""
+
+    forgotten: int
+    more: bool = False
+
+
 class Page(Struct, frozen=True):
     """A page to fetch, leased to this crawler until `lease_until`."""
 
@@ -74,7 +86,9 @@ class HeldBack(Struct, frozen=True):
     host_delay: int = 0
     revisit: int = 0
     retry: int = 0
+    not_before: int = 0
     denied: int = 0
+    given_up: int = 0
 
 
 class NextPages(Struct, frozen=True):
@@ -98,6 +112,20 @@ class Released(Struct, frozen=True):
     released: int
 
 
+class RenewedLease(Struct, frozen=True):
+    """A lease that runs until `lease_until`, under the same name."""
+
+    lease: str
+    lease_until: float
+
+
+class Renewed(Struct, frozen=True):
+    """The leases that were renewed, and those that have ended: their pages may be leased to other crawlers."""
+
+    renewed: list[RenewedLease]
+    lost: list[str]
+
+
 class Importance(Struct, frozen=True):
     """The importance of a page. A page never seen has the importance None and no other values."""
 
@@ -115,6 +143,7 @@ class Importance(Struct, frozen=True):
     page_class: str | None = field(default=None, name="class")
     gone: bool = False
     certain: bool | None = None
+    inlinks: int | None = None
     as_of: float | None = None
     rank_as_of: float | None = None
 
@@ -128,10 +157,11 @@ class Importances(Struct, frozen=True):
 
 
 class Top(Struct, frozen=True):
-    """The most important pages, descending."""
+    """The most important pages, descending; `next` is the value of `after` for the next call."""
 
     pages: list[Importance]
     as_of: float
+    next: str | None = None
 
 
 class Host(Struct, frozen=True):
@@ -254,6 +284,7 @@ class Coverage(Struct, frozen=True):
     fetched_pages: int
     trusted_pages: int
     damping: float
+    links_unknown: int = 0
     delta: float | None = None
     target: float | None = None
     fetches_expected: int | None = None
@@ -350,6 +381,7 @@ class Stats(Struct, frozen=True):
     granted_rounds: float | None = None
     sweeps_left: float | None = None
     kept_links: str | None = None
+    given_up_pages: int | None = None
 
 
 class FrontierPage(Struct, frozen=True):

@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
-from opic.client import answers
+from opic.client import answers, explanation
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
 from opic.redaction import without_secret
 
@@ -223,11 +223,15 @@ def encoded(events: Events, form: Form) -> bytes:
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
 
-def seeds(
-    urls: Iterable[str], depth: int = 0, meta: Mapping[str, str] | None = None, trust: float | None = None
-) -> Call[answers.Seeded]:
-    """Add seed pages."""
-    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, "meta": meta, "trust": trust})
+def seeds(urls: Iterable[str], depth: int = 0, **said: Any) -> Call[answers.Seeded]:
+    """Add seed pages; `said` are the other fields of the call."""
+    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, **said})
+
+
+def forget(url: str | None, prefix: str | None, host: str | None, domain: str | None) -> Call[answers.Forgotten]:
+    """Forget pages."""
+    chosen = _given(url=url, prefix=prefix, host=host, domain=domain)
+    return Call("DELETE", "/v1/pages", answers.Forgotten, parameters=chosen)
 
 
 def next_pages(
@@ -241,7 +245,7 @@ def next_pages(
     busy_hosts: Iterable[str],
     crawl_delays: Mapping[str, float] | None,
     max_depth: int | None = None,
-    policy: answers.RecrawlPolicy | None = None,
+    policy: answers.NextPolicy | None = None,
 ) -> Call[answers.NextPages]:
     """Lease the pages to fetch next."""
     body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
@@ -260,8 +264,16 @@ def frontier(n: int | None, domain: str | None, mode: answers.Mode | None) -> Ca
 
 def release(leases: Iterable[str | answers.Page]) -> Call[answers.Released]:
     """Release leases."""
-    names = [one if isinstance(one, str) else one.lease for one in leases]
-    return _posted("/v1/release", answers.Released, {"leases": names})
+    return _posted("/v1/release", answers.Released, {"leases": _names(leases)})
+
+
+def renew(leases: Iterable[str | answers.Page], lease_seconds: float | None) -> Call[answers.Renewed]:
+    """Renew leases."""
+    return _posted("/v1/leases/renew", answers.Renewed, {"leases": _names(leases), "lease_seconds": lease_seconds})
+
+
+def _names(leases: Iterable[str | answers.Page]) -> list[str]:
+    return [one if isinstance(one, str) else one.lease for one in leases]
 
 
 def importance(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Importance]:
@@ -278,12 +290,9 @@ def importances(
     return _posted("/v1/importance", answers.Importances, body)
 
 
-def top(
-    n: int | None, domain: str | None, policy: answers.Policy | None, window: answers.Window | None
-) -> Call[answers.Top]:
-    """Get the most important pages."""
-    parameters = _given(n=n, domain=domain, policy=policy, window=window)
-    return Call("GET", "/v1/top", answers.Top, parameters=parameters)
+def top(**asked: Any) -> Call[answers.Top]:
+    """Get the most important pages, or those with the most in-links; `asked` are the parameters."""
+    return Call("GET", "/v1/top", answers.Top, parameters=_given(**asked))
 
 
 def hosts(n: int | None, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Hosts]:
@@ -301,9 +310,9 @@ def history(url: str) -> Call[answers.History]:
     return Call("GET", "/v1/history", answers.History, parameters={"url": url})
 
 
-def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[dict[str, Any]]:
+def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[explanation.Explanation]:
     """Get the explanation of a page's score."""
-    return Call("GET", "/v1/explain", dict[str, Any], parameters=_given(url=url, policy=policy, window=window))
+    return Call("GET", "/v1/explain", explanation.Explanation, parameters=_given(url=url, policy=policy, window=window))
 
 
 def search(text: str, n: int | None, domain: str | None, after: str | None) -> Call[answers.Search]:

@@ -8,12 +8,22 @@ from typing import Any
 from opic.errors import NotKept
 from opic.frontier.admission import Admission
 from opic.frontier.held_pages import Manners, read_manners, write_manners
-from opic.frontier.page_keys import GREEDY
+from opic.frontier.leases import Lease, await_leases, renew_leases, server_runs
+from opic.frontier.page_keys import GREEDY, OFFERED_BITS
 from opic.frontier.ranked_order import RankedOrders
-from opic.frontier.requests import DOMAIN_BYTES, NEED_YIELDS, FrontierTerms, PagesRequest, PolitenessSettings
+from opic.frontier.requests import (
+    DOMAIN_BYTES,
+    NEED_YIELDS,
+    FrontierTerms,
+    PagesRequest,
+    PolitenessSettings,
+    check_lease_seconds,
+)
 from opic.frontier.revisit import Int64s, RevisitByRule, RevisitTerms
 from opic.frontier.scheduler import Scheduler
-from opic.frontier.standing import PageStanding, against, place_in_order, state_of
+from opic.frontier.standing import PageStanding, against, held_back, place_in_order, state_of
+from opic.model.cash import MILLION, Flag
+from opic.model.page_notes import GIVEN_UP
 from opic.query.coverage import CoverageQuery
 from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
@@ -51,16 +61,15 @@ class Frontier:
             admission: filters pages that must not be offered.
             pending: whether accepted events have yet to take effect; then no answer says that pages are exhausted.
             coverage: the coverage of the crawl, for mode "coverage".
-            links: the kept links of the crawl, for the policy LDU.
+            links: the kept links of the crawl, for the policies LDU, GAI and AI.
             worth: the order by importance, which comes before the strategy as soon as there is one; None for never.
             domain_bytes: how much the cached hosts and pages of domains that requests name may take.
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.strategy, self.admission = discovery, strategy, admission
-        self._ranked = RankedOrders(coverage, worth)
+        self._ranked = RankedOrders(crawl, coverage, worth)
         terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
-        link_scores = None if links is None else links.scores
-        self._hand = Scheduler(crawl, terms, admission, pending, ranked=self._ranked, link_scores=link_scores)
+        self._hand = Scheduler(crawl, terms, admission, pending, ranked=self._ranked, links=links)
 
     def next(
         self,
@@ -88,8 +97,8 @@ class Frontier:
             domain, domains: only pages of these hosts or domains and their subdomains; at most 100.
             mode: "discover": only pages never read since they became known or came back; "refresh": only other pages;
                 "coverage": pages never read, by the trust that waits at them instead of cash (RankMass).
-            policy: with mode "refresh", a recrawl policy: U, OR, YR, YRU or LDU; see `opic.frontier.recrawl`. Pages are
-                then drawn at random instead of by cash, and the batch does not end early.
+            policy: with mode "refresh", a recrawl policy, which draws pages at random (`opic.frontier.recrawl`); with
+                "discover", GAI or AI (`opic.frontier.expansion`). The batch does not end early then.
             crawl_delays: the crawl-delay in each host's robots.txt, in seconds. It is stored, and applies where it is
                 longer than the configured host delay.
             max_depth: only pages whose depth is known and at most this.
@@ -100,9 +109,9 @@ class Frontier:
             "meta", if known.
             "retry_after": 0, or, if there are no pages, the seconds until the first one may be free: at most a minute,
             and at most 5 s while leases are active, because their fetches move cash. "waiting": counts of the requested
-            pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "denied";
-            with pages in the answer, `max_depth` is not considered. "exhausted": there are no pages, and waiting alone
-            will bring none: all counts but "denied" are 0, and every accepted event has taken effect.
+            pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "not_before",
+            "denied", "given_up"; with pages in the answer, `max_depth` is not considered. "exhausted": there are no
+            pages, and waiting will bring none: no page is held back but for good, and all accepted events took effect.
 
         Raises:
             BadInput: a parameter is invalid.
@@ -186,10 +195,13 @@ class Frontier:
         """Explain why a page is or is not handed out next.
 
         Returns:
-            None for a page never seen. Otherwise a dict of "state": "owed" (it has cash and was not read since it
-            became known or came back), "read", "empty" (no cash), "gone", "excluded"; "host"; "lease_until",
-            "waits_until", "host_free_at": Unix seconds, None if it does not apply; "failures": failed fetches and
-            expired leases since the last success; "refused": why the event of its lease was refused, if it was;
+            None for a page never seen. Otherwise a dict of "state": "unread" (not read since it became known or came
+            back), "read", "gone", "excluded", "given_up"; "held_back": what holds it back, in the words of "waiting",
+            and "host_cap", "trap"; "host"; "lease_until", "waits_until", "host_free_at": Unix seconds, None if it does
+            not apply; "failures": failed fetches and expired leases since the last success; "failed_fetches": failed
+            fetches in a row, None if an event gave it up; after "max_failures" of them it is given up, None for never;
+            "not_before", if it is not past, and "priority", as last given; "refused": why the event of its lease was
+            refused, if it was;
             "revisit_at": when its revisit time after the last read is over; "revisit_seconds": the revisit time in
             effect for it; "host_delay_seconds": the delay in effect for this host; "host_in_flight": active leases on
             pages of its host, and "host_in_flight_max", None without a cap; "rules": the rules that apply to it;
@@ -214,12 +226,19 @@ class Frontier:
         why_not = against(standing, state, cash, host)
         if shut:
             why_not.append("a rule keeps it from being fetched")
+        rules = self.admission.why(canonical) if self.admission is not None else []
+        trapped = any(rule["rule"].startswith("trap") for rule in rules)
         return {
-            "state": state_of(state, cash),
+            "state": state_of(state, given_up=standing.given_up),
+            "held_back": held_back(standing, state, shut=shut, trapped=trapped),
             "host": host,
             "lease_until": standing.lease_until,
             "waits_until": standing.waits_until,
             "failures": standing.failures,
+            "failed_fetches": standing.failed_fetches if standing.failed_fetches < GIVEN_UP else None,
+            "max_failures": self.politeness.max_failures or None,
+            "not_before": standing.not_before,
+            "priority": standing.priority,
             "refused": standing.refused,
             "revisit_at": standing.revisit_at,
             "revisit_seconds": standing.revisit_seconds,
@@ -227,9 +246,14 @@ class Frontier:
             "host_delay_seconds": standing.delay,
             "host_in_flight": standing.in_flight,
             "host_in_flight_max": standing.cap or None,
-            "rules": self.admission.why(canonical) if self.admission is not None else [],
+            "rules": rules,
             "place": place_in_order(
-                self.crawl.replicas, place, self.discovery, self.strategy, self._ranked.by_importance()
+                self.crawl.replicas,
+                place,
+                self.discovery,
+                self.strategy,
+                self._ranked.by_importance(),
+                max_failures=self.politeness.max_failures,
             ),
             "next": not why_not,
             "why_not": why_not,
@@ -252,6 +276,20 @@ class Frontier:
                 ids = terms.read_pages()
                 due = terms.due(ids)
             yield shard, ids[:0] if due is None else ids[due > time.time()]
+
+    def given_up(self) -> Iterator[tuple[int, Int64s]]:
+        """Yield each shard with its pages that are given up, and neither gone nor excluded."""
+        for shard, replica in enumerate(self.crawl.replicas):
+            with replica.lock:
+                ids = replica.offers.given_up_pages(self.politeness.max_failures)
+                ids = ids[(replica.state[ids] & OFFERED_BITS) == Flag.KNOWN]
+            yield shard, ids
+
+    def postponed(self) -> Iterator[tuple[int, Int64s]]:
+        """Yield each shard with its pages that an event or a seed said not to offer yet."""
+        for shard, replica in enumerate(self.crawl.replicas):
+            with replica.lock:
+                yield shard, replica.offers.timed_pages(time.time())
 
     def manners(self) -> dict[str, Manners]:
         """Return what an operator set for each host: delay, cap, revisit time; None where the default applies."""
@@ -277,3 +315,28 @@ class Frontier:
             BadInput: a string is not a lease; then none is released.
         """
         return {"released": self._hand.release(leases)}
+
+    def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> dict[str, object]:
+        """Let leases run for `lease_seconds` from now, the configured duration if None. They keep their tokens.
+
+        Returns:
+            "renewed": those that still run, each with "lease" and "lease_until"; "lost": the others, whose pages may be
+            leased to other crawlers.
+
+        Raises:
+            BadInput: a string is not a lease, or the duration is invalid; then none is renewed.
+        """
+        seconds = check_lease_seconds(self.politeness.lease_seconds if lease_seconds is None else lease_seconds)
+        named = {token: Lease.parse(self.crawl, token) for token in leases}
+        runs = server_runs(self.crawl)
+        with self._hand.lock:
+            ends = renew_leases(self.crawl, [lease for lease in named.values() if lease is not None], seconds)
+            self._hand.hot.renewed(ends)
+        await_leases(self.crawl, ends, runs)
+        renewed = {
+            token: ends[lease] / MILLION for token, lease in named.items() if lease is not None and lease in ends
+        }
+        return {
+            "renewed": [{"lease": token, "lease_until": until} for token, until in renewed.items()],
+            "lost": [token for token in named if token not in renewed],
+        }

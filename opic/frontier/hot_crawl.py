@@ -5,7 +5,7 @@ microseconds. Held pages and hosts are read when a shard is first used, and agai
 """
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Final
@@ -16,17 +16,20 @@ from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
 from opic.frontier.admission import Admission, Ration
 from opic.frontier.domain_pages import DomainPages
+from opic.frontier.expansion import UNREAD, InLinkColumns, most_linked
 from opic.frontier.held_pages import read_held, read_released, read_stamps
-from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
+from opic.frontier.hot_order import LEASED, Bools, HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.picking import SIDES, Fit, Picked, Scope, first_free, near_of, pick
+from opic.frontier.leases import Lease
+from opic.frontier.picking import SIDES, Fit, PageSource, Picked, Scope, first_free, near_of, pick
 from opic.frontier.ranked_order import RankedOrder, RankedScope
-from opic.frontier.recrawl import DrawnPages, draw_pages
-from opic.frontier.requests import FrontierTerms
+from opic.frontier.recrawl import PageWeights, draw_pages
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, FrontierTerms
 from opic.frontier.suspects import Suspects
+from opic.frontier.timers import Floats
 from opic.frontier.verdicts import URLS_AT_ONCE
-from opic.model.cash import Books, Flag
-from opic.query.kept_links import LinkScores
+from opic.model.cash import MILLION, Books, Flag
+from opic.query.link_scores import LinkScores
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
 from opic.replica.effect import Effect
@@ -60,6 +63,7 @@ class HotCrawl:
         self.trust = RankedOrder.empty(len(crawl))  # The order of mode coverage,
         self.worth: RankedOrder | None = None  # and that of other modes; None for cash.
         self.scores: LinkScores | None = None  # For the recrawl policy that draws by them.
+        self._inlinks: InLinkColumns | None = None  # For the expansion policies.
         self._overdrawn = (float("-inf"), 0)
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
@@ -215,6 +219,15 @@ class HotCrawl:
                 if hot.loads == hot.replica.loads:
                     hot.give_back(ids, freed)
 
+    def renewed(self, ends: Mapping[Lease, int]) -> None:
+        """Note the new ends of leases, in Unix microseconds."""
+        for ((shard, page), _), until_us in ends.items():
+            hot = self._shards[shard]
+            if hot is not None:
+                with hot.replica.lock:
+                    if hot.loads == hot.replica.loads and hot.order.where[page] == LEASED:
+                        hot.order.hold(np.array([page]), np.array([until_us / MILLION]))
+
     def hear_freed(self, shard: int) -> None:
         """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
         hot = self.shards[shard]
@@ -329,6 +342,16 @@ class HotCrawl:
             self.prepare()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
+    def priorities(self, shards: Int64s, ids: Int64s) -> Floats:
+        """Return the priorities of pages."""
+        found = np.ones(len(ids))
+        for shard in np.unique(shards).tolist():
+            at, replica = np.flatnonzero(shards == shard), self.crawl.replicas[shard]
+            with replica.lock:
+                if (priority := replica.offers.priority(ids[at])) is not None:
+                    found[at] = priority
+        return found
+
     def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
         """Return the order of a mode that is not by cash; None if it is, or if a recrawl policy draws the pages."""
         if mode == "coverage":
@@ -336,16 +359,47 @@ class HotCrawl:
         worth = self.worth
         return None if policy or worth is None or worth.loads != self.crawl.loads else worth
 
-    def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> list[DrawnPages]:
-        """Return the read pages of each shard, within some domains and a depth, as a recrawl policy draws them."""
+    def take_inlinks(self, inlinks: InLinkColumns) -> None:
+        """Take in what changed of the in-links, for the expansion policies."""
+        with self.locked():
+            for shard, ids in enumerate(inlinks.take()):
+                if len(ids) and (hot := self._shards[shard]) is not None:
+                    hot.weights.linked(ids)
+        self._inlinks = inlinks
+
+    def inlinks_of(self, place: tuple[int, int]) -> float:
+        """Return the in-links of a page as of the last `take_inlinks`, times its priority."""
+        column = self._inlinks.columns[place[0]] if self._inlinks is not None else ()
+        priority = self.priorities(np.array([place[0]]), np.array([place[1]]))
+        return float(column[place[1]] * priority[0]) if place[1] < len(column) else 0.0
+
+    def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> Sequence[PageSource]:
+        """Return the pages of each shard, within some domains and a depth, as a policy takes them."""
         within, only = self._domains.within(domains), None
         if within is not None or nearness:
             pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
             only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
-        scores = self.scores
+        if policy in EXPANSIONS:
+            return self._expanded(policy, only)
+        scores = self.scores if policy == BY_LINK_SCORE else None
         if scores is not None and scores.loads != self.crawl.loads:  # Its ids may belong to other pages now.
             scores = None
-        return draw_pages(self.orders, [hot.weights for hot in self.shards], policy, self.rng, only, scores)
+        kinds = [hot.weights.kinds(policy) for hot in self.shards]
+        return draw_pages(self.orders, kinds, self.rng, only, scores, alike=partial(self._alike, "one"))
+
+    def _expanded(self, policy: str, only: Sequence[Int64s] | None) -> Sequence[PageSource]:
+        """Return the pages never read of each shard as an expansion policy takes them."""
+        inlinks = self._inlinks
+        assert inlinks is not None
+        if inlinks.loads != self.crawl.loads:  # Its ids may belong to other pages now.
+            inlinks = InLinkColumns(inlinks.kept)
+        weights = [hot.weights.by_inlinks(inlinks) for hot in self.shards]
+        if policy == "GAI":
+            return most_linked(self.orders, weights, only)
+        return draw_pages(self.orders, [[one] for one in weights], self.rng, only, alike=partial(self._alike, UNREAD))
+
+    def _alike(self, kind: str) -> list[PageWeights]:
+        return [hot.weights.kind(kind) for hot in self.shards]
 
     def _unfit(self, picked: Picked) -> Bools:
         """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""
@@ -423,7 +477,9 @@ class HotCrawl:
             "host_delay": int((free if empty else delayed)[sides].sum()),
             "revisit": int(kinds[page_counts.REVISIT, sides].sum()),
             "retry": int(kinds[page_counts.RETRY, sides].sum()),
+            "not_before": int(kinds[page_counts.NOT_BEFORE, sides].sum()),
             "denied": int(kinds[page_counts.DENIED, sides].sum()),
+            "given_up": int(kinds[page_counts.GIVEN_UP, sides].sum()),
         }
 
     def number(self, host: str) -> tuple[int, int] | None:

@@ -36,6 +36,7 @@ SAMPLE_PAGES: Final = 1 << 16  # Sample size for estimating the threshold.
 HOST_PAGES: Final = 16  # Pages a host keeps in the run once more than twice as many of its pages were passed over.
 HOST_SHARE: Final = 64  # Such a host without a delay is refilled with 1/HOST_SHARE of its pages at a time.
 ID_MAX: Final = np.iinfo(np.int64).max
+MARGIN: Final = 1 + 2.0**-50  # For the rounding of keys that are not integers.
 CLASSIFIED_PAGES: Final = 1 << 20  # Pages counted at once when all are counted.
 FICKLE_MAX: Final = 1 << 16  # A list of that many pages, with repeats, may grow by as much before repeats are removed.
 # Where a page is, beside IN_RUN and IN_FRESH of `opic.frontier.hot_side`. From LEASED to REVISIT it is held.
@@ -76,7 +77,10 @@ class HotOrder:
             retry_seconds: back-off of a page whose lease ends without an event.
         """
         self.columns, self.discovery, self.strategy, self.now = columns, discovery, strategy, -np.inf
-        dtype: type = np.int64 if discovery == 1 else np.float64
+        self.prioritised = columns.priority(np.empty(0, np.int64)) is not None
+        # Products are fractional. They are rounded, so thresholds have a margin.
+        self._exact = discovery == 1 and not self.prioritised
+        dtype: type = np.int64 if self._exact else np.float64
         self.sides = Side(0, dtype), Side(1, dtype)
         self.where: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._free = SparseTimes()  # When the lease, the back-off or the revisit wait of each held page ends.
@@ -160,8 +164,13 @@ class HotOrder:
         if (shut := self.columns.shut(ids)) is not None:
             shut = shut & (codes >> 1 == page_counts.FREE)
             codes[shut] = 2 * page_counts.DENIED + (codes[shut] & 1)
+            if (given_up := self.columns.given_up(ids)) is not None:
+                given_up = given_up & shut
+                codes[given_up] = 2 * page_counts.GIVEN_UP + (codes[given_up] & 1)
         held = np.flatnonzero(is_held(where))
         kinds = _KIND_OF_HELD[where[held]]
+        if (postponed := self.columns.postponed(ids[held])) is not None:
+            kinds[(kinds == page_counts.REVISIT) & postponed] = page_counts.NOT_BEFORE
         # A leased page counts in any state, because its event may bring new pages.
         kept = (codes[held] >> 1 == page_counts.FREE) | (kinds == page_counts.LEASED)
         codes[held[kept]] = 2 * kinds[kept] + (codes[held[kept]] & 1)
@@ -207,7 +216,8 @@ class HotOrder:
     def _take_credits(self) -> None:
         """Apply changed credits. By cash, a key changes by at most as much as its credit; the thresholds rise by that.
 
-        By another strategy a key stays, or the page loses or gains cash, hence its place; see `_count_credits`.
+        Keys of pages with a priority above 1 change by more, so these pages are compared with the thresholds again. By
+        another strategy a key stays, or the page loses or gains cash, hence its place; see `_count_credits`.
         """
         credits = self.columns.credits()
         if (credits == self._credits).all():
@@ -215,8 +225,10 @@ class HotOrder:
         change = np.abs((credits - self._credits)[self._classes]).max(initial=0) if self.strategy == GREEDY else 0
         self._credits = credits.copy()
         for side in self.sides:
-            bump = change if self.discovery == 1 else change * max(self.discovery, 1.0) * (1 + 2.0**-50)
-            side.cut_key = np.where(side.cut_key == side.nothing, side.nothing, side.cut_key + bump)
+            cut = side.cut_key + change
+            if not self._exact:
+                cut = (side.cut_key + change * max(self.discovery, 1.0)) * MARGIN
+            side.cut_key = np.where((side.cut_key == side.nothing) | (change == 0), side.cut_key, cut)
             self._compact(side)
             keys, ids = self.keys(side.ids)[0], side.ids
             order = np.lexsort((ids, -keys))
@@ -228,6 +240,8 @@ class HotOrder:
                 (*side.cut_of(host), host) for host in side.slot_of if self.host_free[host] <= max(self.now, 0.0)
             ]
             heapq.heapify(side.open)
+        preferred = self.columns.preferred() if change else side.ids[:0]
+        self._enter(preferred[self.where[preferred] == COLD])
 
     def hold(self, ids: Int64s, until: Floats, kind: int = LEASED) -> None:
         """Hold distinct pages until the given times; if infinite, until they are released.
@@ -425,10 +439,11 @@ class HotOrder:
         count, credits = len(self.columns), self._credits[self._classes]
         if not least or self.strategy != GREEDY:
             return np.arange(count)
-        cash = int(least if self.discovery == 1 else least / max(self.discovery, 1.0) * (1 - 2.0**-50))
+        cash = int(least if self._exact else least / max(self.discovery, 1.0) / MARGIN)
         v = self.columns.v[:count]
         above: Bools = v >= cash - int(credits.max(initial=0))
         above |= v <= -cash - int(credits.min(initial=0))
+        above[self.columns.preferred()] = True
         return np.flatnonzero(above)
 
     def _cold(self, side: Side, ids: Int64s) -> tuple[Int64s, Keys]:

@@ -13,11 +13,11 @@ from typing import Final
 import numpy as np
 
 from opic.frontier import page_counts
+from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
 from opic.frontier.page_keys import GREEDY
-from opic.frontier.recrawl import RecrawlWeights
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
 from opic.frontier.timers import Floats
@@ -40,9 +40,17 @@ class ShardColumns:
         replica: Replica,
         shut: Callable[[Int64s], Bools | None] | None = None,
         revisit: RevisitTerms | None = None,
+        max_failures: int = 0,
     ) -> None:
-        """Wrap a replica; `shut` returns a mask of the pages that rules keep from being offered."""
-        self._replica, self._shut, self._revisit = replica, shut, revisit
+        """Wrap a replica.
+
+        Args:
+            replica: the replica.
+            shut: returns a mask of the pages that rules keep from being offered.
+            revisit: when pages that were read are due again.
+            max_failures: failed fetches in a row after which a page is given up; 0 means never.
+        """
+        self._replica, self._shut, self._revisit, self._max_failures = replica, shut, revisit, max_failures
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -69,12 +77,32 @@ class ShardColumns:
         return len(self._replica.hosts)
 
     def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that rules keep from being offered, None if there are none."""
-        return None if self._shut is None else self._shut(ids)
+        """Return a mask of the pages that rules, or failures, keep from being offered; None if there are none."""
+        by_rule, given_up = None if self._shut is None else self._shut(ids), self.given_up(ids)
+        return by_rule if given_up is None else given_up if by_rule is None else by_rule | given_up
+
+    def given_up(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages that are given up; None if there are none."""
+        return self._replica.offers.given_up(ids, self._max_failures)
 
     def due(self, ids: Int64s) -> Floats | None:
-        """Return when pages may be offered again after their last read, 0 if never read; None if at any time."""
-        return None if self._revisit is None else self._revisit.due(ids)
+        """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
+        after_read = None if self._revisit is None else self._revisit.due(ids)
+        said = self._replica.offers.free_at(ids)
+        return after_read if said is None else said if after_read is None else np.maximum(said, after_read)
+
+    def postponed(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages whose time in `due` is one that was said of them; None if there are none."""
+        said, due = self._replica.offers.free_at(ids), self.due(ids)
+        return None if said is None or due is None else (said > 0) & (said >= due)
+
+    def priority(self, ids: Int64s) -> Floats | None:
+        """Return the priorities of pages; None if all are 1."""
+        return self._replica.offers.priority(ids)
+
+    def preferred(self) -> Int64s:
+        """Return the pages whose priority is above 1, ascending."""
+        return self._replica.offers.preferred()
 
     def nearness(self, ids: Int64s) -> Int64s:
         """Return the nearness of pages, 0 where their depth is unknown."""
@@ -119,13 +147,13 @@ class HotShard:
         self.replica, self.politeness, self.loads = replica, politeness, replica.loads
         self.revisit = RevisitTerms(replica, politeness.revisit_seconds, revisit_of_rules)
         self.order = HotOrder(
-            ShardColumns(replica, shut, self.revisit),
+            ShardColumns(replica, shut, self.revisit, politeness.max_failures),
             discovery,
             strategy,
             single=politeness.host_delay_seconds > 0,
             retry_seconds=politeness.retry_seconds,
         )
-        self.weights = RecrawlWeights(replica)
+        self.weights = PolicyWeights(replica)
         self._loaded = False
         self.stamp = LeaseStamp(-1, -1)
         self.complete = False  # Whether everything held in the store as of `stamp` is held here.
@@ -147,16 +175,25 @@ class HotShard:
     # The journal.
 
     def applied(self, effect: Effect, changed: Int64s) -> None:
-        """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits."""
+        """Apply a journal record: changed pages, and fetches, which end leases and waits or start waits.
+
+        The first priority of all makes keys fractional: the order has to be made anew then, as after a reload.
+        """
+        if self.replica.offers.prioritised and not self.order.prioritised:
+            self.loads = -1
+            return
         self.order.changed(changed)
         self.weights.changed(changed)
         if effect.classes is not None:
             self.note_terms()
-        read = [effect.read_page, effect.state_page] if self.revisit.classes().any() else [effect.read_page]
-        self.order.note_reads(np.unique(np.concatenate(read)).astype(np.int64), self.now())
+        timed = [effect.read_page, effect.offer_page, effect.forgotten]
+        timed += [effect.state_page] if self.revisit.classes().any() else []
+        self.order.note_reads(np.unique(np.concatenate(timed)).astype(np.int64), self.now())
         failed = effect.failed == 1
         fetched = np.concatenate((effect.read_page, effect.fetched_page[~failed])).astype(np.int64)
         waiting = effect.fetched_page[failed].astype(np.int64)
+        revived = effect.offer_page[effect.failures == 0].astype(np.int64)  # By an event that ends failures, or a seed.
+        fetched = np.concatenate((fetched, revived[self.order.where[revived] == RETRY]))
         self._free(fetched)
         until = effect.books.time_us / MILLION + self.politeness.retry_seconds
         if len(waiting):
@@ -169,17 +206,17 @@ class HotShard:
             self._fetched.update((page, (effect.lsn, until)) for page in waiting.tolist())
 
     def note_terms(self, ids: Int64s | None = None) -> None:
-        """Apply changed revisit times to pages that were read: to all if None. All cost about 100 ns each."""
+        """Apply changed times at which pages may be offered: to all that have any if None, about 100 ns for each."""
         if ids is not None:
             self.order.note_reads(ids, self.now())
             return
-        ids = self.revisit.read_pages()
+        ids = np.union1d(self.revisit.read_pages(), self.replica.offers.timed_pages())
         for first in range(0, len(ids), TERMS_PAGES):
             self.order.note_reads(ids[first : first + TERMS_PAGES], self.now())
 
     def too_early(self, ids: Int64s) -> Bools:
-        """Return a mask of the pages whose last read is too recent."""
-        due = self.revisit.due(ids)
+        """Return a mask of the pages that may not be offered yet: read too recently, or said to wait."""
+        due = self.order.columns.due(ids)
         return np.zeros(len(ids), np.bool_) if due is None else due > self.now()
 
     def _free(self, ids: Int64s) -> None:

@@ -12,6 +12,8 @@ import numpy as np
 
 from opic.errors import BadInput
 from opic.frontier.hot_order import Int64s
+from opic.frontier.page_keys import times_priority
+from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.urls.canonical import shown
@@ -62,12 +64,23 @@ class Leased:
     until_us: int  # By the clock of its shard's server.
     nearness: int  # See `opic.model.page_notes`, as for `meta`.
     meta: bytes
+    priority: float
     loads: int  # Load count of its shard's replica; after a reload the id may belong to another page.
+
+    @property
+    def worth(self) -> float:
+        """Its key without its priority."""
+        return float(times_priority(np.array([self.counts]), 1 / self.priority)[0])
 
     @property
     def lease(self) -> Lease:
         """The lease itself."""
         return Lease(self.place, self.until_us)
+
+    def notes(self) -> dict[str, object]:
+        """Return the depth and the metadata of the page, as far as there are any."""
+        notes: dict[str, object] = {"depth": depth_of(self.nearness)} if self.nearness else {}
+        return {**notes, "meta": unpack_meta(self.meta)} if self.meta else notes
 
 
 @dataclass(slots=True)
@@ -109,21 +122,54 @@ def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int
     Returns:
         For each call: the shard, its new `freed` counter, and the pages of the leases that were still active.
     """
-    terms: dict[int, list[int]] = {}
-    for (shard, page), until_us in dict.fromkeys(leases):
-        terms.setdefault(shard, []).extend((page, until_us))
-    asked = [
-        (shard, pairs[at : at + 2 * RELEASES_A_CALL])
-        for shard, pairs in terms.items()
-        for at in range(0, len(pairs), 2 * RELEASES_A_CALL)
-    ]
+    asked = _by_shard(leases)
     commands = []
-    for shard, pairs in asked:
-        keys = crawl.shards[shard].keys
-        names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders)
+    for shard, some in asked:
+        keys, pairs = crawl.shards[shard].keys, [term for (_, page), until_us in some for term in (page, until_us)]
+        names = (keys.leases, keys.freed, keys.released, keys.waits, keys.holders, keys.renewed)
         commands.append(["FCALL", "opic_4_release", len(names), *names, *pairs])
     answers = crawl.ask(commands) if commands else []
     return [(shard, freed, list(map(int, ids))) for (shard, _), (freed, ids) in zip(asked, answers, strict=True)]
+
+
+def renew_leases(crawl: Crawl, leases: Iterable[Lease], seconds: float) -> dict[Lease, int]:
+    """Let leases run for so many seconds from now. Their tokens stay the same.
+
+    Returns:
+        The new ends, in Unix microseconds, of those that still run.
+    """
+    wanted = list(leases)
+    if any(page >= len(crawl.replicas[shard]) for (shard, page), _ in wanted):
+        crawl.follow()
+    asked, commands = _by_shard(one for one in wanted if one.place[1] < len(crawl.replicas[one.place[0]])), []
+    for shard, some in asked:
+        keys, replica = crawl.shards[shard].keys, crawl.replicas[shard]
+        with replica.lock:
+            hosts = [replica.hosts.names[int(replica.host[page])] for (_, page), _ in some]
+        names = (keys.leases, keys.renewed, keys.flights, keys.flight_ends)
+        terms = [
+            term for ((_, page), until_us), host in zip(some, hosts, strict=True) for term in (page, until_us, host)
+        ]
+        commands.append(["FCALL", "opic_4_renew", len(names), *names, repr(float(seconds)), *terms])
+    answers = crawl.ask(commands) if commands else []
+    return {
+        lease: until_us
+        for (_, some), (until_us, done) in zip(asked, answers, strict=True)
+        for lease, runs in zip(some, done, strict=True)
+        if runs
+    }
+
+
+def _by_shard(leases: Iterable[Lease]) -> list[tuple[int, list[Lease]]]:
+    """Return distinct leases by shard, as many together as fit into one call."""
+    by_shard: dict[int, list[Lease]] = {}
+    for lease in dict.fromkeys(leases):
+        by_shard.setdefault(lease.place[0], []).append(lease)
+    return [
+        (shard, some[at : at + RELEASES_A_CALL])
+        for shard, some in by_shard.items()
+        for at in range(0, len(some), RELEASES_A_CALL)
+    ]
 
 
 def server_runs(crawl: Crawl) -> list[bytes]:

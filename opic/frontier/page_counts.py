@@ -11,9 +11,11 @@ Int64s = NDArray[np.int64]
 Codes = NDArray[np.uint8]
 
 # A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
-NEITHER, FREE, LEASED, RETRY, REVISIT, DENIED = range(6)
-KINDS: Final = ("leased", "host_delay", "revisit", "retry", "denied")
-CODES: Final = 12
+# Pages of the kinds from DENIED on are not offered by waiting.
+NEITHER, FREE, LEASED, RETRY, REVISIT, NOT_BEFORE, DENIED, GIVEN_UP = range(8)
+KINDS: Final = ("leased", "host_delay", "revisit", "retry", "not_before", "denied", "given_up")
+FOR_GOOD: Final = ("denied", "given_up")
+CODES: Final = 16
 MANY: Final = 1 << 14  # With more changes than this, those of each host are summed first.
 
 

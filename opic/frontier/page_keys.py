@@ -1,8 +1,8 @@
 """The keys by which the frontier orders pages: their cash, a random number, or the time since their last read.
 
 These are the paper's strategies Greedy, Random and Cycle (Abiteboul, Preda, Cobena 2003, section 3.1). A page with a
-larger key comes first, and ties are broken by id. By any of them a page without cash is not offered: a read of it would
-move nothing.
+larger key comes first, and ties are broken by id. A page's priority multiplies its key. By any of them a page without
+cash is not offered: a read of it would move nothing.
 """
 
 from typing import Any, Final, Protocol
@@ -55,10 +55,22 @@ class OrderColumns(Protocol):
         """Return the ids of the pages whose nearness is at least `least`, ascending."""
 
     def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that rules are known to keep from being offered; None if there are none."""
+        """Return a mask of the pages that rules, or failures, keep from being offered; None if there are none."""
+
+    def given_up(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages that are given up, which `shut` includes; None if there are none."""
+
+    def priority(self, ids: Int64s) -> Floats | None:
+        """Return the priorities of pages; None if all are 1."""
+
+    def preferred(self) -> Int64s:
+        """Return the pages whose priority is above 1, ascending."""
 
     def due(self, ids: Int64s) -> Floats | None:
-        """Return when pages may be offered again after their last read; None if reads hold no page back."""
+        """Return when pages may be offered: after their last read, and as they were said to; None if at any time."""
+
+    def postponed(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages whose time in `due` is one that was said of them; None if there are none."""
 
     def last_read_us(self, ids: Int64s) -> Int64s:
         """Return when pages were last read, in Unix microseconds; 0 if never."""
@@ -92,7 +104,18 @@ def keys_of(
         keys = np.abs(cash)
         if discovery != 1:
             keys = np.where(read, keys, np.maximum(keys * discovery, 1.0))
+    if (priority := columns.priority(ids)) is not None:
+        keys = keys * priority
     return np.where(fit, keys, 0), read
+
+
+def times_priority(keys: Floats, priority: Floats | float) -> Floats:
+    """Return keys times priorities; keys below 0, of pages that come after others, are divided instead.
+
+    >>> times_priority(np.array([6.0, 0.0, -6.0]), np.array([2.0, 2.0, 2.0]))
+    array([12.,  0., -3.])
+    """
+    return np.where(keys < 0, keys / priority, keys * priority)
 
 
 def random_keys(ids: Int64s, last_read_us: Int64s) -> Int64s:

@@ -412,7 +412,8 @@ def first_free(
         if within is not None:
             best, upto = _soonest(order, within.pages(shard, order), mode, nearness), np.inf
         timers = [order.page_timers]
-        if any(order.counts.totals[2 * page_counts.REVISIT + side] for side in SIDES[mode]):
+        timed = page_counts.REVISIT, page_counts.NOT_BEFORE
+        if any(order.counts.totals[2 * kind + side] for kind in timed for side in SIDES[mode]):
             timers.append(order.revisit_timers)
         while best > upto and upto < order.now + seconds_max:
             held, times = zip(*(some.first(count) for some in timers), strict=True)

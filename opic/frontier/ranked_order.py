@@ -6,7 +6,7 @@ may be offered, leases and delays are those of the hot orders. A call looks at t
 many as were needed yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.frontier.hot_order import HotOrder, Int64s
+from opic.frontier.page_keys import times_priority
 from opic.frontier.picking import SIDES, RankedPages, Within
 from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
+from opic.query.snapshots import PAGES_EXACT
+from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
@@ -24,6 +27,12 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 NO_PAGES: Final = np.empty(0, np.int64)
 UNREAD, READ = 0, 1
+Priority = Callable[[int, Int64s], Floats | None]  # Of pages of a shard; None if all are 1.
+
+
+def no_priority(shard: int, ids: Int64s) -> None:
+    """Return None: the priorities of all pages are 1."""
+    del shard, ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +44,31 @@ class RankedOrder:
     heads: list[Head]  # Of the replicas that it was computed from,
     loads: list[int]  # and their load counts.
     known: list[int] | None = None  # By shard: later pages are last of those never read; None if they are not here.
+    priority: Priority = no_priority
+    least: float = 0.0  # What later pages count as, times their priorities, where there are any.
     _masks: dict[int, Bools] = field(default_factory=dict, init=False)  # By shard: the hosts of pages never read.
 
     @classmethod
-    def by_trust(cls, view: CoverageView) -> "RankedOrder":
-        """Return the pages that hold trust, most first."""
+    def by_trust(cls, view: CoverageView, priority: Priority = no_priority) -> "RankedOrder":
+        """Return the pages that hold trust, most times priority first."""
         ids = [np.flatnonzero(held) for held in view.held]
-        unread = [RankedPages(at, held[at], UNREAD) for held, at in zip(view.held, ids, strict=True)]
+        unread = [
+            RankedPages(at, _lifted(held[at], priority(shard, at)), UNREAD)
+            for shard, (held, at) in enumerate(zip(view.held, ids, strict=True))
+        ]
         return cls(unread, _none(len(ids)), view.heads, view.loads)
 
     @classmethod
-    def by_importance(cls, view: FetchView) -> "RankedOrder":
-        """Return all pages that may be fetched: those never read by importance, then the others."""
-        unread = [RankedPages(one.unread, one.unread_keys, UNREAD) for one in view.shards]
-        read = [RankedPages(one.read, one.read_keys, READ, one.read_us) for one in view.shards]
-        return cls(unread, read, view.heads, view.loads, [one.known for one in view.shards])
+    def by_importance(cls, view: FetchView, priority: Priority = no_priority) -> "RankedOrder":
+        """Return all pages that may be fetched: those never read by importance times priority, then the others."""
+        unread, read = list[RankedPages](), list[RankedPages]()
+        for shard, one in enumerate(view.shards):
+            unread.append(RankedPages(one.unread, _lifted(one.unread_keys, priority(shard, one.unread)), UNREAD))
+            keys = _lifted(one.read_keys, priority(shard, one.read))
+            read.append(RankedPages(one.read, keys, READ, one.read_us))
+        least = min((float(one.unread_keys.min()) for one in view.shards if len(one.unread_keys)), default=1.0)
+        known = [one.known for one in view.shards]
+        return cls(unread, read, view.heads, view.loads, known, priority, least or np.finfo(np.float64).tiny)
 
     @classmethod
     def empty(cls, shards: int) -> "RankedOrder":
@@ -57,8 +76,15 @@ class RankedOrder:
         return cls(_none(shards), _none(shards), [], [])
 
     def key_of(self, place: Place, *, read: bool) -> float:
-        """Return the key of a page; 0 for one that became known later, or does not belong here."""
+        """Return the key of a page; 0 for one that does not belong here."""
+        if self.known is not None and not read and place[1] >= self.known[place[0]]:
+            return float(self._later(place[0], np.array([place[1]]))[0])
         return (self.read if read else self.unread)[place[0]].key_of(place[1])
+
+    def _later(self, shard: int, ids: Int64s) -> Floats:
+        """Return the keys of pages that became known later: they count as the least, where there are priorities."""
+        priority = self.priority(shard, ids)
+        return np.zeros(len(ids)) if priority is None else self.least * priority
 
     def keys_of(self, shard: int, pages: int) -> Floats:
         """Return a column of the keys of a shard's pages; NaN for pages without."""
@@ -72,7 +98,7 @@ class RankedOrder:
         found = [(self.unread, self.read)[side][shard] for side in SIDES[mode]]
         if self.known is not None and UNREAD in SIDES[mode] and len(order.columns) > self.known[shard]:
             later = np.arange(self.known[shard], len(order.columns))
-            found.append(RankedPages(later, np.zeros(len(later)), UNREAD))
+            found.append(RankedPages(later, self._later(shard, later), UNREAD))
         return found
 
     def pages(self, shard: int, order: HotOrder) -> Int64s:
@@ -92,6 +118,10 @@ class RankedOrder:
         return mask
 
 
+def _lifted(keys: Floats, priority: Floats | None) -> Floats:
+    return keys if priority is None else times_priority(keys, priority)
+
+
 def _none(shards: int) -> list[RankedPages]:
     return [RankedPages(NO_PAGES, np.zeros(0))] * shards
 
@@ -99,11 +129,13 @@ def _none(shards: int) -> list[RankedPages]:
 class RankedOrders:
     """The orders of a moment ago; the same ones until what they come from changes."""
 
-    def __init__(self, coverage: CoverageQuery | None = None, worth: FetchOrder | None = None) -> None:
-        """Compute nothing before the first call."""
-        self._coverage, self._worth = coverage, worth
-        self._trust: tuple[list[Head], RankedOrder] | None = None
-        self._importance: tuple[FetchView, RankedOrder] | None = None
+    def __init__(
+        self, crawl: Crawl | None = None, coverage: CoverageQuery | None = None, worth: FetchOrder | None = None
+    ) -> None:
+        """Compute nothing before the first call. The crawl has the priorities of pages."""
+        self._crawl, self._coverage, self._worth = crawl, coverage, worth
+        self._trust: tuple[list[Head], list[int], RankedOrder] | None = None
+        self._importance: tuple[FetchView, list[int], RankedOrder] | None = None
         if worth is not None:
             worth.listeners.append(self._heard)
 
@@ -126,9 +158,10 @@ class RankedOrders:
         """
         assert self._coverage is not None
         view, last = self._coverage.recent(), self._trust
-        if last is None or last[0] is not view.heads:  # Made anew with each computation.
-            last = self._trust = view.heads, RankedOrder.by_trust(view)
-        return last[1]
+        changes = self._changes()
+        if last is None or last[0] is not view.heads or last[1] != changes:  # Made anew with each computation.
+            last = self._trust = view.heads, changes, RankedOrder.by_trust(view, self._priority)
+        return last[2]
 
     def by_importance(self) -> RankedOrder | None:
         """Return the order by importance; None if it is not known, and pages come by cash."""
@@ -136,14 +169,32 @@ class RankedOrders:
         if view is None:
             return None
         last = self._importance
-        return last[1] if last is not None and last[0] is view else RankedOrder.by_importance(view)
+        if last is None or last[0] is not view or last[1] != self._changes():
+            last = self._importance = self._ordered(view)
+        return last[2]
+
+    def _ordered(self, view: FetchView) -> tuple[FetchView, list[int], RankedOrder]:
+        return view, self._changes(), RankedOrder.by_importance(view, self._priority)
+
+    def _priority(self, shard: int, ids: Int64s) -> Floats | None:
+        if self._crawl is None:
+            return None
+        replica = self._crawl.replicas[shard]
+        with replica.lock:
+            return replica.offers.priority(ids)
+
+    def _changes(self) -> list[int]:
+        """Return how often priorities have changed, by shard; on a large crawl the next view has the new ones."""
+        if self._crawl is None or sum(map(len, self._crawl.replicas)) > PAGES_EXACT:
+            return []
+        return [replica.offers.priorities for replica in self._crawl.replicas]
 
     def _heard(self, view: FetchView) -> None:
         """Sort the first pages of a new order, so that no call waits for that."""
-        order = RankedOrder.by_importance(view)
-        for ranked in (*order.unread, *order.read):
+        made = self._ordered(view)
+        for ranked in (*made[2].unread, *made[2].read):
             ranked.part(0, 1)
-        self._importance = view, order
+        self._importance = made
 
 
 class RankedScope:

@@ -23,17 +23,16 @@ which free pages are drawn by U.
 Source: Kumar, Lang, Marlow, Tomkins (2008), section III.
 """
 
-from collections.abc import Sequence
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
 from opic.frontier.page_keys import OFFERED_BITS, Keys
-from opic.frontier.requests import BY_LINK_SCORE, POLICIES
 from opic.model.cash import Flag
-from opic.query.kept_links import LinkScores
+from opic.query.link_scores import LinkScores
 from opic.replica.replica import Replica
 
 Floats = NDArray[np.float64]
@@ -46,12 +45,15 @@ BEST_MAX: Final = 1 << 12  # Pages that a choice draws by link score at most; th
 SAMPLED: Final = 1 << 13  # Pages looked at to tell how many are free; all of a shard that has no more.
 
 
-class PageWeights:
-    """Weights of the pages of a replica for one kind, with their sums by block."""
+Fits = Callable[[NDArray[np.uint8]], Bools]  # Takes states of pages; returns which of them may be drawn.
 
-    def __init__(self, replica: Replica, kind: str) -> None:
-        """Sum all weights: a millisecond for a million pages."""
-        self._replica, self._kind = replica, kind
+
+class PageWeights:
+    """Weights of the pages of a replica, with their sums by block: 1 for each page here."""
+
+    def __init__(self, replica: Replica, fits: Fits) -> None:
+        """Sum all weights of the pages that fit: a millisecond for a million pages."""
+        self._replica, self.fits = replica, fits
         self.sums: Floats = np.zeros(0)
         self._stale: list[Int64s] = []
         self.changed(np.arange(0, len(replica), BLOCK_PAGES))
@@ -61,21 +63,18 @@ class PageWeights:
         self._stale.append(np.unique(ids // BLOCK_PAGES))
 
     def of(self, ids: Int64s | slice) -> Floats:
-        """Return the weights of pages: 0 for a page that was never read, or may not be offered."""
-        fit = fit_for_recrawl(self._replica.state[ids])
-        if self._kind == "one":
-            alike: Floats = fit.astype(np.float64)
-            return alike
-        yields = self._replica.yields
-        assert yields is not None
+        """Return the weights of pages times their priorities: 0 for a page that does not fit."""
+        weights, offers = self._alone(ids), self._replica.offers
+        if not offers.prioritised:
+            return weights
         if isinstance(ids, slice):
-            columns = yields.part(ids.start, ids.start + len(fit))
-            of_block: Floats = np.where(fit, columns[self._kind == "rate"], 0.0)
-            return of_block
-        column = yields.rate if self._kind == "rate" else yields.seen
-        inside = ids < len(column)
-        weights: Floats = np.where(fit & inside, column[np.where(inside, ids, 0)] if len(column) else 0.0, 0.0)
-        return weights
+            ids = np.arange(ids.start, ids.start + len(weights))
+        return weights * offers.of(ids)[2]
+
+    def _alone(self, ids: Int64s | slice) -> Floats:
+        """Return the weights of pages without their priorities."""
+        alike: Floats = self.fits(self._replica.state[ids]).astype(np.float64)
+        return alike
 
     def total(self) -> float:
         """Return the sum of all weights."""
@@ -110,28 +109,29 @@ def fit_for_recrawl(state: NDArray[np.uint8]) -> Bools:
     return fit
 
 
-class RecrawlWeights:
-    """The weights of a replica's pages by kind, each summed from when it is first asked for."""
+class YieldWeights(PageWeights):
+    """A column of what past reads of pages have discovered: "seen" or "rate"."""
 
-    def __init__(self, replica: Replica) -> None:
-        """Sum nothing yet."""
-        self._replica, self._kinds = replica, dict[str, PageWeights]()
+    def __init__(self, replica: Replica, column: str) -> None:
+        """Sum all weights of pages that were read."""
+        self._column = column
+        super().__init__(replica, fit_for_recrawl)
 
-    def kinds(self, policy: str) -> list[PageWeights]:
-        """Return what a policy draws by."""
-        for kind in POLICIES[policy]:
-            if kind not in self._kinds:
-                self._kinds[kind] = PageWeights(self._replica, kind)
-        return [self._kinds[kind] for kind in POLICIES[policy]]
-
-    def changed(self, ids: Int64s) -> None:
-        """Note that pages may have other weights, or are new."""
-        for weights in self._kinds.values():
-            weights.changed(ids)
+    def _alone(self, ids: Int64s | slice) -> Floats:
+        fit, yields = self.fits(self._replica.state[ids]), self._replica.yields
+        assert yields is not None
+        if isinstance(ids, slice):
+            columns = yields.part(ids.start, ids.start + len(fit))
+            of_block: Floats = np.where(fit, columns[self._column == "rate"], 0.0)
+            return of_block
+        column = yields.rate if self._column == "rate" else yields.seen
+        inside = ids < len(column)
+        weights: Floats = np.where(fit & inside, column[np.where(inside, ids, 0)] if len(column) else 0.0, 0.0)
+        return weights
 
 
 class DrawnPages:
-    """The free read pages of a shard in the order in which they are drawn; a `PageSource` of `opic.frontier.picking`.
+    """The free pages of a shard in the order in which they are drawn; a `PageSource` of `opic.frontier.picking`.
 
     A page's key is 1/(1 + t), with t the time at which it is drawn.
     """
@@ -185,7 +185,7 @@ class DrawnPages:
         first = np.sort(first)
         first = first[~np.isin(ids[first], self._seen)]
         self._seen = np.concatenate((self._seen, ids[first]))
-        first = first[free_pages(self._order, ids[first])]
+        first = first[free_pages(self._order, ids[first], self._kinds[0].fits)]
         self._offer(ids[first], times[first])
 
     def _offer(self, ids: Int64s, times: Floats) -> None:
@@ -202,7 +202,7 @@ class DrawnPages:
         ids = self._only
         if ids is None:
             ids = np.flatnonzero(~is_held(self._order.where[: len(self._order.columns)]))
-        ids = ids[free_pages(self._order, ids)]
+        ids = ids[free_pages(self._order, ids, self._kinds[0].fits)]
         ids = ids[~np.isin(ids, self._seen)]
         speed = np.zeros(len(ids))
         for rate, kind in zip(self._rates, self._kinds, strict=True):
@@ -235,11 +235,11 @@ class TimedPages(NamedTuple):
         return TimedPages(self.ids[:at], self.times[:at]), TimedPages(self.ids[at:], self.times[at:])
 
 
-def free_pages(order: HotOrder, ids: Int64s) -> Bools:
-    """Return a mask of the read pages that may be handed out now, with or without cash."""
+def free_pages(order: HotOrder, ids: Int64s, fits: Fits = fit_for_recrawl) -> Bools:
+    """Return a mask of the pages that may be handed out now, with or without cash: read ones, or others that fit."""
     order.looked += len(ids)
     hosts = order.columns.host[ids]
-    free = fit_for_recrawl(order.columns.state[ids]) & ~is_held(order.where[ids])
+    free = fits(order.columns.state[ids]) & ~is_held(order.where[ids])
     free &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
     if (shut := order.columns.shut(ids)) is not None:
         free &= ~shut
@@ -251,13 +251,14 @@ def best_pages(orders: Sequence[HotOrder], scores: LinkScores, only: Sequence[In
 
     Of a host with a delay there is only the best page: no other could be handed out with it. Ties by shard and id.
     """
-    shards, ids, found = list[Int64s](), list[Int64s](), list[Int64s]()
+    shards, ids, found = list[Int64s](), list[Int64s](), list[NDArray[Any]]()
     for shard, order in enumerate(orders):
         free = free_pages(order, scores.ids[shard])
         if only is not None:
             free &= np.isin(scores.ids[shard], only[shard])
         ids.append(scores.ids[shard][free])
-        found.append(scores.scores[shard][free])
+        priority, score_of = order.columns.priority(ids[-1]), scores.scores[shard][free]
+        found.append(score_of if priority is None else score_of * priority)
         shards.append(np.full(len(ids[-1]), shard))
     shard_of, page, score = (np.concatenate(parts) for parts in (shards, ids, found))
     if len(score) > BEST_MAX:
@@ -312,25 +313,25 @@ def times_of_best(count: int, best_rate: float, own_rate: float, rng: Generator)
     return times
 
 
-def draw_pages(  # noqa: PLR0917 - as for `DrawnPages`
+def draw_pages(
     orders: Sequence[HotOrder],
-    weights: Sequence[RecrawlWeights],
-    policy: str,
+    kinds: Sequence[Sequence[PageWeights]],
     rng: Generator,
     only: Sequence[Int64s] | None = None,
     scores: LinkScores | None = None,
+    *,
+    alike: Callable[[], Sequence[PageWeights]] | None = None,
 ) -> list[DrawnPages]:
-    """Return the pages of each shard in the order in which a policy draws them.
+    """Return the pages of each shard in the order in which they are drawn.
 
     Args:
         orders: the hot order of each shard.
-        weights: the weights of each.
-        policy: a name of POLICIES.
+        kinds: of each, what pages are drawn by, each in an equal share of the draws.
         rng: decides.
         only: pages of each shard to draw from; None for all.
-        scores: the link scores, for LDU.
+        scores: the link scores, for LDU: as many draws are of the best page as by `kinds`.
+        alike: returns of each shard what draws its pages alike, for when no page has a weight.
     """
-    kinds = [of_shard.kinds(policy) for of_shard in weights]
     if only is None:
         totals = np.array([[kind.total() for kind in of_shard] for of_shard in kinds])
     else:
@@ -338,12 +339,12 @@ def draw_pages(  # noqa: PLR0917 - as for `DrawnPages`
             [kind.of(ids).sum() for kind in of_shard] for of_shard, ids in zip(kinds, only, strict=True)
         ])  # fmt: skip
     of_kind = totals.sum(axis=0)
-    if only is None and policy != "U" and not of_kind.any():
-        # No page has a weight: all follow as by U, which needs no look at each of them.
-        return draw_pages(orders, weights, "U", rng)
+    if only is None and alike is not None and not of_kind.any():
+        # No page has a weight: all follow alike, which needs no look at each of them.
+        return draw_pages(orders, [[of_shard] for of_shard in alike()], rng)
     rates = np.divide(1.0, of_kind, out=np.zeros(len(of_kind)), where=of_kind > 0).tolist()
     timed = [TimedPages.none()] * len(orders)
-    if policy == BY_LINK_SCORE and scores is not None and rates[0]:
+    if scores is not None and rates[0]:
         shard_of, page = best_pages(orders, scores, only)
         # As often as U draws a free page; a sample may have none, but those with a score are free.
         times = times_of_best(len(page), rates[0] * max(1, free_of(orders, rng, only), len(page)), rates[0], rng)

@@ -14,8 +14,9 @@ from opic.urls.canonical import canonical_host, shown
 # Recrawl policies: what pages are drawn by, each in an equal share of the draws; see `opic.frontier.recrawl`.
 # The other half of the draws of LDU is the pages with the greatest link scores.
 POLICIES: Final = {"U": ("one",), "OR": ("seen",), "YR": ("rate",), "YRU": ("rate", "one"), "LDU": ("one",)}
-NEED_YIELDS: Final = ("OR", "YR", "YRU")
+NEED_YIELDS: Final = ("OR", "YR", "YRU", "LDU")
 BY_LINK_SCORE: Final = "LDU"
+EXPANSIONS: Final = ("GAI", "AI")  # Of mode discover; see `opic.frontier.expansion`.
 MODES: Final = ("any", "discover", "refresh", "coverage")
 SHARE_BY_IMPORTANCE: Final = 0.5  # Of never-read pages in mode any where pages come by importance, if not set.
 LEASE_SECONDS_MAX: Final = 86_400.0
@@ -34,6 +35,7 @@ class PolitenessSettings:
     host_in_flight: int = 0  # Maximum number of pages of one host leased at once; 0 means no limit.
     revisit_seconds: float = 0.0  # Minimum time from a page's read to its next suggestion; the service's is an hour.
     waits_max: int = WAITS_MAX  # Number of pages of each shard whose back-off and failures are remembered.
+    max_failures: int = 0  # Failed fetches in a row after which a page is given up; 0 means never. The service's is 8.
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class PagesRequest:
     seconds: float
     crawler: bytes = b""  # Digest of its crawler's name; see `opic.model.events.crawler_digest`.
     mode: str = "any"
-    policy: str | None = None  # The recrawl policy; most cash first if None.
+    policy: str | None = None  # The recrawl or expansion policy; most cash first if None.
     domains: tuple[str, ...] = ()  # Hosts or domains to stay within, sorted; all pages if empty.
     busy: frozenset[str] = frozenset()  # Hosts to skip.
     nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
@@ -88,14 +90,15 @@ class PagesRequest:
         """
         if n < 1:
             raise BadInput(f"n={n}: ask for at least one page")
-        if not 0 < seconds <= LEASE_SECONDS_MAX:  # NaN fails every comparison.
-            raise BadInput(f"lease_seconds={seconds} must be over 0 and at most {LEASE_SECONDS_MAX:,.0f}, a day")
+        check_lease_seconds(seconds)
         if mode not in MODES:
             raise BadInput(f"mode={shown(mode)} is none of {', '.join(MODES)}")
-        if policy is not None and policy not in POLICIES:
-            raise BadInput(f"policy={shown(policy)} is none of {', '.join(POLICIES)}")
-        if policy is not None and mode != "refresh":
+        if policy is not None and policy not in (*POLICIES, *EXPANSIONS):
+            raise BadInput(f"policy={shown(policy)} is none of {', '.join((*POLICIES, *EXPANSIONS))}")
+        if policy in POLICIES and mode != "refresh":
             raise BadInput(f"policy={shown(policy)} is about pages read before: ask with mode=refresh")
+        if policy in EXPANSIONS and mode != "discover":
+            raise BadInput(f"policy={shown(policy)} is about pages never read: ask with mode=discover")
         if max_depth is not None and max_depth < 0:
             raise BadInput(f"max_depth={max_depth}: the depth of a seed is 0, and none is less")
         delays = {}
@@ -109,3 +112,14 @@ class PagesRequest:
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
         busy = frozenset(map(canonical_host, busy_hosts))
         return cls(n, seconds, crawler_digest(crawler), mode, policy, tuple(sorted(within)), busy, near, delays)
+
+
+def check_lease_seconds(seconds: float) -> float:
+    """Return a duration of leases that can be taken.
+
+    Raises:
+        BadInput: it is not over 0 and at most a day.
+    """
+    if not 0 < seconds <= LEASE_SECONDS_MAX:  # NaN fails every comparison.
+        raise BadInput(f"lease_seconds={seconds} must be over 0 and at most {LEASE_SECONDS_MAX:,.0f}, a day")
+    return seconds

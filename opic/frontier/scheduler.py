@@ -18,17 +18,18 @@ import numpy as np
 
 from opic.errors import NotKept, NoTrust, StoreDamaged, StoreError, StoreUnavailable
 from opic.frontier.admission import Admission
+from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Lease, Leased, await_leases, release_leases, server_runs
-from opic.frontier.page_counts import KINDS
-from opic.frontier.page_keys import GREEDY
+from opic.frontier.page_counts import FOR_GOOD, KINDS
+from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
-from opic.frontier.requests import BY_LINK_SCORE, SHARE_BY_IMPORTANCE, FrontierTerms, PagesRequest
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, FrontierTerms, PagesRequest
 from opic.model.cash import MILLION, Flag
-from opic.model.page_notes import depth_of, unpack_meta
-from opic.query.kept_links import LinkScores
+from opic.query.kept_links import KeptLinks
+from opic.query.link_scores import LinkScores
 from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
@@ -87,10 +88,11 @@ class Scheduler:
         pending: Callable[[], bool] = lambda: False,
         *,
         ranked: RankedOrders | None = None,
-        link_scores: Callable[[], LinkScores] | None = None,
+        links: KeptLinks | None = None,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._pending, self._ranked, self._link_scores = pending, ranked or RankedOrders(), link_scores
+        self._pending, self._ranked, self._links = pending, ranked or RankedOrders(), links
+        self._inlinks = None if links is None else InLinkColumns(links)
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
         self.lock = threading.Lock()
@@ -106,8 +108,9 @@ class Scheduler:
     def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
         """Return the places of the pages that would be handed out next."""
         trust, worth, scores = self._trust([wish]), self._ranked.by_importance(), self._scores([wish])
+        linked = self.renew_inlinks([wish])
         with self.lock:
-            self._use(trust, worth, scores)
+            self._use(trust, worth, scores, linked=linked)
             try:
                 self.hot.look()
                 picked = self.hot.pick(
@@ -118,9 +121,13 @@ class Scheduler:
                 raise
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
-    def _use(self, trust: RankedOrder | None, worth: RankedOrder | None, scores: LinkScores | None) -> None:
+    def _use(
+        self, trust: RankedOrder | None, worth: RankedOrder | None, scores: LinkScores | None, *, linked: bool
+    ) -> None:
         self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
         self.hot.worth = worth
+        if linked and self._inlinks is not None:
+            self.hot.take_inlinks(self._inlinks)
 
     def _trust(self, wishes: Sequence[PagesRequest]) -> RankedOrder | None:
         """Return the order for requests with mode coverage, computed before others wait; None if there are none.
@@ -147,19 +154,32 @@ class Scheduler:
         """
         if all(wish.policy != BY_LINK_SCORE for wish in wishes):
             return None
-        if self._link_scores is None:
+        if self._links is None:
             raise NotKept("this frontier has no link scores")
-        return self._link_scores()
+        return self._links.scores()
+
+    def renew_inlinks(self, wishes: Sequence[PagesRequest]) -> bool:
+        """Bring the in-links up to date for requests with a policy that goes by them; return whether there are any.
+
+        Raises:
+            NotKept: no links are kept.
+        """
+        if all(wish.policy not in EXPANSIONS for wish in wishes):
+            return False
+        if self._inlinks is None:
+            raise NotKept("this frontier has no in-links")
+        self._inlinks.renew()
+        return True
 
     # Serving requests.
 
     def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
         trust, scores, runs = self._trust(wishes), self._scores(wishes), server_runs(self.crawl)
-        worth = self._ranked.by_importance()
+        worth, linked = self._ranked.by_importance(), self.renew_inlinks(wishes)
         given: list[Lease] = []
         with self.lock:
-            self._use(trust, worth, scores)
+            self._use(trust, worth, scores, linked=linked)
             answers: list[dict[str, object]] = []
             at = 0
             while at < len(wishes):
@@ -224,6 +244,8 @@ class Scheduler:
             self._lease(rest, idle=True)
             for part in rest:
                 granted[part.wish] += part.granted
+        # A very short lease may end between two turns, and its page come again: the later lease counts.
+        granted = [list({page.place: page for page in pages}.values()) for pages in granted]
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
         found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
@@ -320,14 +342,15 @@ class Scheduler:
             # A request for domains is not limited by their share of the crawl.
             limits = None if domains else ration
             picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness, policy=policy)
-            counts, at, least = picked.counts.tolist(), 0, -math.inf
+            priorities = self.hot.priorities(picked.shards, picked.ids)  # A batch ends by worth without these.
+            counts, at, least = times_priority(picked.counts, 1 / priorities).tolist(), 0, -math.inf
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
                 if part.cut is None:
                     # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
                     by_worth = policy is None and (mode == "coverage" or self.terms.strategy == GREEDY)
                     part.cut = by_worth and (part.asked + leases) * BATCH_SHARE > live
-                best = max((lease.counts for lease in part.granted), default=counts[at] if at < len(counts) else 0)
+                best = max((lease.worth for lease in part.granted), default=counts[at] if at < len(counts) else 0)
                 least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
                 end = at
                 while end < min(at + part.missing, len(counts)) and counts[end] >= least:
@@ -467,6 +490,7 @@ class Scheduler:
                     until_us=until_us,
                     nearness=int(rows.nearness[nth]),
                     meta=meta,
+                    priority=float(self.hot.priorities(np.array([place[0]]), np.array([place[1]]))[0]),
                     loads=self.hot.shards[place[0]].loads,
                 )
             )
@@ -475,13 +499,15 @@ class Scheduler:
 
     def _counts(self, part: _Part, place: Place, cash: int, read: bool) -> float:
         """Return the key by which a page was chosen."""
+        if part.policy in EXPANSIONS:
+            return self.hot.inlinks_of(place)
         if (ranking := self.hot.ranking(part.mode, part.policy)) is not None:
             return ranking.key_of(place, read=read)
-        if self.terms.strategy == GREEDY:
-            return self.terms.counts(cash, read)
         hot = self.hot.shards[place[0]]
+        if self.terms.strategy == GREEDY and not hot.order.prioritised:
+            return self.terms.counts(cash, read)
         with hot.replica.lock:
-            return int(hot.order.keys(np.array([place[1]]))[0][0])
+            return float(hot.order.keys(np.array([place[1]]))[0][0])
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.
@@ -509,7 +535,7 @@ class Scheduler:
                     "fetched_before": page.read_before,
                     "lease": page.lease.token(self.crawl),
                     "lease_until": page.until_us / MILLION,
-                    **_notes(page),
+                    **page.notes(),
                 }
                 for page in sorted(leased, key=lambda page: (-page.counts, page.place))
             ],
@@ -522,7 +548,8 @@ class Scheduler:
         waiting = self.hot.waiting(mode, domains, nearness, empty=empty)
         if waiting is None:
             return {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
-        over = empty and not any(count for kind, count in waiting.items() if kind != "denied") and not self.hot.turning
+        over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
+        over = over and not self.hot.turning
         over = over and (mode != "coverage" or self.hot.trust.heads == heads)  # Newer records may have brought pages.
         return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
 
@@ -566,9 +593,3 @@ def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:
     if not chunks or len(chunks[-1].pages) >= PAGES_A_CALL:
         chunks.append(Chunk(shard))
     return chunks[-1]
-
-
-def _notes(page: Leased) -> dict[str, object]:
-    """Return the depth and the metadata of a page, as far as there are any."""
-    notes: dict[str, object] = {"depth": depth_of(page.nearness)} if page.nearness else {}
-    return {**notes, "meta": unpack_meta(page.meta)} if page.meta else notes

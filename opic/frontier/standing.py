@@ -13,6 +13,7 @@ from opic.frontier.ranked_order import RankedOrder
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitByRule, RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
+from opic.model.page_notes import GIVEN_UP, failures_of_given_up
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
 from opic.store.refusals import field_of, read_refusal
@@ -35,6 +36,10 @@ class PageStanding:
     refused: str | None  # Why its last event was refused, if its lease or back-off is of that time.
     revisit_at: float | None  # When it may be offered again after its last read.
     revisit_seconds: float  # The revisit time in effect for it.
+    failed_fetches: int  # In a row.
+    given_up: bool  # After so many failed fetches, or by an event.
+    not_before: float | None
+    priority: float
 
     @classmethod
     def read(
@@ -77,11 +82,13 @@ class PageStanding:
             terms.set_hosts({host: manners.revisit_seconds})
         with replica.lock:
             due, seconds = terms.due(page_id), terms.seconds(page_id)
+            (failed_fetches,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(page_id))
+            given_up = failed_fetches >= failures_of_given_up(politeness.max_failures)
             of_host = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
         return cls(
             now,
             None if lease_until is None or lease_until <= now else lease_until,
-            None if waits_until is None or waits_until <= now else waits_until,
+            None if waits_until is None or waits_until <= now or given_up else waits_until,
             failures,
             free,
             delay,
@@ -90,6 +97,10 @@ class PageStanding:
             refused,
             None if due is None or due[0] <= now else float(due[0]),
             0.0 if seconds is None else float(seconds[0]),
+            failed_fetches,
+            given_up,
+            not_before_us / MILLION if not_before_us > time_us else None,
+            priority,
         )
 
 
@@ -105,14 +116,29 @@ def _waits_since(lease_until: float | None, waits_until: float | None, failures:
     return abs(waits_until - lease_until - back_off_seconds(failures, retry_seconds)) < SAME_SECONDS
 
 
-def state_of(state: int, cash: int) -> str:
-    """Name the state of a page: gone, excluded, read, owed (it has cash and was not read yet), empty or unknown."""
-    if not state & Flag.KNOWN:
-        return "unknown"
-    for flag, name in ((Flag.GONE, "gone"), (Flag.EXCLUDED, "excluded"), (Flag.OPEN, "read")):
+def state_of(state: int, *, given_up: bool) -> str:
+    """Name the state of a page: gone, excluded, given_up, read or unread."""
+    for flag, name in ((Flag.GONE, "gone"), (Flag.EXCLUDED, "excluded")):
         if state & flag:
             return name
-    return "owed" if cash else "empty"
+    return "given_up" if given_up else "read" if state & Flag.OPEN else "unread"
+
+
+def held_back(standing: PageStanding, state: int, *, shut: bool, trapped: bool) -> list[str]:
+    """Return what holds a page back, a word each, as answers to `next` count it."""
+    full = bool(standing.cap) and standing.in_flight >= standing.cap
+    words = {
+        "leased": standing.lease_until is not None,
+        "retry": standing.waits_until is not None,
+        "revisit": standing.revisit_at is not None,
+        "not_before": standing.not_before is not None,
+        "host_delay": standing.host_free_at is not None,
+        "host_cap": full,
+        "denied": bool(state & Flag.EXCLUDED) or (shut and not trapped),
+        "trap": shut and trapped,
+        "given_up": standing.given_up,
+    }
+    return [word for word, holds in words.items() if holds]
 
 
 def against(standing: PageStanding, state: int, cash: int, host: str) -> list[str]:
@@ -124,6 +150,9 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
         reasons.append("the page is gone: a read, a seed or, after a while, a link brings it back")
     if state & Flag.EXCLUDED:
         reasons.append("its site does not let crawlers read it: a read or a seed of the page ends that")
+    if standing.given_up:
+        times = "its crawler said so" if standing.failed_fetches == GIVEN_UP else f"{standing.failed_fetches} in a row"
+        reasons.append(f"it is given up after failed fetches ({times}): a successful fetch or a seed brings it back")
     if not state & Flag.GONE and not (cash > 0 or (cash < 0 and state & Flag.OPEN)):
         reasons.append("it has no cash: it received none since it was read")
     refused = None if standing.refused is None else f"its event was refused: {standing.refused}; "
@@ -139,6 +168,10 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
             f"it was read {ago:.1f} s ago; it is offered again {standing.revisit_seconds:g} s after a read, "
             f"in {standing.revisit_at - now:.1f} s"
         )
+    if standing.not_before is not None:
+        reasons.append(
+            f"it is not to be offered for another {standing.not_before - now:.1f} s, as an event or seed said"
+        )
     if standing.host_free_at is not None:
         reasons.append(f"its host {host} is delayed for another {standing.host_free_at - now:.1f} s")
     if standing.cap and standing.in_flight >= standing.cap:
@@ -152,6 +185,8 @@ def place_in_order(
     discovery: float,
     strategy: str = GREEDY,
     ranked: RankedOrder | None = None,
+    *,
+    max_failures: int = 0,
 ) -> int | None:
     """Return a page's rank in the order of all pages that may be offered, from 1; None if it is not among them.
 
@@ -161,7 +196,7 @@ def place_in_order(
     keys, reads = [], []
     for replica in replicas:
         with replica.lock:
-            columns = ShardColumns(replica)
+            columns = ShardColumns(replica, max_failures=max_failures)
             found, read = keys_of(columns, columns.credits(), discovery, np.arange(len(replica)), strategy)
             keys.append(found)
             reads.append(read)

@@ -124,10 +124,13 @@ class LinkPool:
         current: NDArray[np.bool_] = self._start[owners] == self._run_start[: self._runs]
         return current & (self._count[owners] > 0)
 
-    def link_counts(self, pages: int) -> Int64s:
-        """Return by page how many pages link to it, (pages,)."""
-        counts = np.zeros(pages + 1, np.int64)
-        for _, links, _ in self.gathered(np.flatnonzero(self._count > 0)):
+    def link_counts(self, pages: int, sources: Int64s | None = None) -> Int64s:
+        """Return by page how many pages link to it, (pages,); of `sources` only these, distinct ones."""
+        counts, rows = np.zeros(pages + 1, np.int64), np.flatnonzero(self._count > 0)
+        if sources is not None:
+            rows = sources[sources < len(self._count)]
+            rows = rows[self._count[rows] > 0]
+        for _, links, _ in self.gathered(rows):
             counts += np.bincount(np.minimum(links, pages), minlength=pages + 1)
         return counts[:pages]
 

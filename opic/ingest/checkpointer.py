@@ -8,8 +8,9 @@ and the journal may be trimmed past it, only after the write was confirmed in th
 """
 
 import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -18,9 +19,17 @@ from numpy.typing import NDArray
 
 from opic.ingest.link_keeper import LinkKeeper, LinksCall
 from opic.model.transfer import COUNTS
-from opic.replica.checkpoint import URLS_A_FIELD, Loading, blocks_of, pack_block, pack_names
-from opic.replica.effect import Effect, Head
-from opic.replica.replica import PAGES_A_BLOCK, Replica, unpack_bits
+from opic.replica.checkpoint import (
+    URLS_A_FIELD,
+    Loading,
+    blocks_of,
+    pack_block,
+    pack_names,
+    url_field,
+    without_forgotten,
+)
+from opic.replica.effect import Effect, Head, pack_lines, unpack_bits, unpack_urls
+from opic.replica.replica import PAGES_A_BLOCK, Replica
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 
@@ -29,8 +38,8 @@ JOURNAL_BYTES: Final = 64 << 20  # Per server, divided among the shards of a cra
 LOOKS_A_BUDGET: Final = 64
 WRITTEN_BY: Final = 0.6  # Fraction of the budget by which all blocks that were dirty have been written.
 CALL_BYTES_AIM: Final = 128 << 10  # Bytes of blocks per call: blocks the server for less than half a millisecond.
-FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u", "d")  # One bit each.
-V, F, S, M, U, D = 1, 2, 4, 8, 64, 128
+FIELDS: Final = ("v", "f", "s", "m", "p", "o", "u", "d", "e")  # One bit each.
+V, F, S, M, U, D, E = 1, 2, 4, 8, 64, 128, 256
 NEW: Final = (1 << len(FIELDS)) - 1
 CLEAN: Final = 0
 
@@ -74,11 +83,13 @@ class Checkpointer:
     def _reset(self) -> None:
         self._since = np.zeros(0, np.int64)  # Per block: the first record that it lacks; CLEAN if it lacks none.
         self._touched = np.zeros(0, np.int64)  # Per block: the last record that changed it.
-        self._fields = np.zeros(0, np.uint8)  # Per block: the fields that changed since it was written.
+        self._fields = np.zeros(0, np.uint16)  # Per block: the fields that changed since it was written.
         self._names_since, self._names_touched, self._hosts_written = CLEAN, 0, 0
         self._journal: deque[tuple[int, int]] = deque()  # Records not trimmed yet: LSN, bytes.
         self._journal_bytes = self._looked_bytes = 0
         self._others = False  # Whether another worker has appended since the last `write`.
+        self.forgot, self._forgot_at = 0, 0.0  # The last record that forgot pages, unless none has their URLs any more.
+        self._blank: dict[int, set[int]] = {}  # By block: numbers of fields with URLs of pages that were forgotten.
         self.links.reset()
 
     @property
@@ -128,15 +139,17 @@ class Checkpointer:
                 grown = np.zeros(max(64, 2 * count), old.dtype)
                 grown[: len(old)] = old
                 setattr(self, name, grown)
-        fields = np.zeros(len(self._since), np.uint8)
+        fields = np.zeros(len(self._since), np.uint16)
         for bit, pages in self._changed(effect):
-            fields[pages.astype(np.int64) // PAGES_A_BLOCK] |= np.uint8(bit)
+            fields[pages.astype(np.int64) // PAGES_A_BLOCK] |= np.uint16(bit)
         first, new = effect.first_page, len(effect.fingerprints)
         if new:
             fields[first // PAGES_A_BLOCK : blocks_of(first + new)] = NEW
         if lsn_of is not None:
             written = lsn_of[: len(fields)] >= effect.lsn
             fields[: len(written)][written] = 0
+        if len(effect.forgotten):
+            self._note_forgotten(effect, lsn_of)
         some = np.flatnonzero(fields)
         self._since[some] = np.where(self._since[some] == CLEAN, effect.lsn, self._since[some])
         self._touched[some] = effect.lsn
@@ -145,10 +158,19 @@ class Checkpointer:
         self._journal_bytes += effect.size
         self._looked_bytes += effect.size
 
+    def _note_forgotten(self, effect: Effect, lsn_of: Int64s | None) -> None:
+        """Note which fields of URLs have to be written without those of forgotten pages."""
+        self.forgot, self._forgot_at = effect.lsn, time.monotonic()
+        for number in np.unique(effect.forgotten.astype(np.int64) // URLS_A_FIELD).tolist():
+            block = number * URLS_A_FIELD // PAGES_A_BLOCK
+            if lsn_of is None or lsn_of[block] < effect.lsn:
+                self._blank.setdefault(block, set()).add(number)
+
     def _changed(self, effect: Effect) -> list[tuple[int, NDArray[Any]]]:
         found: list[tuple[int, NDArray[Any]]] = [
             (V, effect.links), (V | M, effect.read_page), (V, effect.moved_page), (S, effect.state_page),
-            (M, effect.gone_page), (F, effect.inflow_page), (D, effect.depth_page),
+            (M, effect.gone_page), (M, effect.status_page), (F, effect.inflow_page), (D, effect.depth_page),
+            (E, effect.offer_page), (V | F | S | M | D | E, effect.forgotten),
         ]  # fmt: skip
         if self.replica.rules.inflow:
             found.append((F, effect.links[unpack_bits(effect.across, len(effect.links))]))
@@ -184,13 +206,32 @@ class Checkpointer:
             names = [name for at, name in enumerate(FIELDS) if bits >> at & 1]
             if not self.replica.rules.inflow:
                 names = [name for name in names if name != "f"]
-            images.append((block, pack_block(self.replica, block, names)))
+            image = pack_block(self.replica, block, names)
+            images.append((block, self._blanked(block, image) | image))
         names_age = self._names_since
         if names_age != CLEAN and (everything or not len(oldest) or names_age <= int(self._since[oldest[-1]])):
             images.append((None, pack_names(self.replica, self._hosts_written)))
         self._compose(written, images)
         written.calls += self.links.compose(head, everything=everything)
         return written if written.calls else None
+
+    def _blanked(self, block: int, image: Mapping[str, bytes]) -> dict[str, bytes]:
+        """Return the fields of a block that have URLs of forgotten pages, without these; except those of the image."""
+        fields = {url_field(number * URLS_A_FIELD)[1]: number for number in self._blank.get(block, ())}
+        wanted = sorted(fields.keys() - image.keys())
+        if not wanted:
+            return {}
+        with store_errors():
+            found = dict(zip(wanted, self.client.hmget(self.keys.block(block), wanted), strict=True))
+        return {
+            name: pack_lines(without_forgotten(self.replica, fields[name] * URLS_A_FIELD, unpack_urls(packed)))
+            for name, packed in found.items()
+            if packed is not None
+        }
+
+    def purge_due(self, seconds: float) -> bool:
+        """Return whether URLs of pages may still be stored that were forgotten this long ago or longer."""
+        return bool(self.forgot) and time.monotonic() - self._forgot_at >= seconds
 
     def _compose(self, written: Written, images: Sequence[tuple[int | None, dict[str, bytes]]]) -> None:
         """Distribute images of blocks over calls. The block number None stands for the names."""
@@ -232,6 +273,7 @@ class Checkpointer:
             self.blocks_written += 1
             if self._touched[block] <= lsn:
                 self._since[block], self._fields[block] = CLEAN, 0
+                self._blank.pop(block, None)
             else:  # Changed again meanwhile: the written block is valid up to `lsn`.
                 self._since[block] = lsn + 1
         for hosts in [call.hosts for call in calls if call.hosts is not None]:
@@ -242,7 +284,10 @@ class Checkpointer:
         self.replica.tail.drop(first // URLS_A_FIELD * URLS_A_FIELD)  # An incomplete field is written again as a whole.
 
     def trim_command(self, head: Head) -> list[Any] | None:
-        """Return the command that trims records contained in every block; None if it would free too little."""
+        """Return the command that trims records contained in every block.
+
+        None if it would free too little, unless it removes the last URLs of pages that were forgotten.
+        """
         since = self._since[self._since != CLEAN]
         links_since = self.links.since or head.lsn
         least = min(int(since.min(initial=head.lsn)), self._names_since or head.lsn, links_since, head.lsn)
@@ -251,12 +296,15 @@ class Checkpointer:
             if lsn >= least:
                 break
             freed += size
-        if freed * LOOKS_A_BUDGET < self.budget:
+        blank = least - 1 if len(since) or self._names_since or self.links.since else head.lsn
+        if freed * LOOKS_A_BUDGET < self.budget and not 0 < self.forgot <= blank:
             return None
-        return ["FCALL", "opic_4_trim", 2, self.keys.head, self.keys.journal, head.lsn, head.digest, least]
+        return ["FCALL", "opic_4_trim", 2, self.keys.head, self.keys.journal, head.lsn, head.digest, least, blank]
 
-    def trimmed(self, least: int) -> None:
-        """Record that the journal was trimmed below `least`."""
+    def trimmed(self, least: int, blank: int) -> None:
+        """Record that the journal was trimmed below `least`, with blocks blank of what was forgotten up to `blank`."""
+        if self.forgot <= blank:
+            self.forgot = 0
         while self._journal and self._journal[0][0] < least:
             self._journal_bytes -= self._journal.popleft()[1]
 
@@ -269,5 +317,6 @@ class Checkpointer:
         for block, lsn in zip(blocks.tolist(), found, strict=True):
             if lsn >= self._touched[block]:
                 self._since[block], self._fields[block] = CLEAN, 0
+                self._blank.pop(block, None)
             else:
                 self._since[block] = max(lsn + 1, int(self._since[block]))

@@ -25,7 +25,8 @@ from opic.model.page_links import NO_LINKS, PageLinks
 from opic.replica.effect import Effect, Head
 from opic.replica.link_segment import pack_segment, unpack_pages, unpack_segment
 from opic.replica.replica import Replica
-from opic.replica.stored_links import LinkList, live_rows, missing, old_links, read_list
+from opic.replica.shown_links import ShownLinks
+from opic.replica.stored_links import LinkList, live_rows, missing, old_links, read_links, read_list
 from opic.store.connection import Client, Line, store_errors
 from opic.store.keys import Keys
 from opic.store.scan import scan_hash
@@ -83,13 +84,14 @@ class LinkKeeper:
     def __init__(self, client: Client, keys: Keys, replica: Replica, budget: int) -> None:
         """Start with a replica at genesis; `budget` is that of the shard's journal, in bytes."""
         self._client, self._keys, self._replica, self._budget = client, keys, replica, budget
+        self.shown = ShownLinks(self._all)  # Filled when it is first asked what is new.
         self.reset()
 
     def reset(self) -> None:
         """Forget everything."""
         self._waiting: deque[_Waiting] = deque()
         self._weight = self._journal_bytes = 0  # Of what waits.
-        self._gone: deque[tuple[int, Uint32s]] = deque()  # By record: pages that went away.
+        self._gone: deque[tuple[int, Uint32s]] = deque()  # By record: pages that went away, or were forgotten.
         self._list = LinkList()
         self._segments: dict[int, _Segment] = {}
         self._segment_of = np.zeros(0, np.uint32)  # By page: the segment with its links; 0 for none.
@@ -99,6 +101,7 @@ class LinkKeeper:
         self._sent = 0  # Calls that were sent and are not confirmed.
         self._ended = True  # Whether segments may be there that count no more, because the keeping was ended.
         self._converted = False  # Whether the store has no links in the form of an earlier version.
+        self.shown.forget()
 
     def load(self, effects: Sequence[Effect]) -> None:
         """After a load: let the links of those of these records wait that are in no segment."""
@@ -115,9 +118,12 @@ class LinkKeeper:
         self._look |= not ours
         if effect.ends_links:
             self._ended, self._learned = True, False
-        if self._replica.trust is not None and len(effect.gone_page):
-            self._gone.append((effect.lsn, effect.gone_page))
+            self.shown.forget()
+        for pages in (effect.gone_page, effect.forgotten):
+            if self._replica.trust is not None and len(pages):
+                self._gone.append((effect.lsn, pages))
         links = effect.kept()
+        self.shown.note(effect.lsn, links)
         if len(links):
             self._waiting.append(_Waiting(effect.lsn, links, int(links.weights().sum()), effect.size))
             self._weight += self._waiting[-1].weight
@@ -140,6 +146,15 @@ class LinkKeeper:
     def _forget(self, waiting: _Waiting) -> None:
         self._weight -= waiting.weight
         self._journal_bytes -= waiting.journal_bytes
+
+    def _all(self) -> Iterator[PageLinks]:
+        """Read the links of all pages, as of the replica's head."""
+        lsn = self._replica.head.lsn
+        self._undo(lsn)
+        if self._replica.trust is not None:
+            yield from read_links(self._client, self._keys, lsn, self._replica.state, self._since)
+        for waiting in self._counting():  # The last record may not be in the store yet.
+            yield waiting.links
 
     @property
     def since(self) -> int | None:

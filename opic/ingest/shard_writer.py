@@ -30,12 +30,14 @@ from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
 from opic.model.cash import DAY_US
 from opic.model.events import EventLimits, KeptLimits, page_of
-from opic.replica.batch import Batch, Input
+from opic.replica.batch import Batch
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower
+from opic.replica.inputs import Input
 from opic.replica.remote_pages import FAR_MAX, RemotePages
 from opic.replica.replica import Before, Replica
+from opic.replica.shown_links import ShownLinks
 from opic.replica.urls import read_urls
 from opic.store.back_offs import WAITS_MAX
 from opic.store.connection import Line, store_errors
@@ -129,6 +131,11 @@ class ShardWriter:
         self._stale = True  # The replica may not be at the journal's head.
         self._next: dict[str, int] = {}  # Next offset of each partition.
         self._known: dict[str, int] = {}  # The same, but never cleared: the offsets that callers may rely on.
+
+    @property
+    def shown(self) -> ShownLinks | None:
+        """What pages showed last, if replicas keep what reads discover."""
+        return None if self.replica.yields is None else self.checkpointer.links.shown
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages.
@@ -270,13 +277,15 @@ class ShardWriter:
         calls = [part for name, time_us in batch.calls.items() for part in (time_us, name)]
         forget = batch.books.time_us - FORGET_US
         metas = [part for pair in effect.pages_by_meta() for part in pair]
-        parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
-        if senders := _senders(batch):
-            parts.append(senders)
+        senders, forgotten = _senders(batch), effect.forgotten.tolist()
+        if senders or forgotten:
             names.append(keys.holders)
+        parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
+        parts += [senders or False, _waits_asked(batch), batch.offers.revived]
+        parts += [forgotten, [part for pair in effect.again.items() for part in pair]]
         blob = msgpack.packb(parts, use_bin_type=False)
         fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
-        fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, *names]
+        fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals, *names]
         step = [
             "FCALL", "opic_4_step", len(fixed), *fixed, expected.lsn, expected.digest, effect.lsn, effect.digest,
             record, self.retry_seconds, blob, self.waits_max, *self._kept,
@@ -367,6 +376,18 @@ class ShardWriter:
         finally:
             line.close()
 
+    def purge(self, seconds: float) -> None:
+        """Remove the URLs of forgotten pages from the blocks and the journal, once nothing was forgotten for a while.
+
+        Without this, it happens when the journal has turned over.
+        """
+        if not self.checkpointer.purge_due(seconds):
+            return
+        try:
+            self.checkpoint()
+        except StoreUnavailable as error:
+            log.info("shard %d: URLs of forgotten pages stay for a while: %s", self.shard.number, error)
+
     def _trim(self, line: Line) -> None:
         """Trim records contained in every block, if worth a call. Allowed even if the server is out of memory."""
         if (trim := self.checkpointer.trim_command(self.replica.head)) is not None:
@@ -376,7 +397,7 @@ class ShardWriter:
     def _take_trim(self, trim: list[Any], line: Line) -> None:
         (answer,) = line.answers(1)
         if not isinstance(answer, Exception) and answer[0] == b"OK":
-            self.checkpointer.trimmed(trim[-1])
+            self.checkpointer.trimmed(*trim[-2:])
         else:  # A later trim frees more.
             log.warning("shard %d: trimming the journal was refused: %s", self.shard.number, answer)
 
@@ -454,6 +475,17 @@ def _senders(batch: Batch) -> list[int | bytes]:
         if event.url and not repeat
         for term in (min(event.at_us, item.record.time_us), event.crawler)
     ]
+
+
+def _waits_asked(batch: Batch) -> list[float]:
+    """Return the number of each failed fetch, from 1, that asks for a wait, and the seconds."""
+    asked, number = list[float](), 0
+    for event, repeat in zip(batch.events, batch.repeats, strict=True):
+        if event.url and not repeat:
+            number += 1
+            if event.failed and event.retry_after is not None:
+                asked += (number, event.retry_after)
+    return asked
 
 
 def _refused(batch: Batch) -> list[tuple[str, str]]:

@@ -19,6 +19,9 @@ from opic.store import Shard
 from opic.store.connection import store_errors
 
 TELL_SECONDS: Final = 1.0
+MARK_SECONDS: Final = 5.0
+ALIVE_SECONDS: Final = 20.0  # A worker that has not said for this long that it is there has ended.
+WORKER_AT: Final = "worker_at"  # Field: when a worker was there, in Unix seconds.
 STEP_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
 STEP_EVENTS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000)
 EVENTS: Final = "events:"  # Prefix of the fields of the events histogram; that of seconds is older and has no prefix.
@@ -38,7 +41,7 @@ class StepCounts:
         """Start with nothing to write."""
         self._shard = shard
         self._new: dict[str, int] = {}
-        self._told = time.monotonic()
+        self._told, self._marked = time.monotonic(), float("-inf")
 
     def add(self, step: Step) -> None:
         """Count a step."""
@@ -56,14 +59,24 @@ class StepCounts:
             self._new[name] = self._new.get(name, 0) + count
 
     def tell(self, *, now: bool = False) -> None:
-        """Write new counts to the store, at most once a second unless `now` is set."""
-        if not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS):
+        """Write new counts to the store, at most once a second unless `now` is set; and that a worker is there."""
+        marks = time.monotonic() - self._marked >= MARK_SECONDS
+        if not marks and (not self._new or not (now or time.monotonic() - self._told >= TELL_SECONDS)):
             return
         with store_errors(), self._shard.client.pipeline(transaction=True) as pipe:
+            if marks:
+                pipe.hset(self._shard.keys.metrics, WORKER_AT, round(time.time()))
+                self._marked = time.monotonic()
             for name, count in self._new.items():
                 pipe.hincrby(self._shard.keys.metrics, name, count)
             pipe.execute()
         self._new, self._told = {}, time.monotonic()
+
+    def end(self) -> None:
+        """Write the last counts, and that this worker has ended; another one says soon that it is there."""
+        self.tell(now=True)
+        with store_errors():
+            self._shard.client.hdel(self._shard.keys.metrics, WORKER_AT)
 
 
 @dataclass(frozen=True, slots=True)

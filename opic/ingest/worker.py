@@ -25,6 +25,8 @@ log = logging.getLogger("opic.ingest")
 RECORDS_A_READ = 2_000
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
+PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten,
+PURGE_BUSY_SECONDS = 60.0  # or at the latest while there are always records to process.
 DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records to process.
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
@@ -225,7 +227,7 @@ def work(
     while not stopped():
         try:
             if source.ended:
-                return
+                return writer.purge(0.0)
             check_room()
             courier.carry(idle=False)
             positions.check()
@@ -312,7 +314,8 @@ class _Courier:
         self._swept, self._last = False, 0.0
 
     def carry(self, *, idle: bool) -> None:
-        """Deliver if DELIVER_SECONDS have passed, or at once if the worker is idle."""
+        """Deliver if DELIVER_SECONDS have passed, or at once if the worker is idle. Purge what was forgotten."""
+        self._writer.purge(PURGE_IDLE_SECONDS if idle else PURGE_BUSY_SECONDS)
         if not self._swept:
             self._swept = self._deliver(None)
         elif idle or time.monotonic() - self._last >= DELIVER_SECONDS:

@@ -19,13 +19,14 @@ from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, Out
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
 from opic.ingest.shard_writer import ShardWriter, Step
-from opic.model.cash import Books, payout_due, room_for
+from opic.model.cash import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
+from opic.model.crawl_books import payout_due, room_for
 from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record
 from opic.model.rounds import RoundCount
 from opic.model.transfer import COUNTS, GRANTS, SWEEP, Transfer, source_of
-from opic.replica.batch import Input
 from opic.replica.crawl import Crawl
+from opic.replica.inputs import Input
 from opic.replica.remote_pages import RemotePages
 from opic.settings import Settings
 from opic.store.back_offs import RETRY_BYTES, waits_max
@@ -357,6 +358,11 @@ class Writer:
         parts = self.crawl.books()
         self._count_rounds(parts)
         return delivered + self._grant(parts)
+
+    def purge(self, seconds: float) -> None:
+        """Remove the URLs of pages that were forgotten so long ago from what is stored; see `ShardWriter.purge`."""
+        for store in self.stores:
+            store.purge(seconds)
 
     def drain(self, on_round: Callable[[], object] = lambda: None) -> None:
         """Deliver until all outboxes are empty and no grant is due; other writers may deliver at the same time.

@@ -5,7 +5,6 @@ and their targets are links.
 """
 
 import asyncio
-import codecs
 import time
 import zlib
 from collections import defaultdict
@@ -19,9 +18,9 @@ import httpx
 from protego import Protego
 
 from opic import __version__
+from opic.html.process import LinkProcess
 from opic.local.addresses import NotReachable, PublicTransport
 from opic.local.fetcher import NO_ANSWER
-from opic.local.link_process import LinkProcess
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import host_of
 
@@ -34,8 +33,6 @@ RETRY_FIRST_SECONDS: Final = 0.25  # Doubling.
 HTML: Final = ("text/html", "application/xhtml+xml")
 POLL_SECONDS: Final = 0.2
 GZIP: Final = 16 + zlib.MAX_WBITS
-# Encodings of host names, not of pages: decoding a long text takes minutes.
-SLOW_ENCODINGS: Final = ("punycode", "idna")
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,9 +192,9 @@ class WebFetcher:
                     event.excluded = rules is not None
                     return event, False
                 delay = max(delay, min(rules.crawl_delay(self._agent) or 0.0, CRAWL_DELAY_SECONDS_MAX))
-                html = await self._read(url, event)
+                html, charset = await self._read(url, event)
             if html:
-                event.links, text = await self._links.read(url, html)
+                event.links, text = await self._links.read(url, html, charset)
                 if self._on_text is not None:
                     self._on_text(url, text)
         except (httpx.HTTPError, httpx.InvalidURL, TimeoutError, UnicodeError) as error:
@@ -208,19 +205,18 @@ class WebFetcher:
             site.free_at = time.monotonic() + delay
         return event, again
 
-    async def _read(self, url: str, event: CrawlEvent) -> bytes:
-        """Fetch a page; return its HTML in UTF-8, empty where it has none."""
+    async def _read(self, url: str, event: CrawlEvent) -> tuple[bytes, str | None]:
+        """Fetch a page; return its HTML, empty where it has none, and the charset that its header names."""
         async with self._web.stream("GET", url) as answer:
             event.fetched_at, event.status = time.time(), answer.status_code
             if 300 <= answer.status_code <= 399:
                 if "location" in answer.headers:
                     event.redirect = _target(url, answer.headers["location"])
-                return b""
+                return b"", None
             kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
             if not answer.is_success or kind not in HTML:
-                return b""
-            body = await _body(answer, self._limits.body_bytes_max)
-            return _text(body, answer.charset_encoding or "utf-8").encode("utf-8", "replace")
+                return b"", None
+            return await _body(answer, self._limits.body_bytes_max), answer.charset_encoding
 
     async def _rules(self, site: _Site, url: str) -> Protego | None:
         """Return what the robots.txt of the page's site says; None if it does not answer: then nothing is fetched."""
@@ -269,11 +265,3 @@ def _target(url: str, location: str) -> str | None:
         return urljoin(url, location)
     except ValueError:
         return None
-
-
-def _text(body: bytes, encoding: str) -> str:
-    try:
-        slow = codecs.lookup(encoding).name in SLOW_ENCODINGS
-        return body.decode("utf-8" if slow else encoding, "replace")
-    except LookupError:  # The page names no encoding that Python knows.
-        return body.decode("utf-8", "replace")

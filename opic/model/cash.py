@@ -5,7 +5,6 @@ negative, and so may the cash of a gone page (it returns its grants, but its chi
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -36,6 +35,8 @@ class Flag(IntEnum):
     TAGGED = 0x80  # In its class because of a tag of its last event that had tags, not because of its URL.
 
 
+# The state of an id whose page was forgotten: gone, and not known either. A page of the same URL takes it up again.
+FORGOTTEN = int(Flag.GONE)
 CLASS_BITS = 0x07  # The page's weight class; class 0 holds the pages in no other class.
 CLASSES_MAX = 8
 NONE_BY_CLASS = (0,) * CLASSES_MAX
@@ -193,6 +194,9 @@ class Books:
     counted_rounds: int = 0  # The last count of the whole crawl's rounds, in shard 0 of many,
     counted_clock: int = 0  # the crawl's clock at that time,
     counted_live: int = 0  # and its known pages.
+    forgotten: int = 0  # How often a page was forgotten.
+    v_forgotten: int = 0  # Sum of v over these pages, as of then,
+    h_forgotten: int = 0  # and of their total history.
     # By class; 0 for class 0, which has weight 1 and the pages that are in no other class.
     extra: tuple[int, ...] = NONE_BY_CLASS  # Weight minus 1, in parts per million.
     known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, including gone ones.
@@ -316,7 +320,7 @@ class Books:
     def settled(self, minted: int) -> int:
         """S: all history of live pages, and the cash of live pages whose links are not known."""
         pages = minted - self.pool - self.net  # Cash on all pages, gone ones among them.
-        return (self.clock - self.taken_back - self.h_gone) + (pages - self.v_gone - self.open_cash)
+        return (self.clock - self.taken_back - self.h_gone - self.h_forgotten) + (pages - self.v_gone - self.open_cash)
 
     def importance_total(self, minted: int) -> int:
         """Sum of history and cash over live pages: the denominator of the static estimate."""
@@ -399,10 +403,10 @@ class Books:
 
         The exact vector is the estimate's grains, plus at most A, less at most B: what is still to come from cash on
         open pages or on its way between shards, from the grains that rounding moved, from links that are no more or
-        were not yet, and from all that links ever sent to pages that are gone (were those links left out, the others
-        would have received it); each with its geometric series. docs/decisions/0001 has the proof. 2 says nothing: the
-        distance is never more. Under grants only: a continuous payout gives pages known late less teleport, which
-        nothing here counts.
+        were not yet, and from all that links ever sent to pages that are gone or forgotten (were those links left out,
+        the others would have received it); each with its geometric series. docs/decisions/0001 has the proof. 2 says
+        nothing: the distance is never more. Under grants only: a continuous payout gives pages known late less
+        teleport, which nothing here counts.
 
         Args:
             minted: at genesis.
@@ -412,8 +416,10 @@ class Books:
         """
         if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
             return 2.0  # They stopped counting.
+        if (self.weighted or self.cuts) and (self.forgotten or self.v_forgotten or self.h_forgotten):
+            return 2.0  # What links sent to pages of several weights that were forgotten is not told apart.
         damping = 1 - q / MILLION
-        parked = self.v_gone + self.h_gone
+        parked = self.v_gone + self.h_gone + self.v_forgotten + self.h_forgotten
         coming = abs(self.net) + late  # It has left a page, or the virtual page, and will reach one whole.
         more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked + coming) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
@@ -421,11 +427,36 @@ class Books:
             more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
         if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
             wrong = self.drift_plus + self.drift_minus
-            either = self.rounding + self.reads + abs(parked) + self.live + coming
+            lost = abs(self.v_gone + self.h_gone) + abs(self.v_forgotten + self.h_forgotten)
+            either = self.rounding + self.reads + lost + self.live + coming
             less = (damping * (debt + 2 * wrong) + either) / (1 - damping)
             more = less + damping * self.open_cash / (1 - damping)
         total = self.importance_total(minted)
         return min(2.0, 2 * max(more / max(total, total + more - less), less / total)) if total > 0 else 2.0
+
+    def forget(self, state: int, v: int, spent: int, *, drifts: bool) -> None:
+        """Forget a known page, whose cash goes to the virtual page.
+
+        Args:
+            state: its state.
+            v: its cash, without its credit.
+            spent: its total history.
+            drifts: whether it had links when it was last read.
+        """
+        slot, gone, opened = state & CLASS_BITS, bool(state & Flag.GONE), bool(state & Flag.OPEN)
+        cash = v if gone else v + self.credit_of(slot)
+        if gone:
+            self.gone -= 1
+            self.v_gone -= v
+            self.h_gone -= spent
+        if opened:
+            self.open_cash -= cash
+            self.misplace(0, spent if drifts else 0)
+        self.count(slot, known=-1, live=-(not gone), opened=-opened)
+        self.pool += cash
+        self.forgotten += 1
+        self.v_forgotten += v
+        self.h_forgotten += spent
 
     def misplace(self, plus: int, minus: int) -> None:
         """Count history spent along links other than a page's current ones. It saturates at CLOCK_LIMIT."""
@@ -460,11 +491,11 @@ class Books:
         Raises:
             StoreFull: the clock or another sum that only grows, credit among them, nears 2^62, or a balance 2^63.
         """
-        sums = {name: getattr(self, name) for name in ("clock", "taken_back", "rounds", "rounding", "h_gone")}
+        sums = {name: getattr(self, name) for name in SUMS}
         for name, sum_ in {**sums, "credit": max(self.credits())}.items():
             if sum_ >= CLOCK_LIMIT:
                 raise StoreFull(f"the {name}, {sum_}, reached its limit of 2^62: start a new store and replay the log")
-        for name in ("pool", "net", "open_cash", "v_gone"):
+        for name in BALANCES:
             if not -BALANCE_LIMIT < getattr(self, name) < BALANCE_LIMIT:
                 raise StoreFull(f"{name}, {getattr(self, name)}, left the range of 2^63: use more shards")
         scores = self.clock + minted - self.pool - self.net
@@ -518,52 +549,12 @@ def pool_floor(minted: int, shard: int, shards: int) -> int:
     return (0 if shard else minted) - (minted + DEBT_MAX) // shards
 
 
-def room_for(parts: Sequence[Books], extra: Sequence[int], rules: CrawlRules) -> bool:
-    """Return whether the virtual page can pay for new weights in all shards of a crawl.
-
-    Besides, no shard's account with it may near the end of its range.
-    """
-    whole = Books.merged(parts, rules)
-    if not whole.reweigh(extra):
-        return False
-    after = [copy(part) for part in parts]
-    for part in after:
-        part.reweigh(extra, surely=True)
-    return all(abs(part.pool) < BALANCE_LIMIT // 4 * 3 for part in after)
-
-
-def same_weights(parts: Sequence[Books]) -> bool:
-    """Return whether all shards have the same weights: none are on their way to a shard."""
-    return len({part.extra for part in parts}) == 1
-
-
-def payout_due(parts: Sequence[Books], rules: CrawlRules) -> int:
-    """Return the grains due to every live page of a crawl of many shards; 0 if nothing is due.
-
-    Nothing is due until the last payout and the last weights have reached every shard. Cash in flight between shards
-    counts as not spent yet.
-    """
-    if len({books.credit for books in parts}) > 1 or not same_weights(parts):
-        return 0
-    whole = Books.merged(parts, rules)
-    whole.open_cash += abs(whole.net)
-    return whole.due(rules)
-
-
-def grants_due_of(parts: Sequence[Books]) -> int:
-    """Return the grains still missing on live pages whose shard a grant has not reached yet."""
-    credit = max(part.credit for part in parts)
-    return sum(
-        (by_weight(credit, part.extra[slot]) - part.credit_of(slot)) * part.live_of(slot)
-        for part in parts
-        for slot in range(CLASSES_MAX)
-    )
-
-
 def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
     return (*counts[:slot], counts[slot] + by, *counts[slot + 1 :])
 
 
+SUMS: Final = ("clock", "taken_back", "rounds", "rounding", "h_gone", "h_forgotten")
+BALANCES: Final = ("pool", "net", "open_cash", "v_gone", "v_forgotten")
 BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
 SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)

@@ -18,7 +18,7 @@ import msgspec
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
 from opic.model.classes import WeightClass, WeightClasses, decode_classes
-from opic.model.page_notes import DEPTH_MAX, nearness_of, pack_meta
+from opic.model.page_notes import DEPTH_MAX, check_priority, nearness_of, noted_status, pack_meta
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
@@ -30,15 +30,17 @@ LINKS_SEEN_MAX: Final = 200_000  # Strings in `links` that are looked at, fragme
 STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
+RETRY_AFTER_SECONDS_MAX: Final = 365 * 86_400.0
 TIME_AHEAD_MAX_US = DAY_US  # Clocks of crawlers are wrong, but not by more than time zones.
 TAGS_MAX = 1_000
-RECORD_KINDS: Final = ("event", "seeds", "classes", "classify")
+RECORD_KINDS: Final = ("event", "seeds", "classes", "classify", "forget")
 LOG_PARTITION: Final = "log/0"  # The log in the store: what it gets was checked, and has no unknown fields.
 UNKNOWN: Final = "Object contains unknown field"  # How msgspec's message begins.
 UNKNOWN_NAMED_MAX: Final = 3  # Unknown fields of one event that are named.
 UNKNOWN_CHARS_MAX: Final = 80
 CRAWLER_DIGEST_BYTES: Final = 6
 CLASSIFIED_MAX = 2_000  # Pages that one record has classified anew: as many as a step may touch.
+FORGOTTEN_MAX = 1_000  # Pages that one record forgets: the server needs about a millisecond for a step.
 
 
 class Outcome(StrEnum):
@@ -54,10 +56,11 @@ class Outcome(StrEnum):
     TRANSFER = "transfer"
     GRANT = "grant"
     COUNT = "count"
+    FORGET = "forget"
     DEAD = "dead"
 
 
-ALONE: Final = (Outcome.CLASSES, Outcome.CLASSIFY, Outcome.COUNT)
+ALONE: Final = (Outcome.CLASSES, Outcome.CLASSIFY, Outcome.COUNT, Outcome.FORGET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +110,7 @@ class CheckedEvent:
     url: str = ""
     links: Sequence[str] = ()
     at_us: int = 0
-    seeds: Sequence[str] = ()
+    seeds: Sequence[str] = ()  # Or the pages to forget.
     reason: str = ""
     tags: Sequence[str] = ()
     classes: Sequence[WeightClass] = ()
@@ -120,12 +123,22 @@ class CheckedEvent:
     unknown: Sequence[str] = ()
     nearness: int = 0  # Of the page or the seeds, if a depth is given; see `opic.model.page_notes`.
     meta: bytes | None = None  # Of the page or the seeds, packed; None if not given.
+    give_up: bool = False  # Of a failed fetch: the page is not to be tried again.
+    retry_after: float | None = None  # Of a failed fetch: the seconds that the page waits; None if not given.
+    not_before_us: int | None = None  # Of the page or the seeds: when they may be offered; None if not given.
+    priority: float | None = None  # Of the page or the seeds; None if not given.
     trust: float | None = None  # Of the seeds; None if not given.
     crawler: bytes = b""  # Digest of the name of the crawler that reports it; b"" without one.
+    status: int = 0  # Of a crawl event, as `opic.model.page_notes.noted_status` keeps it.
+
+    @property
+    def failed(self) -> bool:
+        """Tell whether it reports a failed fetch."""
+        return self.outcome is Outcome.FAILED
 
     @property
     def stands_alone(self) -> bool:
-        """Tell whether its effect has a journal record of its own: it is about classes of pages, or about rounds."""
+        """Tell whether its effect has a journal record of its own: it is about classes or rounds, or forgets pages."""
         if self.transfer is not None:
             return bool(self.transfer.classes)
         return self.outcome in ALONE
@@ -144,6 +157,10 @@ class CrawlEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True)
     crawler: str | None = None
     depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
     meta: dict[str, str] | None = None
+    give_up: bool = False
+    retry_after: float | None = None
+    not_before: float | str | None = None
+    priority: float | None = None
     v: int = SCHEMA_VERSION
 
 
@@ -154,6 +171,8 @@ class SeedList(msgspec.Struct, omit_defaults=True):
     depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
     meta: dict[str, str] | None = None
     trust: float | None = None
+    not_before: float | str | None = None
+    priority: float | None = None
 
 
 class _AnyEvent(CrawlEvent, forbid_unknown_fields=False):
@@ -180,19 +199,25 @@ def _decoders(kind: Any) -> _Decoders:
 
 _event, _any_event, _names, _page = map(_decoders, (CrawlEvent, _AnyEvent, dict[str, msgspec.Raw], _Named))
 _ids_from_msgpack = msgspec.msgpack.Decoder(tuple[int, int]).decode
+_urls_from_msgpack = msgspec.msgpack.Decoder(list[str]).decode
 _seeds_from_msgpack = msgspec.msgpack.Decoder(list[str] | SeedList).decode
 encode_crawl_event = msgspec.msgpack.Encoder().encode
 _encode = msgspec.msgpack.Encoder().encode
 encode_ids = msgspec.msgpack.Encoder().encode
+encode_forgotten = msgspec.msgpack.Encoder().encode
 
 
-def encode_seeds(
-    urls: Sequence[str], depth: int | None = None, meta: Mapping[str, str] | None = None, trust: float | None = None
+def encode_seeds(  # noqa: PLR0917 - the fields of the record
+    urls: Sequence[str],
+    depth: int | None = None,
+    meta: Mapping[str, str] | None = None,
+    trust: float | None = None,
+    not_before: float | str | None = None,
+    priority: float | None = None,
 ) -> bytes:
-    """Encode a record of seeds: URLs, and optionally the depth, the metadata and the trust that each of them gets."""
-    if depth is None and meta is None and trust is None:
-        return _encode(urls)
-    return _encode(SeedList(list(urls), depth, None if meta is None else dict(meta), trust))
+    """Encode a record of seeds: URLs, and optionally what each of them gets."""
+    given = depth, None if meta is None else dict(meta), trust, not_before, priority
+    return _encode(urls if given == (None,) * len(given) else SeedList(list(urls), *given))
 
 
 def decode_seeds(value: bytes) -> SeedList:
@@ -266,17 +291,36 @@ def time_us(value: float | str | None, now_us: int) -> int:
     """
     if value is None:
         return now_us
-    if isinstance(value, str):
-        try:
-            moment = msgspec.convert(value, datetime)
-        except msgspec.ValidationError:
-            raise BadEvent(f"fetched_at {value[:40]!r} is not an RFC 3339 time") from None
-        if moment.tzinfo is None:
-            raise BadEvent(f"fetched_at {value[:40]!r} has no time zone: end it with Z or +hh:mm")
-        value = moment.timestamp()
-    if not TIME_MIN_US <= value * MILLION <= now_us + TIME_AHEAD_MAX_US:  # NaN fails every comparison.
+    seconds = _unix_seconds("fetched_at", value)
+    if not TIME_MIN_US <= seconds * MILLION <= now_us + TIME_AHEAD_MAX_US:  # NaN fails every comparison.
         raise BadEvent(f"fetched_at {value} is not between 1990 and a day ahead of now")
-    return round(value * MILLION)
+    return round(seconds * MILLION)
+
+
+def not_before_us(value: float | str | None) -> int | None:
+    """Check the time before which pages are not offered, and turn it into whole microseconds; None is None.
+
+    Raises:
+        BadEvent: not RFC 3339, without a zone, before 1970 or after 2099.
+    """
+    if value is None:
+        return None
+    seconds = _unix_seconds("not_before", value)
+    if not 0 <= seconds * MILLION < TIME_MAX_US:
+        raise BadEvent(f"not_before {value} is not between 1970 and 2099; 0 is at any time")
+    return round(seconds * MILLION)
+
+
+def _unix_seconds(name: str, value: float | str) -> float:
+    if not isinstance(value, str):
+        return value
+    try:
+        moment = msgspec.convert(value, datetime)
+    except msgspec.ValidationError:
+        raise BadEvent(f"{name} {value[:40]!r} is not an RFC 3339 time") from None
+    if moment.tzinfo is None:
+        raise BadEvent(f"{name} {value[:40]!r} has no time zone: end it with Z or +hh:mm")
+    return moment.timestamp()
 
 
 def _shown(number: int) -> str:
@@ -316,8 +360,10 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
         url = canonical_url(event.url, limits.url_bytes_max)
     except BadUrl as error:
         raise BadEvent(f"url {error}") from None
-    meta = _meta(event.meta)
-    at_us = time_us(event.fetched_at, now_us)
+    meta, priority = _noted(event)
+    if event.retry_after is not None and not 0 <= event.retry_after <= RETRY_AFTER_SECONDS_MAX:
+        raise BadEvent(f"retry_after {event.retry_after} is not a number of seconds from 0 to a year, 31,536,000")
+    at_us, held_us = time_us(event.fetched_at, now_us), not_before_us(event.not_before)
     outcome = _outcome(event)
     links: Sequence[str] = ()
     left_out = 0
@@ -328,7 +374,8 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
     nearness = nearness_of(event.depth)
     return CheckedEvent(
         outcome, url, links, at_us, tags=event.tags or (), links_left_out=left_out, nearness=nearness, meta=meta,
-        crawler=crawler_digest(event.crawler),
+        give_up=event.give_up, retry_after=event.retry_after, not_before_us=held_us, priority=priority,
+        crawler=crawler_digest(event.crawler), status=noted_status(event.status, read=outcome is Outcome.READ),
     )  # fmt: skip
 
 
@@ -356,9 +403,9 @@ def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[l
     return first, max(0, len(targets) - 1 - limits.links_max) + max(0, len(links) - LINKS_SEEN_MAX)
 
 
-def _meta(given: Mapping[str, str] | None) -> bytes | None:
+def _noted(given: CrawlEvent | SeedList) -> tuple[bytes | None, float | None]:
     try:
-        return None if given is None else pack_meta(given)
+        return None if given.meta is None else pack_meta(given.meta), check_priority(given.priority)
     except BadInput as error:
         raise BadEvent(str(error)) from None
 
@@ -384,7 +431,7 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         if record.kind not in RECORD_KINDS:
             raise BadEvent(f"a record is of kind {' or '.join(RECORD_KINDS)}, not {shown(record.kind)}")
         if record.kind == "seeds":
-            return _check_seeds(decode_seeds(record.value), record.time_us, limits)
+            return check_seeds(decode_seeds(record.value), record.time_us, limits)
         if record.kind == "classes":
             return CheckedEvent(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)
         if record.kind == "classify":
@@ -392,6 +439,8 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
             if not 0 <= first < end <= first + CLASSIFIED_MAX:
                 raise BadEvent(f"ids {first} to {end} to classify: up to {CLASSIFIED_MAX:,}, from 0 on")
             return CheckedEvent(Outcome.CLASSIFY, ids=(first, end), at_us=record.time_us)
+        if record.kind == "forget":
+            return _check_forgotten(_urls_from_msgpack(record.value), record.time_us, limits)
         if partition == LOG_PARTITION:
             return check_event(decode_crawl_event(record.value), record.time_us, limits)
         event, unknown = decode_any_event(record.value)
@@ -401,8 +450,22 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         return CheckedEvent(Outcome.DEAD, reason=str(error))
 
 
-def _check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
+def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> CheckedEvent:
+    if len(given) > FORGOTTEN_MAX:
+        raise BadEvent(f"{len(given):,} pages to forget: a record names up to {FORGOTTEN_MAX:,}")
+    urls = tuple(dict.fromkeys(canonical_url(url, limits.url_bytes_max) for url in given))
+    return CheckedEvent(Outcome.FORGET, seeds=urls, at_us=now_us)
+
+
+def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
+    """Check a decoded record of seeds against the limits and say what it asks for.
+
+    Raises:
+        BadInput: one of the URLs, or what they get, can't be taken.
+    """
     urls = [canonical_url(url, limits.url_bytes_max) for url in given.urls]
-    nearness, meta, trust = nearness_of(given.depth), _meta(given.meta), check_trust(given.trust)
-    seeds = tuple(dict.fromkeys(urls))
-    return CheckedEvent(Outcome.SEEDS, seeds=seeds, at_us=now_us, nearness=nearness, meta=meta, trust=trust)
+    (meta, priority), trust, held_us = _noted(given), check_trust(given.trust), not_before_us(given.not_before)
+    return CheckedEvent(
+        Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness_of(given.depth), meta=meta,
+        trust=trust, not_before_us=held_us, priority=priority,
+    )  # fmt: skip

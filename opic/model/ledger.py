@@ -8,12 +8,16 @@ all that was granted so far (`credit`). A read takes a page's whole cash, gives 
 parts and the rest to the virtual page. When the cash on read pages falls below a share of one grant for each of them,
 every page is granted that share. A page that goes away returns its grants. After genesis, no grain is created or lost.
 
+A page that is forgotten leaves nothing but its id, and its cash goes to the virtual page. Whatever names it later makes
+it known anew, with all that was granted so far; links of the last reads of other pages lead to it again then.
+
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls
 after it spent its grants, its cash is negative, and its next read takes back what it overpaid.
 
 A page's depth is the least that was seen: an event may give its page's depth, and its links are one deeper than the
-depth given, or than the depth known for the page if none is given. The last metadata given for a page is kept.
-So are the links that a read shows, from the first trusted seed on.
+depth given, or than the depth known for the page if none is given. The last metadata, `not_before` and priority given
+for a page, the status of its last event and the links that a read shows, from the first trusted seed on, are kept; its
+failed fetches in a row are counted, up to an event that reports anything else or a seed.
 
 With many shards, each has its own ledger. What a read pays to a page of another shard goes into an outbox and becomes a
 record of the other's log. The shards' accounts with the virtual page add up to its cash. Shard 0 grants, counts rounds.
@@ -24,14 +28,13 @@ that becomes known starts with nothing, and a page that goes away gives all its 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from opic.errors import BadInput, BadUrl
 from opic.model.cash import (
     CLASS_BITS,
     DAY_US,
+    FORGOTTEN,
     ROUND_BITS,
-    Anchor,
     Books,
     BooksAudit,
     CrawlRules,
@@ -45,41 +48,12 @@ from opic.model.cash import (
 )
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
-from opic.model.page_notes import one_deeper
+from opic.model.ledger_page import LedgerPage
+from opic.model.page_notes import note, one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
 from opic.model.transfer import Deposit, Transfer, far_number, links_digest
 from opic.model.trust import with_trust
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
-
-
-@dataclass(slots=True)
-class LedgerPage:
-    """A page's columns. Its cash is `v` plus the credit of its class; for a gone page, only `v`."""
-
-    url: str
-    id: int
-    v: int = 0
-    spent: int = 0  # H, total history.
-    inflow: int = 0
-    state: int = int(Flag.KNOWN)
-    reads: int = 0
-    digest: int = 0  # Of the links it showed last; 0 is no links.
-    times_gone: int = 0
-    gone_until_us: int = 0
-    measures: deque[PageMeasure] = field(default_factory=deque)
-    anchors: tuple[Anchor, ...] = ()  # Up to two, older first; none under grants.
-    nearness: int = 0  # The least depth seen, as `opic.model.page_notes` says; 0 if none is known.
-    meta: bytes = b""  # The last metadata given, packed.
-    links: tuple[str, ...] | None = field(default=None, compare=False)  # Of its last read, if kept; not a column.
-
-    def has(self, flag: Flag) -> bool:
-        """Tell whether a bit of the state byte is set."""
-        return bool(self.state & flag)
-
-    @property
-    def slot(self) -> int:
-        """The page's class."""
-        return self.state & CLASS_BITS
 
 
 class Ledger:
@@ -144,11 +118,11 @@ class Ledger:
 
     def audit(self) -> BooksAudit:
         """Recount the books from the pages."""
-        pages, books = self.pages.values(), self.books
+        pages, books = [p for p in self.pages.values() if p.has(Flag.KNOWN)], self.books
         gone = [p for p in pages if p.has(Flag.GONE)]
         open_ = [p for p in pages if p.has(Flag.OPEN)]
         recount = {
-            "clock": sum(p.spent for p in pages) + books.taken_back,
+            "clock": sum(p.spent for p in pages) + books.taken_back + books.h_forgotten,
             "live": len(pages) - len(gone),
             "gone": len(gone),
             "open": len(open_),
@@ -174,13 +148,16 @@ class Ledger:
                 page = self._know(url)
                 self._come_back(page)
                 page.state &= ~Flag.EXCLUDED
-                self._note(page, event)
+                note(page, event)
         elif event.outcome is Outcome.CLASSES:
             self._define(event)
         elif event.outcome is Outcome.CLASSIFY:
             for page in list(self.pages.values())[slice(*event.ids)]:
-                if not (page.has(Flag.TAGGED) and self.classes.has_tags(page.slot)):
+                if page.has(Flag.KNOWN) and not (page.has(Flag.TAGGED) and self.classes.has_tags(page.slot)):
                     self._classify(page)
+        elif event.outcome is Outcome.FORGET:
+            for url in event.seeds:
+                self._forget(url)
         elif event.outcome is Outcome.DEAD:
             books.dead_letters += 1
         elif event.transfer is not None:
@@ -193,7 +170,8 @@ class Ledger:
                 self.round_counts.append(Entry(event.at_us, event.count.rounds, event.count.clock))
         else:
             page = self._know(event.url)
-            self._note(page, event)
+            page.status = event.status
+            note(page, event)
             if event.tags and self.classes:
                 self._classify(page, event.tags)
             if event.outcome is Outcome.READ:
@@ -251,12 +229,6 @@ class Ledger:
             self._deposit(child, share.share, share.share * self._counts_as_inflow(domain, child.url))
         for url in far:
             self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us, nearness)
-
-    def _note(self, page: LedgerPage, event: CheckedEvent) -> None:
-        """Keep what the event says of the page: the least depth, the last metadata."""
-        page.nearness = max(page.nearness, event.nearness)
-        if event.meta is not None:
-            page.meta = event.meta
 
     def _counts_as_inflow(self, domain: str, url: str) -> bool:
         return self.rules.inflow and registered_domain(host_of(url)) != domain
@@ -320,8 +292,8 @@ class Ledger:
 
     def _know(self, url: str) -> LedgerPage:
         page = self.pages.get(url)
-        if page is None:
-            page = self.pages[url] = LedgerPage(url, id=len(self.pages))
+        if page is None or not page.has(Flag.KNOWN):
+            page = self.pages[url] = LedgerPage(url, id=len(self.pages) if page is None else page.id)
             page.state |= self.classes.slot_of(url)[0] if self.classes else 0
             self.books.count(page.slot, known=1)
             self._admit(page)
@@ -367,6 +339,15 @@ class Ledger:
         books.v_gone -= page.v
         books.h_gone -= page.spent
         self._admit(page)
+
+    def _forget(self, url: str) -> None:
+        page = self.pages.get(url)
+        if page is None or not page.has(Flag.KNOWN):
+            return
+        self.books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
+        self.pages[url] = LedgerPage(url, page.id, state=FORGOTTEN)
+        if self.trust and url in self.trust:
+            self.trust = with_trust(self.trust, 0.0, [url])
 
     # Classes. `v` does not change here either: the page's cash changes by the difference of the credits.
 

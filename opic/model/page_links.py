@@ -1,7 +1,7 @@
 """The links of many pages in flat arrays."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from opic.model.trust import unpack_links
 
+Bools = NDArray[np.bool_]
 Int64s = NDArray[np.int64]
 Uint16s = NDArray[np.uint16]
 Uint32s = NDArray[np.uint32]
@@ -28,6 +29,14 @@ class PageLinks:
     far_counts: Uint32s  # (n,): numbers of links to pages of other shards.
     far: Uint64s  # Their fingerprints,
     far_shards: Uint16s  # and their shards.
+    near_new: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # By link: whether the read before of its
+    far_new: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # page did not show it. No link, if left out.
+
+    def __post_init__(self) -> None:
+        """Let no link be new where it was not said."""
+        for name, links in (("near_new", self.near), ("far_new", self.far)):
+            if len(getattr(self, name)) != len(links):
+                object.__setattr__(self, name, np.zeros(len(links), np.bool_))
 
     def __len__(self) -> int:
         """Return the number of pages."""
@@ -39,7 +48,11 @@ class PageLinks:
         if len(parts) == 1:
             return parts[0]
         columns = zip(
-            *((p.pages, p.near_counts, p.near, p.far_counts, p.far, p.far_shards) for p in parts), strict=True
+            *(
+                (p.pages, p.near_counts, p.near, p.far_counts, p.far, p.far_shards, p.near_new, p.far_new)
+                for p in parts
+            ),
+            strict=True,
         )
         return cls(*map(np.concatenate, columns)) if parts else NO_LINKS
 
@@ -62,7 +75,7 @@ class PageLinks:
         near, far = picked(self.near_counts, rows), picked(self.far_counts, rows)
         return PageLinks(
             self.pages[rows], self.near_counts[rows], self.near[near],
-            self.far_counts[rows], self.far[far], self.far_shards[far],
+            self.far_counts[rows], self.far[far], self.far_shards[far], self.near_new[near], self.far_new[far],
         )  # fmt: skip
 
     def weights(self) -> Int64s:
@@ -77,7 +90,7 @@ class PageLinks:
         far = slice(int(self.far_counts[:first].sum()), int(self.far_counts[:end].sum()))
         return PageLinks(
             self.pages[first:end], self.near_counts[first:end], self.near[near],
-            self.far_counts[first:end], self.far[far], self.far_shards[far],
+            self.far_counts[first:end], self.far[far], self.far_shards[far], self.near_new[near], self.far_new[far],
         )  # fmt: skip
 
     def last_of_each(self) -> Int64s:

@@ -1,20 +1,92 @@
-"""Depth and metadata of pages: what a crawler says of a page beside its links.
+"""Notes on pages: what a crawler says of a page beside its links: depth, metadata, failures, when to offer it.
 
 The depth of a page is its number of links from a seed, as crawlers count it; the least one seen is kept. Ledger and
 arrays hold it as nearness, 65,535 - depth, where 0 means that no depth is known: the least depth is the largest
 nearness, and zeros take no memory. Metadata is a small map of strings, kept as packed and never looked into.
+
+Failures are the failed fetches in a row. OPIC_MAX_FAILURES of them, or an event that gives the page up, keep the page
+from being offered, until anything but a failure is reported of it, or it is seeded. `not_before` is the time before
+which the page is not offered, and `priority` a factor on its key in the order of suggestions.
 """
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final, Protocol
 
 import msgpack
 
 from opic.errors import BadInput
 
 DEPTH_MAX: Final = 65_534  # Fits 2 bytes a page. Links of a page so deep are not counted any deeper.
+OK: Final = 200
 NEAREST: Final = DEPTH_MAX + 1  # Depth 0.
 META_BYTES_MAX: Final = 1_024  # Of names and values together, in UTF-8.
+PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # Products with cash stay far inside the range of floats.
+FAILURES_MAX: Final = 254  # The count of failures stops here; one byte a page.
+GIVEN_UP: Final = 255  # In place of the count: an event has given the page up.
+
+
+class Notes(Protocol):
+    """What an event, or a record of seeds, says of its pages."""
+
+    nearness: int
+    meta: bytes | None
+    not_before_us: int | None
+    priority: float | None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it reports a failed fetch."""
+
+    @property
+    def give_up(self) -> bool:
+        """Whether the failed fetch is not to be tried again."""
+
+
+def note(page: Any, event: Notes) -> None:
+    """Keep what an event says of a page of the ledger: the least depth, failures in a row, the last of all else."""
+    page.nearness = max(page.nearness, event.nearness)
+    page.failures = failures_after(page.failures, failed=event.failed, give_up=event.give_up)
+    if event.meta is not None:
+        page.meta = event.meta
+    if event.not_before_us is not None:
+        page.not_before_us = event.not_before_us
+    if event.priority is not None:
+        page.priority = event.priority
+
+
+def check_priority(priority: float | None) -> float | None:
+    """Return a priority that can be taken.
+
+    Raises:
+        BadInput: it is not a number from PRIORITY_MIN to PRIORITY_MAX.
+    """
+    if priority is not None and not PRIORITY_MIN <= priority <= PRIORITY_MAX:  # NaN fails every comparison.
+        raise BadInput(
+            f"priority {priority} must be over 0: from {PRIORITY_MIN:g} to {PRIORITY_MAX:g}; 1 is the default"
+        )
+    return priority
+
+
+def failures_after(failures: int, *, failed: bool, give_up: bool) -> int:
+    """Return a page's failures in a row after an event.
+
+    >>> failures_after(3, failed=True, give_up=False), failures_after(3, failed=False, give_up=False)
+    (4, 0)
+    >>> failures_after(3, failed=True, give_up=True), failures_after(GIVEN_UP, failed=True, give_up=False)
+    (255, 255)
+    """
+    if not failed:
+        return 0
+    return GIVEN_UP if give_up or failures == GIVEN_UP else min(failures + 1, FAILURES_MAX)
+
+
+def failures_of_given_up(max_failures: int) -> int:
+    """Return from how many failures on a page is given up, given OPIC_MAX_FAILURES; 0 is never, but by an event.
+
+    >>> failures_of_given_up(8), failures_of_given_up(0)
+    (8, 255)
+    """
+    return max_failures or GIVEN_UP
 
 
 def nearness_of(depth: int | None) -> int:
@@ -29,6 +101,20 @@ def nearness_of(depth: int | None) -> int:
 def depth_of(nearness: int) -> int | None:
     """Return the depth of a nearness, None if it is unknown."""
     return NEAREST - nearness if nearness else None
+
+
+def noted_status(status: int, *, read: bool) -> int:
+    """Return what is kept of the status of an event: 0 for a read with 200, which most are, else 1 more than it."""
+    return 0 if read and status == OK else status + 1
+
+
+def status_of(noted: int, reads: int) -> int | None:
+    """Return the status of a page's last event, None if there was none; 0 is no answer.
+
+    >>> status_of(noted_status(503, read=False), 2), status_of(noted_status(200, read=True), 2), status_of(0, 0)
+    (503, 200, None)
+    """
+    return noted - 1 if noted else OK if reads else None
 
 
 def one_deeper(nearness: int) -> int:

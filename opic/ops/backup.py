@@ -12,7 +12,7 @@ another run (`opic.store.scan`). How many elements were scanned is compared with
 
 Reasons for the order of reads:
     journal before blocks          if the journal is trimmed during the copy, there is a gap: the shard is copied again
-    seen after the journal's start entries added later are in the records; pagemeta and links likewise
+    seen after the journal's start entries added later are in the records; pagemeta, urls and links likewise
     links before their segments    those of an earlier version, which a worker moves into segments
     resume points before the heads no shard is behind a resume point
     the log with its trim held     the log is complete from its resume point on
@@ -34,6 +34,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from opic.errors import ScanBroken, StoreUnavailable
+from opic.ingest import ShardWriter
 from opic.ingest.event_log import EventLog
 from opic.model.transfer import source_of
 from opic.ops.backup_check import check_backup, summary_of
@@ -62,6 +63,7 @@ HOLD_SECONDS: Final = 10.0  # If the backup process dies, deliveries between sha
 RENEW_SECONDS: Final = 2.0
 AWAY_SECONDS_MAX: Final = 60.0  # How long a backup waits for a server that restarts or fails over.
 POLL_SECONDS: Final = 0.1
+PURGE_SECONDS_MAX: Final = 120.0
 TRIES_MAX: Final = 20  # Maximum number of copies of a shard whose journal was trimmed, and of attempts to end the copy.
 BLOCKS_A_READ: Final = 4  # About a megabyte, which takes the server half a millisecond.
 THREADS_A_SERVER: Final = 2  # One reads while the other compresses; more threads would make other clients wait.
@@ -75,12 +77,14 @@ SETTINGS: Final = (
     ("curve", "hash"),
     ("local", "hash"),
     ("replayed", "set"),
+    ("replays", "hash"),  # Behind the log, which is copied later.
 )
 # Of pages: copied after the end, as far as the pages are known there.
 OF_PAGES: Final = (("waits", "zset"), ("fails", "hash"))
 # Keys that are not copied, none of them about cash: state that ends within minutes, and statistics of this store.
 FLEETING: Final = (
-    "leases", "holders", "refusals", "hosts", "freed", "released", "flights", "flightends", "metrics", "barrier",
+    "leases", "holders", "refusals", "hosts", "freed", "released", "renewed", "flights", "flightends", "metrics",
+    "barrier",
 )  # fmt: skip
 log = logging.getLogger("opic.ops")
 
@@ -105,6 +109,7 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
             no manifest and is not a backup.
     """
     make_empty(directory)
+    _await_purges(crawl)
     client, backup_id = crawl.client, secrets.token_hex(8)
     threads = min(len(crawl), THREADS_A_SERVER * len(primaries(client)))
     with ExitStack() as stack, ThreadPoolExecutor(threads, "opic-backup") as pool:
@@ -139,6 +144,31 @@ def backup(crawl: Crawl, directory: Path, on_progress: Progress = lambda _done, 
     except StoreUnavailable as error:
         log.warning("the backup is complete, but its time is missing in /metrics: %s", error)
     return manifest
+
+
+def _await_purges(crawl: Crawl) -> None:
+    """Wait until neither blocks nor journals have URLs of pages that were forgotten; without a worker, see to it.
+
+    Raises:
+        StoreUnavailable: events keep a shard from it for too long.
+    """
+    deadline = time.monotonic() + PURGE_SECONDS_MAX
+    while True:
+        pending = crawl.ask([["HGET", shard.keys.head, "forgot"] for shard in crawl.shards])
+        waiting = [shard for shard, lsn in zip(crawl.shards, pending, strict=True) if lsn is not None]
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            raise StoreUnavailable(
+                f"shard {waiting[0].number} still has URLs of pages that were forgotten, which no backup may hold: try "
+                "again once fewer events arrive"
+            )
+        for shard in waiting:
+            try:
+                ShardWriter(shard).checkpoint()
+            except StoreUnavailable as error:  # Another worker appended meanwhile, and may have done it.
+                log.info("shard %d: waiting until no URLs of forgotten pages are stored: %s", shard.number, error)
+        time.sleep(POLL_SECONDS)
 
 
 def _manifest(crawl: Crawl, backup_id: str) -> dict[str, Any]:
@@ -303,7 +333,9 @@ class ShardCopy:
         for found in scan_sorted_set(self._client, self.keys.seen):
             file.put(["seen", [part for name, score in found for part in (name, int(score))]])
             yield
-        for name, key in (("pagemeta", self.keys.page_meta), ("links", self.keys.links)):
+        for name, key in (
+            ("pagemeta", self.keys.page_meta), ("urls", self.keys.urls), ("links", self.keys.links)
+        ):  # fmt: skip
             for values in scan_hash(self._client, key):
                 if values:
                     file.put([name, [part for pair in values.items() for part in pair]])

@@ -67,17 +67,22 @@ class Counted:
             np.zeros(pages, np.bool_),
             np.zeros(pages, np.int8),
         )  # 1: there in the end; -1: not.
+        self._again, self._urls = np.zeros(pages, np.int8), np.zeros(pages, np.bool_)  # The same of URLs.
         self._calls, self._times = array("q"), array("q")
         self._segments, self._fields = set[int](), 0  # Of kept links: segments that were copied; fields of the hash.
         for effect in effects:
             for page, meta in effect.metas.items():
                 self._changed[page] = 1 if meta else -1
+            self._again[effect.forgotten] = -1
+            self._again[list(effect.again)] = 1
             self._put_calls(effect.calls.items())
 
     def take(self, name: str, values: Sequence[Any]) -> None:
         """Count a part of a scan: page, value, ..; or name of a call, time, .."""
         if name == "seen":
             self._put_calls(zip(values[::2], values[1::2], strict=True))
+        elif name == "urls":
+            self._urls[[int(page) for page in values[::2]]] = True
         else:
             self._scanned[[int(page) for page in values[::2]]] = True
 
@@ -109,7 +114,8 @@ class Counted:
     def counts(self) -> dict[str, int]:
         """Return how many elements each key has once restored."""
         metas = np.count_nonzero((self._scanned & (self._changed == 0)) | (self._changed == 1))
-        return {"linkseg": self._fields, "pagemeta": int(metas), "seen": self.calls_from(0)}
+        urls = np.count_nonzero((self._urls & (self._again == 0)) | (self._again == 1))
+        return {"linkseg": self._fields, "pagemeta": int(metas), "seen": self.calls_from(0), "urls": int(urls)}
 
     def calls_from(self, time_us: int) -> int:
         """Return the number of distinct calls that took effect at this time or later."""
@@ -237,7 +243,7 @@ def _load(directory: Path, replica: Replica) -> tuple[int, Counted]:
             counted.take_segment(image, *more)
         elif name == SEGMENTS:
             counted.take_list(image)
-        elif name in ("seen", "pagemeta"):
+        elif name in ("seen", "pagemeta", "urls"):
             counted.take(name, image)
         elif fields:
             loading.take_block(name, fields)

@@ -5,6 +5,7 @@ A backup is a directory: `manifest.json`, and for each shard these, each a zstd-
     journal     records in order: from the oldest one that is not in all blocks, to the shard's head
     blocks      [number, fields] of each block of the checkpoint; ["names", fields]; ["seen", [name, time, ..]];
                 ["pagemeta", [page, metadata, ..]]; ["links", [page, its links, ..]] of an earlier version;
+                ["urls", [page that was forgotten and is known again, its URL, ..]];
                 ["segment", number, its fields p and l]; ["linkseg", the other fields of that hash]
     keys        [name, kind, part of its value] of each other key, as of the head or earlier; see `opic.ops.backup`
     log         entries of the log of accepted events; only for shard 0

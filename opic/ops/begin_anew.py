@@ -7,13 +7,12 @@ and makes it anew, empty, with a mark by which processes that knew the earlier o
 import time
 from collections.abc import Mapping
 
+from opic.ops.crawls import remove_keys
 from opic.replica import Crawl
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
 from opic.store.recognition import ANEW, lost_part
 from opic.store.scan import key_names
-
-KEYS_A_CALL = 1_000
 
 
 def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str], shards: int) -> int:
@@ -35,19 +34,9 @@ def begin_anew(client: Client, crawl: str, given: Mapping[str, int | bool | str]
         meta = client.hgetall(Keys(crawl, 0).meta)
     removed = 0
     if b"format" not in meta or lost_part(client, crawl, meta, shards) is not None:
-        removed = 0 if b"restoring" in meta else _remove(client, crawl)
+        left = set[bytes]() if b"restoring" in meta else key_names(client, f"opic:{{{crawl}:*")
+        remove_keys(client, left)
+        removed = len(left)
     made = Crawl.open(client, crawl, given, shards=shards)
     made.ask([["HSET", shard.keys.meta, ANEW, f"{time.time():.0f}"] for shard in made.shards])
     return removed
-
-
-def _remove(client: Client, crawl: str) -> int:
-    """Remove all keys of a crawl."""
-    with store_errors():
-        found = list(key_names(client, f"opic:{{{crawl}:*"))
-        for at in range(0, len(found), KEYS_A_CALL):
-            with client.pipeline(transaction=False) as pipe:
-                for key in found[at : at + KEYS_A_CALL]:
-                    pipe.unlink(key)
-                pipe.execute()
-    return len(found)

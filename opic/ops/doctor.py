@@ -74,7 +74,9 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
         yield from _directory(settings.data_dir())
         running = EmbeddedServer.running(settings.data_dir())
         if running is None:
-            yield Finding("store", "warn", "the embedded service is not running: `opic serve --embedded` starts it")
+            new = not settings.data_dir().exists()
+            said = "there is none yet" if new else "the embedded service is not running"
+            yield Finding("store", "ok" if new else "warn", f"{said}: `opic serve --embedded` starts it")
             return
         url = running
     try:
@@ -129,7 +131,7 @@ def _directory(data: Path) -> Iterator[Finding]:
         near = near.parent
     if not data.exists():
         if near.is_dir() and os.access(near, os.W_OK | os.X_OK):
-            yield Finding("data directory", "warn", f"{data} does not exist yet: `opic serve --embedded` creates it")
+            yield Finding("data directory", "ok", f"{data} does not exist yet: `opic serve --embedded` creates it")
         else:
             yield Finding(
                 "data directory", "FAIL", f"{data} can't be created: {near} is not writable, choose another --data"

@@ -5,43 +5,38 @@ an event received over the network. For a graph, the crawl is simulated: a strat
 an event with the links of that page in the graph.
 """
 
+import csv
 import gzip
 import logging
 import random
 import re
 import time
-import uuid
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol, TypeVar, cast
+from typing import Any, BinaryIO, Final, cast
 from urllib.parse import quote
 
 import numpy as np
 import numpy.typing as npt
 
-from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull, NotBuiltYet, StoreUnavailable
+from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
-from opic.ingest import Writer
-from opic.ingest.event_log import EventLog, KeyedCall, Log, Positions
 from opic.ingest.msgpack_values import cut_stream, is_map
-from opic.ingest.worker import LogSource, work
-from opic.model.events import CrawlEvent, EventLimits, check_event, decode_crawl_event, encode_crawl_event, encode_seeds
-from opic.replica import Crawl
+from opic.model.events import CrawlEvent, check_event, decode_any_event, decode_crawl_event, encode_crawl_event
+from opic.ops.feeder import Feeder, Progress, Target
 from opic.settings import Settings
-from opic.store import Shard
 from opic.urls.canonical import canonical_url, shown
 
 log = logging.getLogger("opic.ops")
 
 Int64s = npt.NDArray[np.int64]
-Answer = TypeVar("Answer")
 
-FORMATS: Final = ("jsonl", "msgpack", "warc", "wat", "edges")
-BUILT: Final = ("jsonl", "msgpack", "edges")
+ARCHIVES: Final = ("warc", "wat", "arc")
+FORMATS: Final = ("jsonl", "msgpack", *ARCHIVES, "edges")
 STRATEGIES: Final = ("log", "random", "greedy", "cycle")
 NAMELESS: Final = "http://graph.example/"  # URL prefix of pages in graphs without URLs.
 SAFE_IN_NAMES: Final = "%/:@!$&'()*+,;=~-._"
@@ -51,52 +46,16 @@ READS_PER_PAGE: Final = 1.0
 SEEDS: Final = 5
 BATCH: Final = 0.01  # Greedy reads this share of the known pages at a time; up to 0.1 costs no accuracy.
 BATCH_MAX: Final = 1_000  # Pages asked for at once.
-VALUES_A_CALL: Final = 500  # The number of records that the worker takes at once.
-BYTES_A_CALL: Final = 4 << 20
-REFUSED_SHOWN_MAX: Final = 5
-PROGRESS_SECONDS: Final = 0.2
-POLL_SECONDS: Final = 0.005
+POLL_SECONDS: Final = 0.1
 EMPTY_SECONDS: Final = 2.0  # Snapshots are at most a second old, so a frontier that is empty for this long stays empty.
-AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back within a second, or within 12 s if it has to load 1 GB.
-ASK_AGAIN_SECONDS: Final = 0.5
-SAY_AGAIN_SECONDS: Final = 30.0
-PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a second; after this, work here instead.
-
-
-class Target(Protocol):
-    """The interface that a replay needs of an open store; implemented by `opic.service.service.Backend`."""
-
-    settings: Settings
-    crawl: Crawl
-    shard: Shard  # The shard that has the log.
-
-    @property
-    def log(self) -> Log:
-        """The log of accepted events."""
-
-    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
-        """Append records to the log; return its end offset."""
-
-    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], "EventChunk"]) -> "EventChunk":
-        """Append events to the log once, however often this is repeated with the same call."""
-
-    def lag(self) -> int:
-        """Return the number of accepted records that have not taken effect yet."""
-
-    def disk_full(self) -> str | None:
-        """Return a message if the disk is full, so that nothing may be written; else None."""
-
-
-@dataclass(slots=True)
-class EventChunk:
-    """Encoded events that are appended to the log together."""
-
-    values: list[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to replay, and how. All fields except `format` are for graphs only."""
+    """What to replay, and how.
+
+    `recorded` and the two after it are for archives, `ignore_unknown` is for crawl events, all others are for graphs.
+    """
 
     format: str
     strategy: str = "log"
@@ -105,17 +64,11 @@ class Plan:
     seeds: int = SEEDS  # Number of pages that greedy starts from, unless `seed_urls` names them.
     seed_urls: Sequence[str] = ()
     batch: float = BATCH  # Share of the known pages that greedy reads before it asks again.
-
-
-@dataclass(slots=True)
-class Progress:
-    """The progress of a replay."""
-
-    events: int = 0  # Events appended to the log.
-    total: int | None = None  # Final number of events, if it is known.
-    lag: int = 0
-    undelivered: int = 0  # Transfers between shards that are not delivered yet, at the end of the replay.
-    seconds: float = 0.0
+    recorded: bool = False  # See `opic.ops.archives.ArchivePlan`.
+    drop_nofollow: bool = False
+    again: bool = False
+    ignore_unknown: bool = False  # Leave unknown fields of events out, instead of refusing the events.
+    columns: tuple[str, str] | None = None  # Of a CSV file of edges: their names in its first line, or numbers from 1.
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +84,7 @@ class Summary:
     events_per_second: float
     note: str | None = None  # Reason for ending early.
     links_left_out: int | None = None  # Links over OPIC_MAX_LINKS, if any.
+    archive: dict[str, int] | None = None  # Of archives: how many records there were, and what was left out.
 
 
 def format_of(path: Path) -> str:
@@ -163,18 +117,21 @@ def replay(
 
     Raises:
         BadInput: a file does not have the format; the events before the error were fed.
-        NotBuiltYet: the format is not implemented yet.
+        MissingExtra: the packages that read archives are not installed.
         StoreUnavailable: the store was unavailable for AWAY_SECONDS_MAX. There is no limit while its disk is full.
     """
-    if plan.format not in BUILT:
-        raise NotBuiltYet(f"--format {plan.format} is not built yet: use one of {', '.join(BUILT)}")
-    feeder = _Feeder(target, works_here, on_progress)
+    feeder = Feeder(target, works_here, on_progress)
     links_before = target.crawl.totals().links
-    note = None
+    note, archive = None, None
     if plan.format in ("jsonl", "msgpack"):
-        _replay_events(feeder, paths, plan.format)
+        _replay_events(feeder, paths, plan)
+    elif plan.format in ARCHIVES:
+        from opic.ops.archives import ArchivePlan, replay_archives
+
+        how = ArchivePlan(plan.format, plan.recorded, plan.drop_nofollow, plan.again)
+        archive, note = replay_archives(feeder, paths, how)
     else:
-        note = _replay_graph(feeder, read_graph(paths, target.settings), plan)
+        note = _replay_graph(feeder, read_graph(paths, target.settings, plan.columns), plan)
     feeder.finish()
     books, progress = target.crawl.totals(), feeder.progress
     return Summary(
@@ -187,177 +144,8 @@ def replay(
         events_per_second=round(progress.events / max(progress.seconds, 1e-6), 1),
         note=note,
         links_left_out=feeder.links_left_out or None,
+        archive=archive,
     )
-
-
-class _Feeder:
-    """Appends records to the log in batches, and applies them or waits until a worker has applied them."""
-
-    def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
-        self.target, self.settings = target, target.settings
-        if not isinstance(target.log, EventLog):
-            raise BadInput("a replay writes to the store's own log: use `opic publish` for Kafka, or omit --kafka")
-        self._log = target.log
-        self.dead_letters = self.links_left_out = 0
-        self.progress = Progress()
-        self._on_progress = on_progress
-        self._began = time.monotonic()
-        self._told, self._said = 0.0, float("-inf")
-        self._values: list[bytes] = []
-        self._bytes = 0
-        self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
-        self._end = self._log.end()  # Earlier records take effect first.
-        self._values_max = min(VALUES_A_CALL, self.settings.max_lag)
-        self._writer: Writer | None = None
-        if works_here:
-            self._work()
-
-    def feed(self, value: bytes) -> None:
-        """Add an event to the current batch; send the batch if it is full."""
-        if self._values and self._bytes + len(value) > BYTES_A_CALL:
-            self.send()
-        self._values.append(value)
-        self._bytes += len(value)
-        if len(self._values) >= self._values_max:
-            self.send()
-
-    def read(self, graph: "Graph", page: int) -> None:
-        """Add a read of a page of a graph. Its links over OPIC_MAX_LINKS take no effect, and are counted."""
-        links = int(graph.starts[page + 1] - graph.starts[page])
-        self.links_left_out += max(0, links - self.settings.max_links)
-        self.feed(graph.event(page))
-
-    def refuse(self, reason: str) -> None:
-        """Count an event that becomes a dead letter; log the first ones."""
-        self.dead_letters += 1
-        if self.dead_letters <= REFUSED_SHOWN_MAX:
-            log.warning("dead letter: %s", reason)
-
-    def send(self) -> None:
-        """Append the current batch to the log."""
-        values, self._values, self._bytes = self._values, [], 0
-        if values:
-            # The batch has a name, so that it may be sent again if its answer was lost.
-            call, batch = KeyedCall.of(f"opic replay {self._name} {self._number}", "", b""), EventChunk(values)
-            self._number += 1
-            self._accept(len(values), lambda: self.target.accept_once(call, lambda *_: batch))
-            self.progress.events += len(values)
-            self._tell()
-
-    def seed(self, urls: Sequence[str]) -> None:
-        """Add seed pages, and wait until they are known."""
-        for at in range(0, len(urls), VALUES_A_CALL):
-            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Adding the same seeds again has no effect.
-            self._accept(1, partial(self.target.accept, [record], "seeds"))
-        self.settle()
-
-    def settle(self) -> None:
-        """Send the current batch; return after all events took effect."""
-        self.send()
-        if self._writer is None:
-            self._await(lambda: self._applied() >= self._end)
-        self.progress.lag = 0
-        self._tell(now=True)
-
-    def finish(self) -> None:
-        """Send the current batch; return after all events took effect and all transfers are delivered."""
-        self.settle()
-        if self._writer is None:
-            self._await(lambda: self._undelivered() == 0)
-        self.deliver()
-        self._checkpoint()
-        self.progress.undelivered = 0
-        self._tell(now=True)
-
-    def deliver(self) -> None:
-        """Deliver all transfers between shards, if this process applies the records."""
-        if (writer := self._writer) is not None:
-            self.patiently(lambda: writer.drain(self._told_delivery))
-
-    def _checkpoint(self) -> None:
-        """Write a checkpoint of all shards of an embedded store, so that the next start need not read the journal."""
-        if self._writer is None or not self.settings.embedded or self.target.disk_full() is not None:
-            return
-        try:
-            for store in self._writer.stores:
-                store.checkpoint()
-        except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
-            log.info("the replay is complete, but the last checkpoint failed: %s", error)
-
-    def _told_delivery(self) -> None:
-        self._undelivered()
-        self._tell()
-
-    def _undelivered(self) -> int:
-        self.progress.undelivered = self.patiently(self.target.crawl.undelivered)
-        return self.progress.undelivered
-
-    def _accept(self, count: int, accept: Callable[[], object]) -> None:
-        if self._writer is None:
-            room = self.settings.max_lag - count
-            self._await(lambda: self.patiently(self.target.lag) <= room)
-        self.patiently(accept)
-        self._end = self.patiently(self._log.end)
-        if self._writer is not None:
-            self._work()
-
-    def _applied(self) -> int:
-        return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
-
-    def patiently(self, ask: Callable[[], Answer]) -> Answer:
-        """Repeat a call until the store answers: up to AWAY_SECONDS_MAX, but without limit while its disk is full."""
-        away: float | None = None
-        while True:
-            try:
-                return ask()
-            except StoreUnavailable as error:
-                now = time.monotonic()
-                if self._disk_is_full():
-                    away = None
-                elif away is None:
-                    away = now
-                elif now - away > AWAY_SECONDS_MAX:
-                    raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
-            time.sleep(ASK_AGAIN_SECONDS)
-
-    def _disk_is_full(self) -> bool:
-        """Return whether the store's disk is full; log a warning now and then."""
-        full, now = self.target.disk_full(), time.monotonic()
-        if full is not None and now - self._said > SAY_AGAIN_SECONDS:
-            self._said = now
-            log.warning("%s; waiting, %s events were accepted before", full, f"{self.progress.events:,}")
-        return full is not None
-
-    def _work(self) -> None:
-        if self._writer is None:
-            self._writer = Writer.of(self.target.crawl, self.settings)
-        source = LogSource(self._log, self._writer.resume, until_offset=self._end)
-        work(self._writer, source, full=self.target.disk_full)
-
-    def _await(self, done: Callable[[], bool]) -> None:
-        """Wait for the service's worker while it makes progress; if it stops, apply the records in this process.
-
-        The service may be working on another crawl of the store. If its worker resumes, two workers are slower, but
-        the result is still correct.
-        """
-        seen, moved = (-1, -1), time.monotonic()
-        while not done():
-            now, at = time.monotonic(), (self._applied(), self.progress.undelivered)
-            if at != seen or self._disk_is_full():
-                seen, moved = at, now
-            elif now - moved > PATIENCE_SECONDS:
-                self._end = self.patiently(self._log.end)
-                return self._work()
-            self._tell()
-            time.sleep(POLL_SECONDS)
-        return None
-
-    def _tell(self, now: bool = False) -> None:
-        self.progress.seconds = time.monotonic() - self._began
-        if now or self.progress.seconds - self._told >= PROGRESS_SECONDS:
-            self._told = self.progress.seconds
-            self.progress.lag = self.patiently(self.target.lag)
-            self._on_progress(self.progress)
 
 
 # Files.
@@ -415,18 +203,22 @@ def _open(path: Path) -> Iterator[BinaryIO]:
         yield cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if packed else raw
 
 
-def _replay_events(feeder: _Feeder, paths: Sequence[Path], kind: str) -> None:
+def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
     limits, bytes_max = feeder.settings.limits(), feeder.settings.max_body_bytes
     for path in paths:
         try:
-            values = enumerate(values_of(path, bytes_max), 1) if kind == "msgpack" else lines_of(path, bytes_max)
+            packed = plan.format == "msgpack"
+            values = enumerate(values_of(path, bytes_max), 1) if packed else lines_of(path, bytes_max)
             for number, value in values:
+                taken = value
                 try:
-                    event = check_event(decode_crawl_event(value), time.time_ns() // 1000, limits)
-                    feeder.links_left_out += event.links_left_out
+                    event, unknown = decode_any_event(value) if plan.ignore_unknown else (decode_crawl_event(value), ())
+                    if unknown:
+                        taken = encode_crawl_event(event)
+                    feeder.links_left_out += check_event(event, time.time_ns() // 1000, limits).links_left_out
                 except BadEvent as error:
                     feeder.refuse(f"{path}:{number}: {error}")
-                feeder.feed(value)
+                feeder.feed(taken)
         except BadInput as error:
             feeder.settle()
             raise BadInput(f"{error}; {feeder.progress.events:,} events were fed before") from None
@@ -465,8 +257,43 @@ def url_of_name(name: str, bytes_max: int) -> str:
     return canonical_url(name, bytes_max)
 
 
-def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
-    """Read a list of edges: lines `FROM TO`, split at the tab if there is one, else at white space; `#` comments.
+def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Iterator[tuple[int, list[str]]]:
+    """Yield the edges of a file with their lines' numbers.
+
+    Without columns a line is `FROM TO`, split at the tab if there is one, else at white space, or a `#` comment. With
+    columns it is CSV; if these are names, the first line has them.
+
+    Raises:
+        BadInput: a line is not an edge, or the file has no such column.
+    """
+    places = [int(name) - 1 for name in columns] if columns and all(name.isdigit() for name in columns) else None
+    for number, line in lines_of(path, bytes_max):
+        try:
+            text = line.decode().strip()
+        except UnicodeDecodeError as error:
+            raise BadInput(f"{path}:{number}: not UTF-8, so not an edge list ({error.reason})") from None
+        if columns:
+            row = [name.strip() for name in next(csv.reader([text]))]
+            if places is None:
+                if missing := [name for name in columns if name not in row]:
+                    raise BadInput(
+                        f"{path}:{number}: no column {shown(missing[0])}: the first line has {', '.join(row)}"
+                    )
+                places = [row.index(name) for name in columns]
+                continue
+            names = [row[place] for place in places if 0 <= place < len(row)]
+        elif text.startswith("#"):
+            continue
+        else:
+            names = [name.strip() for name in text.split("\t")] if "\t" in text else text.split()
+        if len(names) != 2 or not all(names):
+            form = f"columns {' and '.join(columns)} of a line" if columns else "a line is FROM TO, or a # comment"
+            raise BadInput(f"{path}:{number}: {shown(text)} is not an edge: {form}")
+        yield number, names
+
+
+def read_graph(paths: Sequence[Path], settings: Settings, columns: tuple[str, str] | None = None) -> Graph:
+    """Read a list of edges, as `_edges` does.
 
     Raises:
         BadInput: a line is invalid.
@@ -486,16 +313,7 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
         return found
 
     for path in paths:
-        for number, line in lines_of(path, settings.max_body_bytes):
-            try:
-                text = line.decode().strip()
-            except UnicodeDecodeError as error:
-                raise BadInput(f"{path}:{number}: not UTF-8, so not an edge list ({error.reason})") from None
-            if text.startswith("#"):
-                continue
-            names = [name.strip() for name in text.split("\t")] if "\t" in text else text.split()
-            if len(names) != 2 or not all(names):
-                raise BadInput(f"{path}:{number}: {shown(text)} is not an edge: a line is FROM TO, or a # comment")
+        for number, names in _edges(path, settings.max_body_bytes, columns):
             ends += (page(name, path, number) for name in names)
     pages = len(page_of_url)
     if not pages:
@@ -514,7 +332,14 @@ def read_graph(paths: Sequence[Path], settings: Settings) -> Graph:
     return Graph(urls, starts, targets)
 
 
-def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
+def _read(feeder: Feeder, graph: Graph, page: int) -> None:
+    """Add a read of a page of a graph. Its links over OPIC_MAX_LINKS take no effect, and are counted."""
+    links = int(graph.starts[page + 1] - graph.starts[page])
+    feeder.links_left_out += max(0, links - feeder.settings.max_links)
+    feeder.feed(graph.event(page))
+
+
+def _replay_graph(feeder: Feeder, graph: Graph, plan: Plan) -> str | None:
     """Simulate a crawl of a graph; return the reason if it ended early."""
     pages = len(graph.urls)
     reads = max(1, round(plan.reads_per_page * pages))
@@ -525,7 +350,7 @@ def _replay_graph(feeder: _Feeder, graph: Graph, plan: Plan) -> str | None:
     if plan.strategy in ("random", "cycle"):
         feeder.seed(graph.urls)
     for read in range(reads):
-        feeder.read(graph, choice.randrange(pages) if plan.strategy == "random" else read % pages)
+        _read(feeder, graph, choice.randrange(pages) if plan.strategy == "random" else read % pages)
     return None
 
 
@@ -545,7 +370,7 @@ def _next(target: Target, frontier: Frontier, n: int) -> object:
     return frontier.next(n, crawler="opic replay")["pages"]
 
 
-def _batch(feeder: _Feeder, frontier: Frontier, n: int) -> list[Any]:
+def _batch(feeder: Feeder, frontier: Frontier, n: int) -> list[Any]:
     """Lease n pages, fewer if the service suggests no more."""
     batch: list[Any] = []
     while len(batch) < n:
@@ -557,9 +382,7 @@ def _batch(feeder: _Feeder, frontier: Frontier, n: int) -> list[Any]:
     return batch
 
 
-def _crawl_greedily(
-    feeder: _Feeder, graph: Graph, reads: int, seeds: Sequence[str], share: float = BATCH
-) -> str | None:
+def _crawl_greedily(feeder: Feeder, graph: Graph, reads: int, seeds: Sequence[str], share: float = BATCH) -> str | None:
     target, settings = feeder.target, feeder.settings
     page_of = {url: page for page, url in enumerate(graph.urls)}
     # Disable delays: the graph may be a single host, and nothing is fetched.
@@ -574,7 +397,7 @@ def _crawl_greedily(
             feeder.deliver()  # Cash in transit between shards is on no page yet.
             if time.monotonic() - filled > EMPTY_SECONDS:
                 return f"ended {left:,} reads early: no available page has cash"
-            time.sleep(POLL_SECONDS * 20)
+            time.sleep(POLL_SECONDS)
             continue
         strangers = [found["url"] for found in batch if found["url"] not in page_of]
         if strangers:
@@ -584,7 +407,7 @@ def _crawl_greedily(
                 "replay the graph into a new store or another --crawl"
             )
         for found in batch:
-            feeder.read(graph, page_of[found["url"]])
+            _read(feeder, graph, page_of[found["url"]])
         feeder.settle()
         left, filled = left - len(batch), time.monotonic()
     return None

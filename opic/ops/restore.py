@@ -23,17 +23,17 @@ from opic.errors import SettingsError, StoreError
 from opic.model.cash import Books, CrawlRules
 from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
+from opic.ops.crawls import close_crawl, remove_keys
 from opic.replica.crawl import Crawl
 from opic.replica.effect import Effect
 from opic.replica.stored_links import LIST_FIELDS, LinkList
 from opic.store.connection import Client, store_errors
 from opic.store.keys import Keys
-from opic.store.scan import SCAN_COUNT, key_names, one_run
+from opic.store.scan import key_names, one_run
 from opic.store.server import check_server, make_ready
 
 CALL_BYTES_AIM: Final = 1 << 20
 VALUES_A_COMMAND: Final = 1_000
-RESTORING_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # A head that no record has: see `Follower`.
 TOKEN_BYTES: Final = 16
 CLOSED_SECONDS: Final = 10.0  # If the restore dies before it has written anything, events are accepted after this time.
 RENEW_SECONDS: Final = 2.0
@@ -176,23 +176,12 @@ class _Restore:
 
     def begin(self) -> None:
         """Block opening, writing and accepting events until the restore is complete."""
-        with store_errors():
-            for keys in self.shards:
-                with self._client.pipeline(transaction=True) as pipe:
-                    pipe.delete(keys.meta)
-                    pipe.hset(keys.meta, "restoring", self._token)
-                    pipe.hset(keys.head, mapping=RESTORING_HEAD)
-                    pipe.execute()
+        close_crawl(self._client, self.shards, self._token)
 
     def remove_old(self) -> None:
         """Remove the keys of the old crawl, all of which a scan found."""
         kept = {key.encode() for keys in self.shards for key in (keys.meta, keys.head)}
-        old = list(key_names(self._client, f"opic:{{{self._crawl}:*") - kept)
-        for at in range(0, len(old), SCAN_COUNT):
-            with self._client.pipeline(transaction=False) as pipe:
-                for key in old[at : at + SCAN_COUNT]:
-                    pipe.unlink(key)
-                pipe.execute()
+        remove_keys(self._client, key_names(self._client, f"opic:{{{self._crawl}:*") - kept)
 
     def write(self, on_progress: Progress) -> None:
         """Write everything but each shard's meta and head."""
@@ -212,7 +201,8 @@ class _Restore:
                 pipe.hlen(keys.link_segments)
                 pipe.hlen(keys.page_meta)
                 pipe.zcard(keys.seen)
-                found = dict(zip(("linkseg", "pagemeta", "seen"), pipe.execute(), strict=True))
+                pipe.hlen(keys.urls)
+                found = dict(zip(("linkseg", "pagemeta", "seen", "urls"), pipe.execute(), strict=True))
             if found != shard.counts:
                 raise StoreError(f"shard {keys.shard} has {found}, but the backup has {shard.counts}")
 
@@ -263,8 +253,8 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
             yield from _zadd(keys.seen, list(zip(value[::2], value[1::2], strict=True)))
         elif name == "pagemeta":
             yield ["HSET", keys.page_meta, *value]
-        elif name == "links":
-            yield ["HSET", keys.links, *value]
+        elif name in ("links", "urls"):
+            yield ["HSET", keys.links if name == "links" else keys.urls, *value]
         elif value:
             yield ["HSET", keys.names_block if name == "names" else keys.block(name), *_flat(value)]
     effect = Effect(0, bytes(8), Books.genesis(rules, number), 0, 0)
@@ -274,6 +264,10 @@ def _commands(directory: Path, keys: Keys, rules: CrawlRules) -> Iterator[Comman
         yield from _zadd(keys.seen, [(name, time_us) for name, time_us in effect.calls.items()])
         for page, meta in effect.metas.items():
             yield ["HSET", keys.page_meta, page, meta] if meta else ["HDEL", keys.page_meta, page]
+        if len(effect.forgotten):
+            yield ["HDEL", keys.urls, *effect.forgotten.tolist()]
+        if effect.again:
+            yield ["HSET", keys.urls, *_flat(effect.again)]
     own = Effect(
         lsn=effect.lsn + 1,
         previous=effect.digest,

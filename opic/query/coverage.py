@@ -38,6 +38,7 @@ class CoverageView:
     flow: Coverage
     held: list[Float64s]  # By shard and id: the trust that waits at a page for its first fetch, as a share of all.
     fetched_pages: int
+    links_unknown: int  # Fetched pages whose links are not kept: they were read before the keeping began.
     trusted_pages: int
 
     def answer(self, target: float | None = None, delta: float = 0.0) -> dict[str, object]:
@@ -51,6 +52,7 @@ class CoverageView:
         found: dict[str, object] = {
             "coverage": flow.coverage,
             "fetched_pages": self.fetched_pages,
+            "links_unknown": self.links_unknown,
             "trusted_pages": self.trusted_pages,
             "damping": flow.damping,
             **({"delta": delta} if delta else {}),
@@ -129,7 +131,8 @@ class CoverageQuery:
         found = coverage(flow, LINKS_A_SETTLE * (FIRST if view is None else 1))
         fetchable = (state & (Flag.OPEN | Flag.GONE | Flag.EXCLUDED)) == 0
         held = self._flows.by_shard(np.where(fetchable, found.held, 0.0), [len(taken.state) for taken in read.taken])
-        counts = int(graph.fetched.sum()), int((flow.teleport > 0).sum())
+        unknown = int((graph.fetched & ~graph.moves & ~graph.gone).sum())
+        counts = int(graph.fetched.sum()), unknown, int((flow.teleport > 0).sum())
         self._view = CoverageView(read.as_of, read.heads, self._kept.loads, found, held, *counts)
         self._at = time.monotonic()
         self._took = self._at - began

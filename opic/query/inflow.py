@@ -6,6 +6,7 @@ the web. Here they are measured during the crawl.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -19,6 +20,8 @@ from opic.query.queries import EXACT, Query, check_count
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
+
+LINKS_ONLY: Final = ("prefix", "list")  # Areas whose in-flow is not counted, only computed from kept links.
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +87,23 @@ def inflow(
     if urls is not None and any(other is not None for other in (domain, host, prefix, after)):
         raise BadInput("in-flow of a list of pages is asked for without domain, host, prefix and after")
     if _from_links(query, area, policy):
-        return query.crawl.steadily(lambda: _page_from_links(query, area, after, n, policy=policy, window=window))
+        try:
+            return query.crawl.steadily(lambda: _page_from_links(query, area, after, n, policy=policy, window=window))
+        except NotKept:  # The keeping of links ended meanwhile; the counts remain.
+            if area.kind in LINKS_ONLY or policy not in (None, "static") or window is not None:
+                raise
+    return _counted(query, area, after, n, policy=policy, window=window)
+
+
+def _counted(
+    query: Query, area: Area, after: str | None, n: int, *, policy: str | None, window: float | str | None
+) -> dict[str, object]:
+    """Return a page of the in-flow that was counted.
+
+    Raises:
+        NotKept: the store was created with OPIC_INFLOW off.
+        BadInput: a policy or a window is asked for.
+    """
     if not query.crawl.rules.inflow:
         raise NotKept("this store was made with OPIC_INFLOW=off and keeps no in-flow: replay the log into a new store")
     if policy not in (None, "static") or window is not None:
@@ -103,7 +122,7 @@ def _from_links(query: Query, area: Area, policy: str | None) -> bool:
     """
     query.crawl.follow()  # Links may be kept since a moment ago.
     kept = query.exact is not None and query.exact.kept
-    if not kept and (area.kind in ("prefix", "list") or policy == EXACT):
+    if not kept and (area.kind in LINKS_ONLY or policy == EXACT):
         raise NotKept(NOT_KEPT)
     return kept and not (area.kind == "domain" and (policy or query.policy) == "static")
 
@@ -129,7 +148,7 @@ def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:
     if (whole := registered_domain(name)) != name:
         raise BadInput(
             f"domain={name} is a part of {whole}; in-flow is counted per registered domain: ask for {whole}, or with "
-            f"host={name}; where links are kept (OPIC_KEEP_LINKS=on), also with prefix=URL"
+            f"host={name}; where links are kept (not OPIC_KEEP_LINKS=off), also with prefix=URL"
         )
     return Area(name, "domain")
 
@@ -151,6 +170,7 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
     damping = 1 - q / MILLION
     unpaid = damping * (books.open_cash + books.drift_plus + books.drift_minus)
     lost = books.rounding + books.reads + books.v_gone + books.h_gone + abs(books.net)
+    lost += books.v_forgotten + books.h_forgotten
     return damping * importance_bound + (unpaid + lost) / books.static_total(minted)
 
 
@@ -229,12 +249,13 @@ def _bounds_of_host(query: Query, host: str, places: Sequence[Place], rows: Rows
     """Return bounds of the grains that came to each page of a host from other hosts."""
     rules, names, shards = query.crawl.rules, query.snapshots.fresh().table, len(query.crawl)
     own, siblings = names.number(host), names.below(registered_domain(host))
-    spent = taken_back = reads = 0
+    spent = taken_back = reads = 0  # Any history of forgotten pages may have been theirs.
     for shard, replica in enumerate(query.crawl.replicas):  # After the rows: what had come by then was spent by then.
         with replica.reading():
             numbers = [n // shards for n in siblings if n % shards == shard and n != own]
             sends = np.isin(replica.host, np.array(numbers, replica.host.dtype))
             spent += int(np.maximum(replica.spent()[sends], 0).sum())
+            spent += max(replica.books.h_forgotten, 0)
             taken_back, reads = taken_back + replica.books.taken_back, reads + replica.books.reads
     received: Int64s | None = None
     if not rules.continuous:  # There a page that becomes known late owes what was paid before.

@@ -1,32 +1,32 @@
 """The links of the pages that were read, as last read: loaded from the store once, then followed with the journal.
 
-A crawl keeps them from the first trusted page on, or with OPIC_KEEP_LINKS. They are read when somebody first asks, and
-there is one copy of them in memory, from which coverage, in-links and link scores are answered. Each shard is read at
-one position of its journal; a link to a page that its shard does not know yet is one to UNKNOWN_PAGE, and is looked up
-again later.
+A crawl keeps them unless OPIC_KEEP_LINKS is off and no page was ever trusted. They are read when somebody first asks,
+and there is one copy of them in memory, from which coverage, in-links and link scores are answered. Each shard is read
+at one position of its journal; a link to a page that its shard does not know yet is one to UNKNOWN_PAGE, and is looked
+up again later. A page that went away has no links until it is read again.
 """
 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreDamaged, StoreUnavailable
+from opic.errors import LinksTooLarge, NotKept, ScanBroken, StoreUnavailable
 from opic.graph.known_graph import ROWS_MAX
-from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s, grown
+from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s
 from opic.model.page_links import PageLinks
-from opic.model.trust import pack_links, unpack_links
-from opic.query.crawl_numbers import CrawlNumbers
+from opic.query.crawl_numbers import PAGES_MAX, CrawlNumbers
+from opic.query.link_scores import NO_LINKS, InLinkCounts, LinkScores, score_pages
 from opic.replica import Crawl, Replica
 from opic.replica.crawl import Place
 from opic.replica.effect import Effect, Head
-from opic.replica.stored_links import read_links
+from opic.replica.stored_links import live_rows, read_links
 from opic.store.scan import one_run
 
 log = logging.getLogger("opic.query")
@@ -39,9 +39,10 @@ LOADS_MAX: Final = 5
 # each), the graph (9) and the answers (16).
 LINK_BYTES: Final = 4
 PAGE_BYTES: Final = 100
+NEW_PAGE_BYTES: Final = 28  # By page as well, once a page has new links: for the pool of these (24) and in-links (4).
 NOT_KEPT: Final = (
-    "the links of pages are not kept here: set OPIC_KEEP_LINKS=on for the workers; the links of a page are then known "
-    "from its next read on"
+    "the links of pages are not kept here, because OPIC_KEEP_LINKS=off is set for the workers: take that away, and the "
+    "links of a page are known from its next read on"
 )
 
 
@@ -54,17 +55,18 @@ class LinksRead(Generic[T]):
     taken: list[T]  # By shard.
 
 
-@dataclass(frozen=True, slots=True)
-class LinkScores:
-    """The pages that have a link score, by shard: ids, ascending, and scores, (n,) each."""
+class _Changes(NamedTuple):
+    """What a record changed."""
 
-    loads: list[int]  # The load counts of the replicas that the ids are valid for.
-    ids: list[Int64s]
-    scores: list[Int64s]
+    shard: int
+    links: PageLinks  # Of the reads, by time.
+    gone: NDArray[np.uint32]  # Pages that do not exist any more, are forgotten, or came back and were not read since.
 
 
 class KeptLinks:
-    """The kept links of a crawl, in `pool`. Pages have the numbers of `numbers`.
+    """The kept links of a crawl, in `pool`, and in `new_links` those that the read before did not show.
+
+    Pages have the numbers of `numbers`.
 
     Hold `lock` from `catch_up` on for as long as either is read. `generation` changes when all links were read again:
     numbers may then belong to other pages.
@@ -80,14 +82,17 @@ class KeptLinks:
         self.bytes_max = float("inf") if bytes_max is None else bytes_max
         self.too_large = ""  # Why the links are not held here, if they are too large.
         self.crawl, self.lock = crawl, threading.RLock()
-        self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(crawl)), 0
+        self.pool, self.new_links = LinkPool(), LinkPool()
+        self.numbers, self.generation = CrawlNumbers(len(crawl)), 0
         self.loads: list[int] = []  # The load counts of the replicas that the links are valid for.
         self._heads: list[Head] = []
-        self._queues: list[deque[list[tuple[int, bytes]]]] = [deque() for _ in crawl.shards]
+        self._queues: list[deque[_Changes]] = [deque() for _ in crawl.shards]
         self._queued, self._lost = [0] * len(crawl), False
         self._listening = False
-        self._unknown: dict[Place, bytes] = {}  # Pages with links to pages that their shard did not know.
-        self._scores: _ScoreColumns | None = None  # From the first question about them on.
+        self._lengths = [PAGES_MAX] * len(crawl)  # By shard: its pages as of the last `take`; see `_far`.
+        self._unknown: dict[Place, PageLinks] = {}  # Pages with links to pages that their shard did not know.
+        self._inlinks: InLinkCounts | None = None  # From the first question about them on.
+        self._scores: LinkScores | None = None  # Of the present links.
         self._replaced: dict[int, Uint32s | None] | None = None  # See `take_replaced`.
         self.release_listeners: list[Callable[[], object]] = []  # Called when all links were forgotten.
         self._loads_refused: list[int] = []  # The load counts of the replicas when the links were found too large.
@@ -121,7 +126,9 @@ class KeptLinks:
     @property
     def bytes_held(self) -> int:
         """How much memory the links and exact importance take, about."""
-        return LINK_BYTES * self.pool.used + PAGE_BYTES * sum(map(len, self.crawl.replicas))
+        page_bytes = PAGE_BYTES + (NEW_PAGE_BYTES if self.new_links.used else 0)
+        links = self.pool.used + self.new_links.used
+        return LINK_BYTES * links + page_bytes * sum(map(len, self.crawl.replicas))
 
     @property
     def standing(self) -> str:
@@ -132,11 +139,15 @@ class KeptLinks:
         """Forget all links, and give their memory back; the next question reads them again."""
         with self.lock:
             self._lost, self.loads = True, []
-            self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(self.crawl)), self.generation + 1
-            self._scores, self._replaced = None, None
-            self._unknown.clear()
+            self._clear()
             for listener in self.release_listeners:
                 listener()
+
+    def _clear(self) -> None:
+        self.pool, self.new_links = LinkPool(), LinkPool()
+        self.numbers, self.generation = CrawlNumbers(len(self.crawl)), self.generation + 1
+        self._inlinks = self._scores = self._replaced = None
+        self._unknown.clear()
 
     def _check_size(self) -> bool:
         """Note if the links take too much memory; return whether they do."""
@@ -185,30 +196,41 @@ class KeptLinks:
             self._lost = True
         raise StoreUnavailable("the store was recreated or its server restarted repeatedly: try again")
 
-    def scores(self) -> LinkScores:
-        """Return the link scores of pages: the in-links, known at a page's last read, of the links new at that read.
+    @property
+    def inlinks(self) -> InLinkCounts:
+        """The in-links of all pages, counted from the first call on; another object in each generation."""
+        if self._inlinks is None:
+            self._inlinks = InLinkCounts(self.pool)
+        return self._inlinks
 
-        Reads count from the first call on: before that no page has a score. The last two reads of a page decide, and a
-        page that links to the destination counts once, whether it is the page itself or another one.
+    def present(self) -> None:
+        """Bring the links up to date, before others wait for the caller.
 
         Raises:
             NotKept: no links are kept.
             StoreUnavailable: as `catch_up`.
+        """
+        with self.lock:
+            self.catch_up(self.check, lambda _: None)
 
-        Source: Kumar, Lang, Marlow, Tomkins (2008), section III: "the sum over each outlink not present during the
-        prior crawl of the number of inlinks seen so far to the destination".
+    def scores(self) -> LinkScores:
+        """Return the link scores of pages; see `opic.query.link_scores`.
+
+        Raises:
+            NotKept: no links are kept.
+            StoreUnavailable: as `catch_up`.
         """
         with self.lock:
             self.catch_up(self.check, lambda _: None)
             if self._scores is None:
-                self._scores = _ScoreColumns(self.pool)
-            pages, scores = self._scores.positive()
-            ids, of_shard = list[Int64s](), list[Int64s]()
-            for at, found in self.numbers.by_shard(pages):
-                order = np.argsort(found)
-                ids.append(found[order])
-                of_shard.append(scores[at][order])
-            return LinkScores(self.loads, ids, of_shard)
+                pages, scores = score_pages(self.new_links, self.inlinks)
+                ids, of_shard = list[Int64s](), list[Int64s]()
+                for at, found in self.numbers.by_shard(pages):
+                    order = np.argsort(found)
+                    ids.append(found[order])
+                    of_shard.append(scores[at][order])
+                self._scores = LinkScores(self.loads, ids, of_shard)
+            return self._scores
 
     def take_replaced(self) -> dict[int, Uint32s | None] | None:
         """Return the pages whose links were read since the last call, with those that they had before.
@@ -225,10 +247,8 @@ class KeptLinks:
                 replica.effect_listeners.append(partial(self._queue, number))
             self._listening = True
         self._lost, self._heads, self.loads = False, [], []
-        self.pool, self.numbers, self.generation = LinkPool(), CrawlNumbers(len(self.crawl)), self.generation + 1
-        scored, self._scores = self._scores is not None, None
-        self._unknown.clear()
-        self._replaced = None
+        self._lengths = [PAGES_MAX] * len(self.crawl)  # What `take` will see is no older than what is loaded.
+        self._clear()
         try:
             with one_run(self.crawl.client, [shard.keys.head for shard in self.crawl.shards]):
                 self.crawl.follow()  # To records of this run.
@@ -239,8 +259,6 @@ class KeptLinks:
             log.info("reading the kept links again: %s", broken)
             self._lost = True
             return
-        if scored:
-            self._scores = _ScoreColumns(self.pool)
         self.loads = loads
 
     def _load_shard(self, number: int) -> None:
@@ -259,15 +277,20 @@ class KeptLinks:
 
     def _put_first(self, number: int, links: PageLinks) -> None:
         """Put the links of pages of a shard that were not put yet."""
-        near, counts = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts
+        near, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
         if len(links.far):
             far, starts = self._far_many(links.far, links.far_shards), np.cumsum(links.far_counts) - links.far_counts
             unknown = np.unique(np.searchsorted(starts, np.flatnonzero(far == UNKNOWN_PAGE), side="right") - 1)
-            for page, ids, prints, shards in links.take(unknown).rows():
-                self._unknown[number, page] = pack_links(ids, prints, shards)
+            for row in unknown.tolist():
+                self._unknown[number, int(links.pages[row])] = links.take(np.array([row]))
             at = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)  # Behind the near ones.
-            near, counts = np.insert(near, at, far), links.near_counts + links.far_counts
-        self.pool.put_first(self.numbers.of(number, links.pages.astype(np.int64)), counts, near.astype(np.uint32))
+            near, new = np.insert(near, at, far), np.insert(new, at, links.far_new)
+            counts = links.near_counts + links.far_counts
+        pages = self.numbers.of(number, links.pages.astype(np.int64))
+        self.pool.put_first(pages, counts, near.astype(np.uint32))
+        if new.any():
+            rows, of_new = np.unique(np.repeat(np.arange(len(pages)), counts)[new], return_counts=True)
+            self.new_links.put_first(pages[rows], of_new, near[new].astype(np.uint32))
 
     def _far_many(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """As `_far`, with one look-up for each distinct page."""
@@ -283,94 +306,84 @@ class KeptLinks:
         """Note the links that a record changed. Called while the replica's lock is held."""
         if effect.ends_links:
             self._lost = True
-        if effect.kept_from < 0 or self._lost:
+        if self._lost or (effect.kept_from < 0 and not len(effect.gone_page) and not len(effect.forgotten)):
             return
-        links = effect.kept_links()
-        self._queues[number].append(links)
-        self._queued[number] += len(links)
+        gone = effect.gone_page[~live_rows(self.crawl.replicas[number].state, effect.gone_page)]
+        gone = np.concatenate((gone, effect.forgotten))
+        self._queues[number].append(_Changes(number, effect.kept(), gone))
+        self._queued[number] += len(effect.read_page) + len(gone)
         if self._queued[number] > QUEUED_MAX:
             self._queues[number].clear()
             self._lost = True
 
     def _followed(self, take: Callable[[Replica], T]) -> LinksRead[T] | None:
         """Take in what changed; None if a replica was reloaded meanwhile."""
-        as_of, heads, taken, changed = self.crawl.as_of, list[Head](), list[T](), list[tuple[Place, bytes]]()
+        as_of, heads, taken, changed = self.crawl.as_of, list[Head](), list[T](), list[_Changes]()
         for number, replica in enumerate(self.crawl.replicas):
             with replica.reading():
                 heads.append(replica.head)
                 taken.append(take(replica))
+                self._lengths[number] = len(replica)
                 while self._queues[number]:
-                    changed += [((number, page), links) for page, links in self._queues[number].popleft()]
+                    changed.append(self._queues[number].popleft())
                 self._queued[number] = 0
         if self.crawl.loads != self.loads or self._lost:
             return None
         if heads != self._heads:
-            self._put(list(self._unknown.items()))  # First: a link looked up only now is no new link of a read below.
-            self._put(changed, reads=True)
-            self._heads = heads
+            for (number, _), links in list(self._unknown.items()):
+                self._put(number, links)
+            for one in changed:
+                self._put(one.shard, one.links)
+                for page in one.gone.tolist():
+                    self._unknown.pop((one.shard, page), None)
+                    self._replace(self.numbers.one(one.shard, page), NO_LINKS, NO_LINKS)
+            self._heads, self._scores = heads, None
         return LinksRead(as_of, heads, taken)
 
-    def _put(self, pages: Iterable[tuple[Place, bytes]], *, reads: bool = False) -> None:
-        for (number, page), packed in pages:
-            try:
-                near, far, far_shards = unpack_links(packed)
-            except ValueError as error:
-                raise StoreDamaged(f"the links of page {page} of shard {number} are damaged: {error}") from error
-            source = self.numbers.one(number, page)
-            linked = self.numbers.of(number, near.astype(np.int64))
-            if len(far):
-                linked = np.concatenate((linked, self._far(far, far_shards)))
-                if (linked == UNKNOWN_PAGE).any():
-                    self._unknown[number, page] = packed
-                else:
-                    self._unknown.pop((number, page), None)
+    def _put(self, number: int, links: PageLinks) -> None:
+        """Replace the links of pages of a shard, in this order."""
+        near = self.numbers.of(number, links.near.astype(np.int64)).astype(np.uint32)
+        far = self._far_many(links.far, links.far_shards).astype(np.uint32) if len(links.far) else NO_LINKS
+        lost, any_new = bool((far == UNKNOWN_PAGE).any()), bool(links.near_new.any() or links.far_new.any())
+        near_ends, far_ends = np.cumsum(links.near_counts).tolist(), np.cumsum(links.far_counts).tolist()
+        near_at = far_at = 0
+        sources = self.numbers.of(number, links.pages.astype(np.int64)).tolist()
+        for row, (page, source) in enumerate(zip(links.pages.tolist(), sources, strict=True)):
+            within, across = slice(near_at, near_ends[row]), slice(far_at, far_ends[row])
+            near_at, far_at = near_ends[row], far_ends[row]
+            linked = np.concatenate((near[within], far[across]))
+            new = NO_LINKS
+            if any_new:
+                new = linked[np.concatenate((links.near_new[within], links.far_new[across]))]
+            if lost and (far[across] == UNKNOWN_PAGE).any():
+                self._unknown[number, page] = links.take(np.array([row]))
             elif self._unknown:
                 self._unknown.pop((number, page), None)
-            links = linked.astype(np.uint32)
-            before = self.pool.of(source)
-            if self._scores is not None:
-                self._scores.put(source, before, links, read=reads)
-            if self._replaced is not None:
-                self._replaced.setdefault(source, None if before is None else before.copy())
-                if len(self._replaced) > ROWS_MAX:
-                    self._replaced = None
-            self.pool.put(source, links)
+            self._replace(source, linked, new)
+
+    def _replace(self, page: int, links: Uint32s, new: Uint32s) -> None:
+        before, new_before = self.pool.of(page), self.new_links.of(page)
+        if self._inlinks is not None:
+            self._inlinks.replace(before, links)
+        if self._replaced is not None:
+            self._replaced.setdefault(page, None if before is None else before.copy())
+            if len(self._replaced) > ROWS_MAX:
+                self._replaced = None
+        self.pool.put(page, links)
+        if len(new) or (new_before is not None and len(new_before)):
+            self.new_links.put(page, new)
 
     def _far(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
-        """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet."""
+        """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet.
+
+        So are those that became known since `take`, in a replica that another thread follows: what it copied lacks
+        them.
+        """
         found = np.full(len(fingerprints), UNKNOWN_PAGE, np.int64)
         for number in np.unique(of_shards).tolist():
             at = np.flatnonzero(of_shards == number)
             with self.crawl.replicas[number].reading() as replica:
-                ids = replica.find(fingerprints[at])
-            known = ids >= 0
+                ids = replica.index.find(fingerprints[at])  # Of forgotten pages too, which are as gone ones.
+            known = (ids >= 0) & (ids < self._lengths[number])
             found[at[known]] = self.numbers.of(number, ids[known])
         return found
-
-
-class _ScoreColumns:
-    """By page: how many pages link to it, and its link score; 16 bytes a page."""
-
-    def __init__(self, pool: LinkPool) -> None:
-        """Count the links to each page; no page has a score."""
-        pages = pool.pages_linked()
-        self._inlinks, self._scores = pool.link_counts(pages), np.zeros(pages, np.int64)
-
-    def put(self, page: int, before: NDArray[np.uint32] | None, links: NDArray[np.uint32], *, read: bool) -> None:
-        """Count new links of a page in place of those before, and score them if they are those of a `read`."""
-        old = np.empty(0, np.uint32) if before is None else before
-        added, unknown = np.setdiff1d(links, old), int((links == UNKNOWN_PAGE).sum() - (old == UNKNOWN_PAGE).sum())
-        added, removed = added[added != UNKNOWN_PAGE], np.setdiff1d(old, links)
-        size = int(max(added.max(initial=0), page)) + 1
-        if size > len(self._inlinks):
-            self._inlinks, self._scores = grown(self._inlinks, size), grown(self._scores, size)
-        self._inlinks[added] += 1
-        self._inlinks[removed[removed != UNKNOWN_PAGE]] -= 1
-        if read and before is not None:
-            # This link is the only one known to a page that its shard does not know yet.
-            self._scores[page] = int(self._inlinks[added].sum()) + max(unknown, 0)
-
-    def positive(self) -> tuple[Int64s, Int64s]:
-        """Return the pages that have a score, and the scores."""
-        pages = np.flatnonzero(self._scores)
-        return pages, self._scores[pages]

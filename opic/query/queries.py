@@ -8,22 +8,24 @@ be missing from it or counted twice.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
 from opic.errors import BadInput, NotKept, SettingsError, StoreError
 from opic.model import windows
-from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag, grants_due_of, same_weights
+from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag
 from opic.model.classes import OTHERS
+from opic.model.crawl_books import grants_due_of, same_weights
 from opic.model.series import Window
 from opic.query.exact import BoundedView, Exact, ExactView
-from opic.query.host_index import Floats, Sites
+from opic.query.host_index import Sites
 from opic.query.kept_links import NOT_KEPT
-from opic.query.snapshots import Int64s, Ranking, Snapshot, Snapshots, View, largest, percentile, ranks_of_best
+from opic.query.snapshots import Ranking, Snapshot, Snapshots, View, largest, percentile
+from opic.query.top_pages import best_pages
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place, Rows
-from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of, shown
+from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, shown
 
 T = TypeVar("T")
 EXACT = "exact"
@@ -325,6 +327,18 @@ class Query:
     def top(
         self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
     ) -> list[dict[str, object]]:
+        """Return the first pages of `top_from`."""
+        pages: list[dict[str, object]] = self.top_from(n, domain, policy, window)["pages"]
+        return pages
+
+    def top_from(
+        self,
+        n: int = 100,
+        domain: str | None = None,
+        policy: str | None = None,
+        window: float | str | None = None,
+        after: str | None = None,
+    ) -> dict[str, Any]:
         """Return the most important live pages, descending; ties by shard, then by order of first sight.
 
         Importance, rank and cash are from one snapshot. The number of reads is from the time of the first such query on
@@ -335,82 +349,44 @@ class Query:
             domain: only pages of this host or domain and its subdomains; ranks are still among all pages.
             policy: as in `importance`.
             window: as in `importance`.
+            after: go on here: the "next" of the answer before; see `opic.query.top_pages`.
+
+        Returns:
+            "pages"; "next", if there are more; and "as_of", a time (Unix seconds) that no value is older than.
 
         Raises:
             BadInput: a parameter is invalid.
         """
-        return self.top_as_of(n, domain, policy, window)[0]
-
-    def top_as_of(
-        self, n: int = 100, domain: str | None = None, policy: str | None = None, window: float | str | None = None
-    ) -> tuple[list[dict[str, object]], float]:
-        """Return the `top`, and a time (Unix seconds) that no value is older than."""
         check_count(n, "page")
         within = None if domain is None else canonical_host(domain)
-        return self.answered(policy, lambda named: self._top(n, within, *self.policy_of(named, window)))
+        return self.answered(policy, lambda named: self._top(n, within, after, *self.policy_of(named, window)))
 
-    def _top(
-        self, n: int, within: str | None, policy: str, span: Window | None
-    ) -> tuple[list[dict[str, object]], float]:
-        def ask() -> tuple[list[dict[str, object]], float]:
+    def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
+        def ask() -> dict[str, Any]:
             if policy == EXACT:
-                return self._exact_top(n, within)
+                return self._exact_top(n, within, after)
             snapshot, view = self._shown(policy, span)
-            tops: dict[object, list[dict[str, object]]] = snapshot.kept.setdefault("tops", {})
-            pages = tops.get(key := (n, within, policy, span))
-            if pages is None:
+            tops: dict[object, dict[str, Any]] = snapshot.kept.setdefault("tops", {})
+            answer = tops.get(key := (n, within, after, policy, span))
+            if answer is None:
                 measured = self._measured(policy, span, snapshot, view)
-                pages = [{**page, **measured} for page in self._best(n, within, snapshot, view)]
+                answer = best_pages(snapshot, view, n, within, after)
+                answer["pages"] = [{**page, **measured} for page in answer["pages"]]
                 if len(tops) >= TOPS_KEPT_MAX:
                     tops.clear()
-                tops[key] = pages
-            return pages, snapshot.as_of
+                tops[key] = answer
+            return answer
 
         return self.crawl.steadily(ask)
 
-    def _exact_top(self, n: int, within: str | None) -> tuple[list[dict[str, object]], float]:
+    def _exact_top(self, n: int, within: str | None, after: str | None) -> dict[str, Any]:
         exact = self.exact_view(further=True)
         snapshot = self.snapshots.fresh()
-        pages = self._best(n, within, snapshot, exact.beside(snapshot))
-        certain = exact.certain([page["importance"] for page in pages])  # type: ignore[misc]
-        for page, sure in zip(pages, certain, strict=True):
+        answer = best_pages(snapshot, exact.beside(snapshot), n, within, after)
+        certain = exact.certain([page["importance"] for page in answer["pages"]])
+        for page, sure in zip(answer["pages"], certain, strict=True):
             page |= {"policy": EXACT, "window": None, "error_bound": exact.bound, "certain": sure}
-        return pages, min(snapshot.as_of, exact.as_of)
-
-    def _best(self, n: int, within: str | None, snapshot: Snapshot, view: View | None) -> list[dict[str, object]]:
-        scores: Int64s | Floats = snapshot.scores if view is None else view.scores
-        if within is not None:
-            inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
-            numbers = np.array(snapshot.table.below(within), np.int64)
-            inside[numbers[numbers < len(inside)]] = True
-            at = np.flatnonzero(inside[snapshot.host])
-            positions = at[largest(scores[at], n)]
-        else:
-            positions = snapshot.top(n)[:n] if view is None else largest(scores, n, _nth(view.ascending, n))
-        if not len(positions):
-            return []
-        best = scores[positions].tolist()
-        if view is None:
-            total = snapshot.total
-            shares = [min(score / total, 1.0) for score in best]
-            ranks = ranks_of_best(best) if within is None else snapshot.ranking.ranks(best)
-        else:
-            shares, ranks = best, view.ranks(best)
-        places = snapshot.places(positions)
-        urls, reads = self.crawl.urls_of(places), self.crawl.rows(places).reads.tolist()
-        return [
-            {
-                "url": urls[place],
-                "importance": share,
-                "rank": rank,
-                "cash": cash,
-                "reads": times,
-                "host": host_of(urls[place]),
-            }
-            for place, share, rank, cash, times in zip(
-                places, shares, ranks, snapshot.cash[positions].tolist(), reads, strict=True
-            )
-        ]
+        return answer | {"as_of": min(snapshot.as_of, exact.as_of)}
 
     def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
         """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
@@ -544,11 +520,6 @@ class Query:
             return policy, None
         windows.check_measures(policy, self.crawl.rules.measures_max)
         return policy, span
-
-
-def _nth(ascending: Floats, n: int) -> float | None:
-    """Return the nth largest score, None if there are fewer or it says nothing."""
-    return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None
 
 
 def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:

@@ -14,9 +14,9 @@ from opic.errors import StoreUnavailable
 from opic.graph.crawled import link_matrix
 from opic.graph.pagerank import pagerank
 from opic.model.cash import CLASS_BITS, MILLION, Flag
+from opic.query.link_pairs import stored_pairs
 from opic.query.queries import Query
 from opic.replica import Crawl
-from opic.replica.stored_links import read_links
 
 Float64s = NDArray[np.float64]
 Int64s = NDArray[np.int64]
@@ -79,23 +79,11 @@ def _states(crawl: Crawl, starts: Int64s) -> tuple[Float64s, NDArray[np.bool_]]:
 def _links(crawl: Crawl, starts: Int64s) -> tuple[Int64s, Int64s, NDArray[np.bool_]]:
     """Return the ends of all stored links, and of which pages links are stored."""
     ends, kept = [np.zeros((2, 0), np.int64)], np.zeros(int(starts[-1]), np.bool_)
-    for shard, replica, (first, end) in zip(crawl.shards, crawl.replicas, pairwise(starts.tolist()), strict=True):
-        with replica.reading():
-            lsn, state, since = replica.head.lsn, replica.state.copy(), replica.keeping.since
-            if replica.trust is None:
-                continue
-        for links in read_links(shard.client, shard.keys, lsn, state, since):
-            pages = links.pages.astype(np.int64) + first
-            kept[pages[pages < end]] = True
-            ends.append(np.stack((np.repeat(pages, links.near_counts), links.near.astype(np.int64) + first)))
-            sources, targets = np.repeat(pages, links.far_counts), np.full(len(links.far), -1)
-            for number in np.unique(links.far_shards).tolist():
-                at = np.flatnonzero(links.far_shards == number)
-                ids = crawl.replicas[number].find(links.far[at])
-                targets[at] = np.where(ids >= 0, ids + starts[number], -1)
+    for shard in range(len(crawl)):
+        for pages, sources, targets in stored_pairs(crawl, shard, starts):
+            kept[pages] = True
             ends.append(np.stack((sources, targets)))
     pairs = np.concatenate(ends, axis=1)
-    pairs = pairs[:, (pairs[1] >= 0) & (pairs < starts[-1]).all(axis=0)]
     return pairs[0], pairs[1], kept
 
 

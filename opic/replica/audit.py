@@ -18,13 +18,13 @@ def audit_replica(replica: Replica, minted: int) -> BooksAudit:
     """
     books, state, v = replica.books, replica.state, replica.v
     known = (state & Flag.KNOWN) != 0
-    gone, open_ = (state & Flag.GONE) != 0, (state & Flag.OPEN) != 0
+    gone, open_ = known & ((state & Flag.GONE) != 0), (state & Flag.OPEN) != 0
     live = known & ~gone
     # Credit and v may each be so large that adding two of them overflows; the cash of a page never is.
     cash, spent = held(books, v, state), replica.spent()
     slots = state & CLASS_BITS
     recount = {
-        "clock": _total(spent) + books.taken_back,
+        "clock": _total(spent) + books.taken_back + books.h_forgotten,
         "live": int(live.sum()),
         "gone": int(gone.sum()),
         "open": int(open_.sum()),

@@ -8,22 +8,37 @@ batch. A batch does not change the replica: `Replica.apply` does, given the effe
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import BadInput, OutOfOrder
-from opic.model.cash import CLASS_BITS, DAY_US, MILLION, ROUND_BITS, Books, Flag, gone_until_us, pool_floor, split
+from opic.model.cash import (
+    CLASS_BITS,
+    DAY_US,
+    FORGOTTEN,
+    MILLION,
+    ROUND_BITS,
+    Books,
+    Flag,
+    gone_until_us,
+    pool_floor,
+    split,
+)
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
-from opic.model.events import CheckedEvent, EventLimits, Outcome, Record, decode_record
+from opic.model.events import CheckedEvent, Outcome, Record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry
 from opic.model.transfer import NO_NUMBERS, Transfer
+from opic.replica.batch_page import BatchPage, batch_pages
 from opic.replica.depth_changes import depth_changes
-from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest
+from opic.replica.effect import NO_DIGEST, Effect, entry_digest, links_digest, pack_bits
+from opic.replica.inputs import Input
+from opic.replica.offer_changes import offer_changes
 from opic.replica.page_lookup import Context, PageLookup, distinct
-from opic.replica.replica import pack_bits
+from opic.replica.shown_links import FIRST, OTHER, SAME
+from opic.replica.status_changes import status_changes
 from opic.replica.trust_changes import TrustChanges
 
 Int64s = NDArray[np.int64]
@@ -34,41 +49,7 @@ LINKS_A_BATCH_MAX: Final = 4_000
 BYTES_A_BATCH_MAX: Final = 1 << 20
 NEVER: Final = 1 << 63
 READ: Final = Outcome.READ
-OPEN, GONE, KNOWN, EXCLUDED = int(Flag.OPEN), int(Flag.GONE), int(Flag.KNOWN), int(Flag.EXCLUDED)
-TAGGED = int(Flag.TAGGED)
-
-
-@dataclass(slots=True)
-class Input:
-    """A record with its partition. Keeps the decoded event, so that a retry does not decode it again."""
-
-    partition: str
-    record: Record
-    event: CheckedEvent | None = None
-    previous: bytes | None = None  # For an outbox entry: the digest of the entry before it.
-
-    def decoded(self, limits: EventLimits) -> CheckedEvent:
-        """Return the decoded event."""
-        if self.event is None:
-            self.event = decode_record(self.partition, self.record, limits)
-        return self.event
-
-
-@dataclass(slots=True)
-class _Page:
-    """A page that is read in this batch, or whose state may change."""
-
-    id: int
-    v: int
-    state: int
-    spent: int
-    digest: int
-    times_gone: int
-    gone_until_us: int
-
-    @property
-    def slot(self) -> int:
-        return self.state & CLASS_BITS
+OPEN, GONE, KNOWN, EXCLUDED, TAGGED = map(int, (Flag.OPEN, Flag.GONE, Flag.KNOWN, Flag.EXCLUDED, Flag.TAGGED))
 
 
 class Batch:
@@ -129,10 +110,11 @@ class Batch:
         self.grants, self.placed = 0, b""  # Grains granted to every page of the other shards; classes for them.
         self.taken: dict[int, bytes] = {}
         self.moved_page, self.moved = list[Int64s](), list[Int64s]()
-        # One tuple per read: page, cash, share, fetch time, digest, number of links in this shard, event.
-        self.reads: list[tuple[int, int, int, int, int, int, int]] = []
+        # One tuple per read: page, cash, share, fetch time, digest, number of links in this shard, event, relation to
+        # the read before.
+        self.reads: list[tuple[int, int, int, int, int, int, int, int]] = []
         self.inflow_page, self.inflow = list[Int64s](), list[Int64s]()
-        self.gone: dict[int, _Page] = {}
+        self.gone: dict[int, BatchPage] = {}
         self.far_sent: list[Int64s] = []  # Per read: the remote pages that it links to,
         # and what each of them is owed: grains, fetch time, nearness, the domain it comes from; then their number.
         self.far_owed: list[tuple[int, int, int, int, int]] = []
@@ -140,6 +122,8 @@ class Batch:
         self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
+        self.offers = offer_changes(self.replica.offers, self.named, self.events)
+        self.again: dict[int, str] = {}
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -169,23 +153,16 @@ class Batch:
         for pages in self.named.seeds.values():
             seeds = np.array(pages, np.int64)
             named += seeds[(columns.state[seeds] & (GONE | EXCLUDED)) != 0].tolist()
+        named += self.named.forgotten.tolist()
         named += [page for e in self.events for page in range(*e.ids) if page < self.named.first]
         ids = distinct(np.concatenate((np.array(named, np.int64), gone)))
-        rows = self.replica.histories.rows
-        row = columns.row[ids]
-        self.held = {
-            numbers[0]: _Page(*numbers)
-            for numbers in zip(
-                ids.tolist(), columns.v[ids].tolist(), columns.state[ids].tolist(), rows.spent[row].tolist(),
-                rows.digest[row].tolist(), rows.times_gone[row].tolist(), rows.gone_until_us[row].tolist(), strict=True,
-            )
-        }  # fmt: skip
+        self.held = batch_pages(self.replica, ids)
         self.state_before = {page.id: page.state for page in self.held.values()}
         mark = self.context.marks(self.named.first + len(self.named.new_urls))
         mark[ids] = True
         held = mark[self.named.links]
         mark[ids] = False
-        self.hits: dict[int, list[_Page]] = {}
+        self.hits: dict[int, list[BatchPage]] = {}
         for place in np.flatnonzero(held).tolist():
             self.hits.setdefault(int(event_of[place]), []).append(self.held[int(self.named.links[place])])
         self.still = ~held
@@ -193,7 +170,7 @@ class Batch:
         self.link_states = state
         # The held pages that become known, by the event that makes them known.
         news = ids[ids >= self.named.first]
-        self.new_held: dict[int, list[_Page]] = {}
+        self.new_held: dict[int, list[BatchPage]] = {}
         if len(news):
             known_after = np.cumsum(self.named.new_by_event)
             events = np.searchsorted(known_after, news - self.named.first, side="right").tolist()
@@ -245,6 +222,8 @@ class Batch:
         if not page.state:
             self._know(place, 1)
             new -= 1
+        elif not page.state & KNOWN:
+            self._come_back(page)
         if event.tags and self.classes:
             self._classify(page, event.url, event.tags)
         if event.meta is not None:
@@ -258,9 +237,9 @@ class Batch:
             books.exclusions += 1
         else:
             books.failures += 1
-        self.fetches += (page.id, int(outcome is Outcome.FAILED), time_us / MILLION)
+        self.fetches += (page.id, int(event.failed), time_us / MILLION)
         if outcome is not READ:
-            self.unread.append((page.id, int(outcome is Outcome.FAILED)))
+            self.unread.append((page.id, int(event.failed)))
 
     def _decide(self, one: Input, event: CheckedEvent, place: int) -> None:
         """Process a record that is not a crawl event."""
@@ -280,10 +259,13 @@ class Batch:
         elif outcome is Outcome.CLASSES:
             self._define(one, event)
         elif outcome is Outcome.CLASSIFY:
-            urls = self.context.urls_of(sorted(self.held))
-            for number, page in sorted(self.held.items()):
+            known = {number: page for number, page in sorted(self.held.items()) if page.state & KNOWN}
+            urls = self.context.urls_of(list(known))
+            for number, page in known.items():
                 if not (page.state & TAGGED and self.classes.has_tags(page.slot)):
                     self._classify(page, urls[number])
+        elif outcome is Outcome.FORGET:
+            self._forget()
         elif outcome is Outcome.DEAD:
             self._refuse(one, event.reason)
         elif event.transfer is not None:
@@ -320,14 +302,14 @@ class Batch:
         self.books.reweigh(classes.extra(), surely=True)
         self.classes, self.defined = classes.taken_by(self.named.first), True
 
-    def _classify(self, page: _Page, url: str, tags: Sequence[str] = ()) -> None:
+    def _classify(self, page: BatchPage, url: str, tags: Sequence[str] = ()) -> None:
         slot, tagged = self.classes.slot_of(url, tags)
         live, opened = not page.state & GONE, bool(page.state & OPEN)
         floor = pool_floor(self.rules.minted, self.replica.shard, self.context.shards)
         if slot == page.slot or self.books.reclass(page.slot, slot, live=live, opened=opened, floor=floor):
             page.state = page.state & ~(CLASS_BITS | TAGGED) | slot | (TAGGED if tagged else 0)
 
-    def _read(self, page: _Page, event: CheckedEvent, place: int, new: int) -> None:
+    def _read(self, page: BatchPage, event: CheckedEvent, place: int, new: int) -> None:
         """Process the read of a page. `new` of its links lead to pages that become known."""
         books, rules, at_us = self.books, self.rules, event.at_us
         if page.state & GONE:
@@ -350,7 +332,9 @@ class Batch:
         cash = page.v + (books.credit_of(slot) if slot else books.credit)
         gives = cash >= 0 or (state & OPEN and digest == page.digest)
         share, virtual, rounding = split(cash, count if gives else 0, rules.q)
+        again = FIRST
         if state & OPEN:
+            again = SAME if digest == page.digest else OTHER
             if digest != page.digest:
                 books.misplace(spent if digest else 0, spent if page.digest else 0)
             books.open_cash -= cash
@@ -371,7 +355,7 @@ class Batch:
         books.links += count
         page.v -= cash
         page.spent = spent + cash
-        self.reads.append((page.id, cash, share, at_us, digest, end - start, place))
+        self.reads.append((page.id, cash, share, at_us, digest, end - start, place, again))
         if share:
             books.open_cash += share * self.open_links[place]
             for child in hits:
@@ -383,7 +367,7 @@ class Batch:
         if len(far):
             self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
 
-    def _send(self, page: _Page, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
+    def _send(self, page: BatchPage, far: Int64s, grains: int, at_us: int, nearness: int) -> None:
         """Pay pages of other shards. A link also makes a page known, so pages that receive nothing are sent too."""
         self.books.net += grains * len(far)
         domain = self.context.far.domains.of_host(self._host_name(page.id)) if self.rules.inflow else 0
@@ -459,7 +443,7 @@ class Batch:
             self._admit(numbers, slot, [page for page in held if page.slot == slot])
         return None
 
-    def _admit(self, pages: Sequence[int], slot: int, held: Sequence[_Page]) -> None:
+    def _admit(self, pages: Sequence[int], slot: int, held: Sequence[BatchPage]) -> None:
         """Count pages as live. `held` are those among them that are objects."""
         books = self.books
         books.count(slot, live=len(pages))
@@ -471,7 +455,7 @@ class Batch:
             for page in held:
                 page.v -= books.credit
 
-    def _go_away(self, page: _Page, at_us: int) -> None:
+    def _go_away(self, page: BatchPage, at_us: int) -> None:
         books = self.books
         books.departures += 1
         page.times_gone += 1
@@ -498,28 +482,41 @@ class Batch:
         books.v_gone += page.v
         books.h_gone += page.spent
 
-    def _come_back(self, page: _Page) -> None:
+    def _come_back(self, page: BatchPage) -> None:
         if not page.state & GONE:
             return
         books = self.books
+        if not page.state & KNOWN:
+            self.again[page.id] = url = self.named.again[page.id]
+            page.state = KNOWN | (self.classes.slot_of(url)[0] if self.classes else 0)
+            books.count(page.slot, known=1)
+            return self._admit((page.id,), page.slot, (page,))
         page.state &= ~GONE
         books.gone -= 1
         books.v_gone -= page.v
         books.h_gone -= page.spent
-        self._admit((page.id,), page.slot, (page,))
+        return self._admit((page.id,), page.slot, (page,))
+
+    def _forget(self) -> None:
+        for number in self.named.forgotten.tolist():
+            page = self.held[number]
+            self.books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
+            page.state = FORGOTTEN
+            self.metas[number] = b""
+            self.unread.append((number, 0))
+        if trusted := set(self.named.forgotten.tolist()).intersection(self.replica.trust or ()):
+            self.trust.give(0.0, sorted(trusted), 0)
 
     # The result.
 
     def _finish(self) -> None:
         """Build the effect."""
         replica = self.replica
-        reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 7
+        reads = list(zip(*self.reads, strict=True)) if self.reads else [()] * 8
         changed = [page for page in self.held.values() if page.state != self.state_before[page.id]]
         states = self.new_states
-        state_page = np.concatenate(
-            (np.arange(len(states)) + self.named.first, np.array([p.id for p in changed], np.int64))
-        )
-        state = np.concatenate((states, np.array([p.state for p in changed], np.uint8)))
+        new = np.arange(len(states)) + self.named.first
+        state_page = np.concatenate((new, np.array([p.id for p in changed], np.int64)))
         links, across = self._read_links()
         gone = list(self.gone.values())
         kept = self.trust.effect_fields(reads[6], self.named.far_links, self.context.far)
@@ -542,7 +539,7 @@ class Batch:
             links=links.astype(np.uint32),
             across=pack_bits(across) if self.rules.inflow else np.empty(0, np.uint8),
             state_page=state_page.astype(np.uint32),
-            state=state,
+            state=np.concatenate((states, np.array([p.state for p in changed], np.uint8))),
             moved_page=_joined(self.moved_page).astype(np.uint32),
             moved=_joined(self.moved),
             inflow_page=_joined(self.inflow_page).astype(np.uint32),
@@ -563,10 +560,15 @@ class Batch:
             taken=self.taken,
             calls=self.calls,
             metas=self.metas,
+            forgotten=self.named.forgotten.astype(np.uint32),
+            again=self.again,
             depth_page=self.depths.pages,
             nearness=self.depths.nearness,
+            **status_changes(replica.statuses, self.named, self.events),
             **kept,
+            **self.offers.effect_fields(),
         )
+        self.trust.note_new_links(self.effect, reads[7], self.context.shown)
 
     def _read_links(self) -> tuple[Int64s, "np.ndarray"]:
         """Return the links of reads only, and a flag for each: it comes from another registered domain."""
@@ -574,18 +576,14 @@ class Batch:
         if len(self.named.links) == sum(read[5] for read in self.reads):
             return self.named.links, across
         keep = np.zeros(len(self.named.links), np.bool_)
-        for *_, place in self.reads:
+        for *_, place, _ in self.reads:
             keep[self.named.edges[place] : self.named.edges[place + 1]] = True
         return self.named.links[keep], across[keep] if self.rules.inflow else across
 
     def _fill_outboxes(self) -> None:
         """Turn the payments to other shards into outbox entries, and clear them from the table."""
-        far, time_us = np.concatenate([*self.far_sent, NO_NUMBERS]), self.books.time_us
-        if self.far_owed:
-            *owed, counts = np.array(self.far_owed, np.int64).T
-            grains, at_us, nearness, domains = (np.repeat(column, counts) for column in owed)
-            self.context.far.owe(far, grains, at_us, nearness, domains if self.rules.inflow else None)
-        transfers = self.context.far.take(distinct(far), time_us)
+        time_us = self.books.time_us
+        transfers = self.context.far.paid(self.far_sent, self.far_owed, time_us, inflow=self.rules.inflow)
         if self.grants or self.placed:
             for to in set(range(self.context.shards)) - {self.replica.shard}:
                 waiting = transfers.get(to, Transfer(time_us))

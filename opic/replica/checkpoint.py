@@ -8,8 +8,11 @@ A block is one Redis hash, `b:<n>`. Its fields are written together, so that a r
     d                       nearness (uint16) of each page, see `opic.model.page_notes`; absent where all is unknown
     y                       what reads of each page have discovered, see `PageYields.pack`; absent where nothing is kept
     c                       how often reads showed other links, see `PageChanges.pack`; absent without repeated reads
+    e                       when pages are offered, see `PageOffers.pack`; absent where nothing is said of any
+    a                       statuses of last events, see `PageStatuses.pack`; absent where all were reads with 200
     m                       histories of the pages that have one, see `Histories.pack`; zstd
-    u0 .. u15               URLs of 255 pages each, one per line; zstd
+    u0 .. u15               URLs of 255 pages each, one per line; zstd. A line is empty if its page was forgotten; once
+                            it is known again, its URL may be in the hash `urls` instead
 
 When a block is written again, fields that have not changed are left out. `b:names` holds everything that is not per
 page: `l`; host names, n0 .. (1,024 each); the series; the class definitions; what was sent to other shards; the weights
@@ -25,6 +28,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged
+from opic.model.cash import FORGOTTEN
 from opic.model.classes import WeightClasses
 from opic.model.series import PACKED, Entry
 from opic.model.trust import pack_weights, unpack_weights
@@ -37,7 +41,7 @@ NAMES_A_FIELD: Final = 1_024
 HISTORIES_BYTES_MAX: Final = 64 << 20  # Per block, uncompressed.
 COLUMN_FIELDS: Final = {"v": "<i8", "f": "<i8", "s": "u1", "p": "<u8", "o": "<u4"}
 DEPTH_FIELD: Final = "<u2"
-LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "y", "c")
+LOADED_FIELDS: Final = ("l", "v", "f", "s", "p", "o", "m", "d", "e", "y", "c", "a")
 Image = Mapping[str, bytes]
 
 
@@ -70,7 +74,8 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
     Args:
         replica: must not change during the call.
         block: the number of the block.
-        fields: names from COLUMN_FIELDS, "m" for histories, yields and changes, "d" for the depths, "u" for the URLs.
+        fields: names from COLUMN_FIELDS, "m" for histories, yields, changes and statuses, "d" for the depths, "e" for
+            when pages are offered, "u" for the URLs.
     """
     first = block * PAGES_A_BLOCK
     end = min(first + PAGES_A_BLOCK, replica.pages)
@@ -81,21 +86,29 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
         "o": replica.columns.host,
     }
     image = {"l": b"%d" % replica.head.lsn}
+    # Fields that are absent where all is 0 may be there, of pages that were forgotten, and have to be replaced: also
+    # once these are known again.
+    forgot = replica.books.forgotten > 0
     for name in fields:
         if name == "m":
             rows = replica.columns.row[first:end]
             at = np.flatnonzero(rows)
             packed = replica.histories.pack(at.astype(np.uint16), rows[at])
             image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
-            if replica.yields is not None and (yields := replica.yields.pack(first, end)):
+            if replica.yields is not None and (yields := replica.yields.pack(first, end, empty=forgot)):
                 image["y"] = yields
-            if changes := replica.changes.pack(first, end):
+            if changes := replica.changes.pack(first, end, empty=forgot):
                 image["c"] = changes
+            if replica.statuses.used:  # Also b"", in place of what the block had.
+                image["a"] = replica.statuses.pack(first, end)
         elif name == "p":
             image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
         elif name == "d":
-            if (nearness := replica.depths.part(first, end)).any():
+            if (nearness := replica.depths.part(first, end)).any() or forgot:
                 image["d"] = nearness.astype(DEPTH_FIELD).tobytes()
+        elif name == "e":
+            if (offers := replica.offers.pack(first, end)) or replica.offers.used:
+                image["e"] = offers
         elif name == "u":
             image |= _pack_urls(replica, first, end)
         else:
@@ -110,8 +123,14 @@ def _pack_urls(replica: Replica, first: int, end: int) -> dict[str, bytes]:
     for at in range(start - (start - first) % URLS_A_FIELD, end, URLS_A_FIELD):
         if at >= replica.tail.first:
             urls = replica.tail.run(at, min(at + URLS_A_FIELD, end))
-            fields[url_field(at)[1]] = pack_lines(urls)
+            fields[url_field(at)[1]] = pack_lines(without_forgotten(replica, at, urls))
     return fields
+
+
+def without_forgotten(replica: Replica, first: int, urls: Sequence[str]) -> list[str]:
+    """Return the URLs of consecutive pages from `first` on, "" for those that are forgotten."""
+    known = (replica.columns.state[first : first + len(urls)] != FORGOTTEN).tolist()
+    return [url if there else "" for url, there in zip(urls, known, strict=True)]
 
 
 def pack_names(replica: Replica, first_host: int) -> dict[str, bytes]:
@@ -195,6 +214,10 @@ class Loading:
                 self.replica.yields.unpack(first, pages, image["y"])
             if "c" in image:
                 self.replica.changes.unpack(first, pages, image["c"])
+            if image.get("e"):
+                self.replica.offers.unpack(first, pages, image["e"])
+            if image.get("a"):
+                self.replica.statuses.unpack(first, pages, image["a"])
         except (zstandard.ZstdError, ValueError, KeyError, IndexError) as error:
             raise StoreDamaged(
                 f"block {block} of the checkpoint: histories are damaged ({error}): restore a backup"

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
-from opic.model.cash import Books, BooksAudit, payout_due
-from opic.model.ledger import LedgerPage
+from opic.model.cash import FORGOTTEN, Books, BooksAudit
+from opic.model.crawl_books import payout_due
+from opic.model.ledger_page import LedgerPage
 from opic.model.transfer import Transfer, source_of
 from opic.replica.audit import audit_replica
 from opic.replica.effect import NO_DIGEST, Effect, Head
@@ -362,12 +363,12 @@ class Crawl:
                 wanted.setdefault(place[0], []).append(place[1])
         asked = [(self.shards[number].keys, self.replicas[number], ids) for number, ids in wanted.items()]
         for number, urls in zip(wanted, read_urls_of_many(self.client, asked) if asked else (), strict=True):
-            for i, url in urls.items():
-                recent[number, i] = found[number, i] = url
+            found |= {(number, i): url for i, url in urls.items()}
+            recent |= {(number, i): url for i, url in urls.items() if url}  # A forgotten page may be known again.
         return found
 
     def urls_in(self, shard: int, ids: range) -> list[str]:
-        """Return the URLs of pages with consecutive ids in a shard; see `urls_of`."""
+        """Return the URLs of pages with consecutive ids in a shard, "" for forgotten ones; see `urls_of`."""
         urls = read_urls_of_many(self.client, [(self.shards[shard].keys, self.replicas[shard], ids)])[0]
         return [urls[i] for i in ids]
 
@@ -406,8 +407,9 @@ class Crawl:
         urls, metas, found = self.urls_in(number, ids), self.metas_of(number, ids), []
         with self.replicas[number].reading() as replica:
             columns, histories = replica.columns, replica.histories
-            nearness = replica.depths.of(np.array(ids)).tolist()
-            for page_id, url, near, meta in zip(ids, urls, nearness, metas, strict=True):
+            said = (column.of(np.array(ids)) for column in (replica.depths, replica.statuses))
+            notes = zip(*(column.tolist() for column in (*said, *replica.offers.of(np.array(ids)))), strict=True)
+            for page_id, url, meta, note in zip(ids, urls, metas, notes, strict=True):
                 row = int(columns.row[page_id])
                 page = LedgerPage(url, page_id, int(columns.v[page_id]), int(histories.rows.spent[row]))
                 page.inflow, page.state = int(columns.inflow[page_id]), int(columns.state[page_id])
@@ -416,8 +418,8 @@ class Crawl:
                 page.gone_until_us = int(histories.rows.gone_until_us[row])
                 page.measures.extend(histories.measures_of(row))
                 page.anchors = histories.anchors_of(row)
-                page.nearness, page.meta = near, meta
-                found.append(page)
+                page.meta, (page.nearness, page.status, page.failures, page.not_before_us, page.priority) = meta, note
+                found += [page] if page.state != FORGOTTEN else []
         return found
 
     # Totals, read from the store directly: they need no replica.

@@ -9,8 +9,11 @@ that were paid, page states, the totals afterwards. The layout is little-endian 
 
 Version 2 adds depths and metadata to the rarely used fields, version 3 trust and the links that are kept. From version
 4 on, links that are kept are in the journal and in the checkpoint only. Version 5 is that of a record that ends the
-keeping of links: a program that does not know of that must not read on. Version 6 is that of a record whose totals have
-a count of rounds: those of shard 0 of many.
+keeping of links, or says which of them are new: a program that does not know of that must not read on. Version 6 is
+that of a record whose totals have a count of rounds: those of shard 0 of many. Version 7 is that of a record that
+changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
+version: a program that does not know of them keeps none, and nothing else depends on them.
+Version 8 is that of a record whose totals have what was forgotten: all, once a page of the shard was.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -31,28 +34,37 @@ from numpy.typing import NDArray
 from opic.errors import StoreDamaged
 from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
 from opic.model.page_links import NO_LINKS, PageLinks
-from opic.model.trust import pack_links, pack_weights, unpack_weights
+from opic.model.trust import pack_weights, unpack_weights
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
 Uint32s = NDArray[np.uint32]
 Uint16s = NDArray[np.uint16]
 Bytes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
+Floats = NDArray[np.float64]
 
 MAGIC: Final = b"OPIJ"
-VERSION: Final = 6
+VERSION: Final = 8
 USUAL_VERSION: Final = 4  # Of records that have nothing that is new in a later version.
-ENDING_VERSION: Final = 5
-VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, ENDING_VERSION, VERSION)
+LINKS_VERSION: Final = 5  # Of records that end the keeping of links, or say which of them are new.
+COUNT_VERSION: Final = 6  # Of records whose totals have a count of rounds.
+OFFERS_VERSION: Final = 7  # Of records that change when pages are offered.
+VERSIONS_READ: Final = (1, 2, 3, USUAL_VERSION, LINKS_VERSION, COUNT_VERSION, OFFERS_VERSION, VERSION)
 DIGEST_BYTES: Final = 8
 LINKS_DIGEST_BYTES: Final = 6
 ZSTD_LEVEL: Final = 1
 TAIL_BYTES_MAX: Final = 1 << 30  # URLs, uncompressed.
 NO_DIGEST: Final = bytes(DIGEST_BYTES)
 ENDS, BY_SETTING = 1, 2  # Flags of the rarely used field `b`.
-COUNT_SCALARS: Final = 3  # The last ones: of the count of rounds.
+FORGOTTEN_SCALARS: Final = 3  # The last ones: of what was forgotten. Before them,
+COUNT_SCALARS: Final = 3  # those of the count of rounds.
 TOTALS: Final = len(SCALARS) + len(BY_CLASS) * CLASSES_MAX
-TOTALS_OF: Final = dict.fromkeys(VERSIONS_READ, TOTALS - COUNT_SCALARS) | {VERSION: TOTALS}  # By version.
+TOTALS_OF: Final = (  # By version.
+    dict.fromkeys(VERSIONS_READ, TOTALS - FORGOTTEN_SCALARS - COUNT_SCALARS)
+    | dict.fromkeys((COUNT_VERSION, OFFERS_VERSION), TOTALS - FORGOTTEN_SCALARS)
+    | {VERSION: TOTALS}
+)
 
 # Name and type of each section. Reads are in the order of the log; the links of each read increase.
 SECTIONS: Final = (
@@ -78,6 +90,7 @@ SECTIONS: Final = (
     ("fetched_page", "<u4"),  # Pages whose fetch was not a read.
     ("failed", "u1"),
 )
+OFFERS: Final = (("offer_page", "<u4"), ("failures", "u1"), ("not_before_us", "<i8"), ("priority", "<f8"))  # In `p`.
 HEADER: Final = Struct(f"<4sHHQ{DIGEST_BYTES}sQQQ{len(SECTIONS)}III")
 
 
@@ -130,7 +143,16 @@ class Effect:
     calls: Mapping[bytes, int] = field(default_factory=dict)  # By call with an Idempotency-Key: time of its record.
     depth_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose depth changed,
     nearness: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their nearness: see `page_notes`.
+    # Pages of which failures, the earliest time or the priority changed, and all three: see `page_offers`.
+    offer_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))
+    failures: Bytes = field(default_factory=lambda: np.empty(0, "u1"))
+    not_before_us: Int64s = field(default_factory=lambda: np.empty(0, "<i8"))
+    priority: Floats = field(default_factory=lambda: np.empty(0, "<f8"))
+    status_page: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages whose last status changed,
+    noted: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and the statuses: see `page_statuses`.
     metas: Mapping[int, bytes] = field(default_factory=dict)  # By page: its new metadata, packed; b"" for none.
+    forgotten: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # Pages that are forgotten.
+    again: Mapping[int, str] = field(default_factory=dict)  # By page that had been: its URL, if it is known anew.
     trusted: Mapping[int, float] | None = None  # By page: its new trust, 0 for none. None if no trust changed.
     ends_links: bool = False  # The links that were kept count no more; `trusted` may begin to keep them again.
     by_setting: bool = False  # If the keeping begins here: by OPIC_KEEP_LINKS, and not by trust.
@@ -138,6 +160,11 @@ class Effect:
     far_counts: Uint32s = field(default_factory=lambda: np.empty(0, "<u4"))  # For each of these reads: how many links
     far_links: Uint64s = field(default_factory=lambda: np.empty(0, "<u8"))  # lead to other shards; their fingerprints,
     far_shards: Uint16s = field(default_factory=lambda: np.empty(0, "<u2"))  # and their shards.
+    # For each of these reads whether it was compared with the read before of its page; empty if none was. By link to a
+    # page of this shard, and of another one, whether the read before did not show it.
+    compared: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    near_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
+    far_new: Bools = field(default_factory=lambda: np.empty(0, np.bool_))
     restored: bytes = b""  # A random token in a record appended by a restore: it makes this history unique.
     packed_urls: bytes = b""  # zstd of the URLs, one per line.
     digest: bytes = NO_DIGEST  # Digest of the packed record. `pack` and `unpack` set it, and the size.
@@ -160,23 +187,6 @@ class Effect:
             pages.setdefault(meta, []).append(page)
         return list(pages.items())
 
-    def kept_links(self) -> list[tuple[int, bytes]]:
-        """Return the pages whose links are kept and their links, packed as `opic.model.trust` says, by time of read.
-
-        A page that was read twice is there twice.
-        """
-        if self.kept_from < 0:
-            return []
-        first = self.kept_from
-        ends = np.cumsum(self.read_links, dtype=np.int64).tolist()
-        far_ends = np.cumsum(self.far_counts, dtype=np.int64).tolist() or [0] * (len(ends) - first)
-        start, far_start, found = ends[first - 1] if first else 0, 0, list[tuple[int, bytes]]()
-        for page, end, far_end in zip(self.read_page[first:].tolist(), ends[first:], far_ends, strict=True):
-            far = slice(far_start, far_end)
-            found.append((page, pack_links(self.links[start:end], self.far_links[far], self.far_shards[far])))
-            start, far_start = end, far_end
-        return found
-
     def kept(self) -> PageLinks:
         """Return the links of the reads whose links are kept, by time of read, as views."""
         if self.kept_from < 0:
@@ -185,7 +195,8 @@ class Effect:
         pages, near_counts = self.read_page[first:], self.read_links[first:]
         near = self.links[int(self.read_links[:first].sum(dtype=np.int64)) :]
         far_counts = self.far_counts if len(self.far_counts) else np.zeros(len(pages), np.uint32)
-        return PageLinks(pages, near_counts, near, far_counts, self.far_links, self.far_shards)
+        far = far_counts, self.far_links, self.far_shards
+        return PageLinks(pages, near_counts, near, *far, self.near_new, self.far_new)
 
     def pack(self) -> bytes:
         """Return the packed record; set `packed_urls`, `digest` and `size`."""
@@ -206,8 +217,16 @@ class Effect:
             rare["k"] = list(self.calls.items())
         if len(self.depth_page):
             rare["d"] = [self.depth_page.astype("<u4").tobytes(), self.nearness.astype("<u2").tobytes()]
+        if len(self.offer_page):
+            rare["p"] = [getattr(self, name).astype(dtype).tobytes() for name, dtype in OFFERS]
+        if len(self.status_page):
+            rare["a"] = [self.status_page.astype("<u4").tobytes(), self.noted.astype("<u2").tobytes()]
         if self.metas:
             rare["m"] = self.pages_by_meta()
+        if len(self.forgotten):
+            rare["f"] = self.forgotten.astype("<u4").tobytes()
+        if self.again:
+            rare["u"] = list(self.again.items())
         if self.trusted is not None:
             rare["w"] = pack_weights(self.trusted)
         if flags := ENDS * self.ends_links | BY_SETTING * self.by_setting:
@@ -215,12 +234,17 @@ class Effect:
         if self.kept_from >= 0:
             far = (self.far_counts.astype("<u4"), self.far_links.astype("<u8"), self.far_shards.astype("<u2"))
             rare["l"] = [self.kept_from, *(column.tobytes() for column in far)]
+        if len(self.compared):
+            new = self.compared, self.near_new, self.far_new
+            rare["n"] = [(len(some), pack_bits(some).tobytes()) for some in new]
         if self.restored:
             rare["r"] = self.restored
         packed_rare: bytes = msgpack.packb(rare)
         arrays = [getattr(self, name) for name, _ in SECTIONS]
-        version = ENDING_VERSION if self.ends_links else USUAL_VERSION
-        version = VERSION if any(self.books.round_count) else version
+        version = LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
+        version = COUNT_VERSION if any(self.books.round_count) else version
+        version = OFFERS_VERSION if len(self.offer_page) else version
+        version = VERSION if self.books.forgotten else version
         totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
         header = HEADER.pack(
             MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,
@@ -258,26 +282,42 @@ class Effect:
                 raise ValueError("its length differs from its header")
             rare = msgpack.unpackb(record[at + url_bytes :], strict_map_key=False)
             depth_page, nearness = rare.get("d", (b"", b""))
+            status_page, noted = rare.get("a", (b"", b""))
             kept_from, far_counts, far_links, far_shards = rare.get("l", (-1, b"", b"", b""))
             flags = rare.get("b", 0)
+            new = [unpack_bits(np.frombuffer(bits, np.uint8), count) for count, bits in rare.get("n", [(0, b"")] * 3)]
+            offers = zip(OFFERS, rare.get("p", [b""] * len(OFFERS)), strict=True)
+            arrays |= {name: np.frombuffer(packed, dtype) for (name, dtype), packed in offers}
             return cls(
                 lsn, previous, _books(numbers), pages, hosts, first, **arrays,
                 host_names=rare.get("h", ()), entries=rare.get("e", ()), classes=rare.get("c"),
                 offsets=rare["o"], sent=pairs_of(rare.get("s", ())),
                 taken=dict(rare.get("t", ())), calls=dict(rare.get("k", ())),
                 depth_page=np.frombuffer(depth_page, "<u4"), nearness=np.frombuffer(nearness, "<u2"),
+                status_page=np.frombuffer(status_page, "<u4"), noted=np.frombuffer(noted, "<u2"),
+                forgotten=np.frombuffer(rare.get("f", b""), "<u4"), again=dict(rare.get("u", ())),
                 metas={page: meta for meta, pages in rare.get("m", ()) for page in pages}, restored=rare.get("r", b""),
                 trusted=unpack_weights(rare["w"]) if "w" in rare else None, kept_from=kept_from,
                 ends_links=bool(flags & ENDS), by_setting=bool(flags & BY_SETTING),
                 far_counts=np.frombuffer(far_counts, "<u4"), far_links=np.frombuffer(far_links, "<u8"),
                 far_shards=np.frombuffer(far_shards, "<u2"),
-                packed_urls=record[at : at + url_bytes],
+                compared=new[0], near_new=new[1], far_new=new[2], packed_urls=record[at : at + url_bytes],
                 digest=digest_of(record), size=len(record),
             )  # fmt: skip
         except StoreDamaged:
             raise
         except Exception as error:
             raise StoreDamaged(f"a record of the journal is damaged ({error}): restore a backup") from error
+
+
+def pack_bits(flags: Bools) -> Bytes:
+    """Pack flags, eight in a byte."""
+    return np.packbits(flags, bitorder="little")
+
+
+def unpack_bits(packed: Bytes, count: int) -> Bools:
+    """Unpack flags packed by `pack_bits`."""
+    return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
 
 def digest_of(record: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
     p<n>      the pages of segment n, ascending, and how many links each has within the shard and to other shards
     l<n>      the links: ids of pages of the shard; and for other shards, the distinct linked pages (fingerprint, shard)
-              and numbers among them
+              and numbers among them; and, if there are any, which links the read before of their page did not show
 
 Ascending numbers are stored as the gaps between them. An array is stored byte by byte: first the lowest bytes of all
 its numbers, then the next ones. Each such plane is compressed for itself, so that by Huffman's code a gap takes about
@@ -23,7 +23,8 @@ from opic.replica.effect import ZSTD_LEVEL
 
 Int64s = NDArray[np.int64]
 Uint32s = NDArray[np.uint32]
-VERSION: Final = 1
+VERSION: Final = 2
+VERSIONS_READ: Final = (1, VERSION)  # Version 1 does not say which links are new.
 CRC_BYTES: Final = 4
 
 
@@ -33,7 +34,7 @@ def pack_segment(links: PageLinks) -> tuple[bytes, bytes]:
     Args:
         links: of distinct pages, ascending.
     """
-    targets, numbers = _numbered(links)
+    targets, numbers, far_new = _numbered(links)
     body = [
         _planes(_gaps(links.near, links.near_counts)),
         len(targets),
@@ -41,6 +42,8 @@ def pack_segment(links: PageLinks) -> tuple[bytes, bytes]:
         _planes(targets["shard"].astype("<u2")),
         _planes(_gaps(numbers, links.far_counts)),
     ]
+    if links.near_new.any() or far_new.any():
+        body += [_planes(np.packbits(links.near_new)), _planes(np.packbits(far_new))]
     packed = _sealed(body)
     pages = [
         VERSION,
@@ -61,8 +64,8 @@ def unpack_pages(packed: bytes) -> tuple[int, Int64s, Uint32s, Uint32s]:
     """
     try:
         version, count, size, pages, near, far = _opened(packed)
-        if version != VERSION:
-            raise ValueError(f"it has version {version}, but this program reads version {VERSION}")
+        if version not in VERSIONS_READ:
+            raise ValueError(f"it has version {version}, but this program reads versions up to {VERSION}")
         ids = np.cumsum(_from_planes(pages, count, "<u4"), dtype=np.int64)
         return len(packed) + size, ids, _from_planes(near, count, "<u4"), _from_planes(far, count, "<u4")
     except (ValueError, TypeError, zstandard.ZstdError) as error:
@@ -79,13 +82,17 @@ def unpack_segment(pages: bytes, links: bytes) -> PageLinks:
     try:
         if size != len(pages) + len(links):
             raise ValueError("its links are not those of its pages")
-        near, targets, prints, shards, numbers = _opened(links)
+        near, targets, prints, shards, numbers, *new = _opened(links)
         fingerprints = np.cumsum(_from_planes(prints, targets, "<u8"), dtype=np.uint64)
         of_shards = _from_planes(shards, targets, "<u2").astype(np.uint16)
         near_ids = _from_gaps(_from_planes(near, int(near_counts.sum(dtype=np.int64)), "<u4"), near_counts)
         far = _from_gaps(_from_planes(numbers, int(far_counts.sum(dtype=np.int64)), "<u4"), far_counts)
         pages_u32, near_u32 = ids.astype(np.uint32), near_ids.astype(np.uint32)
-        return PageLinks(pages_u32, near_counts, near_u32, far_counts, fingerprints[far], of_shards[far])
+        fresh = [
+            np.unpackbits(_from_planes(bits, -(-count // 8), "u1"), count=count).view(np.bool_)
+            for bits, count in zip(new, (len(near_u32), len(far)), strict=False)
+        ]
+        return PageLinks(pages_u32, near_counts, near_u32, far_counts, fingerprints[far], of_shards[far], *fresh)
     except (ValueError, TypeError, IndexError, zstandard.ZstdError) as error:
         raise _damaged(error) from error
 
@@ -97,8 +104,11 @@ def _damaged(error: Exception) -> StoreDamaged:
 _TARGET: Final = np.dtype([("print", "<u8"), ("shard", "<u2")])
 
 
-def _numbered(links: PageLinks) -> tuple[NDArray[Any], Uint32s]:
-    """Return the distinct linked pages of other shards, ascending; and page by page their numbers, ascending."""
+def _numbered(links: PageLinks) -> tuple[NDArray[Any], Uint32s, NDArray[np.bool_]]:
+    """Return the distinct linked pages of other shards, ascending.
+
+    And page by page their numbers, ascending; and which of these links are new.
+    """
     order = np.lexsort((links.far_shards, links.far))
     prints, shards = links.far[order], links.far_shards[order]
     new = np.ones(len(order), np.bool_)
@@ -108,7 +118,11 @@ def _numbered(links: PageLinks) -> tuple[NDArray[Any], Uint32s]:
     numbers = np.empty(len(order), np.int64)
     numbers[order] = np.cumsum(new) - 1
     page_of = np.repeat(np.arange(len(links.far_counts)), links.far_counts)
-    return targets, (np.sort(page_of << 32 | numbers) & 0xFFFFFFFF).astype(np.uint32)
+    placed = page_of << 32 | numbers
+    if not links.far_new.any():  # Then sorting is all, which is much faster.
+        return targets, (np.sort(placed) & 0xFFFFFFFF).astype(np.uint32), links.far_new
+    by_number = np.argsort(placed)
+    return targets, numbers[by_number].astype(np.uint32), links.far_new[by_number]
 
 
 def _gaps(values: Uint32s, counts: Uint32s) -> Uint32s:

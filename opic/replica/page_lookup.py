@@ -11,12 +11,13 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.model.cash import CrawlRules
-from opic.model.events import CheckedEvent, EventLimits
+from opic.model.cash import CrawlRules, Flag
+from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.index import in_order
 from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
+from opic.replica.shown_links import ShownLinks
 
 Int64s = NDArray[np.int64]
 Uint64s = NDArray[np.uint64]
@@ -36,6 +37,10 @@ class Context(Protocol):
     far: RemotePages
     fingerprints: Fingerprints
     keep_links: bool | None  # Whether the shard is to keep links even if no page is trusted; None: as it does now.
+
+    @property
+    def shown(self) -> ShownLinks | None:
+        """What pages showed last; None if nobody wants to know which links are new."""
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         """Return the URLs of known pages."""
@@ -58,6 +63,8 @@ class PageLookup:
     packed_far      per event: the digests of `far_links`, increasing, eight bytes each; concatenated
     order           by position of an event that brings deposits: the order of its URLs by increasing id
     bad_links       per event: how many of its links are not URLs of pages
+    forgotten       the ids of the pages that are to be forgotten
+    again           by id of a page that was forgotten: its URL, as it would be known again
     first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; number of them per event
     """
 
@@ -79,7 +86,7 @@ class PageLookup:
                 raw += event.links
             elif event.transfer is not None:
                 raw += event.transfer.urls
-            else:
+            elif event.outcome is not Outcome.FORGET:  # That makes no page known.
                 raw += event.seeds
             ends.append(len(raw))
         self.ends = np.array(ends, np.int64)
@@ -88,7 +95,11 @@ class PageLookup:
         self.ids = ids = replica.index.find(fingerprints)
         self.looked_up, self.new_urls = len(raw), list[str]()
         self.new_fingerprints: Uint64s = np.empty(0, np.uint64)
+        to_forget = [url for event in events if event.outcome is Outcome.FORGET for url in event.seeds]
+        found = replica.find(context.fingerprints.of(to_forget)) if to_forget else np.empty(0, np.int64)
+        self.forgotten, self.again = found[found >= 0], dict[int, str]()
         missing = np.flatnonzero(ids < 0)
+        self._note_forgotten(ids, raw)
         self.found = len(raw) - len(missing)
         first_seen = np.empty(0, np.int64)
         if len(missing) and context.shards > 1:
@@ -120,7 +131,8 @@ class PageLookup:
             pages[bad] = BAD_LINK
             good = [i for i in rewritten if urls[i] is not None]
             hashed[good] = context.fingerprints.of([urls[i] or "" for i in good])
-            pages[good] = replica.index.find(hashed[good])
+            pages[good] = found = replica.index.find(hashed[good])
+            self._note_forgotten(found, [urls[i] or "" for i in good])
         unknown = np.flatnonzero(pages == UNKNOWN)
         if shards > 1 and len(unknown):
             named = [urls[i] or "" for i in unknown.tolist()]
@@ -138,6 +150,14 @@ class PageLookup:
             far = np.array([i for i in rewritten if pages[i] >= FAR], np.int64)
             context.far.put(fingerprints[at[far]], pages[far])
         return at[new]
+
+    def _note_forgotten(self, ids: Int64s, urls: Sequence[str]) -> None:
+        """Note the URLs of the pages that were forgotten, and are named again; -1 is no page."""
+        replica = self.context.replica
+        if replica.books.forgotten:
+            state = np.where(ids < 0, Flag.KNOWN, replica.columns.state[ids])
+            for i in np.flatnonzero((state & Flag.KNOWN) == 0).tolist():
+                self.again[int(ids[i])] = urls[i]
 
     def _gather(self, events: Sequence[CheckedEvent], repeats: Sequence[bool]) -> None:
         """Split the ids into pages, seeds, links and deposits; remove repeated links and links of a page to itself."""

@@ -24,11 +24,13 @@ class PageTable(Growing):
             parts.append(part)
         return tuple(parts)
 
-    def pack(self, first: int, end: int) -> bytes:
-        """Pack the columns of pages for the checkpoint; b"" where all is 0."""
+    def pack(self, first: int, end: int, *, empty: bool = False) -> bytes:
+        """Pack the columns of pages for the checkpoint; b"" where all is 0, unless the form of no rows is wanted."""
         parts = self.part(first, end)
         if not any(part.any() for part in parts):
-            return b""
+            if not empty:
+                return b""
+            parts = tuple(part[:0] for part in parts)
         packed = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
 

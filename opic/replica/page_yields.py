@@ -1,10 +1,13 @@
 """What reads of each page have discovered: a column that a replica has unless OPIC_YIELDS is off.
 
-`seen` counts the links that a page has shown: all at its first read, and at each later read those to pages that became
-known by it. `rate` is the yield of its last read: pages that became known by it, per second since the read before. No
-links are stored, so a new link to a page that was known already counts as none; links to pages of other shards neither.
-A page has become known by a read if it is new in the same journal record, and no earlier read of the record is of it or
-links to it. So a page that is seeded in the same record may count as discovered by a read that links to it.
+`seen` counts the links that a page has shown: all at its first read, and at each later read the new ones. `rate` is the
+yield of its last read: new links, per second since the read before. Where links are kept, a link is new if the read
+before did not show it, whatever it leads to; the journal record says which are (`opic.replica.shown_links`).
+
+Where they are not, or those of the read before are not, only links to pages that became known by the read count: new
+links to pages known already do not, and links to pages of other shards neither. A page has become known by a read if it
+is new in the same journal record, and no earlier read of the record is of it or links to it. So a page that is seeded
+in the same record may count as discovered by a read that links to it.
 
 The counts begin when the setting is turned on. They follow from the journal alone and are part of the checkpoint, so
 they survive a restart, and are the same in every replica.
@@ -36,14 +39,14 @@ class PageYields(PageTable):
     rate: Float32s
 
     def read(  # noqa: PLR0917 - columns of one table
-        self, pages: Uint32s, links: Uint32s, new: Int64s, at_us: Int64s, before_us: Int64s, undo: Undo | None
+        self, pages: Uint32s, links: Int64s, new: Int64s, at_us: Int64s, before_us: Int64s, undo: Undo | None
     ) -> None:
         """Record reads, in the order of the log. All arrays have shape (n,).
 
         Args:
             pages: the pages that were read; a page may be read several times.
             links: number of links on each.
-            new: number of pages that became known by each read.
+            new: number of new links of each read.
             at_us: time of each fetch.
             before_us: time of the page's last fetch before these; 0 for none.
             undo: receives the old values; may be None.
@@ -69,7 +72,27 @@ class PageYields(PageTable):
             self.rate[ids] = np.where(last_us == 0, 0.0, new[at] / seconds)
 
 
+def links_by_read(effect: Effect) -> Int64s:
+    """Return how many links each read of an effect shows, (n,): with those to other shards where links are kept."""
+    found = effect.read_links.astype(np.int64)
+    if len(effect.far_counts):
+        found[effect.kept_from :] += effect.far_counts
+    return found
+
+
 def new_by_read(effect: Effect) -> Int64s:
+    """Return how many new links each read of an effect shows, (n,)."""
+    found = _discovered(effect)
+    if len(effect.compared):
+        links, of_kept = effect.kept(), found[effect.kept_from :]
+        rows = np.arange(len(links))
+        new = np.bincount(np.repeat(rows, links.near_counts)[links.near_new], minlength=len(rows))
+        new += np.bincount(np.repeat(rows, links.far_counts)[links.far_new], minlength=len(rows))
+        of_kept[effect.compared] = new[effect.compared]
+    return found
+
+
+def _discovered(effect: Effect) -> Int64s:
     """Return how many pages became known by each read of an effect, (n,)."""
     reads = len(effect.read_page)
     if not reads:

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.model.transfer import Transfer, far_numbers
+from opic.model.transfer import NO_NUMBERS, Transfer, far_numbers
 from opic.replica.index import FingerprintIndex, in_order
 from opic.urls.canonical import host_of, registered_domain, shard_of
 from opic.urls.url_batch import UrlBatch
@@ -156,6 +156,25 @@ class RemotePages:
         if domains is not None:
             across = self.domain[numbers] != domains
             np.add.at(self.inflow, numbers[across], grains[across])
+
+    def paid(
+        self, sent: Sequence[Int64s], owed: Sequence[tuple[int, int, int, int, int]], time_us: int, *, inflow: bool
+    ) -> dict[int, Transfer]:
+        """Return what reads paid, as `take` does.
+
+        Args:
+            sent: per read, the pages that it links to, less FAR,
+            owed: and what each of them is owed: grains, fetch time, nearness, the domain it comes from; their number.
+            time_us: time of the last record.
+            inflow: whether in-flow is counted.
+        """
+        far = np.concatenate([*sent, NO_NUMBERS])
+        if owed:
+            *columns, counts = np.array(owed, np.int64).T
+            grains, at_us, nearness, domains = (np.repeat(column, counts) for column in columns)
+            self.owe(far, grains, at_us, nearness, domains if inflow else None)
+        ordered = np.sort(far)
+        return self.take(ordered[np.diff(ordered, prepend=-1) != 0], time_us)
 
     def drop(self) -> None:
         """Reset all sums to zero."""

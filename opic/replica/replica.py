@@ -6,7 +6,9 @@ decided, and calls `undo` if the store refuses it.
 
 Columns are indexed by page id. A page takes 26 bytes, 8 more for its fingerprint, and about 9 for the index from
 fingerprint to id; 2 more for its depth in a crawl that has any; a page that was read takes 44 more for its history and
-28 for each measure that is kept. Where links are kept, pages up to the last one read again take 6 more.
+28 for each measure that is kept. Where links are kept, pages up to the last one read again take 6 more; pages up to the
+last one whose fetch failed take 1 more, or 17 where times or priorities were given; pages up to the last one whose
+event was no read with status 200 take 2 more.
 """
 
 import threading
@@ -24,13 +26,15 @@ from opic.model.cash import Books, CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.series import ENTRIES_MAX, PACKED, Entry
 from opic.replica.columns import Growing, Undo
-from opic.replica.effect import Effect, Head
+from opic.replica.effect import Effect, Head, unpack_bits
 from opic.replica.histories import Histories
 from opic.replica.hosts import HostTable
 from opic.replica.index import FingerprintIndex
 from opic.replica.page_changes import PageChanges
 from opic.replica.page_depths import PageDepths
-from opic.replica.page_yields import PageYields, new_by_read
+from opic.replica.page_offers import PageOffers
+from opic.replica.page_statuses import PageStatuses
+from opic.replica.page_yields import PageYields, links_by_read, new_by_read
 from opic.replica.url_tail import UrlTail
 
 Int64s = NDArray[np.int64]
@@ -110,9 +114,9 @@ class Replica:
         self.head = Head()
         self.books = Books.genesis(self.rules, self.shard)
         self.pages = 0
-        self.columns, self.depths = PageColumns(), PageDepths()
+        self.columns, self.depths, self.offers = PageColumns(), PageDepths(), PageOffers()
         self.yields = PageYields() if self._keeps_yields else None
-        self.changes = PageChanges()
+        self.changes, self.statuses = PageChanges(), PageStatuses()
         self.index = FingerprintIndex()
         self.hosts = HostTable()
         self.histories = Histories(self.rules)
@@ -165,6 +169,28 @@ class Replica:
         if len(effect.depth_page):
             pages, nearness = due(effect.depth_page, effect.nearness)
             self.depths.put(pages, nearness, undo)
+        if len(effect.offer_page):
+            pages, *said = due(effect.offer_page, effect.failures, effect.not_before_us, effect.priority)
+            self.offers.put(pages, *said, undo=undo)
+        pages, noted = due(effect.status_page, effect.noted)
+        self.statuses.put(pages, noted, undo)
+        if len(effect.forgotten):
+            (pages,) = due(effect.forgotten)
+            self._forget(pages, undo)
+
+    def _forget(self, pages: Uint32s, undo: Undo | None) -> None:
+        """Clear the columns of distinct pages. Only host and fingerprint stay, by which their ids are found again."""
+        tables = [
+            table for table in (self.depths, self.offers, self.statuses, self.changes, self.yields) if table is not None
+        ]
+        for owner, name in [(self.columns, name) for name in ("v", "inflow", "row")] + [
+            (table, name) for table in tables for name, _ in table.COLUMNS
+        ]:
+            column = getattr(owner, name)
+            there = pages[pages < len(column)]
+            if undo is not None:
+                undo.keep(owner, name, there)
+            column[there] = 0
 
     def take_totals(self, effect: Effect) -> None:
         """Apply an effect to everything that is not per page."""
@@ -252,16 +278,16 @@ class Replica:
             read_rows = columns.row[pages]
             before_us, before = histories.last_read_us(read_rows), histories.rows.digest[read_rows]
             if self.yields is not None:
-                discovered = new_by_read(effect)[number]
-                self.yields.read(pages, effect.read_links[number], discovered, at_us, before_us, undo)
+                links, new = links_by_read(effect)[number], new_by_read(effect)[number]
+                self.yields.read(pages, links, new, at_us, before_us, undo)
             if kept.any():
                 self.changes.read(pages[kept], at_us[kept], digest[kept], before_us[kept], before[kept], undo)
         without = both[columns.row[both] == 0]
         if len(without):
-            new = distinct_in_order(without)
+            first = distinct_in_order(without)
             if undo is not None:
-                undo.keep(columns, "row", new)
-            columns.row[new] = histories.add(len(new))
+                undo.keep(columns, "row", first)
+            columns.row[first] = histories.add(len(first))
         if len(pages):
             histories.read(columns.row[pages], clock, cash, at_us, digest, undo)
         if len(gone):
@@ -308,7 +334,10 @@ class Replica:
 
     def find(self, fingerprints: Uint64s) -> Int64s:
         """Return the ids of pages by the fingerprints of their URLs, -1 for an unknown page."""
-        return self.index.find(fingerprints)
+        ids = self.index.find(fingerprints)
+        if self.books.forgotten:
+            ids[(self.columns.state[ids] & Flag.KNOWN) == 0] = -1  # Whatever the state at -1 is.
+        return ids
 
     def urls_of_tail(self, ids: Iterable[int]) -> dict[int, str]:
         """Return those of the URLs that are in memory, which holds only the newest pages."""
@@ -327,21 +356,11 @@ def touched(effect: Effect) -> Int64s:
     """Return the distinct ids of pages whose cash or state an effect changed, increasing."""
     new = np.arange(effect.first_page, effect.first_page + len(effect.fingerprints))
     parts: Sequence[NDArray[np.generic]] = (
-        new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page
+        new, effect.links, effect.read_page, effect.state_page, effect.moved_page, effect.gone_page, effect.offer_page
     )  # fmt: skip
     ids = np.sort(np.concatenate([part.astype(np.int64) for part in parts]))
     once: Int64s = ids[np.diff(ids, prepend=-1) != 0]
     return once
-
-
-def pack_bits(flags: Bools) -> Bytes:
-    """Pack flags, eight in a byte."""
-    return np.packbits(flags, bitorder="little")
-
-
-def unpack_bits(packed: Bytes, count: int) -> Bools:
-    """Unpack flags packed by `pack_bits`."""
-    return np.unpackbits(packed, count=count, bitorder="little").view(np.bool_)
 
 
 def distinct_in_order(ids: Uint32s) -> Uint32s:

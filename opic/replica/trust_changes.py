@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.replica.effect import Effect
 from opic.replica.remote_pages import RemotePages
 from opic.replica.replica import Replica
+from opic.replica.shown_links import ShownLinks
 
 Int64s = NDArray[np.int64]
 
@@ -71,3 +73,16 @@ class TrustChanges:
             found["far_links"] = far.fingerprint[numbers]
             found["far_shards"] = far.shards_of(numbers).astype(np.uint16)
         return found
+
+    def note_new_links(self, effect: Effect, again: Sequence[int], shown: ShownLinks | None) -> None:
+        """Say in the effect which of the links that are kept are new.
+
+        Args:
+            effect: of the batch.
+            again: how each read relates to the one before of its page; see `opic.replica.shown_links`.
+            shown: what pages showed before the batch; None if nobody wants to know.
+        """
+        if shown is None or self.kept_from < 0 or not any(again[self.kept_from :]):
+            return
+        fresh = shown.fresh(effect.lsn - 1, effect.kept(), np.array(again[self.kept_from :], np.uint8))
+        effect.compared, effect.near_new, effect.far_new = fresh

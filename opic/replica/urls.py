@@ -21,7 +21,7 @@ def read_urls(client: Client, keys: Keys, replica: Replica, ids: Iterable[int]) 
 
 
 def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]]) -> list[dict[int, str]]:
-    """Return the URLs of known pages of several shards, in one round trip.
+    """Return the URLs of known pages of several shards, in one round trip; "" for a page forgotten a moment ago.
 
     Raises:
         UrlMissing: one is missing.
@@ -47,4 +47,16 @@ def read_urls_of_many(client: Client, asked: Sequence[tuple[Keys, Replica, Seque
                     if i % URLS_A_FIELD >= len(field):
                         raise UrlMissing(keys.shard, i)
                     found[at][i] = text_of(field[i % URLS_A_FIELD])
+    _find_known_again(client, asked, found)
     return found
+
+
+def _find_known_again(
+    client: Client, asked: Sequence[tuple[Keys, Replica, Sequence[int]]], found: Sequence[dict[int, str]]
+) -> None:
+    """Find the URLs of pages that were forgotten, and are known again: their lines may be empty."""
+    for (keys, _, _), urls in zip(asked, found, strict=True):
+        if empty := [page for page, url in urls.items() if not url]:
+            with store_errors():
+                again = client.hmget(keys.urls, empty)
+            urls |= {page: text_of(url or b"") for page, url in zip(empty, again, strict=True)}

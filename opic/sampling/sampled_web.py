@@ -17,7 +17,7 @@ from opic.urls.canonical import host_of
 
 REDIRECTS_MAX: Final = 5
 NO_LINKS: Final = (
-    "the service keeps no links (OPIC_KEEP_LINKS=on at its workers), so in-links are known only from --crawl and from "
+    "the service keeps no links (OPIC_KEEP_LINKS=off at its workers), so in-links are known only from --crawl and from "
     "visited pages"
 )
 

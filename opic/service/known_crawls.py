@@ -52,13 +52,23 @@ class KnownCrawls:
         known, identity = self._known(), _identity(secret.hex().encode())
         if self._path is None or known.get(self._crawl) == identity:
             return
+        self._write({**known, self._crawl: identity})
+
+    def _write(self, known: dict[str, str]) -> None:
+        assert self._path is not None
         scratch = self._path.with_suffix(".new")
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            scratch.write_text(json.dumps({**known, self._crawl: identity}))
+            scratch.write_text(json.dumps(known))
             scratch.replace(self._path)
         except OSError as error:
             log.warning("can't write %s (%s): a loss of the store may be taken for a new store", self._path, error)
+
+    def forget(self, crawl: str) -> None:
+        """Forget a crawl, which was deleted."""
+        known = self._known()
+        if known.pop(crawl, None) is not None:
+            self._write(known)
 
     def _known(self) -> dict[str, str]:
         if self._path is None or not self._path.exists():

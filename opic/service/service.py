@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from opic.errors import BadInput, DiskFull, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
@@ -24,9 +24,7 @@ from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
-from opic.model.events import CLASSIFIED_MAX, EventLimits, encode_ids, encode_seeds
-from opic.model.page_notes import pack_meta
-from opic.model.trust import check_trust
+from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, check_seeds, encode_ids, encode_seeds
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
@@ -46,7 +44,6 @@ from opic.store.back_offs import waits_max
 from opic.store.durability import Durability
 from opic.store.refusals import note_refusals
 from opic.store.shard import check_known
-from opic.urls.canonical import canonical_url
 
 log = logging.getLogger("opic.service")
 
@@ -115,7 +112,7 @@ class Backend:
         self.admission = Admission(self.crawl)
         politeness = PolitenessSettings(
             settings.host_delay_seconds, settings.retry_seconds, settings.lease_seconds, settings.host_in_flight,
-            settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)),
+            settings.revisit_seconds, waits_max(settings.retry_bytes, len(self.crawl)), settings.max_failures,
         )  # fmt: skip
         self.worth = FetchOrder(self.flows, settings.seed_share, settings.bound)
         self.frontier = Frontier(
@@ -231,34 +228,26 @@ class Backend:
         if waiting + more > self.settings.max_lag:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
-    def seed(
-        self,
-        urls: Sequence[str],
-        depth: int | None = 0,
-        meta: Mapping[str, str] | None = None,
-        trust: float | None = None,
-    ) -> dict[str, int]:
+    def seed(self, urls: Sequence[str], depth: int | None = 0, **said: Any) -> dict[str, int]:
         """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
 
         Args:
             urls: the pages.
             depth: of each of them, the least seen is kept; None for none.
-            meta: of each of them, in place of what it had; None leaves that as it is.
-            trust: of each of them, in place of what it had; None leaves that as it is.
+            said: other fields of `SeedList`, of each of them, in place of what it had; None leaves that as it is.
 
         Returns:
             "known": how many of the distinct URLs were known already; "new": how many were not.
 
         Raises:
-            BadInput: one of them, the metadata or the trust can't be taken; nothing is.
+            BadInput: one of them, or a field, can't be taken; nothing is.
         """
-        pack_meta(meta or {})
-        check_trust(trust)
-        distinct = list(dict.fromkeys(canonical_url(url, self.settings.max_url_bytes) for url in urls))
+        given = SeedList(list(urls), depth, **said)
+        distinct = check_seeds(given, self.clock.now_us(), self.settings.limits()).seeds
         if not distinct:
             return {"known": 0, "new": 0}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
-        self._settle(self.accept([encode_seeds(distinct, depth, meta, trust)], "seeds"))
+        self.settle(self.accept([encode_seeds(distinct, depth, **said)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
     def define(self, classes: Sequence[WeightClass]) -> ClassChange:
@@ -281,7 +270,7 @@ class Backend:
         if self.shard.rules.continuous:
             raise BadInput(NO_WEIGHTS)
         last = self.crawl.follow()[0].classes.redefined(classes, self.crawl.totals().known_by)
-        self._settle(self.accept([encode_classes(classes)], "classes"))
+        self.settle(self.accept([encode_classes(classes)], "classes"))
         replicas = self.crawl.follow()
         found = replicas[0].classes
         if [one for _, one in found.placed] != [one for _, one in last.placed]:
@@ -298,12 +287,12 @@ class Backend:
         if records:
             end = self.accept(records, "classify")
             if self.works_here:
-                self._settle(end)
+                self.settle(end)
             else:
                 settled = self._takes_effect(end, SETTLE_SECONDS)
         return ClassChange(known, settled)
 
-    def _settle(self, positions: Positions) -> None:
+    def settle(self, positions: Positions) -> None:
         """Let all records below the positions take effect: in this process, or by waiting for the worker."""
         if self.works_here:
             self.settle_here(positions)
@@ -369,7 +358,8 @@ class Backend:
             BadInput: the URL, the policy or the window can't be taken.
         """
         found = explain(self.query, url, policy, window)
-        return found and {**found, "frontier": self.frontier.explain(url, self.settings.max_url_bytes)}
+        standing = found and self.frontier.explain(url, self.settings.max_url_bytes)
+        return found and standing and {**found, "state": standing["state"], "frontier": standing}
 
     def lag(self) -> int:
         """Return how many accepted records have not taken effect yet."""
@@ -391,7 +381,9 @@ class Backend:
         check_known(self.crawl.shards)  # What is gone is not 0 pages.
         # The older numbers: where they are 0, the counts hold all that had been accepted, in every shard.
         lag, undelivered = self.lag(), self.crawl.undelivered()
-        return {**self.query.stats(), "lag": lag, "undelivered": undelivered, "kept_links": self.links.standing}
+        given_up = sum(len(ids) for _, ids in self.frontier.given_up())
+        more = {"given_up_pages": given_up, "kept_links": self.links.standing}
+        return {**self.query.stats(), **more, "lag": lag, "undelivered": undelivered}
 
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
@@ -421,47 +413,6 @@ class Backend:
             close()
         if "log" in vars(self):  # Was asked for.
             self.log.close()
-
-
-class StandingService:
-    """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere.
-
-    Use as a context manager; `backend` is open inside.
-    """
-
-    backend: Backend
-
-    def __init__(self, settings: Settings) -> None:
-        """Create the service; entering the context opens it."""
-        self.settings = settings
-
-    def __enter__(self) -> "StandingService":
-        """Connect to the store, and to Kafka if configured."""
-        if self.settings.kafka_bootstrap is not None:
-            from opic.ingest.kafka.used_before import check_topic
-
-            check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
-        self.backend = Backend(self.settings, self.settings.store)
-        try:
-            self.backend.log.ends()
-        except BaseException:
-            self.backend.close()
-            raise
-        self.backend.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        """Close the connections."""
-        self.backend.close()
-
-    def not_ready(self) -> str | None:
-        """Return why no request should come here now, or None."""
-        return self.backend.not_ready()
-
-    @contextmanager
-    def announced(self, url: str, instance: str) -> Iterator[None]:
-        """Do nothing: commands elsewhere are told the address by OPIC_SERVICE."""
-        yield
 
 
 class EmbeddedService:

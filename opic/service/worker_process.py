@@ -2,7 +2,8 @@
 
 It reads the Kafka topic if OPIC_KAFKA_BOOTSTRAP is set, else the log in the store. Settings come from the environment
 and the file named by OPIC_CONFIG. On SIGTERM and SIGINT it finishes the current batch and exits; it also exits when the
-service that started it is gone. It waits for servers that are unavailable, at the start and later.
+service that started it is gone. At its start it waits OPIC_START_SECONDS for a store and Kafka that do not answer;
+later it waits for as long as they are away.
 """
 
 import logging
@@ -10,11 +11,12 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-from opic.errors import OpicError, StoreError, StoreUnavailable
+from opic.errors import OpicError, StoreError, StoreLoading, StoreUnavailable
 from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
@@ -92,7 +94,7 @@ class Worker:
             )
             try:
                 if full() is None:
-                    tally.tell(now=True)
+                    tally.end()
             except StoreUnavailable as error:
                 log.info("the metrics of the last steps are lost: %s", error)
 
@@ -159,11 +161,14 @@ class Worker:
         return topic, forward
 
     def _patiently(self, open_it: Callable[[], Opened]) -> Opened:
-        backoff = Backoff()
+        backoff, began, patience = Backoff(), time.monotonic(), self.settings.start_seconds
         while not self.stopped():
             try:
                 opened = open_it()
             except StoreUnavailable as error:
+                if patience and not isinstance(error, StoreLoading) and time.monotonic() - began > patience:
+                    waited = f"waited OPIC_START_SECONDS={patience:g} for it"
+                    raise StoreUnavailable(f"{error}: {waited}; --wait waits for as long as it takes") from error
                 self._outage.began(error)
                 self.health.away(str(error))
                 self._done.wait(backoff.seconds())

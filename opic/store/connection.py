@@ -12,7 +12,7 @@ from redis.backoff import AbstractBackoff, ExponentialBackoff, NoBackoff
 from redis.exceptions import ClusterError, RedisClusterException
 from redis.retry import Retry
 
-from opic.errors import SettingsError, StoreError, StoreFull, StoreUnavailable
+from opic.errors import SettingsError, StoreError, StoreFull, StoreLoading, StoreUnavailable
 from opic.redaction import without_secret
 from opic.store.cluster import ELSEWHERE, SCHEMES, SILENT_SECONDS, Cluster, connect_cluster
 from opic.store.library import LoadsLibrary, is_missing
@@ -164,11 +164,13 @@ def _ours(error: Exception) -> StoreError:
         return StoreError(
             f"what answers is no Redis server ({speaks}): OPIC_STORE wants the URL of one, such as redis://HOST:6379"
         )
+    if isinstance(error, redis.exceptions.BusyLoadingError) or text.startswith("LOADING"):
+        return StoreLoading(f"the store is loading its data: {text}")
     if not isinstance(error, redis.ResponseError):
         return StoreUnavailable(f"the store does not answer: {text}")
     if "OPICFULL" in text:
         return StoreFull(text)
-    if text.startswith(("LOADING", "MASTERDOWN", "CLUSTERDOWN", "BUSY")):
+    if text.startswith(("MASTERDOWN", "CLUSTERDOWN", "BUSY")):
         return StoreUnavailable(f"the store is not ready: {text}")
     if isinstance(error, redis.exceptions.OutOfMemoryError) or text.startswith("MISCONF") or "OOM command" in text:
         return StoreUnavailable(f"the store can't write (is its disk or memory full?): {text}")

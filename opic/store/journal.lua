@@ -1,7 +1,9 @@
 -- opic: the server side of cash transfers (the client side is opic/replica/batch.py).
 --
 -- A shard is a journal with checkpoints, under one hash tag, opic:{crawl:shard}: --
---   head                  hash: lsn and digest of the journal's last record. An append names the head that it expects
+--   head                  hash: lsn and digest of the journal's last record. An append names the head that it expects.
+--                         Field `forgot`: the last record that forgot pages, while blocks or the journal may have URLs
+--                         of these; see `trim`
 --   journal               stream: entry <lsn>-0 holds one effect in its field r (opic/replica/effect.py)
 --   b:<n>, b:names        hashes: blocks of the checkpoint (opic/replica/checkpoint.py)
 --   books, offsets        hashes: the totals after the last record; source/partition -> next offset. Field `hold` of
@@ -10,6 +12,7 @@
 --   out:<to>, sent        streams: entries sent to another shard, 1-0, 1-1 ..; hash: shard -> number of entries so far
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
+--   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
 --   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
 --   links                 hash: page -> links of its last read, as earlier versions kept them (opic/model/trust.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
@@ -25,7 +28,7 @@
 
 local VALUES_MAX = 7000    -- unpack() takes fewer than 8,000.
 local BALANCE = 9007199254740992  -- 2^53
-local end_leases           -- See leases.lua.
+local end_leases, end_waits, in_chunks  -- See leases.lua.
 
 local function whole(n, least, most)
   return type(n) == 'number' and n == math.floor(n) and n >= least and n < most
@@ -132,8 +135,8 @@ local function begun(keys, args)
 end
 
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
---   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics, outboxes .., holders if there
---     are senders
+--   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls refusals, outboxes ..,
+--     holders if there are senders, or pages to forget
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
@@ -141,11 +144,14 @@ end
 --           for each outbox: shard, number, previous digest, entry, ..;
 --           calls: time of the record, name, ..;   time before which calls are forgotten;
 --           metadata, list of its pages, ..; '' for none;
---           senders, for each fetch: when it was made or reported (microseconds), digest of its crawler's name or ''}
+--           senders, for each fetch: when it was made or reported (microseconds), digest of its crawler's name or '';
+--             false for none;
+--           waits that were asked for: number of a failed fetch, seconds, ..;   pages whose back-offs end after that;
+--           pages to forget, ..;   pages that were forgotten and are known again: id, URL, ..}
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
-local FIXED = 12
+local FIXED = 14
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
@@ -155,15 +161,24 @@ local function own(advances)
   return false
 end
 
+local function pages_only(ids)
+  for _, page in ipairs(ids) do
+    if not whole(page, 0, BALANCE) then return false end
+  end
+  return true
+end
+
 local function check_step(keys, args, blob)
-  local advances, totals, fetches, letters, outboxes, calls, forget, metas = unpack(blob)
+  local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
+  local asked, revived, forgotten, again = unpack(blob, 10, 13)
   for i = 1, #advances, 3 do
     local next_offset = redis.call('HGET', keys[4], advances[i]) or '0'
     if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
   end
   local hold = own(advances) and held(keys[4])
   if hold then return {'PAUSED', hold} end
-  if #keys ~= FIXED + #outboxes / 4 + (blob[9] and 1 or 0) or blob[9] and #blob[9] ~= #fetches / 3 * 2 then
+  local holders = (senders or #forgotten > 0) and 1 or 0
+  if #keys ~= FIXED + #outboxes / 4 + holders or senders and #senders ~= #fetches / 3 * 2 then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
   for i = 1, #outboxes, 4 do
@@ -183,13 +198,22 @@ local function check_step(keys, args, blob)
       return redis.error_reply('OPICARGS bad fetch')
     end
   end
+  for i = 1, #asked, 2 do
+    if not whole(asked[i], 1, #fetches / 3 + 1) or type(asked[i + 1]) ~= 'number' then
+      return redis.error_reply('OPICARGS bad wait')
+    end
+  end
+  if not pages_only(revived) or not pages_only(forgotten) then return redis.error_reply('OPICARGS bad page') end
   for i = 1, #calls, 2 do
     if type(calls[i]) ~= 'number' or type(calls[i + 1]) ~= 'string' then return redis.error_reply('OPICARGS bad call') end
   end
   for i = 1, #metas, 2 do
     if type(metas[i]) ~= 'string' or type(metas[i + 1]) ~= 'table' then return redis.error_reply('OPICARGS bad metadata') end
-    for _, page in ipairs(metas[i + 1]) do
-      if not whole(page, 0, BALANCE) then return redis.error_reply('OPICARGS bad metadata') end
+    if not pages_only(metas[i + 1]) then return redis.error_reply('OPICARGS bad metadata') end
+  end
+  for i = 1, #again, 2 do
+    if not whole(again[i], 0, BALANCE) or type(again[i + 1]) ~= 'string' then
+      return redis.error_reply('OPICARGS bad URL')
     end
   end
   local numbers = tonumber(args[6]) and tonumber(args[9]) and tonumber(args[10])
@@ -199,6 +223,18 @@ local function check_step(keys, args, blob)
   return nil
 end
 
+-- Delete what is kept of pages by their ids, apart from the journal's replicas. Their metadata goes with `metas`.
+local function forget_pages(keys, pages)
+  local ids = {}
+  for i, page in ipairs(pages) do ids[i] = string.format('%.0f', page) end
+  for _, name in ipairs({'leases', 'waits'}) do
+    in_chunks(ids, function(_, ...) redis.call('ZREM', keys[name], ...) end)
+  end
+  for _, name in ipairs({'fails', 'holders', 'urls', 'refusals'}) do
+    in_chunks(ids, function(_, ...) redis.call('HDEL', keys[name], ...) end)
+  end
+end
+
 local function step(keys, args)
   local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
   local other = moved(head, args[1], args[2])
@@ -206,14 +242,16 @@ local function step(keys, args)
   local blob = cmsgpack.unpack(args[7])
   local refusal = check_step(keys, args, blob)
   if refusal then return refusal end
-  local advances, totals, fetches, letters, outboxes, calls, forget, metas = unpack(blob)
+  local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
+  local asked, revived, forgotten, again = unpack(blob, 10, 13)
 
   redis.call('XADD', journal, args[3] .. '-0', 'r', args[5])
   redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
   for i = 1, #advances, 3 do redis.call('HSET', offsets, advances[i], advances[i + 2]) end
   redis.call('HSET', books, unpack(totals))
-  local lease_keys = {leases = keys[6], waits = keys[7], fails = keys[8], holders = blob[9] and keys[#keys]}
-  end_leases(lease_keys, fetches, blob[9], tonumber(args[6]), tonumber(args[8]))
+  local lease_keys = {leases = keys[6], waits = keys[7], fails = keys[8], holders = senders and keys[#keys]}
+  end_leases(lease_keys, fetches, senders, tonumber(args[6]), tonumber(args[8]), asked)
+  end_waits(lease_keys, revived)
   keep_letters(dead, keys[12], letters, tonumber(args[9]))
   for i = 1, #outboxes, 4 do
     redis.call('HINCRBY', sent, outboxes[i], 1)
@@ -221,6 +259,13 @@ local function step(keys, args)
   end
   keep_metas(keys[11], keys[12], metas, tonumber(args[10]))
   for i = 1, #calls, 2 do redis.call('ZADD', seen, string.format('%.0f', calls[i]), calls[i + 1]) end
+  if #forgotten > 0 then
+    local of_pages = {leases = keys[6], waits = keys[7], fails = keys[8], urls = keys[13], refusals = keys[14]}
+    of_pages.holders = keys[#keys]
+    forget_pages(of_pages, forgotten)
+    redis.call('HSET', head, 'forgot', args[3])
+  end
+  for i = 1, #again, 2 do redis.call('HSET', keys[13], string.format('%.0f', again[i]), again[i + 1]) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}
 end
@@ -268,13 +313,16 @@ local function links(keys, args)
 end
 
 -- opic_4_trim: trim the journal's records below `least`, but never the last record.
---   KEYS head journal   ARGV expected-lsn expected-digest least
+--   KEYS head journal   ARGV expected-lsn expected-digest least blank
+-- All blocks are blank of the URLs of pages that records up to `blank` forgot, so the journal is too after this trim.
 -- It frees memory, so it is allowed when the server is out of memory. Returns {'OK'} or {'HEAD', lsn, digest}.
 local function trim(keys, args)
   local other = moved(keys[1], args[1], args[2])
   if other then return other end
   local least = math.min(tonumber(args[3]), tonumber(args[1]))
   redis.call('XTRIM', keys[2], 'MINID', string.format('%.0f-0', least))
+  local forgot = tonumber(redis.call('HGET', keys[1], 'forgot') or 0)
+  if forgot > 0 and forgot <= tonumber(args[4]) then redis.call('HDEL', keys[1], 'forgot') end
   return {'OK'}
 end
 

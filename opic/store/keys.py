@@ -43,6 +43,7 @@ class Keys:
         self.sent = self.prefix + "sent"
         self.seen = self.prefix + "seen"
         self.page_meta = self.prefix + "pagemeta"
+        self.urls = self.prefix + "urls"
         self.links = self.prefix + "links"  # Of an earlier version.
         self.link_segments = self.prefix + "linkseg"
         self.resume = self.prefix + "resume"
@@ -51,8 +52,10 @@ class Keys:
         self.fails = self.prefix + "fails"
         self.holders = self.prefix + "holders"
         self.refusals = self.prefix + "refusals"
+        self.replays = self.prefix + "replays"
         self.hosts = self.prefix + "hosts"
         self.freed = self.prefix + "freed"
+        self.renewed = self.prefix + "renewed"
         self.released = self.prefix + "released"
         self.polite = self.prefix + "polite"
         self.crawl_delays = self.prefix + "crawldelays"

@@ -11,6 +11,7 @@
 --   flightends  sorted set: host in flights -> the last of those ends
 --   freed       hash: n counts early releases of pages and hosts; a reader whose count is below `whole` must read all
 --               leases, waits and hosts again
+--   renewed     sorted set: page-end of a lease as it was granted -> its present end; its token stays the same
 --   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
 
 local SWEPT_MAX = 1000
@@ -28,14 +29,14 @@ local function retry_of(times, retry)
   return math.min(retry * 2 ^ math.min(times - 1, 30), BACK_OFF_SECONDS_MAX)
 end
 
-local function in_chunks(values, call)
+in_chunks = function(values, call)
   for first = 1, #values, VALUES_MAX do call(first, unpack(values, first, math.min(first + VALUES_MAX - 1, #values))) end
 end
 
--- Count a failed fetch. The page waits, from `from` (seconds), twice as long each time.
-local function back_off(keys, id, from, retry)
+-- Count a failed fetch. The page waits, from `from` (seconds), twice as long each time; or for `asked` seconds.
+local function back_off(keys, id, from, retry, asked)
   local times = redis.call('HINCRBY', keys.fails, id, 1)
-  redis.call('ZADD', keys.waits, string.format('%.6f', from + retry_of(times, retry)), id)
+  redis.call('ZADD', keys.waits, string.format('%.6f', from + (asked or retry_of(times, retry))), id)
 end
 
 -- Forget pages whose back-off has been over for a day. If there are more than `waits_max`, also forget those whose
@@ -102,7 +103,7 @@ local function end_holders(keys, entries, now)
     else
       entry[1], entry[2] = 0, NOBODY
       redis.call('HSET', keys.holders, id, packed_entry(entry))
-      redis.call('ZADD', keys.waits, 'NX', string.format('%.6f', now / 1000000 - FORGET_SECONDS + EARLIER_SECONDS), id)
+      redis.call('ZADD', keys.waits, 'GT', string.format('%.6f', now / 1000000 - FORGET_SECONDS + EARLIER_SECONDS), id)
     end
   end
   in_chunks(gone, function(_, ...) redis.call('HDEL', keys.holders, ...) end)
@@ -130,10 +131,22 @@ local function is_late(entry, at_us, crawler)
   return at_us < entry[1]
 end
 
+-- End the back-offs of pages. They stay in `waits` for a while, as `end_holders` says.
+end_waits = function(keys, ids)
+  local past = string.format('%.6f', now_us() / 1000000 - FORGET_SECONDS + EARLIER_SECONDS)
+  for _, page in ipairs(ids) do
+    local id = string.format('%.0f', page)
+    redis.call('ZADD', keys.waits, 'XX', past, id)
+    redis.call('HDEL', keys.fails, id)
+  end
+end
+
 -- A fetch ends the page's lease, whoever reports it, unless it belongs to an earlier lease of the page. A failure starts
--- a back-off, which doubles each time, up to a day.
-end_leases = function(keys, fetches, senders, retry, waits_max)
-  local ids, ended, well, failures, now = {}, {}, {}, 0, now_us()
+-- a back-off, which doubles each time, up to a day, unless its event asks for another wait: {number of the fetch,
+-- seconds, ..}.
+end_leases = function(keys, fetches, senders, retry, waits_max, asked)
+  local ids, ended, well, failures, now, waits = {}, {}, {}, 0, now_us(), {}
+  for i = 1, #asked, 2 do waits[asked[i]] = asked[i + 1] end
   for i = 1, #fetches, 3 do ids[#ids + 1] = string.format('%.0f', fetches[i]) end
   if #ids == 0 then return end
   local held, waiting = read_holders(keys.holders, ids), redis.call('EXISTS', keys.waits, keys.fails) > 0
@@ -159,7 +172,7 @@ end_leases = function(keys, fetches, senders, retry, waits_max)
       well[#well + 1] = id
     elseif not late then  -- The failure of a late one was counted when its lease expired.
       clear()
-      back_off(keys, id, fetches[3 * i], retry)
+      back_off(keys, id, fetches[3 * i], retry, waits[i])
       failures, waiting = failures + 1, true
     end
   end
@@ -390,14 +403,49 @@ local function note_released(freed, released, ids)
   end
 end
 
--- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders
+-- The present end of a lease, given the end that it was granted with; nil if it does not run any more.
+local function present_end(leases, renewed, id, granted)
+  local score = tonumber(redis.call('ZSCORE', leases, id))
+  local last = tonumber(renewed and redis.call('ZSCORE', renewed, id .. '-' .. granted) or granted)
+  return score == last and score or nil
+end
+
+-- opic_4_renew: set when leases end.  KEYS leases renewed flights flightends   ARGV seconds id until-us host ..
+-- Only leases that still run are renewed. Returns {new end, {1 or 0 for each}}.
+local function renew(keys, args)
+  local now, done = now_us(), {}
+  local until_us = math.floor(now + tonumber(args[1]) * 1000000)
+  local text = string.format('%.0f', until_us)
+  redis.call('ZREMRANGEBYSCORE', keys[2], '-inf', string.format('%.0f', now))
+  for i = 2, #args, 3 do
+    local id, host = args[i], args[i + 2]
+    local last = present_end(keys[1], keys[2], id, args[i + 1])
+    local runs = last ~= nil and last > now
+    done[#done + 1] = runs and 1 or 0
+    local packed = runs and redis.call('HGET', keys[3], host)
+    if runs then
+      redis.call('ZADD', keys[1], text, id)
+      redis.call('ZADD', keys[2], text, id .. '-' .. args[i + 1])
+    end
+    if packed then
+      local pages = cmsgpack.unpack(packed)
+      for at = 1, #pages, 2 do
+        if pages[at] == id and pages[at + 1] == last then pages[at + 1] = until_us end
+      end
+      redis.call('HSET', keys[3], host, cmsgpack.pack(pages))
+      redis.call('ZADD', keys[4], 'GT', text, host)
+    end
+  end
+  return {until_us, done}
+end
+
+-- opic_4_release: release leases of pages that were not fetched.  KEYS leases freed released waits holders renewed
 --   ARGV id until-us ..
--- Only leases that still run unchanged are released. Returns the new count of `freed` and the released pages.
+-- Only leases that still run are released. Returns the new count of `freed` and the released pages.
 local function release(keys, args)
   local released, now = {}, now_us()
   for i = 1, #args, 2 do
-    local score = redis.call('ZSCORE', keys[1], args[i])
-    if score and tonumber(score) == tonumber(args[i + 1]) then
+    if present_end(keys[1], keys[6], args[i], args[i + 1]) then
       redis.call('ZREM', keys[1], args[i])
       released[#released + 1] = args[i]
     end
@@ -445,6 +493,7 @@ redis.register_function{function_name='opic_4_now', callback=now_us, flags={'no-
 redis.register_function{function_name='opic_4_held', callback=held_part, flags={'no-writes'}}
 redis.register_function{function_name='opic_4_flights', callback=flights, flags={'no-writes'}}
 redis.register_function('opic_4_lease', take)
+redis.register_function('opic_4_renew', renew)
 redis.register_function('opic_4_release', release)
 redis.register_function('opic_4_polite', polite)
 redis.register_function('opic_4_delays', delays)

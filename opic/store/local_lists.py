@@ -87,6 +87,13 @@ def read_heads(client: Client, keys: Keys) -> list[ListHead]:
     return sorted(heads, key=lambda head: (-head.sent_at, head.domain))
 
 
+def drop_lists(client: Client, keys: Keys, domains: Iterable[str]) -> None:
+    """Drop the lists of domains, if there are any."""
+    if fields := [field for domain in domains for field in (domain, HEAD + domain)]:
+        with store_errors():
+            client.hdel(keys.local_lists, *fields)
+
+
 def _heads(client: Client, keys: Keys) -> Iterable[ListHead]:
     names = [name for name in map(_text, client.hkeys(keys.local_lists)) if name.startswith(HEAD)]
     found = client.hmget(keys.local_lists, names) if names else []

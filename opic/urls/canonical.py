@@ -31,6 +31,10 @@ def shown(text: str) -> str:
     return ascii(cut) if not cut.isprintable() else repr(cut)
 
 
+def _advice(raw: str) -> str:
+    return "" if "://" in raw else ", which begins with http:// or https://"
+
+
 def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
     """Return the WHATWG serialization of an absolute http(s) URL without its fragment; nothing else is rewritten.
 
@@ -45,7 +49,7 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
     try:
         href: str = ada_url.URL(raw).href
     except ValueError:  # Lone surrogates raise its child UnicodeEncodeError.
-        raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL") from None
+        raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL{_advice(raw)}") from None
     if "#" in href:  # A serialized URL has it nowhere else.
         href = href[: href.index("#")]
     if not href.startswith(("http://", "https://")):

@@ -34,6 +34,8 @@ def pagerank_shown(crawl: Crawl, inlinks: Mapping[str, set[str]]) -> dict[str, f
     """PageRank of the pages that are there, with the links that events show: by page those that link to it."""
     there = [page.url for page in crawl.pages() if not page.has(Flag.GONE)]
     number = {url: at for at, url in enumerate(there)}
+    moved = [page for url in there for page in inlinks.get(url, {url + ": unknown to events"}) if page not in number]
+    assert not moved, f"pages changed while all was still: {moved[:3]}"
     pairs = [(number[page], number[url]) for url in there for page in inlinks[url]]
     ends = np.array(pairs, np.int64).reshape(-1, 2)
     return dict(zip(there, pagerank(ends[:, 0], ends[:, 1], len(there)).tolist(), strict=True))

@@ -55,7 +55,7 @@ CALLS = (
     "stats",
 )
 CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
-CALLS += ("domains", "coverage", "inlinks")
+CALLS += ("domains", "coverage", "inlinks", "leases/renew", "pages")
 
 
 @dataclass(frozen=True)
@@ -553,7 +553,7 @@ BAD_ASKED: dict[str, tuple[str, object, str]] = {
     "a recrawl policy nobody knows": (
         "/v1/next",
         {"n": 1, "crawler": "c", "mode": "refresh", "policy": "YDU"},
-        "policy: input should be 'U', 'OR', 'YR', 'YRU' or 'LDU'",
+        "policy: input should be 'U', 'OR', 'YR', 'YRU', 'LDU', 'GAI' or 'AI'",
     ),
     "a recrawl policy of another mode": (
         "/v1/next",
@@ -872,6 +872,14 @@ def references(part: object) -> Iterator[str]:
         yield from references(one)
     if isinstance(part, dict) and isinstance(part.get("$ref"), str):
         yield part["$ref"]
+
+
+def test_every_call_in_the_document_is_in_one_group_that_says_what_it_is_for(api: Api) -> None:
+    document = openapi(api.url, None)
+    named = {tag["name"]: tag["description"] for tag in document["tags"]}
+    used = [call["tags"] for calls in document["paths"].values() for call in calls.values()]
+    assert all(len(tags) == 1 for tags in used)
+    assert {tags[0] for tags in used} == set(named)
 
 
 def test_every_reference_in_the_document_leads_somewhere(api: Api) -> None:

@@ -342,6 +342,7 @@ def test_every_key_is_copied_or_known_to_be_fleeting() -> None:
         "b:names",
         "seen",
         "pagemeta",
+        "urls",
         "links",
         "linkseg",
         "log",

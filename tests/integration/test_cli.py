@@ -33,7 +33,7 @@ EVENTS = [
 ]
 QUESTIONS = {
     "classes": ("classes",),
-    "rules": ("rules", "show"),
+    "rules": ("rules",),
     "politeness": ("politeness",),
     "frontier": ("frontier", "--n", "3", "--mode", "discover"),
     "inflow": ("inflow", "a.example", "--n", "2"),
@@ -224,13 +224,15 @@ def test_next_passes_over_hosts_and_keeps_to_domain_and_mode(store: Path) -> Non
     assert urls("--busy-host", "a.example", "--busy-host", "c.example", *briefly) == ["http://b.example/"]
     assert urls("--mode", "discover", *briefly) == ["http://a.example/1"]
     assert urls("--domain", "b.example", "--mode", "refresh") == ["http://b.example/"]
-    done = opic("next", "--domain", "b.example", "--data", store)
+    done = opic("--no-header", "next", "--domain", "b.example", "--data", store)
     assert (done.returncode, done.stdout) == (0, "")
     assert "nothing to crawl now: ask again in" in done.stderr
 
 
 def test_plain_answers_are_one_record_a_line(store: Path) -> None:
-    top = opic("top", "--data", store).stdout.splitlines()
+    names, *top = opic("top", "--data", store).stdout.splitlines()
+    assert names == "importance\turl"
+    assert opic("--no-header", "top", "--data", store).stdout.splitlines() == top
     assert len(top) == 4
     assert top[0].split("\t")[1] == "http://a.example/"
     assert sum(float(line.split("\t")[0]) for line in top) == pytest.approx(1, abs=1e-5)
@@ -264,7 +266,7 @@ def test_history_is_drawn_from_the_reads_kept(store: Path, tmp_path: Path) -> No
 
 
 def test_history_is_a_measure_a_line(store: Path) -> None:
-    lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
+    _, *lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
     measures = [line.split("\t") for line in lines]
     assert len(measures) == 2
     assert int(measures[0][0]) < int(measures[1][0])
@@ -304,7 +306,8 @@ def test_what_can_not_be_taken_is_named(store: Path, tmp_path: Path) -> None:
     toml.write_text('teapot = "yes"\n')
     assert "'/about' is not an absolute http(s) URL" in refusal("importance", "/about", "--data", store)
     assert "no embedded store in" in refusal("top", "--data", tmp_path / "none")
-    assert "OPIC_MAX_N 1,000" in refusal("top", "--n", 1001, "--data", store)
+    assert "OPIC_MAX_N 1,000" in refusal("next", "--n", 1001, "--data", store)
+    assert refusal("importance", "a.example/", "--data", store).endswith("which begins with http:// or https://")
     assert "no setting is named teapot" in refusal("top", "--config", toml)
     assert "OPIC_PORT='high'" in refusal("serve", OPIC_PORT="high")
     assert "OPIC_KAFKA_BOOTSTRAP is not set" in refusal("topics", "list")

@@ -145,6 +145,8 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "seed": ("POST /v1/seeds", lambda client: client.seed([PAGE])),
     "next": ("POST /v1/next", lambda client: client.next(1, domain="none.example", crawl_delays={"a.example": 5})),
     "release": ("POST /v1/release", lambda client: client.release([])),
+    "forget": ("DELETE /v1/pages", lambda client: client.forget(host="none.example")),
+    "renew": ("POST /v1/leases/renew", lambda client: client.renew([], lease_seconds=5)),
     "frontier": ("GET /v1/frontier", lambda client: client.frontier(1)),
     "importance": ("GET /v1/importance", lambda client: client.importance(PAGE)),
     "importances": ("POST /v1/importance", lambda client: client.importances([PAGE])),
@@ -237,7 +239,7 @@ def test_a_crawl_delay_that_a_crawler_read_is_held(client: Any, request: pytest.
     host = f"slow.{request.node.callspec.id}.example"
     client.seed([f"http://{host}/"])
     wait_until(lambda: client.next(1, domain=host, crawl_delays={host: 250}).pages)
-    assert client.explain(f"http://{host}/")["frontier"]["host_delay_seconds"] == 250
+    assert client.explain(f"http://{host}/").frontier.host_delay_seconds == 250
 
 
 def test_what_would_be_next_and_what_was_refused_is_told(client: Any, request: pytest.FixtureRequest) -> None:
@@ -272,7 +274,7 @@ def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:
 
 def test_what_is_behind_a_score_is_told(client: Any) -> None:
     client.seed(["http://new.example/"])
-    assert client.explain("http://new.example/")["url"] == "http://new.example/"
+    assert client.explain("http://new.example/").url == "http://new.example/"
     found = wait_until(lambda: client.hosts(1_000).hosts)
     assert [one.importance for one in found] == sorted((one.importance for one in found), reverse=True)
     assert wait_until(lambda: client.inflow("new.example", n=10).pages)[0].url == "http://new.example/"

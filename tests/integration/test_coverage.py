@@ -435,8 +435,8 @@ def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: P
         assert client.get("/v1/coverage", params={"target": 1.5}).status_code == 422
         found = client.get("/v1/coverage", params={"target": 0.9}).json()
         assert found.pop("as_of") > 0
-        expected = {"coverage": 0.0, "fetched_pages": 0, "trusted_pages": 2, "damping": DAMPING, "target": 0.9}
-        assert found == {**expected, "fetches_expected": None}
+        counts = {"fetched_pages": 0, "links_unknown": 0, "trusted_pages": 2}
+        assert found == {**counts, "coverage": 0.0, "damping": DAMPING, "target": 0.9, "fetches_expected": None}
         client.post("/v1/events", json=[{"url": page, "links": PAGES[:2]} for page in PAGES[:2]])
         wait_for_reads(client, 2)
         found = client.get("/v1/coverage", params={"target": 0.9}).json()
@@ -470,6 +470,24 @@ def test_service_and_command_say_what_is_covered_and_what_is_missing(tmp_path: P
         assert client.get("/v1/coverage").status_code == 409
         done = run_coverage(url)
         assert (done.returncode, "no page is trusted" in done.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_pages_read_before_trust_was_given_are_counted_where_links_were_not_kept(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path / "data", keep_links=False)
+    with (
+        EmbeddedService(settings) as service,
+        serving(service) as url,
+        httpx.Client(base_url=url, timeout=60) as client,
+    ):
+        for trust in ({}, {"trust": 1}):
+            client.post("/v1/seeds", json={"urls": PAGES[:3], **trust}).raise_for_status()
+            client.post("/v1/events", json=[{"url": PAGES[len(trust)], "links": PAGES[:2]}]).raise_for_status()
+            wait_for_reads(client, 1 + len(trust))
+        found = client.get("/v1/coverage").json()
+        assert (found["fetched_pages"], found["links_unknown"]) == (2, 1)
+        client.post("/v1/events", json=[{"url": PAGES[0], "links": PAGES[:2]}]).raise_for_status()
+        until(lambda: client.get("/v1/coverage").json()["links_unknown"] == 0)
 
 
 def wait_for_reads(client: httpx.Client, reads: int) -> None:

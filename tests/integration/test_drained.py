@@ -16,7 +16,8 @@ from servers import Server
 
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, encode_crawl_event
-from opic.ops.replay import Plan, Progress, replay
+from opic.ops.feeder import Progress
+from opic.ops.replay import Plan, replay
 from opic.service.service import Backend
 from opic.settings import Settings
 

@@ -98,7 +98,7 @@ def test_pages_read_before_links_were_kept_widen_the_bound(valkey: Server) -> No
     web = Web(valkey, "late", keep_links=False)
     for page in PAGES[:8]:
         web.read(page, [PAGES[9]])
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         asked(web.crawl).importance(PAGES[:1], "exact")
     assert asked(web.crawl).importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
     web.writer = type(web.writer)(web.opened(keep_links=True))
@@ -134,7 +134,7 @@ def test_links_switched_off_and_on_again(valkey: Server, shards: int) -> None:
     web.writer = type(web.writer)(web.opened(shards, keep_links=False))
     read_all(PAGES[:9])
     if shards == 1:  # Of the others a shard may have read nothing.
-        with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+        with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
             following.importance(PAGES[:1], "exact")
     assert following.importance(PAGES[:1])[0]["policy"] == "static"  # type: ignore[index]
     web.writer = type(web.writer)(web.opened(shards, keep_links=True))
@@ -174,9 +174,9 @@ def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
     ):
         client.seed(PAGES[:1])
         for ask in (client.importance, client.explain):
-            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off is set for the workers"):
                 ask(PAGES[0], policy="exact")
         for ask in (client.top, client.hosts, client.domains):
-            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+            with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off is set for the workers"):
                 ask(policy="exact")
         assert client.importance(PAGES[0]).policy == "static"

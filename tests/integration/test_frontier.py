@@ -514,16 +514,16 @@ def test_each_hindrance_of_a_page_is_explained(servers: Server) -> None:
 
     assert told(f) is None
     first = told(b)
-    assert (first["next"], first["why_not"], first["place"], first["state"]) == (True, [], 1, "owed")
+    assert (first["next"], first["why_not"], first["place"], first["state"]) == (True, [], 1, "unread")
     assert (first["lease_until"], first["waits_until"], first["host_free_at"]) == (None, None, None)
     assert told(a)["place"] == 2
     assert [page["url"] for page in crawl.next(2)] == [b, a]
     for url, state, word in (
-        (b, "owed", "leased to a crawler"),
-        (f"{a}2", "owed", "its host a.org is delayed"),
+        (b, "unread", "leased to a crawler"),
+        (f"{a}2", "unread", "its host a.org is delayed"),
         (c, "gone", "is gone"),
         (d, "excluded", "does not let crawlers"),
-        (e, "owed", "without an event, 2 times; it waits for another 1"),
+        (e, "unread", "without an event, 2 times; it waits for another 1"),
         ("http://hub.org/", "read", "no cash"),
     ):
         found = told(url)

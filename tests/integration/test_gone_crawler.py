@@ -16,7 +16,7 @@ from serving import serving
 
 from opic.ingest import Writer
 from opic.model.events import encode_seeds
-from opic.service.service import StandingService
+from opic.service.standing import StandingService
 from opic.settings import Settings
 
 PAGES = [f"http://h{host}.example/" for host in range(8)]

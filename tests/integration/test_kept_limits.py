@@ -142,7 +142,7 @@ def test_command_says_what_was_dropped(valkey: Server, tmp_path: Path) -> None:
     file = tmp_path / "crawl.jsonl"
     file.write_text("".join(f"nonsense {n} {'x' * 900}\n" for n in range(200)))
     limit = {"OPIC_MAX_DEAD_LETTER_BYTES": "50000"}
-    assert opic(settings, "replay", file, **limit).returncode == 0
+    assert opic(settings, "replay", file, **limit).returncode == 1  # All of them were refused.
     listed = opic(settings, "dead-letters", "list", **limit)
     dropped = json.loads(opic(settings, "dead-letters", "list", "--json").stdout)["dropped"]
     assert 140 < dropped["letters"] < 180

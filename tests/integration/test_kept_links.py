@@ -11,6 +11,7 @@ from serving import serving, serving_embedded
 
 from opic.client import Client, Conflict, NotFound
 from opic.errors import NotKept, StoreFull
+from opic.graph.link_pool import UNKNOWN_PAGE
 from opic.ingest import Writer
 from opic.ops.backup import backup
 from opic.ops.restore import restore
@@ -19,7 +20,8 @@ from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query
 from opic.query.snapshots import Snapshots
-from opic.replica import Crawl
+from opic.replica import Crawl, Replica
+from opic.replica.crawl import Place
 from opic.replica.stored_links import read_list
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -118,7 +120,7 @@ def test_reader_that_fell_behind_reads_all_links_again(valkey: Server, monkeypat
 def test_keeping_begins_and_ends_with_the_setting(valkey: Server) -> None:
     web = Web(valkey, "begins", keep_links=False)
     web.read(PAGES[0], [PAGES[1]])
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         Asked(web.crawl)(PAGES[1])
     segments = web.crawl.shards[0].keys.link_segments
     assert not valkey.client().exists(segments)
@@ -132,7 +134,7 @@ def test_keeping_begins_and_ends_with_the_setting(valkey: Server) -> None:
     assert read_list(valkey.client(), web.crawl.shards[0].keys).live
     web.writer = Writer(web.opened(keep_links=False))
     web.read(PAGES[4], [PAGES[5]])
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         asked(PAGES[3])
     web.writer.stores[0].checkpoint()
     assert not read_list(valkey.client(), web.crawl.shards[0].keys).live
@@ -219,7 +221,43 @@ def test_service_with_the_setting_off_says_what_to_set(tmp_path: Path) -> None:
         Client(url) as client,
     ):
         client.seed(PAGES[:1])
-        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off is set for the workers"):
             client.inlinks(PAGES[0])
         client.seed(PAGES[:1], trust=1.0)
         assert client.inlinks(PAGES[0]).known == 0
+
+
+@pytest.mark.slow
+def test_page_that_became_known_since_its_replica_was_copied_is_linked_to_later(valkey: Server) -> None:
+    """Another thread may follow the journals in the middle of a call."""
+    web = Web(valkey, "later", 2)
+    for url in PAGES[:5]:
+        web.read(url, [])
+    web.writer.drain()
+    reader = web.opened(2)
+    kept = KeptLinks(reader)
+    kept.present()
+    first, last = (next(url for url in PAGES[:5] if place_of(web, url)[0] == shard) for shard in (0, 1))
+    web.read(last, [new := f"{first}new"])  # The shard of the new page does not know it yet.
+
+    def copied(replica: Replica) -> int:
+        pages = len(replica)
+        if replica is reader.replicas[1]:
+            web.writer.drain()
+            reader._followers[0].catch_up()
+        return pages
+
+    with kept.lock:
+        read = kept.catch_up(kept.check, copied)
+        source = kept.numbers.one(*place_of(web, last))
+        assert place_of(web, new) == (0, read.taken[0])
+        assert kept.pool.of(source) == [UNKNOWN_PAGE]
+        kept.catch_up(kept.check, copied)
+        assert kept.pool.of(source) == [kept.numbers.one(*place_of(web, new))]
+
+
+def place_of(web: Web, url: str) -> Place:
+    web.crawl.follow()
+    (place,) = web.crawl.ids_of([url])
+    assert place is not None
+    return place

@@ -90,6 +90,22 @@ def test_late_event_after_several_leases_is_still_known(valkey: Server) -> None:
     assert lease_until(crawl) is None
 
 
+@pytest.mark.parametrize(("alice", "bob"), [("alice", "bob"), ("", "")])
+def test_old_failure_between_two_leases_does_not_make_earlier_ones_forgotten(
+    servers: Server, alice: str, bob: str
+) -> None:
+    """Its back-off ended long ago, and a back-off that ended a day ago is forgotten."""
+    crawl = Crawl(servers, PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.2))
+    crawl.seed([URL])
+    crawl.next(1, crawler=alice, lease_seconds=0.05)
+    until(lambda: crawl.next(1, crawler=bob, lease_seconds=0.05))
+    until(lambda: crawl.next(1) == [] and lease_until(crawl) is None)  # It waits for longer than until its turn.
+    crawl.event(URL, status=503, crawler=alice or None, fetched_at="2001-01-01T00:00:00Z", arrived=1e9)
+    (now,) = until(lambda: crawl.next(1, crawler="carol"))
+    crawl.event(URL, status=503, crawler=bob or None, fetched_at="2001-01-01T00:00:00Z", arrived=1e9)
+    assert lease_until(crawl) == now["lease_until"]
+
+
 def test_crawler_whose_lease_was_ended_by_another_event_is_late_too(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     crawl.seed([URL])

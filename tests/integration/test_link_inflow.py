@@ -13,7 +13,9 @@ from typer.testing import CliRunner
 from opic.cli.main import app
 from opic.client import Conflict
 from opic.errors import BadInput, NotKept
+from opic.ingest import Writer
 from opic.query.inflow import inflow
+from opic.replica import Crawl
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -44,10 +46,54 @@ def test_inflow_is_what_pages_outside_send_along_their_links(
 def test_prefix_needs_links(valkey: Server) -> None:
     web = Web(valkey, "inflow-none", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         inflow(asked(web.crawl), prefix="http://h2.org/1")
     with pytest.raises(BadInput, match="give one of domain, host and prefix"):
         inflow(asked(web.crawl), host="h2.org", prefix="http://h2.org/1")
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_inflow_is_counted_once_the_keeping_of_links_ends_meanwhile(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    web, follow = Web(valkey, f"inflow-ends-{shards}", shards), Crawl.follow
+    ended: list[Web] = []
+
+    def followed(crawl: Crawl) -> object:
+        """The keeping ends right after the first look at the journals: the call has seen that links are kept."""
+        found = follow(crawl)
+        if not ended and crawl is query.crawl:
+            ended.append(web)
+            web.writer = Writer(web.opened(shards, keep_links=False))
+            read_all()
+        return found
+
+    def read_all() -> None:
+        for page in range(10):
+            web.read(PAGES[page], [PAGES[1], PAGES[(page + 3) % 14]])
+        web.writer.drain()
+
+    for area, refused in (
+        ({"host": "h1.org"}, False),
+        ({"host": "h1.org", "policy": "static"}, False),
+        ({"domain": "h1.org"}, False),
+        ({"host": "h1.org", "policy": "exact"}, True),
+        ({"host": "h1.org", "policy": "fixed"}, True),
+        ({"prefix": "http://h2.org/1"}, True),
+    ):
+        web.writer = Writer(web.opened(shards, keep_links=True))
+        read_all()
+        query = asked(web.opened(shards))
+        query.importance(PAGES[:1])
+        ended.clear()
+        monkeypatch.setattr(Crawl, "follow", followed)
+        if refused:
+            with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
+                inflow(query, **area)  # type: ignore[arg-type]
+        else:
+            assert inflow(query, **area)["policy"] == "static"  # type: ignore[arg-type]
+        monkeypatch.setattr(Crawl, "follow", follow)
+        assert ended
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -81,7 +127,7 @@ def test_inflow_of_a_list_comes_from_all_other_pages(valkey: Server, shards: int
 def test_inflow_of_a_list_that_can_not_be_told_is_refused(valkey: Server) -> None:
     web = Web(valkey, "inflow-refused", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         inflow(asked(web.crawl), urls=PAGES[:2])
     with pytest.raises(BadInput, match="urls is empty"):
         inflow(asked(web.crawl), urls=[])
@@ -120,5 +166,5 @@ def test_service_client_and_command_tell_the_inflow_of_a_list(tmp_path: Path) ->
         assert "1 of the list are gone or were never seen" in done.stderr
     with serving_embedded(tmp_path / "none", keep_links=False) as (http, client):
         client.seed(PAGES[:1])
-        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on"):
+        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off"):
             client.inflows(PAGES[:1])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from linked_web import PAGES, Web
 from processes import wait_until
+from sameness import small_blocks
 from scipy import stats
 from servers import Server
 from serving import serving
@@ -21,6 +22,7 @@ from opic.errors import NotKept
 from opic.frontier import Frontier, PolitenessSettings, recrawl
 from opic.frontier.recrawl import times_of_best
 from opic.frontier.requests import PagesRequest
+from opic.ingest import Writer
 from opic.model.events import CrawlEvent
 from opic.query.kept_links import KeptLinks
 from opic.service.service import EmbeddedService
@@ -44,19 +46,26 @@ def told(kept: KeptLinks) -> dict[str, int]:
 
 
 class PlainScores:
-    """What the definition says, in dicts: links as last read, and the score of each page's last read."""
+    """What the definition says, in dicts: links as last read, and those that are new by each page's last read."""
 
     def __init__(self, links: dict[str, list[str]]) -> None:
-        """Begin with links that were read before anybody asked."""
-        self.links, self.scores = {url: set(shown) for url, shown in links.items()}, dict[str, int]()
+        """Begin with links that are none of them new."""
+        self.links, self.new = {url: set(shown) for url, shown in links.items()}, dict[str, set[str]]()
 
     def read(self, url: str, links: Sequence[str]) -> None:
         before, self.links[url] = self.links.get(url), set(links) - {url}
-        if before is not None:
-            self.scores[url] = sum(sum(to in shown for shown in self.links.values()) for to in self.links[url] - before)
+        self.new[url] = set() if before is None else self.links[url] - before
+
+    def go(self, url: str) -> None:
+        self.links.pop(url, None)
+        self.new.pop(url, None)
 
     def positive(self) -> dict[str, int]:
-        return {url: score for url, score in self.scores.items() if score}
+        found = {url: sum(map(self.inlinks, new)) for url, new in self.new.items()}
+        return {url: score for url, score in found.items() if score}
+
+    def inlinks(self, url: str) -> int:
+        return sum(url in shown for shown in self.links.values())
 
 
 @pytest.mark.parametrize("shards", [1, 3])
@@ -70,12 +79,46 @@ def test_score_is_the_in_links_of_the_links_that_the_last_read_added(valkey: Ser
         web.writer.drain()
         kept, plain = KeptLinks(web.crawl), PlainScores(web.links)
         assert told(kept) == {}
-        for _ in range(50):
+        for step in range(50):
             url, links = draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 5))
-            web.read(url, links)
-            plain.read(url, links)
+            if draw.random() < 0.15:
+                web.read(url, [], status=404)
+                plain.go(url)
+            else:
+                web.read(url, links)
+                plain.read(url, links)
             web.writer.drain()
             assert told(kept) == plain.positive()
+            assert inlinks_of(kept) == {url: plain.inlinks(url) for url in PAGES}
+            if step % 10 == 9:  # Who starts now tells the same, and so does a worker that starts now.
+                other = KeptLinks(web.opened(shards))
+                assert (told(other), inlinks_of(other)) == (told(kept), inlinks_of(kept))
+                web.writer = Writer(web.opened(shards, keep_links=True))
+
+
+def inlinks_of(kept: KeptLinks) -> dict[str, int]:
+    with kept.lock:
+        kept.catch_up(kept.check, lambda _: None)
+        places = kept.crawl.ids_of(PAGES)
+        numbers = [-1 if place is None else kept.numbers.one(*place) for place in places]
+        return dict(zip(PAGES, kept.inlinks.of(np.array(numbers)).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+def test_scores_are_those_before_when_links_come_from_segments(valkey: Server, shards: int) -> None:
+    draw = random.Random(4)
+    with small_blocks():
+        web = Web(valkey, f"segments-{shards}", shards)
+        for _ in range(120):
+            web.read(draw.choice(PAGES), draw.sample(PAGES, draw.randint(0, 5)))
+        web.writer.drain()
+        followed = KeptLinks(web.crawl)
+        before = told(followed), inlinks_of(followed)
+        assert before[0]
+        for writer in web.writer.stores:
+            writer.checkpoint()
+        other = KeptLinks(web.opened(shards))
+        assert (told(other), inlinks_of(other)) == before
 
 
 def test_pages_read_twice_in_one_batch_are_scored_read_by_read(valkey: Server) -> None:
@@ -87,10 +130,10 @@ def test_pages_read_twice_in_one_batch_are_scored_read_by_read(valkey: Server) -
     web.apply(*[CrawlEvent(url, links) for url, links in events])
     for url, links in events:
         plain.read(url, links)
-    assert told(kept) == plain.positive() == {PAGES[0]: 3, PAGES[1]: 3}
+    assert told(kept) == plain.positive() == {PAGES[0]: 5, PAGES[1]: 3}
 
 
-def test_where_no_link_vanishes_scores_are_those_of_the_crawls_of_the_experiments(valkey: Server) -> None:
+def test_score_of_the_page_just_read_is_that_of_the_crawls_of_the_experiments(valkey: Server) -> None:
     web, draw = Web(valkey, "experiments"), random.Random(3)
     kept = KeptLinks(web.crawl)
     web.read(PAGES[0], [])
@@ -105,9 +148,7 @@ def test_where_no_link_vanishes_scores_are_those_of_the_crawls_of_the_experiment
         links |= {to for to in draw.sample(range(len(PAGES)), 2) if to != page}
         web.read(PAGES[page], [PAGES[to] for to in sorted(links)])
         crawl.fetched(page, float(step), [page * 100 + to for to in sorted(links)], sorted(links))
-        scores = told(kept)
-        for other in shown:
-            assert crawl.recrawl.by_score.weight(other) == scores.get(PAGES[other], 0)
+        assert crawl.recrawl.by_score.weight(page) == told(kept).get(PAGES[page], 0)
 
 
 def test_link_to_a_page_that_its_shard_does_not_know_yet_has_one_in_link(valkey: Server) -> None:
@@ -125,7 +166,7 @@ def test_link_to_a_page_that_its_shard_does_not_know_yet_has_one_in_link(valkey:
 
 
 class Scored:
-    """A frontier on six pages that were read, of which two have scores: the first 6, the second 3."""
+    """A frontier on six pages that were read, of which two have scores: the first 6, the second 4."""
 
     def __init__(self, server: Server, shards: int = 1, **politeness: Any) -> None:
         self.web = Web(server, f"scored-{shards}", shards)
@@ -144,7 +185,7 @@ class Scored:
         assert told(self.kept) == {READ[1]: 3}
         self.web.read(READ[0], [target, READ[2]])
         self.web.writer.drain()
-        assert told(self.kept) == {READ[0]: 6, READ[1]: 3}
+        assert told(self.kept) == {READ[0]: 6, READ[1]: 4}
 
     def drawn(self, count: int, **more: Any) -> Iterator[tuple[str, ...]]:
         request = PagesRequest.of(count, 1.0, mode="refresh", policy="LDU", **more)
@@ -252,7 +293,7 @@ def test_without_kept_links_the_policy_is_refused(valkey: Server) -> None:
     web = Web(valkey, "none", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
     for frontier in (Frontier(web.crawl, links=KeptLinks(web.crawl)), Frontier(web.crawl)):
-        with pytest.raises(NotKept, match=r"OPIC_KEEP_LINKS=on|no link scores"):
+        with pytest.raises(NotKept, match=r"OPIC_KEEP_LINKS=off|no link scores"):
             frontier.next(1, mode="refresh", policy="LDU")
 
 
@@ -273,6 +314,6 @@ def test_service_that_keeps_no_links_says_what_to_set(tmp_path: Path) -> None:
         Client(url) as client,
     ):
         client.seed(PAGES[:1])
-        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=on for the workers"):
+        with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off is set for the workers"):
             client.next(1, mode="refresh", policy="LDU")
         assert client.next(1, mode="refresh", policy="U").pages == []

@@ -60,11 +60,12 @@ def test_more_fetches_come_nearer_to_the_whole_web(tmp_path: Path) -> None:
 
 def test_list_is_printed_as_lines_and_as_csv(tmp_path: Path) -> None:
     lines = local_rank(*RECORDED, "--fetch", 10, cwd=tmp_path)
-    assert len(lines.stdout.splitlines()) == 30
+    names, *rows = lines.stdout.splitlines()
+    assert (names, len(rows)) == ("importance\turl", 30)
     assert "30 pages of shop.example, 10 outside pages fetched, 0 failed; method paper" in lines.stderr
     table = list(csv.DictReader(local_rank(*RECORDED, "--fetch", 10, "--csv", cwd=tmp_path).stdout.splitlines()))
     assert [row["rank"] for row in table] == [str(rank) for rank in range(1, 31)]
-    assert [row["url"] for row in table] == [line.split("\t")[1] for line in lines.stdout.splitlines()]
+    assert [row["url"] for row in table] == [line.split("\t")[1] for line in rows]
 
 
 @pytest.mark.parametrize(

@@ -106,24 +106,27 @@ def test_metrics_are_the_books_of_the_store(served: tuple[httpx.Client, Embedded
 
 def test_every_page_of_the_frontier_is_of_one_kind(served: tuple[httpx.Client, EmbeddedService]) -> None:
     client, service = served
-    links = [f"http://h{n}.example/" for n in range(10)]
+    links = [f"http://h{n}.example/" for n in range(12)]
     events = [
         {"url": "http://hub.example/", "links": links},
         {"url": links[0], "status": 404},
         {"url": links[1], "status": 500},
         {"url": links[2], "status": 403},
         {"url": links[3], "links": links[4:6]},
+        {"url": links[10], "status": 500, "give_up": True},
+        {"url": links[11], "status": 500, "not_before": "2099-01-01T00:00:00Z"},
     ]
     client.post("/v1/events", json=events)
-    service.backend.await_effect({"log/0": 5})
+    service.backend.await_effect({"log/0": 7})
     assert len(client.post("/v1/next", json={"n": 2, "mode": "discover"}).json()["pages"]) == 2
-    wanted = {"never_read": 4, "read": 0, "leased": 2, "waiting": 1, "revisit": 2, "barred": 0, "spent": 0}
-    wanted |= {"excluded": 1, "gone": 1}
+    wanted = {"never_read": 4, "read": 0, "leased": 2, "waiting": 2, "revisit": 2, "barred": 0, "spent": 0}
+    wanted |= {"excluded": 1, "gone": 1, "given_up": 1}
     found = scraped(client)  # The hub and links[3] were read a moment ago.
     counted = {kind: found[f"opic_frontier_pages,class=other,kind={kind}"] for kind in wanted}
     assert counted == wanted
     assert sum(wanted.values()) == found["opic_known_pages"] + found["opic_gone_pages"]
-    assert (found["opic_leases"], found["opic_page_waits"], found["opic_host_waits"]) == (2, 1, 0)
+    assert (found["opic_leases"], found["opic_page_waits"], found["opic_host_waits"]) == (2, 3, 0)
+    assert client.get("/v1/stats").json()["given_up_pages"] == 1
     assert found["opic_suggestions_total,mode=discover,policy="] == 2
     assert found["opic_suggestion_calls_total,answer=pages,mode=discover,policy="] == 1
     assert 0 <= found["opic_estimate_age_seconds"] < 1
@@ -143,7 +146,7 @@ def test_pages_handed_out_are_counted_by_mode_and_policy(served: tuple[httpx.Cli
         "mode=any,policy=": 1,
         "mode=discover,policy=": 3,
     }
-    assert len(handed) == 9  # Each mode, and each policy of mode refresh, from the first scrape on.
+    assert len(handed) == 11  # Each mode, and each policy of modes discover and refresh, from the first scrape on.
     none = "opic_suggestion_calls_total,answer=none"
     assert (found[f"{none},mode=refresh,policy="], found[f"{none},mode=refresh,policy=U"]) == (1, 1)
     assert found[f"{none},mode=refresh,policy=LDU"] == 0

@@ -161,11 +161,12 @@ def test_metadata_of_the_size_allowed_is_kept(valkey: Server) -> None:
 
 def test_seeds_of_each_shard_keep_their_notes_on_a_topic() -> None:
     urls = [f"http://{name}.org/" for name in "abcdefgh"]
-    parts = seeds_by_shard([encode_seeds(urls, 2, {"job": "news"})], shards=2)
+    parts = seeds_by_shard([encode_seeds(urls, 2, {"job": "news"}, not_before=5.0, priority=2.0)], shards=2)
     seeds = [decode_seeds(part) for part in parts]
     assert sorted(url for part in seeds for url in part.urls) == urls
     assert len(seeds) == 2
     assert {(part.depth, str(part.meta)) for part in seeds} == {(2, "{'job': 'news'}")}
+    assert {(part.trust, part.not_before, part.priority) for part in seeds} == {(None, 5.0, 2.0)}
 
 
 @pytest.mark.slow
@@ -217,8 +218,8 @@ def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:
         found = {page.url: (page.depth, page.meta) for page in client.next(10).pages}
         assert found == {"http://three.example/": (6, {})}
         explained = client.explain("http://two.example/")
-        assert (explained["depth"], explained["meta"]) == (1, {"etag": "x"})
-        assert client.explain("http://four.example/")["depth"] is None
+        assert (explained.depth, explained.meta) == (1, {"etag": "x"})
+        assert client.explain("http://four.example/").depth is None
 
 
 @pytest.mark.parametrize(

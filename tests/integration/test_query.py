@@ -20,7 +20,8 @@ from opic.ingest import ShardWriter
 from opic.model import windows
 from opic.model.cash import GRANT_GRAINS, MILLION, CrawlRules, Flag
 from opic.model.events import Record
-from opic.model.ledger import Ledger, LedgerPage
+from opic.model.ledger import Ledger
+from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
 from opic.ops.begin_anew import begin_anew
 from opic.query.queries import Ask, ImportanceAnswer, Query

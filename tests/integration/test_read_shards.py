@@ -21,7 +21,7 @@ from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import MILLION, Books, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import LedgerPage
+from opic.model.ledger_page import LedgerPage
 from opic.model.transfer import Deposit, Transfer
 from opic.model.windows import POLICIES
 from opic.query.queries import Query

@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
-from frontiers import AT_ONCE, PARTITION, Crawl, pages_of
+from frontiers import PARTITION, Crawl, pages_of
 from processes import wait_until
 from sameness import assert_same_replica, small_blocks
 from scipy import stats
@@ -18,10 +18,9 @@ from serving import serving
 from opic.client import Client
 from opic.errors import BadInput, NotKept
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.recrawl import BLOCK_PAGES, PageWeights
+from opic.frontier.recrawl import BLOCK_PAGES, PageWeights, fit_for_recrawl
 from opic.frontier.requests import NEED_YIELDS, PagesRequest
 from opic.ingest import ShardWriter
-from opic.ingest.writer import Writer
 from opic.model.cash import CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
 from opic.replica import Crawl as Shards
@@ -211,29 +210,6 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
     assert any(columns[0][1])
 
 
-def test_pages_of_several_shards_are_drawn_by_one_measure(valkey: Server) -> None:
-    client = valkey.client()
-    shards = Shards.open(client, shards=3, yields=True)
-    writer = Writer(shards)
-    urls = pages_of(8, 1)
-    events = [
-        Record(at, NOW * 1_000_000, encode_crawl_event(CrawlEvent(url, links=[f"{url}/{n}" for n in range(at + 1)])))
-        for at, url in enumerate(urls)
-    ]
-    writer.apply(PARTITION, events)
-    frontier = Frontier(Shards.open(valkey.client(), yields=True), AT_ONCE)
-    hot = frontier._hand.hot
-    hot.rng, found = np.random.default_rng(1), Counter[str]()
-    request = PagesRequest.of(1, 1.0, mode="refresh", policy="OR")
-    names: dict[Any, str] = {}
-    for _ in range(DRAWS):
-        (place,) = frontier._hand.peek(request)
-        names |= frontier.crawl.urls_of([place]) if place not in names else {}
-        found[names[place]] += 1
-    assert len({place[0] for place in names}) > 1
-    assert_frequencies(found, {url: at + 1 for at, url in enumerate(urls)})
-
-
 def test_weights_of_a_large_shard_are_summed_by_block() -> None:
     """A draw of many blocks is that of the plain table, also after pages changed."""
     replica = Replica(CrawlRules(), yields=True)
@@ -242,7 +218,7 @@ def test_weights_of_a_large_shard_are_summed_by_block() -> None:
     replica.pages = pages
     rng = np.random.default_rng(2)
     replica.columns.state[:pages] = np.where(rng.random(pages) < 0.5, 0x18, 0x08)
-    weights = PageWeights(replica, "one")
+    weights = PageWeights(replica, fit_for_recrawl)
     read = weights.of(np.arange(pages))
     assert weights.total() == read.sum()
     assert read[weights.draw(500, rng)].all()

@@ -15,12 +15,15 @@ from logs import NOW_US, PARTITION, pep_history
 from packed_events import BAD_PACKED, UNENDING_PACKED
 from packed_events import PACKED as GOOD
 from sameness import assert_same
+from typer.testing import CliRunner
 
-from opic.errors import BadInput, NotBuiltYet
+from opic.cli.main import app
+from opic.errors import BadInput
 from opic.frontier import Frontier
 from opic.model.events import Record, decode_crawl_event
 from opic.model.ledger import Ledger
-from opic.ops.replay import Plan, Progress, Summary, _next, format_of, read_graph, replay, url_of_name
+from opic.ops.feeder import Progress
+from opic.ops.replay import Plan, Summary, _next, format_of, read_graph, replay, url_of_name
 from opic.service.service import Backend, EmbeddedService
 from opic.settings import Settings
 
@@ -223,13 +226,11 @@ def test_broken_gzip_is_an_error_that_names_the_file(crawls: Crawls, tmp_path: P
         assert backend.lag() == 0
 
 
-def test_format_that_is_not_built_yet_says_so(crawls: Crawls, tmp_path: Path) -> None:
-    assert [format_of(Path(name)) for name in ("a.JSONL", "a.jsonl.gz", "a.tsv.gz", "a", "a.warc.gz", "a.wat")] == [
-        "jsonl", "jsonl", "edges", "edges", "warc", "wat",
+def test_format_is_told_by_the_name_of_the_file() -> None:
+    names = ("a.JSONL", "a.jsonl.gz", "a.tsv.gz", "a", "a.warc.gz", "a.wat", "a.warc.wat.gz", "a.arc.gz")
+    assert [format_of(Path(name)) for name in names] == [
+        "jsonl", "jsonl", "edges", "edges", "warc", "wat", "wat", "arc",
     ]  # fmt: skip
-    for name in ("warc", "wat"):
-        with pytest.raises(NotBuiltYet, match=f"--format {name} is not built yet"):
-            feed(crawls.open(), tmp_path / "none", Plan(name))
 
 
 def test_back_pressure_keeps_the_lag_below_its_limit(service: EmbeddedService, tmp_path: Path) -> None:
@@ -405,6 +406,36 @@ def test_edges_are_counted_once_and_lead_elsewhere(tmp_path: Path) -> None:
     graph = read_graph([file, lines(tmp_path / "more.txt", "http://d.example/ c")], Settings())
     assert graph.urls == ["http://graph.example/a%20b", "http://graph.example/c", "http://d.example/"]
     assert (graph.starts.tolist(), graph.targets.tolist()) == ([0, 1, 2, 3], [1, 2, 1])
+
+
+def test_graph_comes_from_the_columns_of_a_csv_file(tmp_path: Path) -> None:
+    file = lines(tmp_path / "graph.csv", "weight,to,from", '1,"b, or c",a', "2,a,http://d.example")
+    graph = read_graph([file], Settings(), ("from", "to"))
+    assert graph.urls == ["http://graph.example/a", "http://graph.example/b,%20or%20c", "http://d.example/"]
+    rows = lines(tmp_path / "rows.csv", "a,1,b", "b,1,a")
+    assert read_graph([rows], Settings(), ("1", "3")).targets.tolist() == [1, 0]
+    with refused("graph.csv:1: no column 'source': the first line has weight, to, from"):
+        read_graph([file], Settings(), ("source", "to"))
+    with refused("rows.csv:1: 'a,1,b' is not an edge: columns 1 and 4 of a line"):
+        read_graph([rows], Settings(), ("1", "4"))
+
+
+def test_unknown_fields_are_left_out_where_that_is_wanted(crawls: Crawls, tmp_path: Path) -> None:
+    file = lines(
+        tmp_path / "crawl.jsonl", {"url": "http://a.example/", "links": ["http://b.example/"], "colour": "red"}
+    )
+    assert feed(crawls.open(), file, Plan("jsonl")).dead_letters == 1
+    backend = crawls.open()
+    summary = feed(backend, file, Plan("jsonl", ignore_unknown=True))
+    assert (summary.accepted, summary.dead_letters, summary.links) == (1, 0, 1)
+
+
+def test_command_ends_with_status_1_if_all_events_or_with_strict_any_were_refused(tmp_path: Path) -> None:
+    good, bad = {"url": "http://a.example/"}, {"url": "about:blank"}
+    for rows, words, status in (([good, bad], [], 0), ([good, bad], ["--strict"], 1), ([bad], [], 1)):
+        file = lines(tmp_path / "crawl.jsonl", *rows)
+        done = CliRunner().invoke(app, ["replay", str(file), "--data", str(tmp_path / "data"), *words])
+        assert done.exit_code == status, done.output
 
 
 def test_line_that_is_no_edge_is_an_error_that_names_it(tmp_path: Path) -> None:

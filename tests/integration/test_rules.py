@@ -101,7 +101,7 @@ def test_the_command_line_sets_what_it_shows(service: EmbeddedService, client: h
     assert done.returncode == 0, done.stderr
     assert "0\tdeny\t\ta.example\t\t\t\tasked us to" in done.stdout
     assert "dates\t100" in done.stdout
-    found = opic(service, "rules", "show", "--json")
+    found = opic(service, "rules", "--json")
     assert json.loads(found.stdout) == client.get("/v1/rules").json()
     copy.write_text(found.stdout)
     assert opic(service, "rules", "set", str(copy), "--json").stdout == found.stdout

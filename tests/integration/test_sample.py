@@ -245,7 +245,7 @@ def test_service_that_keeps_links_tells_the_walk_its_in_links(star: Any, tmp_pat
         service.settle()
         web = ("--start", f"{star.url}/leaf/0", "--host-delay", 0, "--allow-private", "--service", service.url)
         found, said = run("sample", "--topic", "host:127.0.0.1", "--estimate", "url:/leaf/", "--json", *web)
-    assert said.count("opic: the service keeps no links (OPIC_KEEP_LINKS=on at its workers)") == (0 if keeps else 1)
+    assert said.count("opic: the service keeps no links (OPIC_KEEP_LINKS=off at its workers)") == (0 if keeps else 1)
     assert found["fetched"] == (32 if keeps else 3)
     assert abs(found["estimate"] - (30 / 32 if keeps else 1 / 3)) < 0.1
     asked = [path for path in star.paths() if path != "/robots.txt"]

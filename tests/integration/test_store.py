@@ -1,13 +1,17 @@
 """What the store promises at its edges: numbers near their limits, settings kept, a log that is read in portions."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 
 import httpx
 import pytest
+import redis
 from logs import NOW_US, PARTITION, record, seeds
+from redis.backoff import NoBackoff
+from redis.retry import Retry
 from sameness import assert_same
-from servers import Server
+from servers import LIVE_OPTIONS, Server
 from serving import serving
 
 from opic.client import Client
@@ -21,10 +25,11 @@ from opic.model.ledger import Ledger
 from opic.model.series import ENTRIES_MAX, ENTRY_US
 from opic.replica import Crawl
 from opic.replica.batch import BYTES_A_BATCH_MAX
-from opic.service.service import StandingService
+from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store import Shard
 
+LOADED_KEYS = 6_000
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
 
 
@@ -116,6 +121,35 @@ def test_balances_near_the_end_of_their_range_leave_the_endpoint_as_exact_text(s
             assert typed.importance(B).cash == cash
             assert typed.release([page["lease"] for page in answer.json()["pages"]]).released == 1
             assert [one.cash for one in typed.next(1).pages] == [cash]
+
+
+def test_a_service_waits_at_its_start_for_a_store_that_loads_its_data(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(LIVE_OPTIONS, "key-load-delay", "200")  # Microseconds a key.
+    opened(valkey)
+    with valkey.client() as client, client.pipeline(transaction=False) as pipe:
+        for number in range(LOADED_KEYS):
+            pipe.set(f"else:{number}", "")
+        pipe.execute()
+    valkey.stop()
+    with ThreadPoolExecutor(1) as threads, valkey.client(retry=Retry(NoBackoff(), 0)) as client:
+        started = threads.submit(valkey.start)
+        while not is_loading(client):
+            assert not started.done()
+        with StandingService(Settings.load(store=valkey.url, shards=1)) as service:
+            assert service.not_ready() is None
+        started.result()
+
+
+def is_loading(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except redis.exceptions.BusyLoadingError:
+        return True
+    except redis.ConnectionError:
+        return False
+    return False
 
 
 def test_a_store_refuses_rules_that_contradict_it_and_takes_its_own_where_none_are_given(servers: Server) -> None:

@@ -47,5 +47,5 @@ def test_command_prints_the_error_beside_the_bound_and_fails_where_the_bound_is_
 
 def test_without_links_there_is_nothing_to_verify(valkey: Server) -> None:
     web = crawled(valkey, "verify-none", keep_links=False)
-    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=on"):
+    with pytest.raises(NotKept, match="OPIC_KEEP_LINKS=off"):
         verified(asked(web.crawl))

@@ -120,6 +120,7 @@ class ClassesMachine(LedgerMachine):
     """The ledger's machine, while classes are defined anew, pages classified anew, and events come with tags."""
 
     crawl: WeighedCrawl
+    forget = None  # type: ignore[assignment] - the witness does not know yet what forgotten pages of a class had.
 
     @initialize(
         rules=st.sampled_from([CrawlRules(), CrawlRules(regrant_ppm=500_000), CrawlRules(q=500_000, inflow=False)]),

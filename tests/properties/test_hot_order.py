@@ -61,6 +61,9 @@ CALLS = st.lists(
         call("hold", SHARD, st.sets(PAGE, max_size=6), ENDS, st.sampled_from([LEASED, LEASED, RETRY])),
         call("read", SHARD, st.sets(PAGE, max_size=6), st.sampled_from([-1.0, 0.0, 1.0, 2.0, 3.0])),
         call("read", SHARD, st.sets(PAGE, max_size=20), st.sampled_from([0.5, 1.5])),
+        call("postpone", SHARD, st.sets(PAGE, max_size=6), st.sampled_from([-1.0, 0.5, 2.0])),
+        call("prefer", SHARD, st.sets(PAGE, max_size=6), st.sampled_from([0.5, 3.0, 1e9, 1e-9, 1.0])),
+        call("give_up", SHARD, st.sets(PAGE, max_size=6)),
         call("fetched", SHARD, st.sets(PAGE, max_size=6).map(sorted), st.integers(0, 5)),
         call("release", SHARD, st.sets(PAGE, max_size=6)),
         call("shut", SHARD, st.sets(PAGE, max_size=6)),
@@ -87,6 +90,9 @@ class Columns:
     barred: set[int] = field(default_factory=set)
     near: dict[int, int] = field(default_factory=dict)
     due_at: dict[int, float] = field(default_factory=dict)
+    said: set[int] = field(default_factory=set)  # Pages whose time in `due_at` is not that after a read.
+    failed: set[int] = field(default_factory=set)
+    factors: dict[int, float] | None = None
     read_us: dict[int, int] = field(default_factory=dict)
 
     def last_read_us(self, ids: Any) -> Any:
@@ -95,8 +101,20 @@ class Columns:
     def due(self, ids: Any) -> Any:
         return np.array([self.due_at.get(page, 0.0) for page in ids.tolist()]) if self.due_at else None
 
+    def postponed(self, ids: Any) -> Any:
+        return np.isin(ids, list(self.said)) if self.said else None
+
+    def priority(self, ids: Any) -> Any:
+        return None if self.factors is None else np.array([self.factors.get(page, 1.0) for page in ids.tolist()])
+
+    def preferred(self) -> Any:
+        return np.array(sorted(page for page, factor in (self.factors or {}).items() if factor > 1), np.int64)
+
     def shut(self, ids: Any) -> Any:
-        return np.isin(ids, list(self.barred)) if self.barred else None
+        return np.isin(ids, list(self.barred | self.failed)) if self.barred | self.failed else None
+
+    def given_up(self, ids: Any) -> Any:
+        return np.isin(ids, list(self.failed)) if self.failed else None
 
     def __len__(self) -> int:
         return len(self.v)
@@ -121,11 +139,17 @@ class Twin:
         self.single = [dict.fromkeys(range(HOSTS), delay) for _ in columns]
 
     def key(self, shard: int, page: int) -> tuple[float, bool]:
+        key, read = self.plain_key(shard, page)
+        factors = self.columns[shard].factors
+        return (key if factors is None else key * factors.get(page, 1.0)), read
+
+    def plain_key(self, shard: int, page: int) -> tuple[float, bool]:
         columns = self.columns[shard]
         state = int(columns.state[page])
         cash, read = int(columns.v[page]) + int(columns.credit[state & 7]), bool(state & Flag.OPEN)
         offered = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
-        if page in columns.barred or state & offered != Flag.KNOWN or cash == 0 or (cash < 0 and not read):
+        barred = page in columns.barred | columns.failed
+        if barred or state & offered != Flag.KNOWN or cash == 0 or (cash < 0 and not read):
             return 0, read
         last_read = columns.read_us.get(page, 0)
         if self.strategy == "cycle":
@@ -148,12 +172,14 @@ class Twin:
             return page_counts.LEASED, read
         if state & (Flag.KNOWN | Flag.GONE) != Flag.KNOWN:
             return page_counts.NEITHER, read
+        if page in columns.failed:
+            return page_counts.GIVEN_UP, read
         if state & Flag.EXCLUDED or page in columns.barred:
             return page_counts.DENIED, read
         if end + RETRY_SECONDS * (kind == LEASED) > now:
             return page_counts.RETRY, read
         if columns.due_at.get(page, 0.0) > now:
-            return page_counts.REVISIT, read
+            return (page_counts.NOT_BEFORE if page in columns.said else page_counts.REVISIT), read
         return (page_counts.FREE if key else page_counts.NEITHER), read
 
     def pick(
@@ -210,8 +236,8 @@ class Room:
 class Both:
     """The same is done to the hot orders and to the twin, and each choice compared."""
 
-    def __init__(self, discovery: float, delay: bool, strategy: str = "greedy") -> None:
-        self.columns = [Columns() for _ in range(SHARDS)]
+    def __init__(self, discovery: float, delay: bool, strategy: str = "greedy", *, preferring: bool = False) -> None:
+        self.columns = [Columns(factors={} if preferring else None) for _ in range(SHARDS)]
         self.orders = [
             HotOrder(columns, discovery, strategy, single=delay, retry_seconds=RETRY_SECONDS)
             for columns in self.columns
@@ -253,7 +279,25 @@ class Both:
         for page in ids.tolist():
             self.twin.holds[shard].pop(page, None)
 
+    def postpone(self, shard: int, pages: set[int], wait: float) -> None:
+        self.columns[shard].said |= set(self.known(shard, pages).tolist())
+        self._due(shard, pages, wait)
+
     def read(self, shard: int, pages: set[int], wait: float) -> None:
+        self.columns[shard].said -= pages
+        self._due(shard, pages, wait)
+
+    def prefer(self, shard: int, pages: set[int], factor: float) -> None:
+        factors, ids = self.columns[shard].factors, self.known(shard, pages)
+        if factors is not None:
+            factors.update(dict.fromkeys(ids.tolist(), factor))
+            self.orders[shard].changed(ids)
+
+    def give_up(self, shard: int, pages: set[int]) -> None:
+        self.columns[shard].failed ^= set(self.known(shard, pages).tolist())
+        self.orders[shard].changed(self.known(shard, pages))
+
+    def _due(self, shard: int, pages: set[int], wait: float) -> None:
         ids = self.known(shard, pages)
         self.columns[shard].due_at.update(dict.fromkeys(ids.tolist(), self.now + wait))
         self.orders[shard].note_reads(ids, self.now)
@@ -353,11 +397,11 @@ def small() -> Iterator[None]:
 
 
 @examples(150)
-@given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans())
+@given(calls=CALLS, discovery=st.sampled_from([1.0, 1.0, 3.0, 0.25]), delay=st.booleans(), preferring=st.booleans())
 def test_each_choice_is_that_of_a_sort_of_all_pages(
-    calls: list[tuple[Any, ...]], discovery: float, delay: bool
+    calls: list[tuple[Any, ...]], discovery: float, delay: bool, preferring: bool
 ) -> None:
-    both = Both(discovery, delay)
+    both = Both(discovery, delay, preferring=preferring)
     for name, *arguments in [*calls, ("pick", 100, "any", set(), None, None)]:
         getattr(both, name)(*arguments)
 
@@ -366,19 +410,22 @@ NEW_WITHOUT_CASH = ("new", 0, [(1, 0, Flag.KNOWN), (2, 5, Flag.KNOWN | Flag.OPEN
 ALL = ("pick", 5, "any", set(), None, None)
 
 
-@example(calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [2, 2, 2]), ALL], strategy="cycle", delay=False)
-@example(calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [-2, -2, -2]), ALL], strategy="random", delay=False)
+@example(calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [2, 2, 2]), ALL], strategy="cycle", delay=False, preferring=False)
+@example(
+    calls=[NEW_WITHOUT_CASH, ALL, ("grant", 0, [-2, -2, -2]), ALL], strategy="random", delay=False, preferring=False
+)
 @example(
     calls=[NEW_WITHOUT_CASH, ALL, ("fetched", 0, [1], 5), ALL, ("fetched", 0, [1], 9), ALL],
     strategy="random",
     delay=True,
+    preferring=True,
 )
 @examples(150)
-@given(calls=CALLS, strategy=st.sampled_from(["random", "cycle"]), delay=st.booleans())
+@given(calls=CALLS, strategy=st.sampled_from(["random", "cycle"]), delay=st.booleans(), preferring=st.booleans())
 def test_each_choice_by_another_strategy_is_that_of_a_sort_of_all_pages(
-    calls: list[tuple[Any, ...]], strategy: str, delay: bool
+    calls: list[tuple[Any, ...]], strategy: str, delay: bool, preferring: bool
 ) -> None:
-    both = Both(1.0, delay, strategy)
+    both = Both(1.0, delay, strategy, preferring=preferring)
     for name, *arguments in [*calls, ("pick", 100, "any", set(), None, None)]:
         getattr(both, name)(*arguments)
 

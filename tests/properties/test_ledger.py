@@ -23,7 +23,8 @@ from witness import (
 
 from opic.model.cash import CONTINUOUS, GRANT_GRAINS, MILLION, CrawlRules, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
-from opic.model.ledger import Ledger, LedgerPage
+from opic.model.ledger import Ledger
+from opic.model.ledger_page import LedgerPage
 
 
 class ThoroughLedgerMachine(LedgerMachine):

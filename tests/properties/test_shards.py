@@ -12,7 +12,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logs import NOW_US, PARTITION, notes, record, seeds, trusts
+from logs import NOW_US, PARTITION, forget, notes, record, seeds, trusts
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
@@ -21,12 +21,12 @@ from opic.ingest import ShardWriter, Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules, Flag
 from opic.model.classes import check_classes, encode_classes
-from opic.model.events import CheckedEvent, Outcome, Record, decode_seeds, encode_seeds
+from opic.model.events import CheckedEvent, Outcome, Record, decode_seeds, encode_forgotten, encode_seeds
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
 from opic.replica import Crawl
-from opic.replica.batch import Input
 from opic.replica.effect import NO_DIGEST, entry_digest
+from opic.replica.inputs import Input
 from opic.urls.canonical import host_of, shard_of
 
 HOSTS = [f"{name}.org" for name in "abcdefgh"] + ["www.a.org", "www.b.org"]
@@ -36,6 +36,7 @@ others = st.sampled_from(["", "mailto:x@y", "HTTP://A.org:80/p#top"])
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 payouts = st.sampled_from([CrawlRules(), replace(CrawlRules(), regrant_ppm=500_000, inflow=False), CONTINUOUS])
 names = count()
+KINDS = ["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget"]
 
 
 def test_hosts_of_the_tests_are_in_all_shards() -> None:
@@ -57,7 +58,9 @@ definitions = st.dictionaries(st.sampled_from("stuvwxyz"), st.tuples(weights, pa
 def logs(draw: st.DrawFn) -> list[Record]:
     made: list[Record] = []
     for offset in range(draw(st.integers(1, 40))):
-        kind = draw(st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes"]))
+        kind = draw(
+            st.sampled_from(["read"] * 6 + ["gone", "gone", "failed", "seeds", "dead", "call", "classes", "forget"])
+        )
         url, at, noted = draw(urls), draw(times), draw(notes)
         if kind == "read":
             links = draw(st.lists(st.one_of(urls, urls, urls, others), max_size=10))
@@ -70,6 +73,8 @@ def logs(draw: st.DrawFn) -> list[Record]:
             made.append(replace(record(offset, PAGES[number], ["", *PAGES[number + 2 :: 3]]), call=b"call %d" % number))
         elif kind == "seeds":
             made.append(seeds(offset, *draw(st.lists(urls, min_size=1, max_size=4)), trust=draw(trusts), **noted))
+        elif kind == "forget":
+            made.append(forget(offset, *draw(st.lists(urls, min_size=1, max_size=6))))
         elif kind == "dead":
             made.append(Record(offset, NOW_US + offset, b"\xff"))
         else:
@@ -107,9 +112,12 @@ def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], l
         ledger = DecidedLedger(crawl.rules, shard=shard.number, shards=len(crawl))
         for one in taken.get((shard.keys.crawl, shard.number), []):
             entry = one.record
-            if one.event is not None and one.event.outcome is Outcome.SEEDS:  # Those of this shard.
+            if one.event is not None and one.event.outcome is Outcome.FORGET:  # Those of this shard.
+                entry = replace(entry, value=encode_forgotten(list(one.event.seeds)))
+            elif one.event is not None and one.event.outcome is Outcome.SEEDS:
                 given = decode_seeds(entry.value)
-                value = encode_seeds(list(one.event.seeds), given.depth, given.meta, given.trust)
+                said = given.depth, given.meta, given.trust, given.not_before, given.priority
+                value = encode_seeds(list(one.event.seeds), *said)
                 entry = replace(entry, value=value)
             ledger.decided = one.event if one.record.kind == "classes" else None
             ledger.apply(one.partition, [entry])

@@ -5,7 +5,7 @@ import json
 import pytest
 from pydantic import BaseModel
 
-from opic.api import models
+from opic.api import models, models_leases
 from opic.api.models_politeness import Politeness
 from opic.api.models_rules import Rules
 from opic.api.problems import KINDS, Json, Problem, from_error
@@ -78,7 +78,7 @@ def test_a_text_of_any_kind_can_be_said() -> None:
     [
         (models.NextPages, {"lease_second": 3}, "lease_second: no such field, did you mean lease_seconds?"),
         (models.Seeds, {"urls": [], "url": "http://a.example/"}, "url: no such field, did you mean urls?"),
-        (models.Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
+        (models_leases.Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
         (models.ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
         (
             models.Classes,

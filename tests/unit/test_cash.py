@@ -25,9 +25,9 @@ from opic.model.cash import (
     CrawlRules,
     damping_ppm,
     gone_until_us,
-    grants_due_of,
     split,
 )
+from opic.model.crawl_books import grants_due_of
 from opic.model.rounds import RoundCount
 
 CASH = st.one_of(

@@ -39,7 +39,12 @@ def effects(draw: st.DrawFn) -> Effect:
     counts = st.integers(0, 1 << 40)
     kept_from = draw(st.integers(-1, 3))
     far = [draw(st.lists(NUMBERS[dtype], max_size=3)) if kept_from >= 0 else [] for dtype in ("<u4", "<u8", "<u2")]
+    flags = st.lists(st.booleans(), min_size=1, max_size=20)
+    new = [draw(flags) for _ in range(3)] if draw(st.booleans()) else [[], [], []]
     nearer = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
+    answered = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["<u2"]), max_size=3))
+    offered = draw(st.lists(st.tuples(NUMBERS["<u4"], NUMBERS["u1"], INT64, st.floats(1e-9, 1e9)), max_size=3))
+    offers = list(zip(*offered, strict=True)) or [()] * 4
     return Effect(
         draw(st.integers(1, (1 << 63) - 1)),
         draw(digests),
@@ -58,8 +63,16 @@ def effects(draw: st.DrawFn) -> Effect:
         calls=draw(st.dictionaries(st.binary(min_size=16, max_size=16), INT64, max_size=3)),
         depth_page=np.array([page for page, _ in nearer], "<u4"),
         nearness=np.array([nearness for _, nearness in nearer], "<u2"),
+        status_page=np.array([page for page, _ in answered], "<u4"),
+        noted=np.array([noted for _, noted in answered], "<u2"),
+        offer_page=np.array(offers[0], "<u4"),
+        failures=np.array(offers[1], "u1"),
+        not_before_us=np.array(offers[2], "<i8"),
+        priority=np.array(offers[3], "<f8"),
         metas=draw(st.dictionaries(counts, st.sampled_from([b"", b"one", b"other"]), max_size=4)),
         restored=draw(st.binary(max_size=8)),
+        forgotten=np.array(draw(st.lists(NUMBERS["<u4"], max_size=3)), "<u4"),
+        again=draw(st.dictionaries(NUMBERS["<u4"], names, max_size=3)),
         ends_links=draw(st.booleans()),
         by_setting=draw(st.booleans()),
         trusted=draw(st.none() | st.dictionaries(NUMBERS["<u4"], st.floats(0, 1e9), max_size=3)),
@@ -67,6 +80,7 @@ def effects(draw: st.DrawFn) -> Effect:
         far_counts=np.array(far[0], "<u4"),
         far_links=np.array(far[1], "<u8"),
         far_shards=np.array(far[2], "<u2"),
+        **dict(zip(("compared", "near_new", "far_new"), (np.array(some, np.bool_) for some in new), strict=True)),
     )
 
 
@@ -152,8 +166,25 @@ def kept(version: int) -> Effect:
         "far_links": np.array([1, 2, (1 << 64) - 1], "<u8"),
         "far_shards": np.array([1, 0, 65_535], "<u2"),
     }
+    new: dict[str, Any] = {
+        "compared": np.array([True, False, True]),
+        "near_new": np.array([False] * 8 + [True, False]),
+        "far_new": np.array([True, False, True]),
+    }
+    offers: dict[str, Any] = {
+        "offer_page": np.array([0, 9, 4_294_967_295], "<u4"),
+        "failures": np.array([1, 255, 0], "u1"),
+        "not_before_us": np.array([0, NOW_US, (1 << 63) - 1], "<i8"),
+        "priority": np.array([1.0, 1e-9, 1e9]),
+    }
     if version < 6:
         scalars |= dict.fromkeys(("counted_rounds", "counted_clock", "counted_live"), 0)
+    if version < 8:
+        scalars |= dict.fromkeys(("forgotten", "v_forgotten", "h_forgotten"), 0)
+    forgotten: dict[str, Any] = {
+        "forgotten": np.array([0, 4_294_967_295], "<u4"),
+        "again": {7: "http://a.example/", 4_294_967_295: "http://b.example/%C3%BC?x=1"},
+    }
     return Effect(
         lsn=123_456_789_012,
         previous=bytes(range(8)),
@@ -173,7 +204,9 @@ def kept(version: int) -> Effect:
         restored=b"token",
         **(notes if version >= 2 else {}),
         **(trust if version >= 3 else {}),
-        **({"ends_links": True, "by_setting": True} if version >= 5 else {}),
+        **({"ends_links": True, "by_setting": True} | new if version >= 5 else {}),
+        **(offers if version >= 7 else {}),
+        **(forgotten if version >= 8 else {}),
     )
 
 

@@ -10,7 +10,7 @@ from opic.api.router import handler_of
 
 
 def test_every_call_of_the_api_has_a_handler_of_its_name() -> None:
-    rows = re.findall(r'"(GET|POST|PUT)", "(/[\w/-]+)"', (ROOT / "opic/api/app.py").read_text())
+    rows = re.findall(r'"(GET|POST|PUT|DELETE)", "(/[\w/-]+)"', (ROOT / "opic/api/app.py").read_text())
     assert len(rows) > 20
     calls = Calls.__new__(Calls)
     missing = [row for row in rows if handler_of(getattr(calls, name_of(*row))) is None]

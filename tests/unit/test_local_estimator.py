@@ -15,7 +15,6 @@ from opic.graph.page_selection import outlink_counts, pf_scores, sc_scores
 from opic.local.crawl_pages import PageNumbers
 from opic.local.estimator import Estimator, EstimatorOptions
 from opic.local.fetcher import RecordedFetcher
-from opic.local.html_links import html_links
 from opic.local.journal import Journal
 from opic.local.selection import check_selection, choose
 from opic.model.events import CrawlEvent
@@ -191,21 +190,6 @@ def test_at_most_so_many_pages_of_one_host_are_chosen() -> None:
 def test_selection_that_there_is_none_of_is_named() -> None:
     with pytest.raises(BadInput, match="--select best: there are sc, pf, outlinks, random, combined"):
         check_selection("best")
-
-
-@pytest.mark.parametrize(
-    ("html", "links"),
-    [
-        ('<a href="b">1</a><a href="../c#d">2</a><area href="?q">', ["http://a.example/x/b", "http://a.example/c#d", "http://a.example/x/?q"]),
-        ('<base href="https://b.example/y/"><base href="/no/"><a href="z">', ["https://b.example/y/z"]),
-        ('<a href="/1"><a href=" /1 "><A HREF=/2>', ["http://a.example/1", "http://a.example/2"]),
-        ('<a href="http://[::1/"><a name="x"><link href="/s"><a href="mailto:x@a.example">', ["mailto:x@a.example"]),
-        ("\x00\xff<<a href='/z'", []),
-        ("", []),
-    ],
-)  # fmt: skip
-def test_links_of_a_page_are_absolute(html: str, links: list[str]) -> None:
-    assert html_links("http://a.example/x/", html) == links
 
 
 @pytest.mark.slow

@@ -72,8 +72,8 @@ def test_terminal_shows_whole_urls_on_one_line() -> None:
 
 def test_rows_elsewhere_are_separated_by_tabs() -> None:
     rows = {"pages": [{"importance": 0.25, "url": LONG}]}
-    assert shown(("importance", "url"), rows, "pages", False) == f"0.25\t{LONG}\n"
-    assert shown(("importance", "url"), {"pages": []}, "pages", False) == ""
+    assert shown(("importance", "url"), rows, "pages", False) == f"importance\turl\n0.25\t{LONG}\n"
+    assert shown(("importance", "url"), {"pages": []}, "pages", False) == "importance\turl\n"
 
 
 def test_json_has_the_numbers_and_ends_with_a_newline() -> None:

@@ -55,7 +55,7 @@ def test_counts_are_those_of_a_plain_table_and_undo_restores_them(
         for undo in (Undo(), None):
             yields.read(
                 pages.astype(np.uint32),
-                links.astype(np.uint32),
+                links,
                 np.minimum(new, links),
                 at * SECOND_US,
                 before_us,
@@ -77,7 +77,7 @@ def test_counts_are_those_of_a_plain_table_and_undo_restores_them(
 def test_packed_counts_come_back_in_a_block_that_has_grown() -> None:
     yields, other = PageYields(), PageYields()
     some = np.array([11, 13])
-    yields.read(some.astype(np.uint32), np.array([4, 7], np.uint32), some * 0 + 2, some * SECOND_US, some * 0 + 1, None)
+    yields.read(some.astype(np.uint32), np.array([4, 7]), some * 0 + 2, some * SECOND_US, some * 0 + 1, None)
     packed = yields.pack(10, 14)
     other.unpack(10, 20, packed)
     for mine, theirs in zip(yields.part(0, 40), other.part(0, 40), strict=True):

@@ -136,7 +136,7 @@ def test_one_time_and_a_window_in_days(recorded: Path) -> None:
     (row,) = json.loads(out)["past"]
     assert row["importance"] > 0
     assert json.loads(out)["window"] == "1d"
-    assert len(history("http://b.example/", "--recorded", recorded)[1].splitlines()) == 20
+    assert len(history("http://b.example/", "--recorded", recorded)[1].splitlines()) == 1 + 20
 
 
 def test_variable_takes_as_many_reads_as_a_store_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """Undo is the exact inverse of apply: over every array and every table that a replica holds."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import replace
 from typing import Any
@@ -16,12 +16,15 @@ from sameness import assert_same_replica
 from opic.model.cash import CONTINUOUS, CrawlRules
 from opic.model.classes import check_classes, encode_classes
 from opic.model.events import EventLimits, Record, encode_ids
+from opic.model.page_links import PageLinks
 from opic.replica import Replica
-from opic.replica.batch import Batch, Input
+from opic.replica.batch import Batch
 from opic.replica.columns import Growing
 from opic.replica.effect import Effect
 from opic.replica.fingerprints import Fingerprints
+from opic.replica.inputs import Input
 from opic.replica.remote_pages import RemotePages
+from opic.replica.shown_links import ShownLinks
 
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
@@ -61,6 +64,17 @@ class Alone:
         self.limits, self.shards, self.far = EventLimits(), 1, RemotePages(1)
         self.fingerprints = Fingerprints(bytes(16))
         self.urls: list[str] = []
+        self.links: dict[int, PageLinks] = {}  # By record.
+        self.shown: ShownLinks | None = ShownLinks(self._all)
+        self.replica.effect_listeners.append(self._note)
+
+    def _all(self) -> Iterator[PageLinks]:
+        return (links for lsn, links in self.links.items() if lsn <= self.replica.head.lsn)
+
+    def _note(self, effect: Effect) -> None:
+        assert self.shown is not None
+        self.links[effect.lsn] = effect.kept()
+        self.shown.note(effect.lsn, effect.kept())
 
     def urls_of(self, ids: Sequence[int]) -> Mapping[int, str]:
         return {number: self.urls[number] for number in ids}

@@ -1,9 +1,9 @@
-"""Signatures of the records on a topic that control a crawl: classes of pages, and the trust of seeds.
+"""Signatures of the records on a topic that control a crawl: classes of pages, trust of seeds, pages to forget.
 
-Every producer on a topic may send crawl events. Weights and trust decide where all cash goes, so they are taken only
-from an endpoint of the crawl. It signs them with OPIC_KAFKA_SIGNING_KEY, or else with the store's secret, which its
-endpoints and workers alone can read. Others become dead letters. A copy of a signed record has no effect either: its
-Idempotency-Key makes it a repeat for a day, and after a day it is too old.
+Every producer on a topic may send crawl events. Weights and trust decide where all cash goes, and what is forgotten is
+lost, so they are taken only from an endpoint of the crawl. It signs them with OPIC_KAFKA_SIGNING_KEY, or else with the
+store's secret, which its endpoints and workers alone can read. Others become dead letters. A copy of a signed record
+has no effect either: its Idempotency-Key makes it a repeat for a day, and after a day it is too old.
 """
 
 import hmac
@@ -31,7 +31,7 @@ Headers = list[tuple[str, bytes]]
 def is_control(kind: str, value: bytes) -> bool:
     """Return whether a record controls the crawl, and so has to be signed. Plain seeds do no more than links do."""
     if kind != "seeds":
-        return kind in ("classes", "classify")
+        return kind in ("classes", "classify", "forget")
     try:
         return decode_seeds(value).trust is not None
     except (msgspec.DecodeError, UnicodeDecodeError):

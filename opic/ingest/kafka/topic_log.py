@@ -141,12 +141,12 @@ class Producer:
 
 
 def seeds_by_shard(lists: Iterable[bytes], shards: int) -> Iterator[bytes]:
-    """Split lists of seeds by shard: a record's key, the host of its first URL, then fits all of its URLs."""
+    """Split lists of seeds, or of pages to forget, by shard: a record's key is that of its first URL, and fits all."""
     for seeds in map(decode_seeds, lists):
         found: dict[int, list[str]] = defaultdict(list)
         for url in seeds.urls:
             found[shard_of(host_of(url), shards)].append(url)
-        yield from (encode_seeds(part, seeds.depth, seeds.meta, seeds.trust) for part in found.values())
+        yield from (encode_seeds(part, *msgspec.structs.astuple(seeds)[1:]) for part in found.values())
 
 
 class KafkaLog:
@@ -204,7 +204,7 @@ class KafkaLog:
                 f"classes can't be set with one shard and {len(self._partitions)} partitions of "
                 f"{self._cluster.topic}, because their events have no common order: use one partition, or many shards"
             )
-        if kind == "seeds":
+        if kind in ("seeds", "forget"):
             values = list(seeds_by_shard(values, len(self._crawl)))
         return self._produce(values, time_us, kind)
 
@@ -284,10 +284,10 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
     >>> key_of(encode_crawl_event(CrawlEvent("http://EXAMPLE.org/a")))
     b'example.org'
     """
-    if kind not in ("event", "seeds"):
+    if kind not in ("event", "seeds", "forget"):
         return kind.encode()  # Definitions of classes take effect in their order: all in one partition.
     try:
-        url = decode_seeds(value).urls[0] if kind == "seeds" else _url_of(value).url
+        url = decode_seeds(value).urls[0] if kind != "event" else _url_of(value).url
         return host_of(canonical_url(url, 1 << 16)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
         return None  # It will become a dead letter; the partition does not matter.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadFraming
-from opic.ingest import msgpack_values as packed
+from opic.ingest import msgpack_values
 
 KEYS = st.text(max_size=40) | st.integers(-(1 << 63), (1 << 64) - 1) | st.binary(max_size=3)
 VALUES = st.recursive(
@@ -31,31 +31,31 @@ def pack(value: object) -> bytes:
 
 @given(st.lists(VALUES))
 def test_array_is_cut_where_its_elements_end(values: list[Any]) -> None:
-    assert packed.is_array(pack(values))
-    assert list(packed.cut_array(pack(values))) == [pack(value) for value in values]
+    assert msgpack_values.is_array(pack(values))
+    assert list(msgpack_values.cut_array(pack(values))) == [pack(value) for value in values]
 
 
 @given(VALUES, st.binary(max_size=5))
 def test_counted_end_is_the_end(value: object, more: bytes) -> None:
-    assert packed.end_of(pack(value) + more) == len(pack(value))
-    assert packed.is_map(pack(value)) == isinstance(value, dict)
+    assert msgpack_values.end_of(pack(value) + more) == len(pack(value))
+    assert msgpack_values.is_map(pack(value)) == isinstance(value, dict)
 
 
 @given(st.binary(min_size=1, max_size=30))
 def test_any_bytes_are_cut_alike_or_refused(body: bytes) -> None:
     array = b"\x92" + body
     try:
-        fast = list(packed.cut_array(array))
+        fast = list(msgpack_values.cut_array(array))
     except BadFraming:
         try:
-            end = packed.end_of(array)
+            end = msgpack_values.end_of(array)
         except BadFraming:
             return
         assert end < len(array)
         return
     assert len(fast) == 2
-    assert packed.end_of(array) == len(array)
-    assert fast[0] == body[: packed.end_of(body)]
+    assert msgpack_values.end_of(array) == len(array)
+    assert fast[0] == body[: msgpack_values.end_of(body)]
 
 
 class Trickle(io.BytesIO):
@@ -67,10 +67,10 @@ class Trickle(io.BytesIO):
 def test_stream_is_cut_wherever_it_is_read(values: list[Any]) -> None:
     stream = b"".join(map(pack, values))
     for file in (io.BytesIO(stream), Trickle(stream)):
-        assert list(packed.cut_stream(file, 1 << 20)) == [pack(value) for value in values]
+        assert list(msgpack_values.cut_stream(file, 1 << 20)) == [pack(value) for value in values]
     if stream:
         with pytest.raises(BadFraming, match="ends in the middle"):
-            list(packed.cut_stream(Trickle(stream + b"\x91"), 1 << 20))
+            list(msgpack_values.cut_stream(Trickle(stream + b"\x91"), 1 << 20))
 
 
 DEEP = b"\x91" * 70_000 + b"\xc0"
@@ -81,13 +81,13 @@ DEEP = b"\x91" * 70_000 + b"\xc0"
 )
 def test_deeply_nested_value_is_cut_out_of_a_stream(values: list[bytes]) -> None:
     for file in (io.BytesIO(b"".join(values)), Trickle(b"".join(values))):
-        assert list(packed.cut_stream(file, 1 << 20)) == values
+        assert list(msgpack_values.cut_stream(file, 1 << 20)) == values
     with pytest.raises(BadFraming, match="ends in the middle"):
-        list(packed.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1]), 1 << 20))
+        list(msgpack_values.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1]), 1 << 20))
     with pytest.raises(BadFraming, match="OPIC_MAX_BODY_BYTES 70,000"):
-        list(packed.cut_stream(io.BytesIO(b"".join(values)), 70_000))
+        list(msgpack_values.cut_stream(io.BytesIO(b"".join(values)), 70_000))
     with pytest.raises(BadFraming, match="starts with the byte 0xc1"):
-        list(packed.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1] + b"\xc1"), 1 << 20))
+        list(msgpack_values.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1] + b"\xc1"), 1 << 20))
 
 
 def test_longest_extension_is_not_the_shortest() -> None:
@@ -95,12 +95,12 @@ def test_longest_extension_is_not_the_shortest() -> None:
     longest, looks_like_it = b"\xc9\xff\xff\xff\xff", b"\xa5\xc9\xff\xff\xff\xff"
     for behind in (b"", b"\x01\x02", b"a" * 300_000):
         with pytest.raises(BadFraming, match="ends in the middle"):
-            list(packed.cut_array(b"\x93\x01" + longest + behind))
+            list(msgpack_values.cut_array(b"\x93\x01" + longest + behind))
         with pytest.raises(BadFraming, match=r"ends in the middle|OPIC_MAX_BODY_BYTES"):
-            list(packed.cut_stream(io.BytesIO(b"\x01" + longest + behind), 100_000))
-    assert list(packed.cut_array(b"\x92\x01" + looks_like_it)) == [b"\x01", looks_like_it]
+            list(msgpack_values.cut_stream(io.BytesIO(b"\x01" + longest + behind), 100_000))
+    assert list(msgpack_values.cut_array(b"\x92\x01" + looks_like_it)) == [b"\x01", looks_like_it]
     for file in (io.BytesIO(b"\x01" + 3 * looks_like_it), Trickle(b"\x01" + 3 * looks_like_it)):
-        assert list(packed.cut_stream(file, 100_000)) == [b"\x01", *3 * [looks_like_it]]
+        assert list(msgpack_values.cut_stream(file, 100_000)) == [b"\x01", *3 * [looks_like_it]]
 
 
 def test_stream_with_a_long_value_is_refused_before_it_is_read() -> None:
@@ -113,5 +113,5 @@ def test_stream_with_a_long_value_is_refused_before_it_is_read() -> None:
 
     endless: Any = Endless()
     with pytest.raises(BadFraming, match="OPIC_MAX_BODY_BYTES 100,000"):
-        list(packed.cut_stream(endless, 100_000))
+        list(msgpack_values.cut_stream(endless, 100_000))
     assert endless.read_bytes < 300_000

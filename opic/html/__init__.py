@@ -1,0 +1,1 @@
+"""The links of HTML pages, for all that read pages; in a process of its own where the pages are strangers'."""

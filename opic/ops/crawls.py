@@ -1,0 +1,103 @@
+"""The crawls of a store: what there are, and how one is removed."""
+
+import secrets
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from opic.errors import BadInput, Refused
+from opic.ingest.step_counts import ALIVE_SECONDS, WORKER_AT
+from opic.store.connection import Client, store_errors
+from opic.store.keys import Keys
+from opic.store.scan import key_names
+from opic.store.shard import books_of
+
+KEYS_A_CALL: Final = 1_000
+CLOSED_HEAD: Final = {"lsn": 0, "digest": b"restoring"}  # A head that no record has: see `Follower`.
+FIRST_META: Final = ":0}:meta"
+
+
+@dataclass(frozen=True, slots=True)
+class CrawlSize:
+    """A crawl and its size; pages are 0 while a backup is restored into it, or after that broke off."""
+
+    name: str
+    shards: int
+    known_pages: int
+    read_pages: int
+
+
+def crawls_of(client: Client) -> list[CrawlSize]:
+    """Return the crawls of a store, by name."""
+    found = []
+    for name in sorted(_names(key_names(client, f"opic:{{*{FIRST_META}"))):
+        with store_errors():
+            shards = int(client.hget(Keys(name, 0).meta, "shards") or 1)
+            with client.pipeline(transaction=False) as pipe:
+                for number in range(shards):
+                    pipe.hgetall(Keys(name, number).books)
+                books = [books_of(stored) for stored in pipe.execute()]
+        found.append(CrawlSize(name, shards, sum(one.live for one in books), sum(one.open for one in books)))
+    return found
+
+
+def _names(keys: Iterable[bytes]) -> set[str]:
+    return {key.decode().removeprefix("opic:{").removesuffix(FIRST_META) for key in keys}
+
+
+def delete_crawl(client: Client, crawl: str, *, force: bool = False) -> int:
+    """Remove a crawl with all its keys; return how many there were.
+
+    Workers and endpoints of the crawl that still run are refused from the start.
+
+    Args:
+        client: of a user that may remove keys.
+        crawl: its name.
+        force: even if a worker of it seems to run.
+
+    Raises:
+        BadInput: the store has no such crawl.
+        Refused: a worker of it seems to run.
+    """
+    first = Keys(crawl, 0)
+    with store_errors():
+        shards, worker_at = client.hget(first.meta, "shards"), client.hget(first.metrics, WORKER_AT)
+    found = key_names(client, f"opic:{{{crawl}:*")
+    if not found:
+        raise BadInput(f"this store has no crawl named {crawl!r}: `opic crawls` lists those there are")
+    seconds = time.time() - int(worker_at or 0)
+    if not force and seconds < ALIVE_SECONDS:
+        raise Refused(
+            f"a worker of crawl {crawl!r} was there {max(seconds, 0):.0f} s ago: stop its workers and endpoints first, "
+            f"wait {ALIVE_SECONDS:.0f} s if one was killed, or use --force"
+        )
+    keys = [Keys(crawl, number) for number in range(int(shards or 1))]
+    close_crawl(client, keys, secrets.token_hex(8).encode())
+    last = {key.encode() for one in keys for key in (one.meta, one.head)}
+    remove_keys(client, found - last)
+    remove_keys(client, last)
+    return len(found | last)
+
+
+def close_crawl(client: Client, shards: Sequence[Keys], token: bytes) -> None:
+    """Let nobody open, write to or read a crawl from now on but the holder of the token."""
+    with store_errors():
+        for keys in shards:
+            with client.pipeline(transaction=True) as pipe:
+                pipe.delete(keys.meta)
+                pipe.hset(keys.meta, "restoring", token)
+                pipe.hdel(keys.head, "forgot")
+                pipe.hset(keys.head, mapping=CLOSED_HEAD)
+                pipe.execute()
+
+
+def remove_keys(client: Client, keys: Collection[bytes]) -> None:
+    """Remove keys, a thousand a call."""
+    names = sorted(keys)
+    with store_errors():
+        for at in range(0, len(names), KEYS_A_CALL):
+            with client.pipeline(transaction=False) as pipe:
+                for key in names[at : at + KEYS_A_CALL]:
+                    pipe.unlink(key)
+                pipe.execute()

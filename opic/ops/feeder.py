@@ -1,0 +1,247 @@
+"""Feeds events to a store in batches, and waits until they have taken effect."""
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final, Protocol, TypeVar
+
+from opic.errors import BadInput, StoreUnavailable
+from opic.ingest import Writer
+from opic.ingest.event_log import EventLog, KeyedCall, Log, Positions
+from opic.ingest.worker import LogSource, work
+from opic.model.events import EventLimits, encode_seeds
+from opic.replica import Crawl
+from opic.settings import Settings
+from opic.store import Shard
+
+log = logging.getLogger("opic.ops")
+
+Answer = TypeVar("Answer")
+VALUES_A_CALL: Final = 500  # The number of records that the worker takes at once.
+BYTES_A_CALL: Final = 4 << 20
+REFUSED_SHOWN_MAX: Final = 5
+PROGRESS_SECONDS: Final = 0.2
+POLL_SECONDS: Final = 0.005
+AWAY_SECONDS_MAX: Final = 60.0  # A killed store is back within a second, or within 12 s if it has to load 1 GB.
+ASK_AGAIN_SECONDS: Final = 0.5
+SAY_AGAIN_SECONDS: Final = 30.0
+PATIENCE_SECONDS: Final = 2.0  # A running worker takes a batch in well under a second; after this, work here instead.
+
+
+class Target(Protocol):
+    """The interface that a replay needs of an open store; implemented by `opic.service.service.Backend`."""
+
+    settings: Settings
+    crawl: Crawl
+    shard: Shard  # The shard that has the log.
+
+    @property
+    def log(self) -> Log:
+        """The log of accepted events."""
+
+    def accept(self, values: Sequence[bytes], kind: str = "event", time_us: int | None = None) -> Positions:
+        """Append records to the log; return its end offset."""
+
+    def accept_once(self, call: KeyedCall, judge: Callable[[int, EventLimits], "EventChunk"]) -> "EventChunk":
+        """Append events to the log once, however often this is repeated with the same call."""
+
+    def lag(self) -> int:
+        """Return the number of accepted records that have not taken effect yet."""
+
+    def disk_full(self) -> str | None:
+        """Return a message if the disk is full, so that nothing may be written; else None."""
+
+
+@dataclass(slots=True)
+class EventChunk:
+    """Encoded events that are appended to the log together."""
+
+    values: list[bytes]
+
+
+@dataclass(slots=True)
+class Progress:
+    """The progress of a replay."""
+
+    events: int = 0  # Events appended to the log.
+    total: int | None = None  # Final number of events, if it is known.
+    lag: int = 0
+    undelivered: int = 0  # Transfers between shards that are not delivered yet, at the end of the replay.
+    seconds: float = 0.0
+
+
+class Feeder:
+    """Appends records to the log in batches, and applies them or waits until a worker has applied them."""
+
+    def __init__(self, target: Target, works_here: bool, on_progress: Callable[[Progress], None]) -> None:
+        """Apply the records in this process if `works_here`, after those that are in the log already.
+
+        Raises:
+            BadInput: the log is on Kafka.
+        """
+        self.target, self.settings = target, target.settings
+        if not isinstance(target.log, EventLog):
+            raise BadInput("a replay writes to the store's own log: use `opic publish` for Kafka, or omit --kafka")
+        self._log = target.log
+        self.dead_letters = self.links_left_out = 0
+        self.progress = Progress()
+        self._on_progress = on_progress
+        self._began = time.monotonic()
+        self._told, self._said = 0.0, float("-inf")
+        self._values: list[bytes] = []
+        self._bytes = 0
+        self._name, self._number = uuid.uuid4().hex, 0  # Name of this replay, and number of its next batch.
+        self._end = self._log.end()  # Earlier records take effect first.
+        self.values_max = min(VALUES_A_CALL, self.settings.max_lag)
+        self._writer: Writer | None = None
+        if works_here:
+            self._work()
+
+    def feed(self, value: bytes) -> None:
+        """Add an event to the current batch; send the batch if it is full."""
+        if not self.has_room(value):
+            self.send()
+        self._values.append(value)
+        self._bytes += len(value)
+
+    def has_room(self, value: bytes) -> bool:
+        """Whether the current batch has room for an event."""
+        if len(self._values) >= self.values_max:
+            return False
+        return not self._values or self._bytes + len(value) <= BYTES_A_CALL
+
+    def refuse(self, reason: str) -> None:
+        """Count an event that becomes a dead letter; log the first ones."""
+        self.dead_letters += 1
+        if self.dead_letters <= REFUSED_SHOWN_MAX:
+            log.warning("dead letter: %s", reason)
+
+    def send(self, name: str | None = None) -> None:
+        """Append the current batch to the log; a batch with a name only once, whoever sends it again within a day."""
+        values, self._values, self._bytes = self._values, [], 0
+        if values:
+            # The batch has a name, so that it may be sent again if its answer was lost.
+            name = name or f"{self._name} {self._number}"
+            call, batch = KeyedCall.of(f"opic replay {name}", "", b""), EventChunk(values)
+            self._number += 1
+            self._accept(len(values), lambda: self.target.accept_once(call, lambda *_: batch))
+            self.progress.events += len(values)
+            self._tell()
+
+    def seed(self, urls: Sequence[str]) -> None:
+        """Add seed pages, and wait until they are known."""
+        for at in range(0, len(urls), VALUES_A_CALL):
+            record = encode_seeds(list(urls[at : at + VALUES_A_CALL]))  # Adding the same seeds again has no effect.
+            self._accept(1, partial(self.target.accept, [record], "seeds"))
+        self.settle()
+
+    def settle(self) -> None:
+        """Send the current batch; return after all events took effect."""
+        self.send()
+        if self._writer is None:
+            self._await(lambda: self._applied() >= self._end)
+        self.progress.lag = 0
+        self._tell(now=True)
+
+    def finish(self) -> None:
+        """Send the current batch; return after all events took effect and all transfers are delivered."""
+        self.settle()
+        if self._writer is None:
+            self._await(lambda: self._undelivered() == 0)
+        self.deliver()
+        self._checkpoint()
+        self.progress.undelivered = 0
+        self._tell(now=True)
+
+    def deliver(self) -> None:
+        """Deliver all transfers between shards, if this process applies the records."""
+        if (writer := self._writer) is not None:
+            self.patiently(lambda: writer.drain(self._told_delivery))
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint of all shards of an embedded store, so that the next start need not read the journal."""
+        if self._writer is None or not self.settings.embedded or self.target.disk_full() is not None:
+            return
+        try:
+            for store in self._writer.stores:
+                store.checkpoint()
+        except StoreUnavailable as error:  # Nothing is lost: the journal has all records.
+            log.info("the replay is complete, but the last checkpoint failed: %s", error)
+
+    def _told_delivery(self) -> None:
+        self._undelivered()
+        self._tell()
+
+    def _undelivered(self) -> int:
+        self.progress.undelivered = self.patiently(self.target.crawl.undelivered)
+        return self.progress.undelivered
+
+    def _accept(self, count: int, accept: Callable[[], object]) -> None:
+        if self._writer is None:
+            room = self.settings.max_lag - count
+            self._await(lambda: self.patiently(self.target.lag) <= room)
+        self.patiently(accept)
+        self._end = self.patiently(self._log.end)
+        if self._writer is not None:
+            self._work()
+
+    def _applied(self) -> int:
+        return self.patiently(lambda: self.target.crawl.resume(self._log.partition))
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """Repeat a call until the store answers: up to AWAY_SECONDS_MAX, but without limit while its disk is full."""
+        away: float | None = None
+        while True:
+            try:
+                return ask()
+            except StoreUnavailable as error:
+                now = time.monotonic()
+                if self._disk_is_full():
+                    away = None
+                elif away is None:
+                    away = now
+                elif now - away > AWAY_SECONDS_MAX:
+                    raise StoreUnavailable(f"{error}; {self.progress.events:,} events were accepted before") from error
+            time.sleep(ASK_AGAIN_SECONDS)
+
+    def _disk_is_full(self) -> bool:
+        """Return whether the store's disk is full; log a warning now and then."""
+        full, now = self.target.disk_full(), time.monotonic()
+        if full is not None and now - self._said > SAY_AGAIN_SECONDS:
+            self._said = now
+            log.warning("%s; waiting, %s events were accepted before", full, f"{self.progress.events:,}")
+        return full is not None
+
+    def _work(self) -> None:
+        if self._writer is None:
+            self._writer = Writer.of(self.target.crawl, self.settings)
+        source = LogSource(self._log, self._writer.resume, until_offset=self._end)
+        work(self._writer, source, full=self.target.disk_full)
+
+    def _await(self, done: Callable[[], bool]) -> None:
+        """Wait for the service's worker while it makes progress; if it stops, apply the records in this process.
+
+        The service may be working on another crawl of the store. If its worker resumes, two workers are slower, but
+        the result is still correct.
+        """
+        seen, moved = (-1, -1), time.monotonic()
+        while not done():
+            now, at = time.monotonic(), (self._applied(), self.progress.undelivered)
+            if at != seen or self._disk_is_full():
+                seen, moved = at, now
+            elif now - moved > PATIENCE_SECONDS:
+                self._end = self.patiently(self._log.end)
+                return self._work()
+            self._tell()
+            time.sleep(POLL_SECONDS)
+        return None
+
+    def _tell(self, now: bool = False) -> None:
+        self.progress.seconds = time.monotonic() - self._began
+        if now or self.progress.seconds - self._told >= PROGRESS_SECONDS:
+            self._told = self.progress.seconds
+            self.progress.lag = self.patiently(self.target.lag)
+            self._on_progress(self.progress)

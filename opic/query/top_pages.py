@@ -1,0 +1,134 @@
+"""The best pages of a snapshot, in parts: each answer says where the next one goes on."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from opic.errors import BadInput
+from opic.query.host_index import Bools, Floats
+from opic.query.snapshots import Int64s, Snapshot, View, largest, ranks_of_best
+from opic.urls.canonical import host_of
+
+Page = dict[str, object]
+CURSOR_CHARS_MAX: Final = 60
+SAME: Final = 0.01  # A page whose value changed by no more than this share since it was told keeps its place.
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """The last page of an answer, and its importance or in-links as told there.
+
+    The next answer goes on after this page as it stands by then. If its value has changed by more than SAME, or it is
+    gone, it goes on below the value told. So while a crawl goes on, pages that pass it are left out or come twice.
+    """
+
+    shard: int
+    page: int
+    value: float
+
+    @classmethod
+    def parse(cls, text: str, shards: int) -> "Cursor":
+        """Return the cursor that `str` made this text of.
+
+        Raises:
+            BadInput: it is none of a crawl with so many shards.
+        """
+        shard, _, rest = text.partition("-")
+        page, _, value = rest.partition("-")
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        whole = all(one.isascii() and one.isdecimal() for one in (shard, page)) and len(text) <= CURSOR_CHARS_MAX
+        if not (whole and 0 <= number < math.inf and int(shard) < shards and int(page) < 1 << 32):
+            raise BadInput(f"after={text[:40]!r} is none of this service: send the `next` of the answer before")
+        return cls(int(shard), int(page), number)
+
+    def __str__(self) -> str:
+        """Return it as clients see it."""
+        return f"{self.shard}-{self.page}-{self.value!r}"
+
+    def later(self, values: Int64s | Floats, position: int, total: float = 1.0) -> Bools:
+        """Return a mask of the positions that come after it, if values descend, and equal ones go by position.
+
+        Args:
+            values: (n,).
+            position: that of its page; n or more if it is newer than the values.
+            total: what a value is divided by to be told.
+        """
+        edge = self.value * total
+        if position < len(values) and abs(float(own := values[position]) - edge) <= SAME * edge:
+            edge = own
+        later: Bools = values < edge
+        equal = np.flatnonzero(values == edge)
+        later[equal[equal > position]] = True
+        return later
+
+
+def answer_of(pages: list[Page], cursor: Callable[[int], Cursor], n: int, as_of: float) -> dict[str, Any]:
+    """Return the answer for the best pages, of which there are more than `n` if more follow; and `cursor(place)`."""
+    return {"pages": pages[:n], **({"next": str(cursor(n - 1))} if len(pages) > n else {}), "as_of": as_of}
+
+
+def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None, after: str | None) -> dict[str, Any]:
+    """Return the best live pages of a snapshot, descending, ties by position: an answer without its policy.
+
+    Args:
+        snapshot: the pages.
+        view: their estimates; None for the static ones.
+        n: maximum number of pages.
+        within: only pages of this host or domain and its subdomains; ranks are still among all pages.
+        after: the "next" of the answer before.
+
+    Raises:
+        BadInput: `after` is none of an answer.
+    """
+    scores: Int64s | Floats = snapshot.scores if view is None else view.scores
+    total = snapshot.total if view is None else 1.0
+    if within is None and after is None:
+        found = snapshot.top(n + 1) if view is None else largest(scores, n + 1, _nth(view.ascending, n + 1))
+        positions = found[: n + 1]
+    else:
+        mask = np.ones(len(scores), np.bool_) if within is None else _inside(snapshot, within)
+        if after is not None:
+            cursor = Cursor.parse(after, len(snapshot.parts))
+            at = snapshot.positions(np.array([cursor.shard]), np.array([cursor.page]))
+            mask &= cursor.later(scores, int(at[0]), total)
+        some = np.flatnonzero(mask)
+        positions = some[largest(scores[some], n + 1)]
+    best = scores[positions].tolist()
+    if view is not None:
+        ranks = view.ranks(best)
+    else:
+        ranks = ranks_of_best(best) if within is after is None else snapshot.ranking.ranks(best)
+    places = snapshot.places(positions)
+    urls, reads = snapshot.crawl.urls_of(places), snapshot.crawl.rows(places).reads.tolist()
+    columns = places, best, ranks, snapshot.cash[positions].tolist(), reads
+    pages: list[Page] = [
+        {
+            "url": urls[place],
+            "importance": min(score / total, 1.0),
+            "rank": rank,
+            "cash": cash,
+            "reads": times,
+            "host": host_of(urls[place]),
+        }
+        for place, score, rank, cash, times in zip(*columns, strict=True)
+    ]
+    return answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, snapshot.as_of)
+
+
+def _inside(snapshot: Snapshot, within: str) -> Bools:
+    inside = np.zeros(int(snapshot.host.max(initial=-1)) + 1, np.bool_)
+    numbers = np.array(snapshot.table.below(within), np.int64)
+    inside[numbers[numbers < len(inside)]] = True
+    found: Bools = inside[snapshot.host]
+    return found
+
+
+def _nth(ascending: Floats, n: int) -> float | None:
+    """Return the nth largest score, None if there are fewer or it says nothing."""
+    return float(ascending[-n]) if n <= len(ascending) and ascending[-n] > 0 else None

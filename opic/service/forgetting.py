@@ -1,0 +1,98 @@
+"""Forgets the pages of a URL, a prefix, a host or a domain: finds them, and appends them to the log, in portions.
+
+Between two portions the worker takes other records, and endpoints answer. What the log still has of a page makes it
+known anew when it takes effect, as any later link does.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.errors import BadInput
+from opic.model.cash import Flag
+from opic.model.events import FORGOTTEN_MAX, encode_forgotten
+from opic.replica import Crawl
+from opic.service.service import Backend
+from opic.store.local_lists import drop_lists
+from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
+
+Int64s = NDArray[np.int64]
+PORTION_PAGES: Final = 4 * FORGOTTEN_MAX  # In the log at once: less than a tenth of a second of a worker.
+CALL_SECONDS_MAX: Final = 20.0  # After this time a call leaves the rest to the next one.
+
+
+@dataclass(frozen=True, slots=True)
+class PageSelection:
+    """The pages to forget: of a `kind`, url, prefix, host or domain."""
+
+    kind: str
+    name: str  # Canonical.
+
+    @classmethod
+    def of(cls, given: Mapping[str, str | None]) -> "PageSelection":
+        """Check a choice; `given` has a value for one of the kinds.
+
+        Raises:
+            BadInput: none or several are given, or the value can't be taken.
+        """
+        found = [(kind, value) for kind, value in given.items() if value is not None]
+        if len(found) != 1:
+            raise BadInput("pages are forgotten by url, by prefix, by host or by domain: give one of them")
+        ((kind, value),) = found
+        return cls(kind, canonical_url(value) if kind in ("url", "prefix") else canonical_host(value))
+
+
+def forget(backend: Backend, chosen: PageSelection) -> dict[str, object]:
+    """Forget pages, and wait until this has taken effect.
+
+    Returns:
+        "forgotten": how many; and "more": true if there may be more, which another call forgets.
+
+    Raises:
+        StoreUnavailable: the store is unavailable, or the worker lags. The call can be repeated.
+    """
+    crawl, count, deadline = backend.crawl, 0, time.monotonic() + CALL_SECONDS_MAX
+    crawl.follow()
+    loads = crawl.loads
+    for number, ids in enumerate(_ids(crawl, chosen)):
+        for first in range(0, len(ids), PORTION_PAGES):
+            if crawl.loads != loads or (count and time.monotonic() > deadline):
+                return {"forgotten": count, "more": True}
+            urls = _known_urls(crawl, chosen, number, ids[first : first + PORTION_PAGES])
+            if not urls:
+                continue
+            parts = [urls[at : at + FORGOTTEN_MAX] for at in range(0, len(urls), FORGOTTEN_MAX)]
+            backend.settle(backend.accept([encode_forgotten(part) for part in parts], "forget"))
+            count += len(urls)
+            domains = {registered_domain(host_of(url)) for url in urls}
+            drop_lists(crawl.client, backend.shard.keys, domains)
+            crawl.follow()
+    return {"forgotten": count}
+
+
+def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:
+    """Return the ids of the known pages, by shard; those of the host whose URLs may begin so if a prefix is chosen."""
+    found = [np.zeros(0, np.int64) for _ in crawl.replicas]
+    if chosen.kind == "url":
+        for shard, page in filter(None, crawl.ids_of([chosen.name])):
+            found[shard] = np.array([page])
+        return found
+    host = host_of(chosen.name) if chosen.kind == "prefix" else chosen.name
+    for shard, replica in enumerate(crawl.replicas):
+        with replica.reading():
+            hosts = replica.hosts.below(host) if chosen.kind == "domain" else [replica.hosts.number(host)]
+            numbers = np.array([one for one in hosts if one is not None], np.uint32)
+            found[shard] = np.flatnonzero(np.isin(replica.host, numbers) & ((replica.state & Flag.KNOWN) != 0))
+    return found
+
+
+def _known_urls(crawl: Crawl, chosen: PageSelection, shard: int, ids: Int64s) -> list[str]:
+    """Return the URLs of those pages that are still known, and begin so."""
+    with crawl.replicas[shard].reading() as replica:
+        ids = ids[(replica.state[ids] & Flag.KNOWN) != 0]
+    urls = crawl.steadily(lambda: crawl.urls_of((shard, page) for page in ids.tolist())).values()
+    return [url for url in urls if url and (chosen.kind != "prefix" or url.startswith(chosen.name))]

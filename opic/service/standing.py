@@ -1,0 +1,69 @@
+"""The endpoint of a service whose store, workers and, if used, Kafka run elsewhere."""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import TracebackType
+
+from opic.errors import StoreLoading
+from opic.ingest.outage import Outage
+from opic.ingest.worker import Backoff
+from opic.service.service import Backend
+from opic.settings import Settings
+
+log = logging.getLogger("opic.service")
+
+
+class StandingService:
+    """The endpoint of a service whose store, workers and, if used, Kafka run elsewhere.
+
+    Use as a context manager; `backend` is open inside.
+    """
+
+    backend: Backend
+
+    def __init__(self, settings: Settings) -> None:
+        """Create the service; entering the context opens it."""
+        self.settings = settings
+
+    def __enter__(self) -> "StandingService":
+        """Connect to the store, and to Kafka if configured."""
+        if self.settings.kafka_bootstrap is not None:
+            from opic.ingest.kafka.used_before import check_topic
+
+            check_topic(self.settings)  # First: without its topic it makes no crawl in the store.
+        self.backend = self._opened()
+        try:
+            self.backend.log.ends()
+        except BaseException:
+            self.backend.close()
+            raise
+        self.backend.start()
+        return self
+
+    def _opened(self) -> Backend:
+        """Open the store; wait while it loads its data, which takes a large one minutes."""
+        backoff, outage = Backoff(), Outage(log)
+        while True:
+            try:
+                backend = Backend(self.settings, self.settings.store)
+            except StoreLoading as error:
+                outage.began(error)
+                time.sleep(backoff.seconds())
+            else:
+                outage.ended()
+                return backend
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        """Close the connections."""
+        self.backend.close()
+
+    def not_ready(self) -> str | None:
+        """Return why no request should come here now, or None."""
+        return self.backend.not_ready()
+
+    @contextmanager
+    def announced(self, url: str, instance: str) -> Iterator[None]:
+        """Do nothing: commands elsewhere are told the address by OPIC_SERVICE."""
+        yield

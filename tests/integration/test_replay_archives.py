@@ -1,0 +1,108 @@
+"""A replay of archives feeds each record once, also where it was stopped, and says what it left out."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+
+import pytest
+from archive_files import packed, page, record
+from servers import Server
+
+from opic.cli.replay import ArchiveLinks, Nofollow, _with_archives
+from opic.errors import BadInput
+from opic.ops import feeder
+from opic.ops.feeder import Progress
+from opic.ops.replay import Plan, Summary, replay
+from opic.service.service import Backend
+from opic.settings import Settings
+
+numbers = count()
+SITES = [f"http://h{i}.example/" for i in range(20)]
+PAGES = packed(*(page(url, b'<a href="http://all.example/">') for url in SITES))
+
+
+@pytest.fixture
+def backend(valkey: Server) -> Iterator[Backend]:
+    with ExitStack() as stack:
+        settings = Settings(store=valkey.url, crawl=f"archives-{next(numbers)}", shards=1)
+        found = Backend(settings, valkey.url)
+        stack.callback(found.close)
+        yield found
+
+
+class Stop(Exception):
+    pass
+
+
+def run(backend: Backend, path: Path, *, stop_after: int | None = None, again: bool = False) -> Summary:
+    def progress(at: Progress) -> None:
+        if stop_after is not None and at.events >= stop_after:
+            raise Stop
+
+    return replay(backend, [path], Plan("warc", again=again), works_here=True, on_progress=progress)
+
+
+def reads(backend: Backend) -> list[int]:
+    backend.crawl.follow()
+    return [page.reads for page in backend.crawl.pages() if page.url in SITES]
+
+
+def test_stopped_replay_goes_on_and_a_finished_one_feeds_nothing(
+    backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeder, "VALUES_A_CALL", 3)
+    monkeypatch.setattr(feeder, "PROGRESS_SECONDS", 0)
+    path = tmp_path / "crawl.warc.gz"
+    path.write_bytes(PAGES)
+    with pytest.raises(Stop):  # After a batch was taken, and before that is noted.
+        run(backend, path, stop_after=9)
+    assert 0 < sum(reads(backend)) < len(SITES)
+    path = path.rename(tmp_path / "moved.warc.gz")
+    summary = run(backend, path)
+    assert summary.archive is not None
+    assert summary.archive["files_resumed"] == 1
+    assert reads(backend) == [1] * len(SITES)
+    assert run(backend, path).events == 0
+    assert run(backend, path, again=True).events == len(SITES)
+    assert reads(backend) == [2] * len(SITES)
+
+
+def test_damaged_file_is_told_and_the_next_one_is_fed(backend: Backend, tmp_path: Path) -> None:
+    damaged, whole = tmp_path / "1.warc.gz", tmp_path / "2.warc.gz"
+    damaged.write_bytes(PAGES[:-20])
+    whole.write_bytes(
+        packed(page("http://other.example/", b"<a href=/1>"), record("response", "http://x.example/", b"?"))
+    )
+    summary = replay(backend, [damaged, whole], Plan("warc"), works_here=True)
+    assert (summary.events, summary.dead_letters) == (len(SITES), 0)
+    assert summary.archive == {"records": len(SITES) + 1, "not_http": 1}
+    assert str(damaged) in (summary.note or "")
+    damaged.write_bytes(PAGES)  # It was still being written.
+    assert run(backend, damaged).events == 1
+    assert reads(backend) == [1] * len(SITES)
+    assert backend.query.audit()["conserved"]
+
+
+def test_event_that_cannot_be_taken_is_a_dead_letter(backend: Backend, tmp_path: Path) -> None:
+    path = tmp_path / "crawl.warc"
+    path.write_bytes(
+        page("http://a.example/", b"").replace(b"2024-05-18", b"1024-05-18") + page(f"http://{'b' * 3000}/", b"")
+    )
+    assert (run(backend, path).dead_letters, run(backend, path).events) == (2, 0)
+
+
+@pytest.mark.parametrize(
+    ("format", "options", "why"),
+    [
+        ("jsonl", (None, None, True), "apply to warc, wat, arc only, and this is jsonl"),
+        ("edges", (None, Nofollow.DROP, False), "apply to warc, wat, arc only"),
+        ("wat", (ArchiveLinks.RECORDED, None, False), "--links applies to warc and arc"),
+    ],
+)
+def test_option_that_does_not_apply_is_refused(
+    format: str, options: tuple[ArchiveLinks | None, Nofollow | None, bool], why: str
+) -> None:
+    links, nofollow, again = options
+    with pytest.raises(BadInput, match=why):
+        _with_archives(Plan(format), links, nofollow, again=again)
