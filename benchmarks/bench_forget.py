@@ -80,13 +80,17 @@ def measure(client: Client, url: str, store: redis.Redis, pages: int) -> dict[st
     for _ in range(QUIET_CALLS):
         ask(client, quiet)
 
+    asked = threading.Event()
+
     def asking() -> None:
         with Client(url, crawler="bench") as other:
             while not done.is_set():
                 ask(other, busy)
+                asked.set()
 
     thread = threading.Thread(target=asking)
     thread.start()
+    asked.wait(WAIT_SECONDS)
     started, forgotten, calls, more = time.perf_counter(), 0, 0, True
     while more:
         answer = client.forget(domain=DOMAIN)

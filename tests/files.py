@@ -19,6 +19,12 @@ def cut(file: Path, at: int) -> None:
         written.truncate(at)
 
 
+def lose_everything(server: Server) -> None:
+    """Take a stopped server's data away, also what a rewrite put into its base file."""
+    for file in (server.directory / "appendonlydir").iterdir():
+        file.unlink()
+
+
 def boundaries(file: Path) -> list[int]:
     """Return where calls end: commands, or transactions as a whole, as which a server writes what a function did."""
     written, at, inside, found = file.read_bytes(), 0, False, [0]

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import pytest
 from conftest import lend_server
-from files import EXEC, MULTI, append_only_file, cut
+from files import EXEC, MULTI, append_only_file, cut, lose_everything
 from logs import PARTITION, pep_history, record
 from sameness import assert_same
 from servers import Server
@@ -173,7 +173,7 @@ def test_writer_starts_anew_where_all_is_lost_only_if_that_is_accepted(
         valkey.client().flushall()
     else:
         valkey.kill()
-        cut(append_only_file(valkey), 0)
+        lose_everything(valkey)
         valkey.start()
     if remade:
         Writer(Crawl.open(valkey.client(), "anew", given)).apply(PARTITION, LOG[:50])

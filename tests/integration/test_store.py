@@ -2,12 +2,14 @@
 
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import asdict, replace
 
 import httpx
 import pytest
 import redis
 from logs import NOW_US, PARTITION, record, seeds
+from processes import wait_until
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 from sameness import assert_same
@@ -29,7 +31,7 @@ from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store import Shard
 
-LOADED_KEYS = 6_000
+LOADED_KEYS = 5_000
 A, B, C = "http://a.org/", "http://b.org/", "http://c.org/"
 
 
@@ -124,22 +126,34 @@ def test_balances_near_the_end_of_their_range_leave_the_endpoint_as_exact_text(s
 
 
 def test_a_service_waits_at_its_start_for_a_store_that_loads_its_data(
-    valkey: Server, monkeypatch: pytest.MonkeyPatch
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(LIVE_OPTIONS, "key-load-delay", "200")  # Microseconds a key.
+    """The server loads slowly until the service has met it so, then at once."""
     opened(valkey)
     with valkey.client() as client, client.pipeline(transaction=False) as pipe:
         for number in range(LOADED_KEYS):
             pipe.set(f"else:{number}", "")
         pipe.execute()
+        client.bgrewriteaof()  # The base file: between two of its keys the server answers.
+        wait_until(lambda: not client.info("persistence")["aof_rewrite_in_progress"])
     valkey.stop()
-    with ThreadPoolExecutor(1) as threads, valkey.client(retry=Retry(NoBackoff(), 0)) as client:
+    monkeypatch.setitem(LIVE_OPTIONS, "loading-process-events-interval-bytes", "1024")
+    monkeypatch.setitem(LIVE_OPTIONS, "key-load-delay", "1000")  # Microseconds a key.
+    with (
+        ExitStack() as services,
+        ThreadPoolExecutor(2) as threads,
+        valkey.client(retry=Retry(NoBackoff(), 0)) as client,
+    ):
         started = threads.submit(valkey.start)
-        while not is_loading(client):
-            assert not started.done()
-        with StandingService(Settings.load(store=valkey.url, shards=1)) as service:
-            assert service.not_ready() is None
+        wait_until(lambda: is_loading(client))
+        service = StandingService(Settings.load(store=valkey.url, shards=1))
+        opening = threads.submit(services.enter_context, service)
+        wait_until(lambda: "the store is loading its data" in caplog.text)
+        assert not opening.done()
+        client.config_set("key-load-delay", 0)
         started.result()
+        opening.result()
+        assert service.not_ready() is None
 
 
 def is_loading(client: redis.Redis) -> bool:
