@@ -98,8 +98,12 @@ class Witness:
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
 
+    def is_new(self, url: str) -> bool:
+        """Whether a page becomes known, or known anew, once it is named."""
+        return url not in self.known or url in self.forgotten
+
     def see(self, url: str) -> None:
-        if url not in self.known or url in self.forgotten:
+        if self.is_new(url):
             self.known[url] = None
             self.forgotten.discard(url)
             self.spent[url] = self.received[url] = self.inflow[url] = self.held[url] = self.inflow_of_host[url] = 0

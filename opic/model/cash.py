@@ -194,9 +194,9 @@ class Books:
     counted_rounds: int = 0  # The last count of the whole crawl's rounds, in shard 0 of many,
     counted_clock: int = 0  # the crawl's clock at that time,
     counted_live: int = 0  # and its known pages.
-    forgotten: int = 0  # How often a page was forgotten.
-    v_forgotten: int = 0  # Sum of v over these pages, as of then,
-    h_forgotten: int = 0  # and of their total history.
+    forgotten: int = 0  # Pages forgotten; one that was known again and forgotten again counts twice.
+    sent_to_forgotten: int = 0  # Sum of |v + history| over these pages: what links had sent to each.
+    h_forgotten: int = 0  # Sum of their total histories.
     # By class; 0 for class 0, which has weight 1 and the pages that are in no other class.
     extra: tuple[int, ...] = NONE_BY_CLASS  # Weight minus 1, in parts per million.
     known_by: tuple[int, ...] = NONE_BY_CLASS  # Pages, including gone ones.
@@ -414,12 +414,10 @@ class Books:
             debt: what open pages owe in all, where any does; it is no total of the books.
             late: of many shards, what pages lack of grants that other shards' pages have.
         """
-        if max(self.drift_plus, self.drift_minus) >= CLOCK_LIMIT:
+        if max(self.drift_plus, self.drift_minus, self.sent_to_forgotten) >= CLOCK_LIMIT:
             return 2.0  # They stopped counting.
-        if (self.weighted or self.cuts) and (self.forgotten or self.v_forgotten or self.h_forgotten):
-            return 2.0  # What links sent to pages of several weights that were forgotten is not told apart.
         damping = 1 - q / MILLION
-        parked = self.v_gone + self.h_gone + self.v_forgotten + self.h_forgotten
+        parked = self.v_gone + self.h_gone + self.sent_to_forgotten
         coming = abs(self.net) + late  # It has left a page, or the virtual page, and will reach one whole.
         more = (damping * (self.open_cash + self.drift_plus) + self.rounding + parked + coming) / (1 - damping)
         less = (damping * self.drift_minus + self.reads) / (1 - damping)
@@ -427,7 +425,7 @@ class Books:
             more += self.live / (1 - damping)  # What was granted by weight was rounded down, for each page.
         if self.cuts:  # Pages may owe: what could be wrong one way only counts both ways.
             wrong = self.drift_plus + self.drift_minus
-            lost = abs(self.v_gone + self.h_gone) + abs(self.v_forgotten + self.h_forgotten)
+            lost = abs(self.v_gone + self.h_gone) + self.sent_to_forgotten
             either = self.rounding + self.reads + lost + self.live + coming
             less = (damping * (debt + 2 * wrong) + either) / (1 - damping)
             more = less + damping * self.open_cash / (1 - damping)
@@ -455,7 +453,7 @@ class Books:
         self.count(slot, known=-1, live=-(not gone), opened=-opened)
         self.pool += cash
         self.forgotten += 1
-        self.v_forgotten += v
+        self.sent_to_forgotten = min(self.sent_to_forgotten + abs(v + spent), CLOCK_LIMIT)
         self.h_forgotten += spent
 
     def misplace(self, plus: int, minus: int) -> None:
@@ -554,7 +552,7 @@ def _moved(counts: tuple[int, ...], slot: int, by: int) -> tuple[int, ...]:
 
 
 SUMS: Final = ("clock", "taken_back", "rounds", "rounding", "h_gone", "h_forgotten")
-BALANCES: Final = ("pool", "net", "open_cash", "v_gone", "v_forgotten")
+BALANCES: Final = ("pool", "net", "open_cash", "v_gone")
 BY_CLASS: Final = ("extra", "known_by", "live_by", "open_by")
 BOOK_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Books))
 SCALARS = tuple(name for name in BOOK_FIELDS if name not in BY_CLASS)

@@ -170,7 +170,7 @@ def inflow_error_bound(books: Books, importance_bound: float, minted: int, q: in
     damping = 1 - q / MILLION
     unpaid = damping * (books.open_cash + books.drift_plus + books.drift_minus)
     lost = books.rounding + books.reads + books.v_gone + books.h_gone + abs(books.net)
-    lost += books.v_forgotten + books.h_forgotten
+    lost += books.sent_to_forgotten
     return damping * importance_bound + (unpaid + lost) / books.static_total(minted)
 
 

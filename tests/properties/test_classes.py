@@ -4,6 +4,7 @@ The crawl is that of the ledger's own machine. Its witness is told the classes i
 for each page by itself, pattern by pattern.
 """
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import count
 
@@ -71,9 +72,15 @@ class WeighedWitness(Witness):
     tagged: set[str] = field(default_factory=set)
 
     def see(self, url: str) -> None:
-        if url not in self.known:
+        if self.is_new(url):
             self.classify(url, ())
         super().see(url)
+
+    def forget(self, urls: Sequence[str]) -> None:
+        super().forget(urls)
+        for url in self.forgotten:
+            self.of.pop(url, None)
+            self.tagged.discard(url)
 
     def classify(self, url: str, tags: tuple[str, ...]) -> None:
         host = url.split("/")[2].rpartition("@")[2].partition(":")[0]
@@ -111,7 +118,7 @@ class WeighedCrawl(Crawl):
     witness: WeighedWitness
 
     def granted_to(self, url: str) -> int:
-        if url not in self.witness.known:
+        if self.witness.is_new(url):
             self.witness.classify(url, ())
         return self.ledger.books.credit * self.witness.parts(url) // MILLION
 
@@ -120,7 +127,6 @@ class ClassesMachine(LedgerMachine):
     """The ledger's machine, while classes are defined anew, pages classified anew, and events come with tags."""
 
     crawl: WeighedCrawl
-    forget = None  # type: ignore[assignment] - the witness does not know yet what forgotten pages of a class had.
 
     @initialize(
         rules=st.sampled_from([CrawlRules(), CrawlRules(regrant_ppm=500_000), CrawlRules(q=500_000, inflow=False)]),
@@ -158,8 +164,10 @@ class ClassesMachine(LedgerMachine):
     @rule(first=st.integers(0, 7), count=st.integers(1, 9))
     def classify(self, first: int, count: int) -> None:
         self.crawl.append(encode_ids((first, first + count)), "classify")
-        for url in list(self.crawl.witness.known)[first : first + count]:
-            self.crawl.witness.sweep(url)
+        witness = self.crawl.witness
+        for url in list(witness.known)[first : first + count]:
+            if not witness.is_new(url):
+                witness.sweep(url)
 
     @rule(
         url=PAGES, tags=st.lists(st.sampled_from(TAGS), min_size=1, max_size=2), status=st.sampled_from([200, 404, 500])

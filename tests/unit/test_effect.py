@@ -180,7 +180,7 @@ def kept(version: int) -> Effect:
     if version < 6:
         scalars |= dict.fromkeys(("counted_rounds", "counted_clock", "counted_live"), 0)
     if version < 8:
-        scalars |= dict.fromkeys(("forgotten", "v_forgotten", "h_forgotten"), 0)
+        scalars |= dict.fromkeys(("forgotten", "sent_to_forgotten", "h_forgotten"), 0)
     forgotten: dict[str, Any] = {
         "forgotten": np.array([0, 4_294_967_295], "<u4"),
         "again": {7: "http://a.example/", 4_294_967_295: "http://b.example/%C3%BC?x=1"},
