@@ -113,15 +113,15 @@ def assert_same_replica(one: Replica, other: Replica) -> None:
     for name in ("v", "inflow", "state", "host"):
         columns = [getattr(replica.columns, name)[: replica.pages] for replica in (one, other)]
         assert columns[0].tolist() == columns[1].tolist(), name
-    depths = [replica.depths.part(0, replica.pages) for replica in (one, other)]
+    depths = [replica.depths.of(np.arange(replica.pages)) for replica in (one, other)]
     assert depths[0].tolist() == depths[1].tolist()
-    offers = [[column.tolist() for column in y.of(np.arange(one.pages))] for y in (one.offers, other.offers)]
+    offers = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.offers, other.offers)]
     assert offers[0] == offers[1]
-    changes = [[column.tolist() for column in y.of(np.arange(one.pages))] for y in (one.changes, other.changes)]
+    changes = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.changes, other.changes)]
     assert changes[0] == changes[1]
     assert (one.yields is None) == (other.yields is None)
     if one.yields is not None and other.yields is not None:
-        found = [[column.tolist() for column in y.part(0, one.pages)] for y in (one.yields, other.yields)]
+        found = [[column.tolist() for column in y.rows(np.arange(one.pages))] for y in (one.yields, other.yields)]
         assert found[0] == found[1]
     prints = one.index.fingerprints[: one.pages]
     assert prints.tolist() == other.index.fingerprints[: other.pages].tolist()

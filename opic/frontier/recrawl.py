@@ -120,13 +120,8 @@ class YieldWeights(PageWeights):
     def _alone(self, ids: Int64s | slice) -> Floats:
         fit, yields = self.fits(self._replica.state[ids]), self._replica.yields
         assert yields is not None
-        if isinstance(ids, slice):
-            columns = yields.part(ids.start, ids.start + len(fit))
-            of_block: Floats = np.where(fit, columns[self._column == "rate"], 0.0)
-            return of_block
-        column = yields.rate if self._column == "rate" else yields.seen
-        inside = ids < len(column)
-        weights: Floats = np.where(fit & inside, column[np.where(inside, ids, 0)] if len(column) else 0.0, 0.0)
+        pages = np.arange(ids.start, ids.start + len(fit)) if isinstance(ids, slice) else ids
+        weights: Floats = np.where(fit, yields.column(self._column, pages), 0.0)
         return weights
 
 

@@ -86,8 +86,8 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
         "o": replica.columns.host,
     }
     image = {"l": b"%d" % replica.head.lsn}
-    # Fields that are absent where all is 0 may be there, of pages that were forgotten, and have to be replaced: also
-    # once these are known again.
+    # A table's field may be absent where all is 0. One that is there, of pages that were forgotten, has to be replaced,
+    # by b"": also once these are known again.
     forgot = replica.books.forgotten > 0
     for name in fields:
         if name == "m":
@@ -95,20 +95,20 @@ def pack_block(replica: Replica, block: int, fields: Iterable[str]) -> dict[str,
             at = np.flatnonzero(rows)
             packed = replica.histories.pack(at.astype(np.uint16), rows[at])
             image["m"] = zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
-            if replica.yields is not None and (yields := replica.yields.pack(first, end, empty=forgot)):
+            if replica.yields is not None and ((yields := replica.yields.pack(first, end)) or forgot):
                 image["y"] = yields
-            if changes := replica.changes.pack(first, end, empty=forgot):
+            if (changes := replica.changes.pack(first, end)) or forgot:
                 image["c"] = changes
-            if replica.statuses.used:  # Also b"", in place of what the block had.
+            if replica.statuses.used:
                 image["a"] = replica.statuses.pack(first, end)
         elif name == "p":
             image["p"] = replica.index.fingerprints[first:end].astype("<u8").tobytes()
         elif name == "d":
-            if (nearness := replica.depths.part(first, end)).any() or forgot:
+            if (nearness := replica.depths.of(np.arange(first, end))).any() or forgot:
                 image["d"] = nearness.astype(DEPTH_FIELD).tobytes()
         elif name == "e":
-            if (offers := replica.offers.pack(first, end)) or replica.offers.used:
-                image["e"] = offers
+            if replica.offers.used:
+                image["e"] = replica.offers.pack(first, end)
         elif name == "u":
             image |= _pack_urls(replica, first, end)
         else:
@@ -210,9 +210,9 @@ class Loading:
             packed = zstandard.ZstdDecompressor().decompress(image["m"], max_output_size=HISTORIES_BYTES_MAX)
             offsets, rows = self.replica.histories.unpack(packed)
             columns.row[first + offsets.astype(np.int64)] = rows
-            if "y" in image and self.replica.yields is not None:
+            if image.get("y") and self.replica.yields is not None:
                 self.replica.yields.unpack(first, pages, image["y"])
-            if "c" in image:
+            if image.get("c"):
                 self.replica.changes.unpack(first, pages, image["c"])
             if image.get("e"):
                 self.replica.offers.unpack(first, pages, image["e"])

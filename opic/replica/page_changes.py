@@ -68,11 +68,3 @@ class PageChanges(PageTable):
         first = np.flatnonzero(np.diff(ids, prepend=-1) != 0)
         first = first[self.since[ids[first]] == 0]
         self.since[ids[first]] = np.clip(last_us[first] // MILLION, 1, SECONDS_MAX)
-
-    def of(self, ids: Int64s) -> tuple[Uint16s, Uint32s]:
-        """Return both columns of pages, (n,) each; 0 for pages that were not read again."""
-        if not len(self.since):
-            return np.zeros(len(ids), np.uint16), np.zeros(len(ids), np.uint32)
-        last = len(self.since) - 1
-        at, here = np.minimum(ids, last), ids <= last
-        return np.where(here, self.changes[at], 0).astype(np.uint16), np.where(here, self.since[at], 0).astype("u4")

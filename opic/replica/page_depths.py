@@ -3,37 +3,24 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.replica.columns import Growing, Undo
+from opic.replica.columns import Undo
+from opic.replica.page_table import PageTable
 
 Int64s = NDArray[np.int64]
 Uint16s = NDArray[np.uint16]
 Ids = Int64s | NDArray[np.uint32]
 
 
-class PageDepths(Growing):
+class PageDepths(PageTable):
     """Nearness by page id, see `opic.model.page_notes`. It has rows only up to the last page whose depth is known."""
 
+    NAME = "depths"
     COLUMNS = (("nearness", "u2"),)
     nearness: Uint16s
 
-    @property
-    def used(self) -> bool:
-        """Whether the depth of any page was ever known."""
-        return len(self.nearness) > 0
-
     def of(self, ids: Ids) -> Int64s:
         """Return the nearness of pages; 0 if unknown."""
-        if not self.used:
-            return np.zeros(len(ids), np.int64)
-        last = len(self.nearness) - 1
-        return np.where(ids <= last, self.nearness[np.minimum(ids, last)], 0).astype(np.int64)
-
-    def part(self, first: int, end: int) -> Uint16s:
-        """Return the nearness of pages `first` to `end`, shape (end - first,)."""
-        found = np.zeros(end - first, np.uint16)
-        known = self.nearness[first:end]
-        found[: len(known)] = known
-        return found
+        return self.column("nearness", ids).astype(np.int64)
 
     def within(self, least: int, pages: int) -> Int64s:
         """Return the ids below `pages` whose nearness is at least `least`, ascending. Costs .3 ms a million pages."""

@@ -3,8 +3,6 @@
 A column of zeros is what most crawls have, and takes no memory: no failure, any time, and priority 1 as 0.
 """
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -36,22 +34,10 @@ class PageOffers(PageTable):
         self.timed = self.prioritised = False  # Whether a time, a priority, was ever said of any page.
         self.priorities = 0  # How often priorities have changed.
 
-    @property
-    def used(self) -> bool:
-        """Whether anything was ever said of any page."""
-        return len(self.failures) > 0
-
     def of(self, ids: Ids) -> tuple[Bytes, Int64s, Floats]:
         """Return failures, earliest times in Unix microseconds and priorities of pages, (n,) each."""
-        failures, not_before_us, factor = (self._column(name, ids) for name, _ in self.COLUMNS)
+        failures, not_before_us, factor = self.rows(ids)
         return failures, not_before_us, np.where(factor == 0, 1.0, factor)
-
-    def _column(self, name: str, ids: Ids) -> NDArray[Any]:
-        column = getattr(self, name)
-        found = np.zeros(len(ids), column.dtype)
-        inside = ids < len(column)
-        found[inside] = column[ids[inside]]
-        return found
 
     def put(self, ids: Ids, failures: Bytes, not_before_us: Int64s, priority: Floats, *, undo: Undo | None) -> None:
         """Set the columns of distinct pages; `undo` receives the old values, unless it is None."""
@@ -77,7 +63,7 @@ class PageOffers(PageTable):
 
     def given_up(self, ids: Ids, max_failures: int) -> Bools | None:
         """Return a mask of the pages that are given up, after so many failures; None if no page ever failed."""
-        return self._column("failures", ids) >= failures_of_given_up(max_failures) if self.used else None
+        return self.column("failures", ids) >= failures_of_given_up(max_failures) if self.used else None
 
     def given_up_pages(self, max_failures: int) -> Int64s:
         """Return the pages that are given up, ascending. Costs .1 ms a million pages."""
@@ -85,7 +71,7 @@ class PageOffers(PageTable):
 
     def free_at(self, ids: Ids) -> Floats | None:
         """Return when pages may be offered, in Unix seconds, 0 for at any time; None if no time was ever said."""
-        return self._column("not_before_us", ids) / MILLION if self.timed else None
+        return self.column("not_before_us", ids) / MILLION if self.timed else None
 
     def priority(self, ids: Ids) -> Floats | None:
         """Return the priorities of pages; None if all are 1."""

@@ -21,16 +21,9 @@ class PageStatuses(PageTable):
     COLUMNS = (("noted", "u2"),)
     noted: Uint16s
 
-    @property
-    def used(self) -> bool:
-        """Whether any page ever had another status."""
-        return len(self.noted) > 0
-
     def of(self, ids: Int64s | Uint32s) -> Uint16s:
         """Return the statuses of pages, as they are kept."""
-        found, inside = np.zeros(len(ids), np.uint16), ids < len(self.noted)
-        found[inside] = self.noted[ids[inside]]
-        return found
+        return self.column("noted", ids)
 
     def put(self, ids: Uint32s, noted: Uint16s, undo: Undo | None) -> None:
         """Set the statuses of distinct pages; `undo` receives the old ones, unless it is None."""

@@ -15,22 +15,27 @@ class PageTable(Growing):
 
     NAME: ClassVar[str]  # In errors.
 
-    def part(self, first: int, end: int) -> tuple[NDArray[Any], ...]:
-        """Return the columns of pages `first` to `end`, each of shape (end - first,)."""
-        parts = []
-        for name, dtype in self.COLUMNS:
-            part, known = np.zeros(end - first, dtype), getattr(self, name)[first:end]
-            part[: len(known)] = known
-            parts.append(part)
-        return tuple(parts)
+    @property
+    def used(self) -> bool:
+        """Whether any page has a row."""
+        return len(getattr(self, self.COLUMNS[0][0])) > 0
 
-    def pack(self, first: int, end: int, *, empty: bool = False) -> bytes:
-        """Pack the columns of pages for the checkpoint; b"" where all is 0, unless the form of no rows is wanted."""
-        parts = self.part(first, end)
+    def rows(self, ids: NDArray[np.integer]) -> tuple[NDArray[Any], ...]:
+        """Return the columns of pages, (n,) each; 0 where a page has no row."""
+        return tuple(self.column(name, ids) for name, _ in self.COLUMNS)
+
+    def column(self, name: str, ids: NDArray[np.integer]) -> NDArray[Any]:
+        """Return one column of pages, (n,); 0 where a page has no row."""
+        column = getattr(self, name)
+        found, inside = np.zeros(len(ids), column.dtype), ids < len(column)
+        found[inside] = column[ids[inside]]
+        return found
+
+    def pack(self, first: int, end: int) -> bytes:
+        """Pack the columns of pages `first` to `end` for the checkpoint; b"" where all is 0."""
+        parts = self.rows(np.arange(first, end))
         if not any(part.any() for part in parts):
-            if not empty:
-                return b""
-            parts = tuple(part[:0] for part in parts)
+            return b""
         packed = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
         return zstandard.ZstdCompressor(level=ZSTD_LEVEL).compress(packed)
 

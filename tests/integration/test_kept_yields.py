@@ -40,7 +40,7 @@ def yields_of(crawl: Crawl) -> dict[str, tuple[int, float]]:
         assert place is not None
         yields = crawl.replicas[place[0]].yields
         assert yields is not None
-        seen, rate = yields.part(place[1], place[1] + 1)
+        seen, rate = yields.rows(np.array([place[1]]))
         found[url] = int(seen[0]), float(rate[0])
     return found
 

@@ -205,7 +205,7 @@ def test_counts_do_not_depend_on_the_batches(valkey: Server) -> None:
         for at in range(0, len(events), size):
             writer.apply(PARTITION, events[at : at + size])
         assert writer.replica.yields is not None
-        columns.append([column.tolist() for column in writer.replica.yields.part(0, len(writer.replica))])
+        columns.append([column.tolist() for column in writer.replica.yields.rows(np.arange(len(writer.replica)))])
     assert columns[0] == columns[1] == columns[2]
     assert any(columns[0][1])
 
@@ -268,4 +268,4 @@ def test_service_draws_the_pages_of_a_policy(asked: tuple[httpx.Client, Embedded
     assert sorted(page.url for page in [*first, *second]) == HUBS
     (replica,) = service.backend.crawl.replicas
     assert replica.yields is not None
-    assert replica.yields.part(0, len(replica))[0].sum() == 12
+    assert replica.yields.rows(np.arange(len(replica)))[0].sum() == 12

@@ -15,7 +15,7 @@ READS = st.lists(st.tuples(st.integers(0, PAGES - 1), st.integers(1, 50), st.int
 
 
 def columns_of(changes: PageChanges) -> list[list[int]]:
-    return [column.tolist() for column in changes.of(np.arange(PAGES))]
+    return [column.tolist() for column in changes.rows(np.arange(PAGES))]
 
 
 def read(changes: PageChanges, record: list[tuple[int, int, int]], last: dict[int, tuple[int, int]]) -> None:

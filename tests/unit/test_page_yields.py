@@ -49,7 +49,7 @@ def test_counts_are_those_of_a_plain_table_and_undo_restores_them(
 ) -> None:
     yields, seen, rate, last = PageYields(), [0] * 5, [0.0] * 5, [0] * 5
     for record in history:
-        before = [column.tolist() for column in yields.part(0, 5)]
+        before = [column.tolist() for column in yields.rows(np.arange(5))]
         pages, links, new, at = np.array(record, np.int64).reshape(-1, 4).T
         before_us = np.array([last[page] for page in pages], np.int64) * SECOND_US
         for undo in (Undo(), None):
@@ -63,13 +63,13 @@ def test_counts_are_those_of_a_plain_table_and_undo_restores_them(
             )
             if undo is not None:
                 undo.restore()
-                assert [column.tolist() for column in yields.part(0, 5)] == before
+                assert [column.tolist() for column in yields.rows(np.arange(5))] == before
         for page, shown, fresh, time in record:
             discovered = min(shown, fresh)
             rate[page] = discovered / max(time - last[page], 1) if last[page] else 0.0
             seen[page] += discovered if seen[page] else shown
             last[page] = time
-        found = [column.tolist() for column in yields.part(0, 5)]
+        found = [column.tolist() for column in yields.rows(np.arange(5))]
         assert found[0] == seen
         assert found[1] == pytest.approx(rate, rel=1e-6)
 
@@ -80,7 +80,7 @@ def test_packed_counts_come_back_in_a_block_that_has_grown() -> None:
     yields.read(some.astype(np.uint32), np.array([4, 7]), some * 0 + 2, some * SECOND_US, some * 0 + 1, None)
     packed = yields.pack(10, 14)
     other.unpack(10, 20, packed)
-    for mine, theirs in zip(yields.part(0, 40), other.part(0, 40), strict=True):
+    for mine, theirs in zip(yields.rows(np.arange(40)), other.rows(np.arange(40)), strict=True):
         assert mine.tolist() == theirs.tolist()
     assert PageYields().pack(0, 9) == yields.pack(0, 11) == b""
 

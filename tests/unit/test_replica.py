@@ -112,7 +112,7 @@ def everything(replica: Replica) -> dict[str, Any]:
         "tail": (tail.first, tail.end, tail.get(range(replica.pages))),
         "rest": (replica.head, replica.books, replica.series, replica.classes, replica.sent, replica.taken),
         "trust": replica.trust,
-        "changes": [column.tolist() for column in replica.changes.of(np.arange(replica.pages))],
+        "changes": [column.tolist() for column in replica.changes.rows(np.arange(replica.pages))],
         "keeping": replica.keeping,
     })  # fmt: skip
 
