@@ -39,7 +39,7 @@ def html_links(url: str, html: bytes | str, *, charset: str | None = None, drop_
     """Return where a page links to by `a` and `area`, absolute, in order and without repeats.
 
     Links are resolved against the first `<base href>` that is a valid http(s) URL, which may itself be relative to the
-    page. Only http(s) links are returned. Fragments stay: whoever canonicalizes the links drops them.
+    page. Only http(s) links are returned. Fragments stay; canonical form drops them later.
 
     Args:
         url: of the page, absolute.

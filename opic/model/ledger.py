@@ -8,8 +8,8 @@ all that was granted so far (`credit`). A read takes a page's whole cash, gives 
 parts and the rest to the virtual page. When the cash on read pages falls below a share of one grant for each of them,
 every page is granted that share. A page that goes away returns its grants. After genesis, no grain is created or lost.
 
-A page that is forgotten leaves nothing but its id, and its cash goes to the virtual page. Whatever names it later makes
-it known anew, with all that was granted so far; links of the last reads of other pages lead to it again then.
+A page that is forgotten leaves nothing but its id, and its cash goes to the virtual page. A later event, seed or link
+with its URL makes it known anew, with all that was granted so far; other pages' kept links then lead to it again.
 
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls
 after it spent its grants, its cash is negative, and its next read takes back what it overpaid.

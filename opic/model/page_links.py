@@ -33,7 +33,7 @@ class PageLinks:
     far_new: Bools = field(default_factory=lambda: np.zeros(0, np.bool_))  # page did not show it. No link, if left out.
 
     def __post_init__(self) -> None:
-        """Let no link be new where it was not said."""
+        """Take all links as known before where the record does not say which are new."""
         for name, links in (("near_new", self.near), ("far_new", self.far)):
             if len(getattr(self, name)) != len(links):
                 object.__setattr__(self, name, np.zeros(len(links), np.bool_))

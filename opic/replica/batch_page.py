@@ -13,7 +13,7 @@ Int64s = NDArray[np.int64]
 
 @dataclass(slots=True)
 class BatchPage:
-    """Its columns."""
+    """What a batch reads of a page and changes: its columns, as Python numbers."""
 
     id: int
     v: int
