@@ -1,14 +1,18 @@
 """The command that says whether a crawl may stop: `opic coverage`."""
 
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import FOUND_A_PROBLEM, AsJson, ServiceChosen, choosing
+from opic.cli.options import FOUND_A_PROBLEM, AsJson, Plot, ServiceChosen, choosing
 from opic.cli.output import print_answer
+from opic.cli.plots import Panel, write_plot
 
 TARGET: Final = 0.98
+POINTS: Final = 20  # Of the curve that --plot draws.
 TARGET_MAX: Final = 0.99999  # The guarantee may lack as much as is missing here, see `opic.graph.rank_coverage`.
 
 
@@ -19,6 +23,7 @@ def coverage(
     delta: Annotated[
         float, typer.Option(help="Share of all trust that is on pages other than the trusted ones, from 0 to below 1.")
     ] = 0.0,
+    plot: Plot = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
@@ -28,9 +33,26 @@ def coverage(
     """
     with asking(chosen) as ask:
         answer = ask("GET", "/v1/coverage", {"target": target, "delta": delta})
+        if plot is not None:
+            _draw(plot, answer, lambda at: ask("GET", "/v1/coverage", {"target": at, "delta": delta}))
     print_answer(answer if as_json else {**answer, "missing": _missing(answer)}, as_json)
     if answer["coverage"] < target:
         raise typer.Exit(FOUND_A_PROBLEM)
+
+
+def _draw(path: Path, answer: Mapping[str, Any], ask_for: Callable[[float], Mapping[str, Any]]) -> None:
+    """Draw the coverage to expect over further fetches, up to the target or to what all pages known now give."""
+    reached, target = float(answer["coverage"]), float(answer["target"])
+    points = [(0.0, reached)]
+    for step in range(1, POINTS if target > reached else 1):
+        at = reached + (target - reached) * step / (POINTS - 1)
+        expected = ask_for(at)["fetches_expected"]
+        if expected is None:
+            break
+        points.append((float(expected), at))
+    name = "guaranteed coverage"
+    axis = "further pages fetched, in the order of mode coverage"
+    write_plot(path, Panel(f"{answer['fetched_pages']:,} pages fetched", {name: points}, axis, name, y_scale="linear"))
 
 
 def _missing(answer: dict[str, Any]) -> str:

@@ -1,6 +1,5 @@
 """The command for the history of a page: its last reads, or its importance at any past time of a recorded crawl."""
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -10,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, ServiceChosen, choosing, event_files
+from opic.cli.options import AsJson, Plot, ServiceChosen, choosing, event_files
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
-from opic.errors import BadInput, MissingExtra
+from opic.cli.plots import Panel, write_plot
+from opic.errors import BadInput
 
 if TYPE_CHECKING:
     from opic.model.past_importance import TimedEvent
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 POINTS = 200  # Times at which a recorded page is looked at, unless --at names one.
 ROWS = 20  # Of these are printed.
 MEASURES = 64  # Kept by the ledger that replays a recorded crawl.
-PICTURE_INCHES = (9.0, 4.0)
 MILLION = 1_000_000
 
 
@@ -39,9 +38,7 @@ def history(
     at: Annotated[
         str | None, typer.Option(metavar="TIME", help="With --recorded: only at this time, such as 2024-05-01.")
     ] = None,
-    plot: Annotated[
-        Path | None, typer.Option(metavar="FILE.svg", help="Draw the result over time into this file.")
-    ] = None,
+    plot: Plot = None,
     policy: Policy = None,
     window: Window = None,
     chosen: ServiceChosen,
@@ -165,10 +162,4 @@ def _iso(text: str) -> datetime:
 
 
 def _draw(path: Path, title: str, points: Sequence[tuple[float, float]], y: str) -> None:
-    try:
-        from opic.cli.pictures import Panel, draw
-    except ModuleNotFoundError as error:
-        raise MissingExtra(f"the package {error.name}", "plot") from None
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draw([Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear")], path, inches=PICTURE_INCHES)
-    print(f"wrote {path}", file=sys.stderr)
+    write_plot(path, Panel(title, {y: points}, "", y, x_scale="time", y_scale="linear"))

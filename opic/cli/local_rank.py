@@ -13,8 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from opic.cli.calls import service_address
-from opic.cli.options import AllowPrivate, AsJson, HostDelay, ServiceChosen, choosing, ending_in_order, event_files
+from opic.cli.options import (
+    AllowPrivate,
+    AsJson,
+    HostDelay,
+    Plot,
+    ServiceChosen,
+    choosing,
+    ending_in_order,
+    event_files,
+)
 from opic.cli.output import print_json, print_rows, showing_progress
+from opic.cli.plots import Panel, write_plot
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
 
@@ -91,6 +101,7 @@ def local_rank(
     seed: Annotated[int, typer.Option(help="Seed of --select random.")] = 0,
     publish: Annotated[bool, typer.Option(help="Send the fetched pages and the list to the service.")] = True,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the list as CSV.")] = False,
+    plot: Plot = None,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
@@ -115,7 +126,19 @@ def local_rank(
         )  # fmt: skip
         begin(estimator, given, settings, seed_url or ())
         ranking = _run(estimator, publish)
+    if plot is not None:
+        _draw(plot, ranking)
     _print(ranking, as_json, as_csv)
+
+
+def _draw(path: Path, ranking: "DomainRanking") -> None:
+    """Draw importance by rank, and by how much each round of outside pages changed it."""
+    by_rank = list(enumerate(ranking.importance, 1))
+    panels = [Panel(ranking.domain, {"importance": by_rank}, "rank", "importance", x_scale="log")]
+    if ranking.changes:
+        title = "how much each round changed the ranking"
+        panels.append(Panel(title, {"change": ranking.changes}, "outside pages fetched", "L1", y_scale="linear"))
+    write_plot(path, *panels)
 
 
 def _run(estimator: "Estimator", publish: bool) -> "DomainRanking":

@@ -40,6 +40,9 @@ Service = Annotated[
 Domain = Annotated[str | None, typer.Option(help="Only pages of this host or domain, including subdomains.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the JSON of the HTTP API.")]
 ResultAsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Plot = Annotated[
+    Path | None, typer.Option("--plot", metavar="FILE.svg", help="Draw the result into this file; see the guide.")
+]
 HostDelay = Annotated[
     float | None, typer.Option(min=0, help="Seconds between two fetches of a host. [OPIC_HOST_DELAY_SECONDS]")
 ]

@@ -1,7 +1,6 @@
 """Pictures of curves, as SVG. They need the extra `plot`."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -11,21 +10,11 @@ from matplotlib.dates import ConciseDateFormatter
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from opic.cli.plots import Panel
+
 PANEL_INCHES: Final = (5.0, 4.0)
 PANELS_A_ROW: Final = 4
 COLORS: Final = [mpl.colormaps[name](i) for name, count in (("tab10", 10), ("Dark2", 8)) for i in range(count)]
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Curves with one title: by name, points from left to right; and what the axes show."""
-
-    title: str
-    lines: Mapping[str, Sequence[tuple[float, float]]]
-    x: str
-    y: str
-    x_scale: str = "linear"  # As matplotlib names it, or "time": Unix seconds.
-    y_scale: str = "log"
 
 
 def draw(panels: Sequence[Panel], path: Path, inches: tuple[float, float] = PANEL_INCHES) -> None:

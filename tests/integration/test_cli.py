@@ -265,6 +265,23 @@ def test_history_is_drawn_from_the_reads_kept(store: Path, tmp_path: Path) -> No
     assert "reads kept of this page: 1; a picture needs 2" in complaint
 
 
+def test_coverage_is_drawn_over_the_fetches_that_it_still_takes(tmp_path: Path) -> None:
+    data, picture = tmp_path / "data", tmp_path / "coverage.svg"
+    urls = [f"http://a.example/{page}" for page in range(30)]
+    events = [{"url": urls[0], "links": urls[1:20]}, {"url": urls[1], "links": urls[10:]}]
+    (tmp_path / "crawl.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert opic("seed", urls[0], "--trust", 1, "--data", data).returncode == 0
+    assert opic("replay", tmp_path / "crawl.jsonl", "--data", data).returncode == 0
+    done = opic("coverage", "--data", data, "--target", 0.2, "--plot", picture, "--json")
+    answer = json.loads(done.stdout)
+    assert done.returncode == 1, done.stderr
+    assert answer["fetches_expected"] > 1
+    assert done.stderr.endswith(f"wrote {picture}\n")
+    drawn = picture.read_text()
+    assert "<svg" in drawn
+    assert "guaranteed coverage" in drawn
+
+
 def test_history_is_a_measure_a_line(store: Path) -> None:
     _, *lines = opic("history", "http://a.example/", "--data", store).stdout.splitlines()
     measures = [line.split("\t") for line in lines]

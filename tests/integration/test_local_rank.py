@@ -68,6 +68,13 @@ def test_list_is_printed_as_lines_and_as_csv(tmp_path: Path) -> None:
     assert [row["url"] for row in table] == [line.split("\t")[1] for line in rows]
 
 
+def test_list_and_its_rounds_are_drawn(tmp_path: Path) -> None:
+    done = local_rank(*RECORDED, "--fetch", 40, "--plot", tmp_path / "new" / "ranks.svg", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    drawn = (tmp_path / "new" / "ranks.svg").read_text()
+    assert all(text in drawn for text in ("shop.example", "importance", "outside pages fetched"))
+
+
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
