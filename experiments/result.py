@@ -5,8 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from opic.cli.pictures import draw
-from opic.cli.plots import Panel
+from opic.cli.pictures import Panel, draw
 
 Progress = Callable[[int, int, str], object]  # Steps done, all steps, what comes next.
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from experiments.recorded_graphs import LoadedT, RecordedGraph, available, load_graph
 from experiments.result import Progress, Result
-from opic.cli.plots import Panel
+from opic.cli.pictures import Panel
 from opic.errors import BadInput
 
 DAVIS_DHILLON: Final = "Davis, Dhillon 2006"
@@ -48,7 +48,7 @@ def keys(*names: str) -> dict[str, str]:
 
 
 class Axes(NamedTuple):
-    """What the axes of a panel show, and their scales; see `opic.cli.plots.Panel`."""
+    """What the axes of a panel show, and their scales; see `opic.cli.pictures.Panel`."""
 
     x: str = ""
     y: str = ""

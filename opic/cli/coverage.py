@@ -9,7 +9,7 @@ import typer
 from opic.cli.calls import asking
 from opic.cli.options import FOUND_A_PROBLEM, AsJson, Plot, ServiceChosen, choosing
 from opic.cli.output import print_answer
-from opic.cli.plots import Panel, write_plot
+from opic.cli.pictures import Panel, write_plot
 
 TARGET: Final = 0.98
 POINTS: Final = 20  # Of the curve that --plot draws.

@@ -12,7 +12,7 @@ from opic.cli.calls import asking
 from opic.cli.options import AsJson, Plot, ServiceChosen, choosing, event_files
 from opic.cli.output import print_json, print_list, print_rows
 from opic.cli.pages import Policy, Url, Window
-from opic.cli.plots import Panel, write_plot
+from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadInput
 
 if TYPE_CHECKING:

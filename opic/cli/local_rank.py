@@ -24,7 +24,7 @@ from opic.cli.options import (
     event_files,
 )
 from opic.cli.output import print_json, print_rows, showing_progress
-from opic.cli.plots import Panel, write_plot
+from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadEvent, BadInput
 from opic.logs import log_to_stderr
 
@@ -126,13 +126,14 @@ def local_rank(
         )  # fmt: skip
         begin(estimator, given, settings, seed_url or ())
         ranking = _run(estimator, publish)
-    if plot is not None:
-        _draw(plot, ranking)
+    _draw(plot, ranking)
     _print(ranking, as_json, as_csv)
 
 
-def _draw(path: Path, ranking: "DomainRanking") -> None:
+def _draw(path: Path | None, ranking: "DomainRanking") -> None:
     """Draw importance by rank, and by how much each round of outside pages changed it."""
+    if path is None:
+        return
     by_rank = list(enumerate(ranking.importance, 1))
     panels = [Panel(ranking.domain, {"importance": by_rank}, "rank", "importance", x_scale="log")]
     if ranking.changes:
