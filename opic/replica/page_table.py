@@ -1,4 +1,4 @@
-"""Columns by page id that a replica need not have, as they are packed for the checkpoint."""
+"""Columns by page id of which most pages have nothing, and how they are packed for the checkpoint."""
 
 from typing import Any, ClassVar
 
