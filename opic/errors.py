@@ -80,6 +80,10 @@ class Refused(BadInput):
     """The log accepted a request, but the store refused it later; a retry or a smaller request may succeed."""
 
 
+class ChangedMeanwhile(BadInput):
+    """What was to be changed is of another version than the caller read."""
+
+
 class NotKept(BadInput):
     """The store was created without the data that the request needs."""
 

@@ -21,12 +21,14 @@ from starlette_compress import CompressMiddleware
 
 from opic import __version__
 from opic.api import models, models_console, models_local
+from opic.api import models_classes as classes
 from opic.api import models_leases as leases
 from opic.api import models_politeness as manners
 from opic.api import models_rules as rules
 from opic.api import models_sites as sites
 from opic.api.calls import Calls, Service
 from opic.api.console import PAGE_PATHS, page
+from opic.api.definitions import Definitions
 from opic.api.etags import KEPT, Fresh
 from opic.api.groups import TAG_OF, TAGS
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
@@ -107,7 +109,7 @@ class _App(FastAPI):
             parts = document.setdefault("components", {})
             schemas = parts.setdefault("schemas", {})
             schemas |= {"Problem": ProblemDetails.model_json_schema(), **event_schemas()}
-            parts_examples = (models, leases, manners, sites, models_local)
+            parts_examples = (models, classes, leases, manners, sites, models_local)
             for name, examples in (pair for part in parts_examples for pair in part.EXAMPLES.items()):
                 schemas[name]["examples"] = examples
             for path in KEPT:
@@ -188,6 +190,18 @@ def _as_fastapi_reads_it(call: Callable[..., Any]) -> Callable[..., Any]:
     return handler
 
 
+def _add_definitions(add: Callable[..., None], calls: Definitions) -> None:
+    def change(method: str, path: str, call: Callable[..., Any], answer: type[BaseModel], of: type[BaseModel]) -> None:
+        add(method, path, call, answer, (*_PUT, 412), body=_json_body(of), headers=(_IF_MATCH,))
+
+    change("PUT", "/v1/classes", calls.put_classes, classes.Reclassified, classes.Classes)
+    change("PATCH", "/v1/classes", calls.patch_classes, classes.Reclassified, classes.SomeClasses)
+    add("GET", "/v1/classes", calls.get_classes, classes.ClassesFound, (422, 503))
+    change("PUT", "/v1/rules", calls.put_rules, rules.RulesFound, rules.Rules)
+    change("PATCH", "/v1/rules", calls.patch_rules, rules.RulesFound, rules.SomeRules)
+    add("GET", "/v1/rules", calls.get_rules, rules.RulesFound, (422, 503))
+
+
 def _add_calls(app: FastAPI, calls: Calls) -> None:
     add = partial(_add_call, app)
     posted = (400, 403, 413, 415, 422, 501, 503)
@@ -196,16 +210,11 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
     add("DELETE", "/v1/pages", calls.delete_pages, sites.Forgotten, (422, 501, 503))
-    put = (400, 403, 409, 413, 415, 422, 503)
-    add("PUT", "/v1/classes", calls.put_classes, models.Reclassified, put, body=_json_body(models.Classes))
-    add("GET", "/v1/classes", calls.get_classes, models.ClassesFound, (422, 503))
-    add("PUT", "/v1/rules", calls.put_rules, rules.RulesFound, put, body=_json_body(rules.Rules))
-    add("GET", "/v1/rules", calls.get_rules, rules.RulesFound, (422, 503))
+    _add_definitions(add, Definitions(app.state.backend))
     add("POST", "/v1/next", calls.post_next, models.Next, (*posted, 409), body=_json_body(models.NextPages))
     add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (409, 422, 503))
-    add(
-        "PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, put, body=_json_body(manners.Politeness)
-    )
+    polite = _json_body(manners.Politeness)
+    add("PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, _PUT, body=polite)
     add("GET", "/v1/politeness", calls.get_politeness, manners.PolitenessFound, (422, 503))
     add("POST", "/v1/release", calls.post_release, leases.Released, posted, body=_json_body(leases.Leases))
     add(
@@ -225,7 +234,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("GET", "/v1/coverage", calls.get_coverage, sites.CoverageFound, (409, 422, 503))
     kept = _json_body(models_local.LocalList)
     add("GET", "/v1/local", calls.get_local, models_local.LocalDomains, (422, 503))
-    add("PUT", "/v1/local/{domain}", calls.put_local, models_local.LocalListKept, put, body=kept)
+    add("PUT", "/v1/local/{domain}", calls.put_local, models_local.LocalListKept, _PUT, body=kept)
     add("GET", "/v1/local/{domain}", calls.get_local_list, models_local.LocalRanking, (404, 422, 503))
     add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))
     add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
@@ -259,6 +268,14 @@ def _add_metrics(app: FastAPI, metrics: Metrics) -> None:
     )
 
 
+_PUT: Final = (400, 403, 409, 413, 415, 422, 503)
+_IF_MATCH: Final = {
+    "name": "If-Match",
+    "in": "header",
+    "required": False,
+    "description": "Change only this version: the ETag of an answer of this path. Else the answer is 412.",
+    "schema": {"type": "string", "pattern": r'^(\*|"[0-9a-f]{1,64}")$'},
+}
 _IDEMPOTENCY_KEY: Final = {
     "name": "Idempotency-Key",
     "in": "header",
@@ -282,7 +299,7 @@ _EVENTS_BODY: Final = {
 }
 
 
-_BODIES: Final = models.BODIES | leases.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
+_BODIES: Final = models.BODIES | classes.BODIES | leases.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
 
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api import models, models_console, models_local, models_rules
+from opic.api import models, models_console, models_local
 from opic.api import models_leases as leases
 from opic.api import models_politeness as manners
 from opic.api import models_sites as sites
@@ -28,7 +28,6 @@ from opic.frontier import Manners, PagesRequest
 from opic.frontier.page_counts import KINDS
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
-from opic.model.classes import check_classes
 from opic.model.events import EventLimits, page_of
 from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
@@ -130,50 +129,6 @@ class Calls:
         """
         chosen = PageSelection.of(asked.model_dump())
         return await _in_thread(lambda: forget(self._service.backend, chosen))
-
-    async def put_classes(self, request: Request) -> Response:
-        """Replace the classes of pages and their weights.
-
-        A page belongs to the first class that it matches; a page that matches none has weight 1. Grants of the virtual
-        page follow the new weights at once. Known pages are classified again; `reclassified` is their number. The
-        answer waits for that up to 5 seconds; `settled` is false if its counts are not final. The call can safely be
-        repeated.
-        """
-        return await self._asked(request, models.Classes, self._define)
-
-    def _define(self, asked: models.Classes) -> Mapping[str, object]:
-        classes = check_classes([page_class.model_dump() for page_class in asked.classes])
-        done = self._service.backend.define(classes)
-        now = time.time()
-        found = self._service.backend.classes()
-        return {**found, "reclassified": done.pages, "settled": done.settled, "as_of": now}
-
-    async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
-        return await _in_thread(self._classes)
-
-    def _classes(self) -> Mapping[str, object]:
-        now = time.time()
-        return {**self._service.backend.classes(), "as_of": now}
-
-    async def put_rules(self, request: Request) -> Response:
-        """Replace the URL rules, the trap thresholds, or both, which decide which pages may be suggested.
-
-        The part that is left out stays as it is; an empty list removes all rules.
-        All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
-        reads such a page anyway, its cash is passed on as usual.
-        """
-        return await self._asked(request, models_rules.Rules, self._set_rules)
-
-    def _set_rules(self, asked: models_rules.Rules) -> Mapping[str, object]:
-        policy = self._service.backend.admission.policy_with(asked.model_dump(exclude_unset=True))
-        self._service.backend.check_room()
-        self._service.backend.admission.put(policy)
-        return policy.shown()
-
-    async def get_rules(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the current URL rules and trap thresholds."""
-        return await _in_thread(lambda: self._service.backend.admission.policy().shown())
 
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)

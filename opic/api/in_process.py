@@ -11,6 +11,7 @@ from starlette.responses import Response
 from starlette.types import Message
 
 from opic.api.calls import Calls
+from opic.api.definitions import Definitions
 from opic.api.router import Handler, handler_of
 from opic.service.service import Backend
 
@@ -20,7 +21,7 @@ class InProcess:
 
     def __init__(self, backend: Backend) -> None:
         """Answer from an open store."""
-        self._calls = Calls(_Opened(backend))
+        self._handlers = (Calls(_Opened(backend)), Definitions(backend))
 
     def __call__(
         self, method: str, path: str, parameters: Mapping[str, object], body: Mapping[str, object] | None
@@ -31,7 +32,8 @@ class InProcess:
             Problem: the endpoint would answer with it.
             OpicError: the endpoint would answer with the problem for it.
         """
-        handler = handler_of(getattr(self._calls, name_of(method, path)))
+        name = name_of(method, path)
+        handler = handler_of(next(getattr(some, name) for some in self._handlers if hasattr(some, name)))
         assert handler is not None
         scope = {
             "type": "http",

@@ -11,11 +11,9 @@ from pydantic_core import PydanticCustomError
 
 from opic.errors import BadInput
 from opic.frontier.requests import DOMAINS_MAX
-from opic.model.classes import WEIGHT_MAX
 from opic.model.page_notes import DEPTH_MAX, META_BYTES_MAX, PRIORITY_MAX, PRIORITY_MIN
 from opic.model.series import NUMBER, Window
 from opic.model.trust import TRUST_MAX
-from opic.urls.rules import REVISIT_SECONDS_MAX
 
 CRAWLER_CHARS_MAX: Final = 200
 DOMAIN_CHARS_MAX: Final = 255
@@ -160,36 +158,6 @@ class NextPages(_Body):
         "OPIC_HOST_DELAY_SECONDS, up to 300; 0 removes it. At most OPIC_MAX_URLS hosts.",
         examples=[{"a.example": 5}],
     )
-
-
-class PageClass(_Body):
-    """A class of pages: its weight, and which pages belong to it."""
-
-    name: str = Field(description="1 to 64 letters, digits, '_', '.' or '-'.", examples=["trusted"])
-    weight: float = Field(
-        gt=0,
-        le=WEIGHT_MAX,
-        allow_inf_nan=False,
-        description="Each of its pages receives this multiple of every grant.",
-        examples=[5],
-    )
-    hosts: list[str] = Field([], description="Hosts or domains, including subdomains.", examples=[["a.example"]])
-    urls: list[str] = Field([], description="URL prefixes.")
-    contains: list[str] = Field([], description="Literal substrings of the URL.")
-    tags: list[str] = Field([], description="Tags of the page's most recent crawl event with tags.")
-    revisit_seconds: float | None = Field(
-        None,
-        ge=0,
-        le=REVISIT_SECONDS_MAX,
-        allow_inf_nan=False,
-        description="Minimum time from a read of one of its pages to the next suggestion of the page.",
-    )
-
-
-class Classes(_Body):
-    """Classes of pages, in order: a page belongs to the first one that it matches."""
-
-    classes: list[PageClass] = Field(description="At most 7; an empty list removes all classes.")
 
 
 class ManyPages(_Body):
@@ -407,36 +375,6 @@ class Stats(_Answer):
     as_of: float = Field(description=AS_OF)
 
 
-class ClassCounts(_Answer):
-    """The number of pages of a class, and their share of grants."""
-
-    weight: float = Field(description="Each of its pages receives this multiple of every grant.")
-    known_pages: int = Field(description="Known pages that are not gone.")
-    read_pages: int
-    grant_share: float = Field(description="Share of each grant to all pages that goes to these pages.")
-
-
-class ClassFound(ClassCounts):
-    """A class of pages as it was defined, in canonical forms, with its pages."""
-
-    name: str
-
-
-class ClassesFound(_Answer):
-    """The current classes of pages, in order."""
-
-    classes: list[ClassFound]
-    other: ClassCounts = Field(description="The pages that are in no class.")
-    as_of: float = Field(description=AS_OF)
-
-
-class Reclassified(ClassesFound):
-    """The new classes, and the number of pages that are classified again."""
-
-    reclassified: int = Field(description="Number of known pages, which are classified again.")
-    settled: bool = Field(description="Whether all of them are in their new classes, and counted there.")
-
-
 class Healthy(_Answer):
     """The process answers."""
 
@@ -456,7 +394,6 @@ BODIES: Final[dict[str, dict[str, Any]]] = {
     "Seeds": {"urls": ["https://a.example/", "https://b.example/"], "trust": 1.0},
     "NextPages": {"n": 10, "crawler": "crawler-7"},
     "ManyPages": {"urls": ["https://a.example/", "https://b.example/"]},
-    "Classes": {"classes": [{"name": "trusted", "weight": 5, "hosts": ["a.example"]}]},
 }
 
 # --- Examples, which are added to the finished document, because FastAPI would drop their null values ----------------
@@ -494,27 +431,12 @@ _BOOKS: dict[str, Any] = {
     "in_flight": 0,
     "conserved": True,
 }
-_CLASSES: dict[str, Any] = {
-    "classes": [
-        {
-            "name": "trusted",
-            "weight": 5.0,
-            "hosts": ["a.example"],
-            "known_pages": 2,
-            "read_pages": 1,
-            "grant_share": 0.71,
-        }
-    ],
-    "other": {"weight": 1.0, "known_pages": 4, "read_pages": 2, "grant_share": 0.29},
-}
 _NOW: Final = 1_764_000_000.0
 
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "CrawlEvent": [{"url": "https://a.example/", "links": ["https://a.example/b", "https://b.example/"]}],
     "Accepted": [{"accepted": 2, "rejected": [{"index": 1, "error": "url '/about' is not an absolute http(s) URL"}]}],
     "Seeded": [{"known": 1, "new": 2}],
-    "ClassesFound": [{**_CLASSES, "as_of": _NOW}],
-    "Reclassified": [{**_CLASSES, "reclassified": 6, "settled": True, "as_of": _NOW}],
     "Next": [
         {
             "pages": [_NEXT],

@@ -8,6 +8,7 @@ from opic.urls.rules import NOTE_CHARS_MAX, PATTERN_BYTES_MAX, REVISIT_SECONDS_M
 from opic.urls.traps import NUMBER_MAX, WINDOW, Traps
 
 HOST_CHARS_MAX: Final = 255
+VERSION: Final = "A hash of the definitions, also in `ETag`. Send it as `If-Match` to change just this version."
 PLAIN: Final = Traps()
 
 
@@ -99,6 +100,15 @@ class Rules(_RulesBody):
     )
 
 
+class SomeRules(_RulesBody):
+    """Rules to add or to remove, and thresholds to set; all others stay as they are."""
+
+    add: list[Rule] = Field([], max_length=RULES_MAX, description="A rule that is there already is moved.")
+    first: bool = Field(False, description="Whether the added rules come before the others; else they come after them.")
+    remove: list[Rule] = Field([], max_length=RULES_MAX, description="Rules to remove, as they are shown.")
+    traps: Thresholds = Field(Thresholds(), description="Trap thresholds to set; those left out stay.")
+
+
 class RulesFound(BaseModel):
     """The current rules and thresholds; each rule has only the fields that were given."""
 
@@ -106,9 +116,8 @@ class RulesFound(BaseModel):
 
     rules: list[dict[str, Any]]
     traps: Thresholds
-    version: str = Field(description="A hash of the rules and thresholds.")
+    version: str = Field(description=VERSION)
 
 
-BODIES: Final[dict[str, dict[str, Any]]] = {
-    "Rules": {"rules": [{"effect": "deny", "host": "a.example", "path": "/calendar/*?month="}]},
-}
+_CALENDAR: Final = {"effect": "deny", "host": "a.example", "path": "/calendar/*?month="}
+BODIES: Final[dict[str, dict[str, Any]]] = {"Rules": {"rules": [_CALENDAR]}, "SomeRules": {"add": [_CALENDAR]}}

@@ -18,6 +18,7 @@ from opic.errors import (
     BadEvent,
     BadInput,
     BadUrl,
+    ChangedMeanwhile,
     DiskFull,
     KafkaRefused,
     KeyReused,
@@ -52,6 +53,7 @@ KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP
     "wrong-method": (405, "Method not allowed"),
     "slow": (408, "Request timeout"),
     "refused": (409, "Conflict with the state of the store"),
+    "changed": (412, "Changed meanwhile"),
     "no-trust": (409, "No page is trusted"),
     "not-kept": (409, "The data for this are not kept here"),
     "too-large": (413, "Body too large"),
@@ -95,6 +97,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
         "/v1/next",
     ),
     "refused": ("/v1/classes", "/v1/rules", "/v1/politeness", "/v1/local/{domain}"),
+    "changed": ("/v1/classes", "/v1/rules"),
     "bad-event": ("/v1/events",),
     "key-reused": ("/v1/events",),
     "keys-full": ("/v1/events",),
@@ -111,6 +114,7 @@ DETAILS: Final[Mapping[str, str]] = {
     "unknown-page": "https://a.example/ was never seen",
     "no-list": "no estimator has sent a list of a.example: `opic local-rank` makes one",
     "refused": "the classes were accepted, but are not in effect: other classes were set at the same time",
+    "changed": "the classes are of version 3c3e7f0a4b1d9a57, not 0d1c5f9e2b7a6c48: read them again, and change those",
     "no-trust": "no page is trusted: give seeds trust with POST /v1/seeds or `opic seed --trust 1 URL`",
     "not-kept": "OPIC_INFLOW is off for this store: it does not record in-flow",
     "too-large": "the body is over OPIC_MAX_BODY_BYTES 16,777,216: send it in several calls",
@@ -208,6 +212,8 @@ def from_error(error: OpicError) -> Problem:
         return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
     if isinstance(error, DiskFull):
         return Problem("disk-full", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
+    if isinstance(error, ChangedMeanwhile):
+        return Problem("changed", str(error))
     if isinstance(error, Refused):
         return Problem("refused", str(error))
     if isinstance(error, NoTrust):

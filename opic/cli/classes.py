@@ -49,9 +49,41 @@ def set_classes(
     """
     from opic.model.classes import read_classes
 
-    body = {"classes": [one.shown() for one in read_classes(file)]}
+    _change({"classes": [one.shown() for one in read_classes(file)]}, chosen, as_json, "PUT")
+
+
+@classes_app.command(name="change")
+@choosing
+def change_classes(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Set the classes of FILE, and leave all others as they are.
+
+    FILE is as for `opic classes set`. A class of the same name is replaced in its place; a new one comes last.
+    """
+    from opic.model.classes import read_classes
+
+    _change({"set": [one.shown() for one in read_classes(file)]}, chosen, as_json)
+
+
+@classes_app.command(name="remove")
+@choosing
+def remove_classes(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", show_default=False)],
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Remove classes by name, and leave all others as they are."""
+    _change({"remove": names}, chosen, as_json)
+
+
+def _change(body: dict[str, Any], chosen: ServiceChosen, as_json: bool, method: str = "PATCH") -> None:
     with asking(chosen, feeds=True) as ask:
-        answer = ask("PUT", "/v1/classes", body=body)
+        answer = ask(method, "/v1/classes", body=body)
     how = "were" if answer["settled"] else "are being"
     print(f"{answer['reclassified']:,} known pages {how} reclassified", file=sys.stderr)
     _print_classes(answer, as_json)

@@ -57,6 +57,43 @@ def set_rules(
     _print(answer, as_json)
 
 
+@rules_app.command(name="add")
+@choosing
+def add_rules(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, show_default=False)],
+    *,
+    first: Annotated[bool, typer.Option("--first", help="Before the other rules, instead of after them.")] = False,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Add the rules of FILE, set its thresholds, and leave all others as they are.
+
+    FILE is as for `opic rules set`. A rule that is there already is moved.
+    """
+    given = _read(file)
+    rules = given.pop("rules", [])
+    with asking(chosen) as ask:
+        answer = ask("PATCH", "/v1/rules", body={"add": rules, "first": first, **given})
+    _print(answer, as_json)
+
+
+@rules_app.command(name="remove")
+@choosing
+def remove_rules(
+    numbers: Annotated[list[int], typer.Argument(metavar="RULE...", show_default=False, min=0)],
+    *,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Remove rules by their numbers in `opic rules`, and leave all others as they are."""
+    with asking(chosen) as ask:
+        present = ask("GET", "/v1/rules")["rules"]
+        if unknown := [number for number in numbers if number >= len(present)]:
+            raise BadInput(f"there is no rule {unknown[0]}: `opic rules` shows {len(present):,}, from 0 on")
+        answer = ask("PATCH", "/v1/rules", body={"remove": [present[number] for number in numbers]})
+    _print(answer, as_json)
+
+
 def _read(file: Path) -> dict[str, Any]:
     from opic.model.classes import read_table
 

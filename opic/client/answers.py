@@ -524,6 +524,7 @@ class Classes(Struct, frozen=True):
     other: ClassCounts
     as_of: float
     reclassified: int | None = None
+    version: str | None = None
 
 
 class Ready(Struct, frozen=True):

@@ -192,6 +192,16 @@ def _given(**parameters: str | float | None) -> dict[str, str | int | float]:
     return {name: value for name, value in parameters.items() if value is not None}
 
 
+def _changed(
+    path: str, answer: type[T], body: Mapping[str, Any], version: str | None, method: str = "PATCH"
+) -> Call[T]:
+    """Change definitions; a change of some of them, or of a version, is not one that can be made twice."""
+    call = _posted(path, answer, body, method)
+    if version is not None:
+        call = replace(call, headers={**call.headers, "if-match": f'"{version}"'})
+    return replace(call, again=method == "PUT" and version is None)
+
+
 def _posted(path: str, answer: type[T], body: Mapping[str, Any], method: str = "POST") -> Call[T]:
     asked = {name: value for name, value in body.items() if value is not None}
     # Use the standard library: msgspec would encode NaN as null, which has a meaning of its own.
@@ -370,9 +380,18 @@ def classes() -> Call[answers.Classes]:
     return Call("GET", "/v1/classes", answers.Classes)
 
 
-def define_classes(defined: Sequence[answers.PageClass | Mapping[str, Any]]) -> Call[answers.Classes]:
+def define_classes(
+    defined: Sequence[answers.PageClass | Mapping[str, Any]], version: str | None
+) -> Call[answers.Classes]:
     """Replace the classes of pages."""
-    return _posted("/v1/classes", answers.Classes, {"classes": list(defined)}, "PUT")
+    return _changed("/v1/classes", answers.Classes, {"classes": list(defined)}, version, "PUT")
+
+
+def change_classes(
+    given: Sequence[answers.PageClass | Mapping[str, Any]], remove: Sequence[str], version: str | None
+) -> Call[answers.Classes]:
+    """Set and remove some classes of pages."""
+    return _changed("/v1/classes", answers.Classes, {"set": list(given), "remove": texts(remove)}, version)
 
 
 def rules() -> Call[answers.Rules]:
@@ -381,10 +400,23 @@ def rules() -> Call[answers.Rules]:
 
 
 def set_rules(
-    given: Sequence[answers.Rule | Mapping[str, Any]], traps: Mapping[str, Any] | None
+    given: Sequence[answers.Rule | Mapping[str, Any]], traps: Mapping[str, Any] | None, version: str | None
 ) -> Call[answers.Rules]:
     """Replace the URL rules."""
-    return _posted("/v1/rules", answers.Rules, {"rules": list(given), "traps": traps}, "PUT")
+    return _changed("/v1/rules", answers.Rules, {"rules": list(given), "traps": traps}, version, "PUT")
+
+
+def change_rules(
+    add: Sequence[answers.Rule | Mapping[str, Any]],
+    remove: Sequence[answers.Rule | Mapping[str, Any]],
+    traps: Mapping[str, Any] | None,
+    version: str | None,
+    *,
+    first: bool,
+) -> Call[answers.Rules]:
+    """Add and remove some URL rules, and set some thresholds."""
+    body = {"add": list(add), "remove": list(remove), "first": first, "traps": traps}
+    return _changed("/v1/rules", answers.Rules, body, version)
 
 
 def politeness() -> Call[answers.Politeness]:

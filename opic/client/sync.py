@@ -382,24 +382,65 @@ class Client:
         """Return the current classes of pages."""
         return self._do(calls.classes())
 
-    def define_classes(self, classes: Sequence[answers.PageClass | Mapping[str, Any]]) -> answers.Classes:
-        """Replace the classes of pages."""
-        return self._do(calls.define_classes(classes))
+    def define_classes(
+        self, classes: Sequence[answers.PageClass | Mapping[str, Any]], *, if_version: str | None = None
+    ) -> answers.Classes:
+        """Replace the classes of pages; with `if_version`, only if they are of this version.
+
+        Raises:
+            CallFailed: with status 412, they are of another version.
+        """
+        return self._do(calls.define_classes(classes, if_version))
+
+    def change_classes(
+        self,
+        classes: Sequence[answers.PageClass | Mapping[str, Any]] = (),
+        *,
+        remove: Sequence[str] = (),
+        if_version: str | None = None,
+    ) -> answers.Classes:
+        """Set some classes of pages and remove others by name; all others stay as they are."""
+        return self._do(calls.change_classes(classes, remove, if_version))
 
     def rules(self) -> answers.Rules:
         """Return the URL rules and the thresholds of trap detection."""
         return self._do(calls.rules())
 
     def set_rules(
-        self, rules: Sequence[answers.Rule | Mapping[str, Any]] = (), *, traps: Mapping[str, Any] | None = None
+        self,
+        rules: Sequence[answers.Rule | Mapping[str, Any]] = (),
+        *,
+        traps: Mapping[str, Any] | None = None,
+        if_version: str | None = None,
     ) -> answers.Rules:
         """Replace the URL rules and the thresholds of trap detection.
 
         Args:
             rules: in order: the first that matches a URL decides. Without rules all URLs are allowed.
             traps: thresholds by name; those left out get their defaults.
+            if_version: change only rules of this version; others are an error with status 412.
         """
-        return self._do(calls.set_rules(rules, traps))
+        return self._do(calls.set_rules(rules, traps, if_version))
+
+    def change_rules(
+        self,
+        add: Sequence[answers.Rule | Mapping[str, Any]] = (),
+        *,
+        remove: Sequence[answers.Rule | Mapping[str, Any]] = (),
+        first: bool = False,
+        traps: Mapping[str, Any] | None = None,
+        if_version: str | None = None,
+    ) -> answers.Rules:
+        """Add and remove some URL rules, set some thresholds; all others stay as they are.
+
+        Args:
+            add: rules that come after the others, or before them with `first`.
+            remove: rules as they are shown.
+            first: whether the added rules come before the others.
+            traps: thresholds by name.
+            if_version: change only rules of this version; others are an error with status 412.
+        """
+        return self._do(calls.change_rules(add, remove, traps, if_version, first=first))
 
     def politeness(self) -> answers.Politeness:
         """Return the default host delay and cap, and those set for individual hosts."""

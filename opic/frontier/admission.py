@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from opic.errors import BadInput, StoreMismatch, instead_of
+from opic.errors import BadInput, ChangedMeanwhile, StoreMismatch, instead_of
 from opic.frontier.host_sums import sums_by_domain, sums_by_host
 from opic.frontier.verdicts import Verdicts
 from opic.model.cash import Flag
@@ -171,31 +171,81 @@ class Admission:
 
     def policy(self) -> Policy:
         """Read the current policy from the store."""
-        with store_errors():
-            stored = self._crawl.client.hget(self._key, "document")
-        return _unpacked(stored)
+        return self._stored()[0]
 
-    def policy_with(self, given: object) -> Policy:
-        """Return the policy that results from replacing its rules, its thresholds, or both; the other part stays.
+    def _stored(self) -> tuple[Policy, bytes]:
+        """Return the current policy, and its version as the store has it; b"" if none was set."""
+        with store_errors():
+            document, version = self._crawl.client.hmget(self._key, ["document", "version"])
+        return _unpacked(document), version or b""
+
+    def replace(self, given: object, version: str = "") -> Policy:
+        """Replace the rules, the thresholds, or both; the other part stays. Return the new policy.
+
+        Args:
+            given: the new rules and thresholds, as `check_policy` takes them.
+            version: of the policy that may be replaced; "" for any.
 
         Raises:
             BadInput: a field is invalid, or neither part is given: only an explicit empty list removes all rules.
+            ChangedMeanwhile: the policy is of another version.
         """
         check_policy(given)
         assert isinstance(given, Mapping)
         if not given:
             raise BadInput(NOTHING_GIVEN)
-        return check_policy({**{name: part for name, part in self.policy().shown().items() if name in FIELDS}, **given})
+        return self._changed(lambda policy: {**policy, **given}, version)
 
-    def put(self, policy: Policy) -> None:
-        """Replace the policy in the store, for all endpoints of the crawl."""
+    def change(self, given: Mapping[str, Any], version: str = "") -> Policy:
+        """Add and remove some rules, set some thresholds; the others stay. Return the new policy.
+
+        Args:
+            given: "add" and "remove", lists of rules; "first", whether the added ones come before the others; "traps".
+            version: of the policy that may be changed; "" for any.
+
+        Raises:
+            BadInput: a field is invalid, nothing is given, or a rule to remove is not there.
+            ChangedMeanwhile: the policy is of another version.
+        """
+        added, removed = ([rule.shown() for rule in check_rules(given.get(name, ()))] for name in ("add", "remove"))
+        traps = given.get("traps", {})
+        if not (added or removed or traps):
+            raise BadInput("nothing is to change: give rules to add or to remove, or thresholds to set")
+
+        def changed(policy: Mapping[str, Any]) -> dict[str, Any]:
+            rules = policy["rules"]
+            if missing := next((rule for rule in removed if rule not in rules), None):
+                raise BadInput(f"no rule is {shown(str(missing))}: give it as `opic rules --json` shows it")
+            others = [rule for rule in rules if rule not in removed and rule not in added]
+            return {
+                "rules": [*added, *others] if given.get("first") else [*others, *added],
+                "traps": {**policy["traps"], **traps},
+            }
+
+        return self._changed(changed, version)
+
+    def _changed(self, change: Callable[[Mapping[str, Any]], object], version: str) -> Policy:
+        """Change the policy, again if another endpoint did so meanwhile."""
+        while True:
+            present, stored = self._stored()
+            if version not in ("", present.version):
+                raise ChangedMeanwhile(
+                    f"the rules are of version {present.version}, not {version}: read them again, and change those"
+                )
+            policy = check_policy(change({name: part for name, part in present.shown().items() if name in FIELDS}))
+            if self.put(policy, stored):
+                return policy
+
+    def put(self, policy: Policy, stored: bytes = b"*") -> bool:
+        """Replace the policy in the store, for all endpoints of the crawl, if its version there is this one."""
         plain = check_policy({}).traps.shown()
         traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
         packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
         with store_errors():
-            self._crawl.client.hset(self._key, mapping={"document": packed, "version": policy.version})
+            done = self._crawl.client.fcall("opic_4_rules", 1, self._key, stored, packed, policy.version)
         with self._lock:
             self._looked = float("-inf")
+        return bool(done)
 
     def look(self) -> object:
         """Reload the policy if it was last checked LOOK_SECONDS ago or more.

@@ -14,12 +14,13 @@ import re
 import tomllib
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Final
 
 import msgpack
 
-from opic.errors import BadInput, BadUrl, Refused, instead_of
+from opic.errors import BadInput, BadUrl, ChangedMeanwhile, Refused, instead_of
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
 from opic.urls.rules import check_revisit
@@ -32,7 +33,7 @@ OTHERS: Final = "other"  # Class 0, in answers.
 KINDS: Final = ("hosts", "urls", "contains", "tags")
 FIELDS: Final = ("name", "weight", *KINDS, "revisit_seconds")
 # What `opic classes --json` and the API print beside the definitions; a file may be what they printed.
-PRINTED: Final = ("other", "reclassified", "settled", "as_of")
+PRINTED: Final = ("other", "reclassified", "settled", "version", "as_of")
 PRINTED_OF_CLASS: Final = ("known_pages", "read_pages", "grant_share")
 NO_WEIGHTS: Final = "classes of pages weigh grants: under OPIC_VIRTUAL=continuous there are none"
 NO_ROOM: Final = (
@@ -60,6 +61,70 @@ class WeightClass:
         return found if self.revisit_seconds is None else {**found, "revisit_seconds": self.revisit_seconds}
 
 
+def version_of(classes: Sequence[WeightClass]) -> str:
+    """Return a hash of definitions: the same classes in the same order always have the same version."""
+    return blake2b(msgpack.packb([asdict(one) for one in classes]), digest_size=8).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassesChange:
+    """A change of the definitions: all of them anew, or some set and others removed by name."""
+
+    classes: tuple[WeightClass, ...] = ()
+    removed: tuple[str, ...] = ()
+    whole: bool = True  # Whether `classes` are all that are to be.
+    version: str = ""  # Of the definitions that may be changed; "" for any.
+
+    def of(self, present: Sequence[WeightClass]) -> tuple[WeightClass, ...]:
+        """Return the definitions after the change. A class set anew keeps its place; a new one comes last.
+
+        Raises:
+            ChangedMeanwhile: the present definitions are of another version.
+            BadInput: there would be too many classes, or none has a name that is to be removed.
+        """
+        if self.version not in ("", version := version_of(present)):
+            raise ChangedMeanwhile(
+                f"the classes are of version {version}, not {self.version}: read them again, and change those"
+            )
+        if self.whole:
+            return self.classes
+        names = [one.name for one in present]
+        if unknown := next((name for name in self.removed if name not in names), None):
+            raise BadInput(f"no class is called {unknown}: {instead_of(unknown, names) if names else 'there are none'}")
+        given = {one.name: one for one in self.classes}
+        kept = [given.pop(one.name, one) for one in present if one.name not in self.removed]
+        return _limited((*kept, *given.values()))
+
+    def holds_in(self, present: Sequence[WeightClass]) -> bool:
+        """Whether definitions are as the change wanted them."""
+        if self.whole:
+            return tuple(present) == self.classes
+        return set(self.classes) <= set(present) and not {one.name for one in present} & set(self.removed)
+
+
+NO_CHANGE: Final = ClassesChange(whole=False)
+
+
+def _limited(classes: tuple[WeightClass, ...]) -> tuple[WeightClass, ...]:
+    if len(classes) >= CLASSES_MAX:
+        raise BadInput(f"{len(classes):,} classes is over the limit of {CLASSES_MAX - 1}")
+    return classes
+
+
+def check_change(given: object, removed: Sequence[str], version: str = "") -> ClassesChange:
+    """Check a change of some classes: definitions as `check_classes` takes them, and names of classes to remove.
+
+    Raises:
+        BadInput: a definition is invalid, nothing is to change, or a class is both set and removed.
+    """
+    classes = check_classes(given)
+    if not classes and not removed:
+        raise BadInput("nothing is to change: give classes to set, or names of classes to remove")
+    if both := next((one.name for one in classes if one.name in removed), None):
+        raise BadInput(f"class {both} is both set and removed")
+    return ClassesChange(classes, tuple(dict.fromkeys(removed)), whole=False, version=version)
+
+
 def check_classes(given: object) -> tuple[WeightClass, ...]:
     """Check definitions as they come from JSON or TOML, in their order.
 
@@ -72,9 +137,7 @@ def check_classes(given: object) -> tuple[WeightClass, ...]:
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("classes: a list of classes is wanted, each with name, weight and what belongs to it")
-    if len(given) >= CLASSES_MAX:
-        raise BadInput(f"{len(given):,} classes is over the limit of {CLASSES_MAX - 1}")
-    classes = tuple(_check_class(one) for one in given)
+    classes = tuple(_check_class(one) for one in _limited(tuple(given)))
     names = [one.name for one in classes]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"class {twice} is defined twice")
@@ -234,16 +297,18 @@ class WeightClasses:
         """Return whether the class in a slot is still defined and has tags."""
         return any(matcher.slot == slot and bool(matcher.tags) for matcher in self._matchers)
 
-    def redefined(self, definitions: Sequence[WeightClass], known_by: Sequence[int]) -> "WeightClasses":
+    def redefined(self, change: ClassesChange, known_by: Sequence[int]) -> "WeightClasses":
         """Return new definitions with slots; names that are already defined keep theirs.
 
         Args:
-            definitions: all new definitions.
+            change: of the definitions.
             known_by: number of pages by slot; a slot with pages is not free.
 
         Raises:
+            BadInput: the change can't be made, see `ClassesChange.of`.
             Refused: no slot is free for a new name.
         """
+        definitions = change.of([one for _, one in self.placed])
         kept = {one.name: slot for slot, one in self.placed}
         names = {one.name for one in definitions}
         taken = {slot for name, slot in kept.items() if name in names}
@@ -259,18 +324,19 @@ class WeightClasses:
             placed.append((slot, one))
         return WeightClasses(placed, self.version)
 
-    def placed_for_all(self, definitions: Sequence[WeightClass], known_by: Sequence[int]) -> "WeightClasses":
+    def placed_for_all(self, change: ClassesChange, known_by: Sequence[int]) -> "WeightClasses":
         """Return the next version of the classes of many shards; see `redefined`.
 
         Args:
-            definitions: all new definitions.
+            change: of the definitions.
             known_by: number of pages by slot in all shards, each of which has these classes: then no page comes into a
                 slot that is free.
 
         Raises:
+            BadInput: the change can't be made.
             Refused: no slot is free for a new name.
         """
-        return WeightClasses(self.redefined(definitions, known_by).placed, self.version + 1)
+        return WeightClasses(self.redefined(change, known_by).placed, self.version + 1)
 
     def extra(self) -> tuple[int, ...]:
         """Return by how much the weight of each slot differs from 1, in parts of a million; as the books keep it."""
@@ -298,20 +364,32 @@ class WeightClasses:
 
 
 def encode_classes(classes: Sequence[WeightClass]) -> bytes:
-    """Write definitions as a record of the log."""
-    packed: bytes = msgpack.packb([asdict(one) for one in classes])
+    """Write definitions of all classes as a record of the log."""
+    return encode_change(ClassesChange(tuple(classes)))
+
+
+def encode_change(change: ClassesChange) -> bytes:
+    """Write a change of definitions as a record of the log: a plain list if it replaces all, whatever they are."""
+    classes = [asdict(one) for one in change.classes]
+    more = {"c": classes, "r": change.removed, "w": change.whole, "v": change.version}
+    packed: bytes = msgpack.packb(classes if change.whole and not change.version else more)
     return packed
 
 
-def decode_classes(value: bytes) -> tuple[WeightClass, ...]:
-    """Read a record that `encode_classes` wrote.
+def decode_change(value: bytes) -> ClassesChange:
+    """Read a record that `encode_change` wrote.
 
     Raises:
         BadInput: it is none.
     """
     try:
         given = msgpack.unpackb(value)
-        return check_classes([{**one, "weight": one["weight"] / MILLION} for one in given])
+        more: Mapping[str, Any] = {"c": given, "r": (), "w": True, "v": ""} if isinstance(given, list) else given
+        classes = [{**one, "weight": one["weight"] / MILLION} for one in more["c"]]
+        removed, whole, version = tuple(more["r"]), more["w"], more["v"]
+        if not isinstance(whole, bool) or not all(isinstance(text, str) for text in (*removed, version)):
+            raise ValueError("its fields are of other types")
+        return ClassesChange(check_classes(classes), removed, whole, version)
     except (ValueError, TypeError, KeyError, msgpack.UnpackException) as error:
         raise BadInput(f"not a definition of classes: {error}") from None
 

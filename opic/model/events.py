@@ -17,7 +17,7 @@ import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
 from opic.model.cash import DAY_US, MILLION
-from opic.model.classes import WeightClass, WeightClasses, decode_classes
+from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses, decode_change
 from opic.model.page_notes import DEPTH_MAX, check_priority, nearness_of, noted_status, pack_meta
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
@@ -113,7 +113,7 @@ class CheckedEvent:
     seeds: Sequence[str] = ()  # Or the pages to forget.
     reason: str = ""
     tags: Sequence[str] = ()
-    classes: Sequence[WeightClass] = ()
+    classes: ClassesChange = NO_CHANGE
     placed: WeightClasses | None = None  # The same as decided for all of many shards.
     ids: tuple[int, int] = (0, 0)  # First, and the one after the last.
     transfer: Transfer | None = None
@@ -433,7 +433,7 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
         if record.kind == "seeds":
             return check_seeds(decode_seeds(record.value), record.time_us, limits)
         if record.kind == "classes":
-            return CheckedEvent(Outcome.CLASSES, classes=decode_classes(record.value), at_us=record.time_us)
+            return CheckedEvent(Outcome.CLASSES, classes=decode_change(record.value), at_us=record.time_us)
         if record.kind == "classify":
             first, end = _ids_from_msgpack(record.value)
             if not 0 <= first < end <= first + CLASSIFIED_MAX:

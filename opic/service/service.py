@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from opic.errors import BadInput, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.errors import BadInput, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.admission import Admission
 from opic.ingest import Writer
@@ -23,7 +23,7 @@ from opic.ingest.event_log import KEY_MEMORY_BYTES, AppendTerms, EventLog, Keyed
 from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
-from opic.model.classes import NO_WEIGHTS, OTHERS, WeightClass, encode_classes
+from opic.model.classes import NO_WEIGHTS, OTHERS, ClassesChange, encode_change, version_of
 from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, check_seeds, encode_ids, encode_seeds
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
@@ -250,30 +250,34 @@ class Backend:
         self.settle(self.accept([encode_seeds(distinct, depth, **said)], "seeds"))
         return {"known": known, "new": len(distinct) - known}
 
-    def define(self, classes: Sequence[WeightClass]) -> ClassChange:
-        """Replace the classes of pages, through the log like everything that moves cash.
+    def define(self, change: ClassesChange) -> ClassChange:
+        """Change the classes of pages, through the log like everything that moves cash.
 
         Weights take effect at once. Known pages are classified again by further records, which are also appended here,
         and awaited for a while.
 
         With many shards, shard 0 has the new weights first, and each other shard when it takes what shard 0 sent.
 
+        The change itself is in the log. So where two callers change some classes each, neither undoes the other's.
+
         Args:
-            classes: all that are to be, in order.
+            change: of the definitions.
 
         Raises:
-            BadInput: the payout is continuous.
+            BadInput: the payout is continuous, or the change can't be made.
+            ChangedMeanwhile: the classes are of another version than the change wants.
             Refused: there is no place for so many, or no cash for so much weight.
         """
         if len(self.crawl) == 1 and not self.log.single:
             raise BadInput("classes are set in an order that many partitions do not have: use a topic of one partition")
         if self.shard.rules.continuous:
             raise BadInput(NO_WEIGHTS)
-        last = self.crawl.follow()[0].classes.redefined(classes, self.crawl.totals().known_by)
-        self.settle(self.accept([encode_classes(classes)], "classes"))
+        self.crawl.follow()[0].classes.redefined(change, self.crawl.totals().known_by)
+        self.settle(self.accept([encode_change(change)], "classes"))
         replicas = self.crawl.follow()
-        found = replicas[0].classes
-        if [one for _, one in found.placed] != [one for _, one in last.placed]:
+        if not change.holds_in([one for _, one in replicas[0].classes.placed]):
+            if change.version:
+                raise ChangedMeanwhile("other classes were set at the same time: read them again, and change those")
             raise Refused(
                 "the classes were accepted, but are not in effect: other classes were set at the same time, or the "
                 "weights would grant known pages more than a shard has; read the present classes, and try again"
@@ -322,6 +326,7 @@ class Backend:
         return {
             "classes": [{**one.shown(), **counts([slot])} for slot, one in found.placed],
             OTHERS: {"weight": 1.0, **counts(rest)},
+            "version": version_of([one for _, one in found.placed]),
         }
 
     def await_effect(self, positions: Positions, seconds: float = EFFECT_SECONDS) -> None:

@@ -480,6 +480,14 @@ local function delays(keys, args)
   return #args / 2
 end
 
+-- opic_4_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
+-- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
+local function set_rules(keys, args)
+  if args[1] ~= '*' and (redis.call('HGET', keys[1], 'version') or '') ~= args[1] then return 0 end
+  redis.call('HSET', keys[1], 'document', args[2], 'version', args[3])
+  return 1
+end
+
 -- opic_4_flights: count the pages of hosts that are in flight.  KEYS as of opic_4_lease   ARGV host ..
 local function flights(keys, args)
   local counts, now = {}, now_us()
@@ -497,3 +505,4 @@ redis.register_function('opic_4_renew', renew)
 redis.register_function('opic_4_release', release)
 redis.register_function('opic_4_polite', polite)
 redis.register_function('opic_4_delays', delays)
+redis.register_function('opic_4_rules', set_rules)

@@ -268,6 +268,13 @@ def test_weights_change_on_a_running_service_of_many_shards(client: httpx.Client
     assert answers[0]["teleport"] == "weighted"
     assert client.get("/v1/explain", params={"url": PAGES[1]}).json()["weight"] == 4
 
+    version = client.get("/v1/classes").headers["ETag"]
+    sport = named("sport", 3, tags=["sport"])
+    added = client.patch("/v1/classes", json={"set": [sport]}, headers={"If-Match": version}).raise_for_status().json()
+    assert [one["name"] for one in added["classes"]] == ["docs", "news", "sport"]
+    late = client.patch("/v1/classes", json={"remove": ["docs"]}, headers={"If-Match": version})
+    assert late.status_code == 412
+
     define({**docs, "weight": 0.5}, news)
     owing = client.post("/v1/next", json={"n": 3, "mode": "refresh"}).json()["pages"]
     assert min(page["cash"] for page in owing) < 0

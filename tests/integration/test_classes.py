@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,84 @@ def opic(*words: object) -> "subprocess.CompletedProcess[str]":
     environment = {"PYTHONPATH": str(ROOT), "PATH": "", "NO_COLOR": "1"}
     command = [sys.executable, "-m", "opic.cli.main", *map(str, words)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+
+
+def patch(client: httpx.Client, version: str | None = None, **change: object) -> httpx.Response:
+    headers = {} if version is None else {"If-Match": version}
+    return client.patch("/v1/classes", json=change, headers=headers)
+
+
+def test_classes_are_changed_one_by_one(running: tuple[EmbeddedService, httpx.Client]) -> None:
+    _, client = running
+    read(client, "http://a.example/", "http://b.example/")
+    other = {"name": "other-site", "weight": 3, "hosts": ["b.example"]}
+    client.put("/v1/classes", json={"classes": [TRUSTED, SPAM]}).raise_for_status()
+    found = patch(client, set=[other, {**TRUSTED, "weight": 2}]).raise_for_status()
+    assert [(one["name"], one["weight"]) for one in found.json()["classes"]] == [
+        ("trusted", 2), ("spam", 0.1), ("other-site", 3),
+    ]  # fmt: skip
+    assert found.headers["ETag"] == client.get("/v1/classes").headers["ETag"] == f'"{found.json()["version"]}"'
+    left = patch(client, remove=["spam"], set=[SPAM | {"name": "junk"}]).raise_for_status().json()
+    assert [one["name"] for one in left["classes"]] == ["trusted", "other-site", "junk"]
+    assert client.get("/v1/audit").json()["conserved"]
+
+
+def test_a_change_of_another_version_of_the_classes_is_refused(
+    running: tuple[EmbeddedService, httpx.Client],
+) -> None:
+    _, client = running
+    old = client.put("/v1/classes", json={"classes": [TRUSTED]}).raise_for_status().headers["ETag"]
+    new = patch(client, old, set=[SPAM]).raise_for_status().headers["ETag"]
+    assert new != old
+    for late in (
+        patch(client, old, remove=["trusted"]),
+        client.put("/v1/classes", json={"classes": []}, headers={"If-Match": old}),
+    ):
+        assert (late.status_code, late.json()["type"].rpartition(":")[2]) == (412, "changed")
+        assert "read them again" in late.json()["detail"]
+    assert [one["name"] for one in client.get("/v1/classes").json()["classes"]] == ["trusted", "spam"]
+    assert client.put("/v1/classes", json={"classes": []}, headers={"If-Match": new}).json()["classes"] == []
+    assert patch(client, "*", set=[SPAM]).is_success
+    assert client.get("/v1/dead-letters").json()["dead_letters"] == []
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({}, "nothing is to change"),
+        ({"remove": ["trustd"]}, "no class is called trustd: did you mean trusted?"),
+        ({"set": [SPAM], "remove": ["spam"]}, "class spam is both set and removed"),
+        ({"set": [{**SPAM, "name": f"n{at}"} for at in range(7)]}, "8 classes is over the limit of 7"),
+    ],
+)
+def test_a_change_that_can_not_be_made_changes_nothing(
+    running: tuple[EmbeddedService, httpx.Client], change: dict[str, Any], complaint: str
+) -> None:
+    _, client = running
+    before = client.put("/v1/classes", json={"classes": [TRUSTED]}).raise_for_status().headers["ETag"]
+    answer = patch(client, **change)
+    assert answer.status_code == 422
+    assert complaint in answer.json()["detail"]
+    assert client.get("/v1/classes").headers["ETag"] == before
+    assert patch(client, "xyz", set=[SPAM]).status_code == 422
+
+
+@pytest.mark.slow
+def test_teams_that_change_classes_at_once_undo_nothing_of_each_other(
+    running: tuple[EmbeddedService, httpx.Client],
+) -> None:
+    _, client = running
+    names = [f"team-{team}" for team in range(6)]
+
+    def change(name: str) -> None:
+        with httpx.Client(base_url=client.base_url, timeout=30) as own:
+            for weight in range(1, 6):
+                patch(own, set=[{"name": name, "weight": weight, "tags": [name]}]).raise_for_status()
+
+    with ThreadPoolExecutor(len(names)) as teams:
+        list(teams.map(change, names))
+    found = client.get("/v1/classes").json()["classes"]
+    assert {one["name"]: one["weight"] for one in found} == dict.fromkeys(names, 5)
 
 
 def test_weights_that_change_on_a_running_service_keep_all_cash(

@@ -168,8 +168,13 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "local": ("GET /v1/local/{domain}", lambda client: client.local("methods.example", 1)),
     "classes": ("GET /v1/classes", lambda client: client.classes()),
     "define_classes": ("PUT /v1/classes", lambda client: client.define_classes([])),
+    "change_classes": (
+        "PATCH /v1/classes",
+        lambda client: client.change_classes([PageClass(name="methods", weight=2, hosts=["methods.example"])]),
+    ),
     "rules": ("GET /v1/rules", lambda client: client.rules()),
     "set_rules": ("PUT /v1/rules", lambda client: client.set_rules()),
+    "change_rules": ("PATCH /v1/rules", lambda client: client.change_rules(traps={"segments": 20})),
     "politeness": ("GET /v1/politeness", lambda client: client.politeness()),
     "set_politeness": ("PUT /v1/politeness", lambda client: client.set_politeness({})),
     "audit": ("GET /v1/audit", lambda client: client.audit()),
@@ -228,6 +233,9 @@ def test_rules_and_politeness_are_set_and_told(client: Any) -> None:
     denied = client.set_rules([Rule(effect="deny", host="a.example", path="/calendar/")], traps={"segments": 20})
     assert denied.rules == client.rules().rules == [Rule(effect="deny", host="a.example", path="/calendar/")]
     assert (denied.traps["segments"], denied.traps["on"]) == (20, True)
+    more = client.change_rules([Rule(effect="allow", host="b.example")], first=True, if_version=denied.version)
+    assert [rule.effect for rule in more.rules] == ["allow", "deny"]
+    assert client.change_rules(remove=denied.rules).rules == more.rules[:1]
     assert client.set_rules().rules == []
     polite = client.set_politeness({"a.example": HostManners(delay_seconds=7), "b.example": {"in_flight": 1}})
     assert polite.hosts == {"a.example": HostManners(7), "b.example": HostManners(None, 1)}
@@ -255,7 +263,13 @@ def test_what_would_be_next_and_what_was_refused_is_told(client: Any, request: p
 def test_classes_are_defined_and_told(client: Any) -> None:
     assert client.define_classes([PageClass(name="trusted", weight=2, hosts=["a.example"])]).reclassified is not None
     assert [one.name for one in client.classes().classes] == ["trusted"]
-    assert client.define_classes([]).classes == []
+    version = client.classes().version
+    changed = client.change_classes([PageClass(name="spam", weight=0.5, tags=["spam"])], remove=["trusted"])
+    assert [one.name for one in changed.classes] == ["spam"]
+    with pytest.raises(CallFailed, match="read them again") as refused:
+        client.define_classes([], if_version=version)
+    assert refused.value.status == 412
+    assert client.define_classes([], if_version=changed.version).classes == []
 
 
 def test_a_problem_is_raised_at_once_and_says_what_to_do(client: Any) -> None:

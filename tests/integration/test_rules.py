@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,59 @@ def test_rules_are_shown_as_they_were_set(client: httpx.Client) -> None:
     again = client.put("/v1/rules", json={"traps": {"segments": 9}, "rules": rules}).raise_for_status().json()
     assert again["version"] == told["version"]
     assert client.put("/v1/rules", json={"rules": []}).raise_for_status().json()["version"] != told["version"]
+
+
+def test_rules_are_added_and_removed_one_by_one(client: httpx.Client) -> None:
+    one, two, three = ({"effect": "deny", "path": f"/{name}"} for name in ("one", "two", "three"))
+
+    def change(version: str = "*", **given: object) -> httpx.Response:
+        return client.patch("/v1/rules", json=given, headers={"If-Match": version})
+
+    assert change(add=[one, two], traps={"segments": 9}).raise_for_status().json()["rules"] == [one, two]
+    first = change(add=[three], first=True).raise_for_status()
+    assert first.json()["rules"] == [three, one, two]
+    assert first.json()["traps"]["segments"] == 9
+    moved = change(first.headers["ETag"], add=[three]).raise_for_status()
+    assert moved.json()["rules"] == [one, two, three]
+    late = change(first.headers["ETag"], remove=[one])
+    assert (late.status_code, late.json()["type"].rpartition(":")[2]) == (412, "changed")
+    assert client.put("/v1/rules", json={"rules": []}, headers={"If-Match": first.headers["ETag"]}).status_code == 412
+    left = change(remove=[two, one], traps={"dates": 3}).raise_for_status().json()
+    assert (left["rules"], left["traps"]["segments"], left["traps"]["dates"]) == ([three], 9, 3)
+    for given, complaint in (
+        ({}, "nothing is to change"),
+        ({"remove": [one]}, "no rule is"),
+        ({"add": [{"effect": "maybe"}]}, "add.0.effect"),
+    ):
+        refused = change(**given)
+        assert refused.status_code == 422
+        assert complaint in refused.json()["detail"]
+    assert client.get("/v1/rules").json() == left
+
+
+@pytest.mark.slow
+def test_teams_that_change_rules_at_once_undo_nothing_of_each_other(client: httpx.Client) -> None:
+    def add(team: int) -> None:
+        with httpx.Client(base_url=client.base_url, timeout=30) as own:
+            for number in range(10):
+                rule = {"effect": "deny", "path": f"/{team}/{number}"}
+                own.patch("/v1/rules", json={"add": [rule]}).raise_for_status()
+
+    with ThreadPoolExecutor(6) as teams:
+        list(teams.map(add, range(6)))
+    paths = [rule["path"] for rule in client.get("/v1/rules").json()["rules"]]
+    assert sorted(paths) == sorted(f"/{team}/{number}" for team in range(6) for number in range(10))
+
+
+def test_command_adds_and_removes_rules(service: EmbeddedService, client: httpx.Client, tmp_path: Path) -> None:
+    (tmp_path / "more.toml").write_text('[[rules]]\neffect = "deny"\npath = "/new"\n')
+    client.put("/v1/rules", json={"rules": [{"effect": "deny", "path": "/old"}]}).raise_for_status()
+    assert opic(service, "rules", "add", str(tmp_path / "more.toml"), "--first").returncode == 0
+    assert [rule["path"] for rule in client.get("/v1/rules").json()["rules"]] == ["/new", "/old"]
+    assert opic(service, "rules", "remove", "1").returncode == 0
+    assert [rule["path"] for rule in client.get("/v1/rules").json()["rules"]] == ["/new"]
+    refused = opic(service, "rules", "remove", "1")
+    assert (refused.returncode, "there is no rule 1: `opic rules` shows 1, from 0 on" in refused.stderr) == (2, True)
 
 
 def test_part_that_is_not_given_stays_and_nothing_at_all_is_refused(client: httpx.Client) -> None:

@@ -23,7 +23,7 @@ from witness import FIRST_DAY_S, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witne
 
 from opic.ingest import ShardWriter
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
-from opic.model.classes import check_classes, encode_classes
+from opic.model.classes import ClassesChange, check_classes, encode_change, encode_classes, version_of
 from opic.model.events import CrawlEvent, Record, encode_ids
 from opic.model.ledger import Ledger
 from opic.query.queries import Query
@@ -149,10 +149,30 @@ class ClassesMachine(LedgerMachine):
             classes[at]["weight"] = weight
             self.define(classes)
 
-    def define(self, classes: list[dict[str, object]]) -> None:
+    @rule(data=st.data(), classes=definitions(), stale=st.booleans())
+    def change_some(self, data: st.DataObject, classes: list[dict[str, object]], stale: bool) -> None:
+        """Classes are set and removed by name; the change of another version is a dead letter and changes nothing."""
+        witness, ledger = self.crawl.witness, self.crawl.ledger
+        given = {str(one["name"]): one for one in classes}
+        names = [str(one["name"]) for one in witness.classes]
+        removed = [name for name in names if name not in given and data.draw(st.booleans())]
+        present = version_of([one for _, one in ledger.classes.placed])
+        version = "0" * 16 if stale else data.draw(st.sampled_from(["", present]))
+        change = ClassesChange(check_classes(classes), tuple(removed), whole=False, version=version)
+        wanted = [given.pop(str(one["name"]), one) for one in witness.classes if str(one["name"]) not in removed]
+        wanted += list(given.values())
+        if stale or len(wanted) > 7:
+            letters = ledger.books.dead_letters
+            self.crawl.append(encode_change(change), "classes")
+            assert ledger.books.dead_letters == letters + 1
+            witness.count("dead_letters")
+        else:
+            self.define(wanted, encode_change(change))
+
+    def define(self, classes: list[dict[str, object]], value: bytes | None = None) -> None:
         books = self.crawl.ledger.books
         letters = books.dead_letters
-        self.crawl.append(encode_classes(check_classes(classes)), "classes")
+        self.crawl.append(encode_classes(check_classes(classes)) if value is None else value, "classes")
         if books.dead_letters > letters:  # No slot was free.
             assert len({slot for slot, n in enumerate(books.known_by) if n} | {0}) + len(classes) > 7
             self.crawl.witness.count("dead_letters")
@@ -215,6 +235,7 @@ TestClassesThoroughly.settings = settings(max_examples=1_000, stateful_step_coun
 # The store does the same.
 
 STORE_PAGES = [f"http://{host}/{name}" for host in ("a.example", "www.a.example", "b.example") for name in "pqr"]
+REMOVED = st.lists(st.sampled_from("abcdefghij"), max_size=1)
 store_urls = st.sampled_from(STORE_PAGES)
 
 
@@ -225,8 +246,11 @@ def weighed_logs(draw: st.DrawFn) -> list[Record]:
         kind = draw(st.sampled_from(["read"] * 8 + ["gone", "seeds", "tags", "tags", "classes", "classes", "classify"]))
         url, links = draw(store_urls), draw(st.lists(store_urls, max_size=6))
         at = NOW_US / MILLION - draw(st.integers(0, 20)) * 86_400
-        if kind == "classes":
+        if kind == "classes" and draw(st.booleans()):
             made.append(classes_record(offset, draw(definitions())))
+        elif kind == "classes":
+            change = ClassesChange(check_classes(draw(definitions())), tuple(draw(REMOVED)), whole=False)
+            made.append(Record(offset, NOW_US + offset, encode_change(change), "classes"))
         elif kind == "classify":
             first = draw(st.integers(0, 8))
             made.append(classify_record(offset, first, first + draw(st.integers(1, 9))))

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel
 
 from opic.api import models, models_leases
+from opic.api.models_classes import Classes
 from opic.api.models_politeness import Politeness
 from opic.api.models_rules import Rules
 from opic.api.problems import KINDS, Json, Problem, from_error
@@ -81,7 +82,7 @@ def test_a_text_of_any_kind_can_be_said() -> None:
         (models_leases.Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
         (models.ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
         (
-            models.Classes,
+            Classes,
             {"classes": [{"name": "a", "weight": 2, "host": []}]},
             "classes.0.host: no such field, did you mean hosts?",
         ),
