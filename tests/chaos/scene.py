@@ -211,7 +211,10 @@ class Scene:
         process.wait()
 
     def _sow(self) -> None:
-        """Have the crawlers' pages known, and each read once: what is scanned is large then."""
+        """Have the crawlers' pages known, and each read once: what is scanned is large then.
+
+        The reads have to be in effect before a crawler leases a page, since any read of a page ends its lease.
+        """
         pages = [url_of(number) for number in range(PAGES)]
         url = self.urls()[0]
         for at in range(0, len(pages), SEEDS_A_CALL):
@@ -221,6 +224,7 @@ class Scene:
             call = KeyedEvents("", [self.notes.read(page, self.rng.sample(pages, 5)) for page in some])
             httpx.post(f"{url}/v1/events", json=call.body, timeout=60).raise_for_status()
             self.notes.confirm(call.events)
+        wait_until(lambda: httpx.get(f"{url}/v1/stats", timeout=60).json()["lag"] == 0, SETTLE_SECONDS_MAX)
 
     def urls(self) -> Sequence[str]:
         """Where the service answers."""
