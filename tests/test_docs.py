@@ -6,6 +6,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +30,13 @@ from repository import ROOT, relative, repository_files
 from test_deploy import SETTINGS
 
 from opic.client import AsyncClient, Client
+from opic.scrapy.options import CrawlOptions
 from opic.settings import Settings
 from opic.urls.traps import Traps
 
 README = ROOT / "README.md"
 README_LINES_MAX = 150
+SCRAPY_SETTINGS = {f"OPIC_{field.name.upper()}" for field in fields(CrawlOptions)}  # Of a Scrapy project.
 GUIDE = sorted((ROOT / "docs/guide").glob("*.md"))
 OTHERS = ("docs/measurements.md", "CONTRIBUTING.md", "deploy/README.md", "benchmarks/README.md", "examples/README.md")
 PAGES = [README, *GUIDE, *(ROOT / name for name in OTHERS)]  # docs/operations.md has a test file of its own.
@@ -113,7 +116,16 @@ def test_every_request_is_answered(path: Path, fresh_service: Service) -> None:
 
 @pytest.mark.parametrize("path", PAGES, ids=relative)
 def test_every_setting_exists(path: Path) -> None:
-    assert set(re.findall(r"\bOPIC_[A-Z_]*[A-Z]\b", path.read_text())) <= SETTINGS
+    others = SCRAPY_SETTINGS if path.stem == "scrapy" else set()
+    assert set(re.findall(r"\bOPIC_[A-Z_]*[A-Z]\b", path.read_text())) <= SETTINGS | others
+
+
+def test_page_of_scrapy_has_every_setting_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(OPIC_\w+)` \| (.+?) \|", (ROOT / "docs/guide/scrapy.md").read_text(), re.MULTILINE))
+    assert rows.keys() == SCRAPY_SETTINGS
+    assert rows["OPIC_MODE"] == f"`{CrawlOptions.mode}`"
+    assert rows["OPIC_NOFOLLOW"] == f"`{CrawlOptions.nofollow}`"
+    assert float(rows["OPIC_CLOSE_AFTER_IDLE"]) == CrawlOptions.close_after_idle
 
 
 def documented_defaults() -> dict[str, str]:

@@ -27,6 +27,8 @@ ALONG = {
     "pydantic": "pydantic-settings",
     "pydantic-core": "pydantic-settings",
     "starlette": "fastapi",
+    "twisted": "scrapy",
+    "w3lib": "scrapy",
 }
 KAFKA = "opic/ingest/kafka/"
 GRAPH = ("opic/graph/", "opic/local/", "opic/sampling/")
@@ -35,6 +37,7 @@ PICTURES = "opic/cli/pictures.py"
 PARQUET = "opic/ops/export_tables.py"
 ARCHIVES = "opic/ops/archive"
 HTML = "opic/html/"
+SCRAPY = "opic/scrapy/"
 WHERE_INSTALLED = {"opic/query/verification.py": {"igraph"}}  # Used where it is there, and no extra brings it.
 
 
@@ -102,6 +105,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["plot"])
     if relative(path).startswith((HTML, *GRAPH)):
         allowed |= named(EXTRAS["html"])
+    if relative(path).startswith(SCRAPY):
+        allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["scrapy"])
     if relative(path).startswith(ARCHIVES):
         allowed |= named(EXTRAS["warc"])
     if relative(path) == PARQUET:

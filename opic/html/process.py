@@ -30,9 +30,9 @@ def _command(flags: tuple[str, ...]) -> tuple[str, ...]:
 class LinkProcess:
     """Asks one process after another for the links of pages. All calls are made in one event loop."""
 
-    def __init__(self, *, with_text: bool = False) -> None:
+    def __init__(self, *, with_text: bool = False, drop_nofollow: bool = False) -> None:
         """Start nothing yet; `with_text`: the texts of pages are wanted as well."""
-        self._flags = (TEXT_FLAG,) if with_text else ()
+        self._flags = (TEXT_FLAG,) * with_text + (DROP_FLAG,) * drop_nofollow
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
 

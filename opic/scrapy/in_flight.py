@@ -1,0 +1,144 @@
+"""The fetches that the engine works on, and the leases of their pages.
+
+A fetch begins when the scheduler gives its request to the engine, and is over once the engine has dropped the request:
+after the callback and the items of an answer, or as soon as a middleware ignored it, or put another request in its
+place. Only then is its event sent. A process that is killed before has not reported the page, which is offered again.
+"""
+
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+from scrapy import Request
+from scrapy.core.engine import ExecutionEngine
+from scrapy.crawler import Crawler
+from scrapy.http import HtmlResponse, Response
+from w3lib.encoding import http_content_type_encoding
+
+from opic.errors import BadUrl
+from opic.html.links import absolute_link
+from opic.urls.canonical import canonical_url
+
+MARK: Final = "opic"  # In the meta of a request for a page that the service handed out.
+BODY_BYTES_MAX: Final = 16 << 20  # Links beyond are not looked for.
+WAIT_SECONDS_MAX: Final = 86_400  # A site that asks for more is asked again after a day.
+
+
+def page_of(request: Request) -> str | None:
+    """Return the URL of the page that a request fetches, as the service knows it; None if it fetches no page."""
+    mark = request.meta.get(MARK)
+    # A copy of our request, as for a retry, is for the same page. Spiders also copy meta to requests for other pages.
+    if isinstance(mark, dict) and mark.get("requested") == request.url:
+        return str(mark["page"])
+    return None if request.method != "GET" or request.body else key_of(request.url)
+
+
+def key_of(url: str) -> str | None:
+    """Return the canonical form of a URL as requests have it, which escape more than others; None if it has none."""
+    try:
+        return canonical_url(url)
+    except BadUrl:
+        return None
+
+
+@dataclass(slots=True)
+class PageLease:
+    """The right to fetch a page; times are of the monotonic clock."""
+
+    name: str
+    seconds: float
+    ends: float
+
+    def renew(self, now: float) -> None:
+        """Let it run from now on."""
+        self.ends = now + self.seconds
+
+
+@dataclass(slots=True)
+class Fetch:
+    """What the engine did with the request for a page; without `event` there is nothing to report."""
+
+    url: str
+    event: dict[str, Any] | None = None
+    base: str = ""  # The URL that the links of the body are relative to.
+    body: bytes = b""
+    charset: str | None = None
+    asked: list[str] = field(default_factory=list)  # Pages that the callback asked for, as `key_of` names them.
+
+    def failed(self, **said: Any) -> None:
+        """Note that there was no answer; `said` are other fields of the event."""
+        self.event, self.body = {"status": 0, "fetched_at": time.time(), **said}, b""
+
+    def answered(self, request: Request, response: Response) -> None:
+        """Note an answer."""
+        status = response.status
+        self.event, self.body = {"status": status, "fetched_at": time.time()}, b""
+        if (depth := request.meta.get("depth")) is not None:
+            self.event["depth"] = depth
+        wait = (response.headers.get("Retry-After") or b"").decode("latin-1")
+        if status in (429, 503) and wait.isdecimal():
+            self.event["retry_after"] = min(int(wait), WAIT_SECONDS_MAX)
+        if 300 <= status < 400:
+            location = (response.headers.get("Location") or b"").decode("utf-8", "replace")
+            if location and (target := absolute_link(self.url, location)):
+                self.event["redirect"] = target
+        elif isinstance(response, HtmlResponse):
+            self.base, self.body = response.url, response.body[:BODY_BYTES_MAX]
+            kind = (response.headers.get("Content-Type") or b"").decode("latin-1")
+            self.charset = http_content_type_encoding(kind)
+
+
+class InFlight:
+    """All fetches and leases of a crawl; the scheduler and the middlewares share it."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.fetches: dict[Request, Fetch] = {}
+        self.leases: dict[str, PageLease] = {}  # By page.
+        self.parents: WeakKeyDictionary[Request, Fetch] = WeakKeyDictionary()  # Of requests that a callback made.
+        self._queued: Counter[str] = Counter()  # Leased pages whose request, as for a retry, waits in Scrapy's queue.
+
+    def queue(self, page: str) -> None:
+        """Note that another request for a page waits in Scrapy's queue."""
+        if page in self.leases:
+            self._queued[page] += 1
+
+    def begin(self, request: Request, page: str) -> None:
+        """Note that the engine gets a request."""
+        self.fetches[request] = Fetch(page)
+        if page in self._queued:
+            self._queued -= Counter([page])
+
+    def knows(self, page: str) -> bool:
+        """Tell whether a page is being fetched or about to be."""
+        return page in self.leases or any(fetch.url == page for fetch in self.fetches.values())
+
+    def refreshed(self, request: Request) -> None:
+        """Note where a page led by `<meta http-equiv=refresh>`, if a request comes from there: no middleware tells."""
+        if (request.meta.get("redirect_reasons") or [""])[-1] != "meta refresh":
+            return
+        source = key_of(request.meta["redirect_urls"][-1])
+        for fetch in self.fetches.values():
+            if key_of(fetch.url) == source and fetch.event is None:
+                fetch.event = {"status": 200, "fetched_at": time.time(), "links": [request.url]}
+
+    def finished(self, engine: ExecutionEngine) -> list[Fetch]:
+        """Take away the fetches that the engine is done with, and the leases that nothing is left to be done for."""
+        active = engine.downloader.active, engine.scraper.slot.active if engine.scraper.slot else ()
+        over = [request for request in self.fetches if not any(request in requests for requests in active)]
+        found = [self.fetches.pop(request) for request in over]
+        left = {fetch.url for fetch in self.fetches.values()}
+        for fetch in found:
+            if fetch.url not in left and fetch.url not in self._queued:
+                self.leases.pop(fetch.url, None)
+        return found
+
+
+_crawls: WeakKeyDictionary[Crawler, InFlight] = WeakKeyDictionary()
+
+
+def in_flight_of(crawler: Crawler) -> InFlight:
+    """Return what the components of a crawl share."""
+    return _crawls.setdefault(crawler, InFlight())

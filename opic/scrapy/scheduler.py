@@ -1,0 +1,169 @@
+"""The scheduler: pages wait in the service, all other requests in Scrapy's own queues."""
+
+import logging
+import time
+from collections import deque
+
+import scrapy.core.scheduler
+from scrapy import Request, Spider, signals
+from scrapy.exceptions import DontCloseSpider
+from scrapy.utils.asyncio import is_asyncio_available
+from scrapy.utils.defer import deferred_from_coro, maybe_deferred_to_future
+from scrapy.utils.job import job_dir
+from twisted.internet.defer import Deferred
+
+from opic.client import Page
+from opic.errors import SettingsError
+from opic.scrapy.in_flight import MARK, in_flight_of, key_of, page_of
+from opic.scrapy.kept_requests import KeptRequests, request_without_record
+from opic.scrapy.options import CrawlOptions
+from opic.scrapy.service_task import ServiceTask, allowed_domains
+from opic.scrapy.unsent_events import UnsentEvents
+from opic.urls.canonical import host_of
+
+log = logging.getLogger("opic.scrapy")
+
+
+class Scheduler(scrapy.core.scheduler.Scheduler):
+    """Scrapy's own scheduler, but for plain GET requests, which are kept until the service hands their pages out.
+
+    Start requests become seeds. What has a body, `dont_filter`, a callback that is no method of the spider, or a host
+    outside `allowed_domains` takes Scrapy's way, and so do retries.
+    """
+
+    def open(self, spider: Spider) -> "Deferred[None] | None":
+        """Open the queues, and talk with the service once the engine has started.
+
+        Raises:
+            SettingsError: a setting is invalid, or Scrapy does not run on asyncio.
+        """
+        assert self.crawler is not None
+        if not is_asyncio_available():
+            raise SettingsError("opic.scrapy needs asyncio: leave TWISTED_REACTOR at Scrapy's default")
+        jobdir = job_dir(self.crawler.settings)
+        self._pages = in_flight_of(self.crawler)
+        self._kept = KeptRequests(spider, jobdir)
+        self._unsent = UnsentEvents(jobdir)
+        self._ready = deque[tuple[str, Request]]()  # Leased pages, and their requests.
+        self._leased: Request | None = None  # On its way from the service through the engine into `_ready`.
+        self._own_first = False
+        self._service = ServiceTask(
+            self.crawler,
+            CrawlOptions.of(self.crawler.settings),
+            self._pages,
+            self._unsent,
+            hand_over=self._hand_over,
+            commit=self._kept.commit,
+        )
+        # In `scrapy shell` the engine has started by now: nothing is polled there.
+        self.crawler.signals.connect(self._service.start, signals.engine_started)
+        self.crawler.signals.connect(self._service.keep_delay, signals.robots_parsed)
+        self.crawler.signals.connect(self._stay_open, signals.spider_idle)
+        return super().open(spider)
+
+    def close(self, reason: str) -> "Deferred[None]":
+        """Report what is left, or leave it in JOBDIR; give back the leases of pages that were not begun."""
+        return deferred_from_coro(self._close(super().close(reason)))
+
+    async def _close(self, closing: "Deferred[None] | None") -> None:
+        leases = [self._pages.leases.pop(page, None) for page, _ in self._ready]
+        try:
+            await self._service.close([lease.name for lease in leases if lease is not None])
+        finally:
+            self._kept.close()
+            if closing is not None:
+                await maybe_deferred_to_future(closing)
+
+    def _stay_open(self) -> None:
+        if not self._service.has_been_idle():
+            raise DontCloseSpider
+
+    def __len__(self) -> int:
+        """Return the number of requests that wait here; pages that wait in the service are not counted."""
+        return super().__len__() + len(self._ready)
+
+    def enqueue_request(self, request: Request) -> bool:
+        """Take a request; return False for a repeated one."""
+        parent = self._pages.parents.pop(request, None)
+        page = page_of(request)
+        if request is self._leased:
+            assert page is not None
+            self._ready.append((page, request))
+            self._leased = None
+            return True
+        self._pages.refreshed(request)
+        if page is None or not self._is_for_service(request, page):
+            taken = super().enqueue_request(request)
+            if taken and page is not None:
+                self._pages.queue(page)
+            return taken
+        is_start = request.meta.get("is_start_request", False)
+        if parent is not None:
+            parent.asked.append(page)
+        elif not request.meta.get("redirect_times"):  # Where a redirect leads is known by the redirect's event.
+            self._service.seed(page)
+        return self._kept.add(page, request) or is_start
+
+    def _is_for_service(self, request: Request, page: str) -> bool:
+        """Tell whether the service may say when a request has its turn."""
+        repeated = MARK in request.meta or request.meta.get("redirect_times") or request.meta.get("retry_times")
+        if request.dont_filter and (repeated or not request.meta.get("is_start_request")):
+            return False
+        calls = [call for call in (request.callback, request.errback) if call is not None]
+        if any(getattr(call, "__self__", None) is not self.spider for call in calls):
+            return False
+        allowed = allowed_domains(self.spider)
+        host = host_of(page)
+        return not allowed or any(host == domain or host.endswith(f".{domain}") for domain in allowed)
+
+    def next_request(self) -> Request | None:
+        """Return a request, from Scrapy's queues and of leased pages in turn; None while too many events are unsent."""
+        if self._unsent.full:
+            return None
+        self._own_first = not self._own_first
+        if self._own_first:
+            request = super().next_request() or self._next_ready()
+        else:
+            request = self._next_ready() or super().next_request()
+        if request is not None and (page := page_of(request)) is not None:
+            self._pages.begin(request, page)
+        return request
+
+    def _next_ready(self) -> Request | None:
+        while self._ready:
+            page, request = self._ready.popleft()
+            lease = self._pages.leases.get(page)
+            if lease is not None and lease.ends > time.monotonic():
+                return request
+            self._pages.leases.pop(page, None)  # Another process may have it by now.
+        return None
+
+    def _hand_over(self, page: Page) -> bool:
+        """Give a leased page to the engine; return False if nobody takes it."""
+        assert self.crawler is not None
+        assert self.crawler.engine is not None
+        try:
+            request = self._request_of(page)
+        except Exception:
+            log.exception("opic_request of the spider failed for %s", page.url)
+            return False
+        if request is None:
+            self._service.add_event(url=page.url, status=0, excluded=True)
+            return False
+        request.meta[MARK] = {
+            "page": page.url,
+            "requested": request.url,
+            "importance": page.importance,
+            "fetched_before": page.fetched_before,
+            "meta": page.meta,
+        }
+        if page.depth is not None:
+            request.meta.setdefault("depth", page.depth)
+        self._leased = request
+        self.crawler.engine.crawl(request)  # Which asks those who may drop it, and then us.
+        dropped, self._leased = self._leased is not None, None
+        return not dropped
+
+    def _request_of(self, page: Page) -> Request | None:
+        kept = self._kept.get(key_of(Request(page.url).url) or page.url)
+        return kept or request_without_record(self.spider, page.url)
