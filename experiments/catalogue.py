@@ -16,6 +16,8 @@ from experiments.polled_history import OPIC_POLLING
 from experiments.recorded_history import OPIC_HISTORY
 from experiments.result import Progress, Result
 from experiments.sampling_classifier import SAMPLING_CLASSIFIER
+from experiments.sampling_precision import SAMPLING_PRECISION
+from experiments.sampling_values import SAMPLING_VALUES
 from experiments.service_order import SERVICE_ORDER
 from experiments.sites import SITES
 from experiments.window_sizes import OPIC_DAYS, OPIC_FOLLOW, OPIC_WINDOWS
@@ -27,7 +29,7 @@ EXPERIMENTS: Final = {
         *(TABLE1, TABLE2),
         *(RANKMASS_TABLE2, RANKMASS_TABLE3, RANKMASS_FIG10),
         *(KUMAR_FIG1, KUMAR_FIG2),
-        *(SAMPLING, SAMPLING_CLASSIFIER),
+        *(SAMPLING, SAMPLING_CLASSIFIER, SAMPLING_VALUES, SAMPLING_PRECISION),
         *(*opic_convergence.FIGURES, *window_figures.FIGURES, OPIC_WINDOWS, OPIC_FOLLOW, OPIC_CHANGES, OPIC_DAYS),
         *(OPIC_READS, SERVICE_ORDER, OPIC_HISTORY, OPIC_POLLING, DISTRIBUTION, SITES, DISCOVERY_KNOB),
     )

@@ -24,7 +24,7 @@ from opic.cli.options import (
     ending_in_order,
     event_files,
 )
-from opic.cli.output import print_answer, print_json, showing_progress
+from opic.cli.output import print_answer, print_json, print_rows, showing_progress
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
@@ -42,6 +42,9 @@ STARTS_ASKED: Final = 100
 PUBLISHED_AT_ONCE: Final = 100
 PAGES_SHOWN: Final = 20
 
+NOT_WITH_RECORDED: Final = (
+    "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
+)
 TOPIC_HELP: Final = (
     "url:TEXT (the URL contains it), host:H (a host or domain), tag:T, word:W (the text contains it), text:MODEL"
 )
@@ -52,6 +55,30 @@ RecordedFiles = Annotated[
 InlinkFiles = Annotated[
     list[Path] | None,
     event_files("Without --recorded: crawl events to take in-links from; repeatable."),
+]
+SharedTopic = Annotated[
+    str | None,
+    typer.Option(metavar="TOPIC", help="Estimate the share of the topic's pages that are on this topic too."),
+]
+MeanOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROPERTY", help="Estimate the mean of a number of the topic's pages: links, links-on-topic, meta:NAME."
+    ),
+]
+SharesOf = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PROPERTY",
+        help="Estimate how the topic's pages divide by value: host, domain, suffix (com, co.uk), or one of --mean.",
+    ),
+]
+Radius = Annotated[int, typer.Option(min=1, help="Focus neighbourhood: links from the topic.")]
+Probes = Annotated[
+    int, typer.Option(min=1, help="Focus neighbourhood: short walks that tell if a page is so near to the topic.")
+]
+Tries = Annotated[
+    int, typer.Option(min=0, help="Focus trial: pages off the topic after which the walk turns back to the topic.")
 ]
 Steps = Annotated[
     int | None, typer.Option(help=f"Steps of the walk; default {RECORDED_STEPS:,} recorded, {WEB_STEPS:,} over HTTP.")
@@ -77,6 +104,11 @@ class WalkFocus(StrEnum):
     NONE = "none"
 
 
+FocusChosen = Annotated[
+    WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
+]
+
+
 @dataclass(frozen=True, slots=True)
 class WebInput:
     """What a sample of pages fetched over HTTP begins with, and its limits."""
@@ -93,17 +125,17 @@ class WebInput:
 def sample(
     *,
     topic: Annotated[str, typer.Option(metavar="TOPIC", help=TOPIC_HELP, show_default=False)],
-    estimate: Annotated[
-        str | None,
-        typer.Option(metavar="TOPIC", help="Estimate the share of the topic's pages that are on this topic too."),
-    ] = None,
+    estimate: SharedTopic = None,
+    mean: MeanOf = None,
+    shares: SharesOf = None,
     recorded: RecordedFiles = None,
     crawl: InlinkFiles = None,
     start: FirstPage = None,
     steps: Steps = None,
-    focus: Annotated[
-        WalkFocus, typer.Option(help="Pages that the walk visits: on the topic, near it, by trial and error, or all.")
-    ] = WalkFocus.NEIGHBOURHOOD,
+    focus: FocusChosen = WalkFocus.NEIGHBOURHOOD,
+    radius: Radius = 1,
+    probes: Probes = 10,
+    tries: Tries = 3,
     fetch: Annotated[int | None, typer.Option(min=1, help="Maximum number of pages to fetch.")] = None,
     host_window: HostWindow = None,
     seed: Annotated[int, typer.Option(help="Seed of all random choices.")] = 0,
@@ -114,7 +146,7 @@ def sample(
     chosen: ServiceChosen,
     as_json: ResultAsJson = False,
 ) -> None:
-    """Take a uniform sample of the pages of a topic, and estimate what share of them has a property.
+    """Take a uniform sample of the pages of a topic, and estimate shares and means of their properties.
 
     A random walk follows links in both directions, stays near the topic, and counts each page equally often
     (Bar-Yossef, Kanungo, Krauthgamer). Without --recorded it fetches pages over HTTP, politely and by robots.txt.
@@ -125,6 +157,7 @@ def sample(
     finds parts of it that do not link to each other. `opic topic-model` trains a text classifier for text:MODEL.
     """
     from opic.graph.focused_walk import WINDOW, Focus, WalkOptions
+    from opic.sampling.page_properties import parse_property
     from opic.sampling.sampler import SampleRequest
     from opic.sampling.topics import parse_topic
 
@@ -136,14 +169,14 @@ def sample(
         wanted_topic,
         parse_topic(estimate) if estimate is not None else None,
         steps if steps is not None else RECORDED_STEPS if recorded else WEB_STEPS,
+        parse_property(mean) if mean is not None else None,
+        parse_property(shares) if shares is not None else None,
         seed,
-        WalkOptions(Focus(focus.value), window=window),
+        WalkOptions(Focus(focus.value), radius, probes, tries, window=window),
     )
     if recorded:
         if crawl:
-            raise BadInput(
-                "--crawl adds in-links to pages fetched over HTTP: leave it out, and name its files with --recorded too"
-            )
+            raise BadInput(NOT_WITH_RECORDED)
         found = _from_recorded(request, recorded, start, fetch, settings)
     else:
         given = WebInput(crawl or (), start, fetch, host_delay, allow_private, publish)
@@ -167,8 +200,9 @@ def _from_recorded(
             )
     inlinks = KnownInlinks(events.values(), settings.limits())
     web = SampledWeb(
-        RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=fetch
-    )
+        RecordedFetcher(events), inlinks, request.topic, request.wanted, limits=settings.limits(), fetches_max=fetch,
+        metas=request.metas,
+    )  # fmt: skip
     on_topic = [url for url, event in events.items() if request.topic.contains(content_of(event))]
     # The page with most known in-links first.
     return _walked(web, request, start, sorted(on_topic, key=lambda url: -len(inlinks.of(url))))
@@ -186,6 +220,8 @@ def _from_web(
             raise BadInput(
                 f"{topic.written}: pages fetched over HTTP have no tags; name a crawl with tags by --recorded"
             )
+    if request.metas:
+        raise BadInput("pages fetched over HTTP have no metadata; name a crawl with `meta` by --recorded")
     address = service_address(chosen, settings)
     candidates = _known_pages(request.topic, chosen, address) if given.start is None else ()
     known = KnownInlinks(events_of(given.crawl, settings), settings.limits())
@@ -260,11 +296,16 @@ def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
         print_json(answer)
         return
     notes, pages = answer.pop("notes"), answer.pop("pages")
-    if found.share is None:
+    mean, shares = answer.pop("mean"), answer.pop("shares")
+    if found.share is not None or mean is not None:
+        of_mean = {f"mean.{name}": value for name, value in (mean or {}).items()}
+        print_answer({**answer, **of_mean}, False)
+    if shares is not None:
+        rows = [{**row, "low": row["interval"][0], "high": row["interval"][1]} for row in shares["values"]]
+        print_rows(("value", "share", "low", "high"), rows)
+    elif found.share is None and mean is None:
         for url in pages[:PAGES_SHOWN] if sys.stdout.isatty() else pages:
             print(url)
-    else:
-        print_answer(answer, False)
     for sentence in notes:
         if verbose or sentence.startswith("doubt") or sentence.startswith("it ended"):
             print(sentence, file=sys.stderr)

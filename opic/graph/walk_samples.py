@@ -6,7 +6,7 @@ that into account by batch means: the walk is cut into some long pieces, whose e
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
@@ -59,12 +59,26 @@ class WalkSamples:
         kept = self.visit[::every]
         return kept[self.on_topic[::every]]
 
+    def first(self, count: int) -> "WalkSamples":
+        """Return the first samples."""
+        return replace(self, visit=self.visit[:count], on_topic=self.on_topic[:count], weight=self.weight[:count])
+
 
 @dataclass(frozen=True, slots=True)
 class ShareEstimate:
     """An estimated share of the topic's pages: 95 % interval, and the number of independent samples it is worth."""
 
     share: float
+    low: float
+    high: float
+    effective: float
+
+
+@dataclass(frozen=True, slots=True)
+class MeanEstimate:
+    """An estimated mean of a number over the topic's pages: 95 % interval, and the independent samples it is worth."""
+
+    mean: float
     low: float
     high: float
     effective: float
@@ -139,19 +153,60 @@ def estimate_share(samples: WalkSamples, hits: Bools, pages: Int64s) -> ShareEst
     if not total:
         raise BadInput("no sample is on the topic: take more steps, or choose a harder focus")
     share = float((weight * hits).sum() / total)
-    distinct = len(np.unique(pages[samples.on_topic]))
-    count = min(BATCHES, len(weight) // BATCH_SAMPLES_MIN)
-    by_time = samples.counted / samples.time
-    effective, spread = min(float(distinct), by_time), float(stats.norm.ppf((1 + CONFIDENCE) / 2))
-    if count >= 2:
-        batches = [slice(piece[0], piece[-1] + 1) for piece in np.array_split(np.arange(len(weight)), count)]
-        all_of = np.array([weight[batch].sum() for batch in batches])
-        hits_of = np.array([(weight * hits)[batch].sum() for batch in batches])
-        variance = float(((hits_of - share * all_of) ** 2).sum() * count / (count - 1)) / total**2
-        if variance > 0:
-            effective = min(share * (1 - share) / variance, float(samples.counted))
-            spread = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    effective, spread = _worth(samples, samples.on_topic, pages), float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    variance, count = _variance(weight, hits.astype(np.float64), share)
+    if variance > 0:
+        effective = min(share * (1 - share) / variance, float(samples.counted))
+        spread = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
     return ShareEstimate(share, *wilson(share, max(effective, 1.0), spread), max(effective, 1.0))
+
+
+def estimate_mean(samples: WalkSamples, values: Float64s, pages: Int64s) -> MeanEstimate:
+    """Estimate the mean of a number over those of the topic's pages that have it.
+
+    The interval is Student's, with the variance of the batch means. If no batch differs or there are too few, it is
+    that of as many independent samples as there are distinct pages, or as the autocorrelation time leaves.
+
+    Args:
+        samples: of the walk.
+        values: (n,) the number of the page of each sample, NaN where it has none.
+        pages: (n,) a number for the page of each sample, equal for equal pages.
+
+    Raises:
+        BadInput: no sample on the topic has the number.
+    """
+    has = samples.on_topic & ~np.isnan(values)
+    numbers, weight = np.where(has, values, 0.0), np.where(has, samples.weight, 0.0)
+    total = weight.sum()
+    if not total:
+        raise BadInput("no sample on the topic has the number: take more steps, or choose a harder focus")
+    mean = float((weight * numbers).sum() / total)
+    of_pages = float((weight * (numbers - mean) ** 2).sum() / total)
+    variance, count = _variance(weight, numbers, mean)
+    if variance > 0:
+        effective = max(min(of_pages / variance, float(has.sum())), 1.0)
+        spread = float(stats.t.ppf((1 + CONFIDENCE) / 2, count - 1))
+    else:
+        effective = max(_worth(samples, has, pages), 1.0)
+        spread = float(stats.norm.ppf((1 + CONFIDENCE) / 2))
+    half = spread * math.sqrt(of_pages / effective)
+    return MeanEstimate(mean, mean - half, mean + half, effective)
+
+
+def _worth(samples: WalkSamples, counted: Bools, pages: Int64s) -> float:
+    """Return how many independent samples these are worth if all say the same."""
+    return min(float(len(np.unique(pages[counted]))), float(counted.sum()) / samples.time)
+
+
+def _variance(weight: Float64s, values: Float64s, mean: float) -> tuple[float, int]:
+    """Return the variance of a weighted mean by batch means, and their number; 0 where there are too few."""
+    count = min(BATCHES, len(weight) // BATCH_SAMPLES_MIN)
+    if count < 2:
+        return 0.0, count
+    batches = [slice(piece[0], piece[-1] + 1) for piece in np.array_split(np.arange(len(weight)), count)]
+    all_of = np.array([weight[batch].sum() for batch in batches])
+    sum_of = np.array([(weight * values)[batch].sum() for batch in batches])
+    return float(((sum_of - mean * all_of) ** 2).sum() * count / (count - 1)) / float(weight.sum()) ** 2, count
 
 
 def wilson(share: float, samples: float, spread: float) -> tuple[float, float]:

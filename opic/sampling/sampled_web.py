@@ -1,6 +1,6 @@
 """The web as a walk of URLs sees it: pages from a recorded crawl or over HTTP, in-links as far as they are known."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -138,6 +138,7 @@ class SampledWeb:
         *,
         limits: EventLimits,
         fetches_max: int | None = None,
+        metas: Collection[str] = (),
         texts: dict[str, str] | None = None,
         took: Callable[[CrawlEvent], object] = lambda _: None,
     ) -> None:
@@ -150,14 +151,17 @@ class SampledWeb:
             wanted: the property whose share is to be estimated, if any.
             limits: of an event.
             fetches_max: number of pages after which `look` raises.
+            metas: names in the `meta` of events whose values are kept, for `meta_of`.
             texts: where the fetcher puts the texts of pages that are no RecordedPage, by URL; taken from there.
             took: told the event of each page.
         """
         self.fetched = self.failed = 0
-        self._fetcher, self._inlinks, self._topic, self._wanted = fetcher, inlinks, topic, wanted
-        self._limits, self._fetches_max, self._took = limits, fetches_max, took
+        self.topic = topic
+        self._fetcher, self._inlinks, self._wanted = fetcher, inlinks, wanted
+        self._limits, self._fetches_max, self._metas, self._took = limits, fetches_max, metas, took
         self._seen: dict[str, SeenPage[str] | None] = {}
         self._hits: dict[str, bool] = {}
+        self._meta: dict[str, dict[str, str]] = {}
         self._texts = texts if texts is not None else {}
 
     def look(self, page: str) -> SeenPage[str] | None:
@@ -181,6 +185,10 @@ class SampledWeb:
     def is_wanted(self, page: str) -> bool:
         """Tell whether a page that was looked at has the property whose share is wanted."""
         return self._hits[page]
+
+    def meta_of(self, page: str, name: str) -> str | None:
+        """Return what the event of a page that was looked at says under a name in `meta`."""
+        return self._meta.get(page, {}).get(name)
 
     def _fetch(self, url: str, redirects: int) -> SeenPage[str] | None:
         if self.fetched == self._fetches_max:
@@ -209,4 +217,6 @@ class SampledWeb:
         content = content_of(event, self._texts.pop(url, ""))
         if self._wanted is not None:
             self._hits[url] = self._wanted.contains(content)
-        return SeenPage(url, list(dict.fromkeys(page.links)), self._topic.contains(content))
+        if self._metas and event.meta:
+            self._meta[url] = {name: event.meta[name] for name in self._metas if name in event.meta}
+        return SeenPage(url, list(dict.fromkeys(page.links)), self.topic.contains(content))

@@ -21,6 +21,8 @@ from opic.graph.walk_samples import (
     estimate_share,
     take_samples,
 )
+from opic.sampling.page_properties import PageProperty
+from opic.sampling.property_estimates import PropertyMean, PropertyShares, PropertyValues, look_up
 from opic.sampling.sampled_web import FetchesSpent, SampledWeb
 from opic.sampling.topics import Topic
 
@@ -31,13 +33,35 @@ STARTS_TRIED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
-    """What is asked for: a topic, a property whose share in it is wanted, steps, and how the walk goes."""
+    """What is asked for: a topic, what is to be estimated of it, steps, and how the walk goes.
+
+    wanted          a property whose share in the topic is to be estimated, if any
+    mean_of         a property of pages whose mean is, if any
+    shares_of       one of whose values the shares are, if any
+    """
 
     topic: Topic
     wanted: Topic | None
     steps: int
+    mean_of: PageProperty | None = None
+    shares_of: PageProperty | None = None
     seed: int = 0
     walk: WalkOptions = field(default_factory=WalkOptions)
+
+    def __post_init__(self) -> None:
+        """Check that the mean is of something that may be a number.
+
+        Raises:
+            BadInput: it is not.
+        """
+        if self.mean_of is not None and not self.mean_of.may_be_number:
+            raise BadInput(f"{self.mean_of.written} is a name, which has no mean: estimate --shares of it")
+
+    @property
+    def metas(self) -> frozenset[str]:
+        """The names in the `meta` of pages that are asked for."""
+        asked = (self.mean_of, self.shares_of)
+        return frozenset(of.name for of in asked if of is not None and of.kind == "meta")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +83,8 @@ class FocusedSample:
     steps: int
     samples: WalkSamples
     share: ShareEstimate | None
+    mean: PropertyMean | None
+    shares: PropertyShares | None
     pages: Sequence[str]
     precision: float
     fetched: int
@@ -77,6 +103,8 @@ class FocusedSample:
             "topic": self.request.topic.written,
             "estimated": None if self.request.wanted is None else self.request.wanted.written,
             "effective_samples": None if share is None else round(share.effective, 1),
+            "mean": None if self.mean is None else self.mean.shown(),
+            "shares": None if self.shares is None else self.shares.shown(),
             "focus": str(self.request.walk.focus),
             "start": self.start,
             "precision": self.precision,
@@ -105,10 +133,11 @@ def take_sample(
     request: SampleRequest,
     on_progress: Callable[[SampleProgress], object] = lambda _: None,
 ) -> FocusedSample:
-    """Walk on a topic, take samples, and estimate a share if one is asked for.
+    """Walk on a topic, take samples, and estimate what is asked for.
 
     Raises:
-        BadInput: the walk can't begin or go on, or is too short for a sample.
+        BadInput: the walk can't begin or go on, or is too short for a sample; a mean is asked for and no page has a
+            number.
     """
     if request.steps < 1:
         raise BadInput(f"--steps {request.steps} is below 1: start with 1,000")
@@ -139,13 +168,30 @@ def take_sample(
     precision = sum(visit.on_topic for visit in visits) / len(visits)
     pages = [visits[at].page for at in samples.spaced().tolist()]
     notes = notes_on(request, samples, share, len(visits), jumps)
+    mean, shares = (_values(of, web, urls, samples, notes) for of in (request.mean_of, request.shares_of))
     if spent:
         notes.append(
             f"it ended after {len(visits):,} of {request.steps:,} steps: the limit of pages to fetch was reached"
         )
     return FocusedSample(
-        request, visits[0].page, len(visits), samples, share, pages, precision, web.fetched, web.failed, jumps, notes
-    )
+        request, visits[0].page, len(visits), samples, share, None if mean is None else mean.mean(),
+        None if shares is None else shares.shares(), pages, precision, web.fetched, web.failed, jumps, notes,
+    )  # fmt: skip
+
+
+def _values(
+    of: PageProperty | None, web: SampledWeb, urls: Sequence[str], samples: WalkSamples, notes: list[str]
+) -> PropertyValues | None:
+    """Look up a property that was asked for; None if it was not, or if no more pages may be fetched for it."""
+    if of is None:
+        return None
+    values = look_up(of, web, urls, samples)
+    if not values.complete:
+        notes.append(
+            f"it ended before all samples were looked at: {of.written} is of the first {values.samples.counted:,} of "
+            f"{samples.counted:,}, because the limit of pages to fetch was reached"
+        )
+    return values if values.samples.counted else None
 
 
 def notes_on(

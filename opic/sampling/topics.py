@@ -18,6 +18,7 @@ FORMS: Final = {
     "text": "MODEL, a file that `opic topic-model` wrote: a classifier of texts",
 }
 NEEDS_TEXT: Final = ("word", "text")
+BY_URL: Final = ("url", "host")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class Topic:
     def needs_text(self) -> bool:
         """Whether it looks at the text of a page."""
         return self.kind in NEEDS_TEXT
+
+    @property
+    def by_url(self) -> bool:
+        """Whether the URL of a page alone tells if the page is on it."""
+        return self.kind in BY_URL
 
 
 def parse_topic(written: str) -> Topic:

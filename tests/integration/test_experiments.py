@@ -168,6 +168,22 @@ def test_focused_samples_are_shown_beside_the_truth(tmp_path: Path) -> None:
     assert of_topic["hard"]["rmse"] < of_topic["hard, real steps"]["rmse"]
 
 
+def test_precision_falls_with_the_number_of_tries(tmp_path: Path) -> None:
+    rows = small_run("sampling-precision", tmp_path)
+    mean = {row["k"]: row["precision"] for row in rows if row["graph"] == "mean of the topics"}
+    assert [*mean] == [1, 3, 10, 30]
+    assert mean[1] > mean[3] > mean[30]
+
+
+def test_shares_by_value_are_shown_beside_the_truth(tmp_path: Path) -> None:
+    rows = small_run("sampling-values", tmp_path)
+    of = {row["focus"]: row for row in rows if row["topic"] == "geography"}
+    assert of.keys() == {"hard", "neighbourhood", "trial"}
+    for row in of.values():
+        assert row["distance"] < 0.3
+        assert abs(row["mean estimated"] - row["mean"]) < 0.1
+
+
 def test_classifiers_are_compared_on_texts(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "articles_text.jsonl.gz", "wt") as file:
         for number, (name, categories) in enumerate(zip(ARTICLES.names, ARTICLES.categories, strict=True)):

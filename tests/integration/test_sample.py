@@ -72,6 +72,63 @@ def test_estimate_of_a_recorded_topic_is_near_the_truth(crawl: Path, focus: str)
     assert again == found
 
 
+@pytest.mark.parametrize("focus", ["hard", "neighbourhood", "trial"])
+def test_means_and_shares_by_value_are_near_the_truth(crawl: Path, focus: str) -> None:
+    events = [json.loads(line) for line in crawl.read_text().splitlines()]
+    on_topic = [event for event in events if event["tags"]]
+    asked = ("--topic", "tag:third", "--steps", 6_000, "--focus", focus, "--json")
+    found, _ = run("sample", "--recorded", crawl, *asked, "--mean", "links", "--shares", "host")
+    truth = sum(len({*event["links"]} - {event["url"]}) for event in on_topic) / len(on_topic)
+    assert found["mean"]["of"] == "links"
+    assert abs(found["mean"]["mean"] - truth) < 0.5
+    low, high = found["mean"]["interval"]
+    assert low < found["mean"]["mean"] < high < truth + 2
+    values = found["shares"]["values"]
+    assert {row["value"] for row in values} == {f"h{host}.example" for host in range(0, 30, 3)}
+    assert all(abs(row["share"] - 0.1) < 0.06 for row in values)
+    assert sum(row["share"] for row in values) == pytest.approx(1)
+    assert [row["share"] for row in values] == sorted((row["share"] for row in values), reverse=True)
+    found, _ = run("sample", "--recorded", crawl, *asked, "--mean", "links-on-topic", "--shares", "links-on-topic")
+    third = {event["url"] for event in on_topic}
+    shares = [sum(link in third for link in links) / len(links) for links in ({*e["links"]} for e in on_topic)]
+    assert abs(found["mean"]["mean"] - sum(shares) / len(shares)) < 0.06
+    bins = [row["value"] for row in found["shares"]["values"]]
+    assert bins == sorted(bins)
+    assert "0.3-0.4" in bins
+
+
+def test_metadata_is_counted_and_its_numbers_have_a_mean(crawl: Path, tmp_path: Path) -> None:
+    path = tmp_path / "priced.jsonl"
+    with path.open("w") as file:
+        for number, line in enumerate(crawl.read_text().splitlines()):
+            event = json.loads(line)
+            if number % 4:
+                event["meta"] = {"price": "n/a" if number % 4 == 1 else str(number % 7), "kind": f"k{number % 3}"}
+            file.write(json.dumps(event) + "\n")
+    asked = ("sample", "--recorded", path, "--topic", "url:/", "--steps", 4_000, "--focus", "hard")
+    found, _ = run(*asked, "--mean", "meta:price", "--shares", "meta:kind", "--json")
+    assert abs(found["mean"]["mean"] - 3) < 0.4
+    assert abs(found["mean"]["without"] - 0.5) < 0.1
+    kinds = {row["value"]: row["share"] for row in found["shares"]["values"]}
+    assert [*kinds][-1] is None
+    assert kinds == {name: pytest.approx(0.25, abs=0.07) for name in ("k0", "k1", "k2", None)}
+    text, _ = run(*asked, "--shares", "meta:kind")
+    assert text.splitlines()[0] == "value\tshare\tlow\thigh"
+    text, _ = run(*asked, "--mean", "meta:price")
+    assert "mean.mean\t" in text
+
+
+def test_fetches_that_are_used_up_leave_the_samples_looked_at_so_far(crawl: Path) -> None:
+    found, _ = run(
+        "sample", "--recorded", crawl, "--topic", "tag:third", "--mean", "links-on-topic", "--focus", "hard",
+        "--steps", 40, "--fetch", 95, "--json",
+    )  # fmt: skip
+    assert found["fetched"] == 95
+    assert found["steps"] == 40
+    assert 0 < found["mean"]["mean"] < 1
+    assert any("links-on-topic is of the first" in note for note in found["notes"])
+
+
 def test_sample_without_an_estimate_is_a_list_of_pages(crawl: Path) -> None:
     text, said = run("sample", "--recorded", crawl, "--topic", "word:wings", "--steps", 2_000, "--verbose")
     pages = text.splitlines()
@@ -107,6 +164,11 @@ def test_text_classifier_is_trained_and_used(crawl: Path, tmp_path: Path) -> Non
         (("--topic", "url:bird/7", "--focus", "hard"), "has no neighbour that the walk may visit"),
         (("--topic", "url:bird", "--fetch", "1"), "1 pages were fetched, as many as --fetch allows, before the walk"),
         (("--topic", "url:"), "topic 'url:' is empty"),
+        (("--topic", "url:bird", "--shares", "hosts"), "'hosts' is not a property of pages: did you mean host"),
+        (("--topic", "url:bird", "--shares", "host:a"), "'host:a' is not a property of pages"),
+        (("--topic", "url:bird", "--mean", "meta:"), "'meta:' names no metadata: give meta:NAME"),
+        (("--topic", "url:bird", "--mean", "host"), "host is a name, which has no mean: estimate --shares of it"),
+        (("--topic", "url:bird", "--mean", "meta:price"), "and no page on the topic has it"),
         (("--topic", "url:bird", "--crawl", "README.md"), "name its files with --recorded"),
     ],
 )

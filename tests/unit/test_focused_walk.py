@@ -17,6 +17,7 @@ from opic.graph.walk_samples import (
     WalkSamples,
     autocorrelation_time,
     chi_square,
+    estimate_mean,
     estimate_share,
     take_samples,
 )
@@ -296,6 +297,27 @@ def test_share_that_all_samples_agree_on_has_an_interval_still() -> None:
     assert 0.95 < found.low < 0.97
     few = estimate_share(samples, ones, np.arange(100) % 4)  # Only four pages were seen.
     assert few.low < 0.6
+
+
+def test_mean_is_that_of_the_pages_that_have_the_number() -> None:
+    links, topic = uneven_web(300, 2)
+    web = MatrixPages(link_matrix(*ends_of(links), (300, 300)), np.array(topic))
+    numbers = np.where(np.arange(300) % 4, np.arange(300) ** 0.5, np.nan)
+    truth, inside = np.nanmean(numbers[np.array(topic)]), 0
+    for seed in range(60):
+        visits = list(islice(FocusedWalk(web, 0, random.Random(seed), WalkOptions()).visits(), 600))
+        samples = take_samples(visits)
+        pages = np.array([visit.page for visit in visits])[samples.visit]
+        found = estimate_mean(samples, numbers[pages], pages)
+        assert found.low < found.mean < found.high
+        assert found.effective <= samples.counted
+        inside += found.low <= truth <= found.high
+    assert inside >= 52
+    few = samples.first(6)
+    same = estimate_mean(few, np.full(6, 3.0), pages[:6])
+    assert (same.mean, same.low, same.high) == (3.0, 3.0, 3.0)
+    with pytest.raises(BadInput, match="no sample on the topic has the number"):
+        estimate_mean(samples, np.full(len(pages), np.nan), pages)
 
 
 def test_walk_without_samples_is_refused() -> None:
