@@ -14,7 +14,7 @@ import numpy as np
 
 from experiments.algorithms.comparison import kendall_tau
 from experiments.opic_engine import PAPER_RULES, Engine, PageLinks, fixed_point, off_line_step
-from experiments.skeleton import OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
+from experiments.skeleton import NOT_IN_THE_PAPER, OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
 from experiments.strategies import STRATEGIES
 from experiments.synthetic_graphs import QUICK_PAGES, power_law_both_ways, power_law_links
 from opic.graph.crawled import Float64s, Int64s
@@ -25,7 +25,6 @@ AT_SHOWN: Final = "at 1, 2, 5, 10 N"
 OFF_LINE: Final = "off-line"
 PAPERS: Final = ("Greedy", "Cycle", "Random")
 BEYOND: Final = tuple(name for name in STRATEGIES if name not in PAPERS)
-NOT_IN_THE_PAPER: Final = "not in the paper"
 IN_AND_OUT, IN = "in and out", "in"
 GRAPHS: Final[dict[str, Callable[[int, np.random.Generator], PageLinks]]] = {
     IN_AND_OUT: power_law_both_ways,

@@ -244,6 +244,7 @@ class Engine:
             history=columns.history.copy(),
             live=columns.state > 0,
             now=self.clock,
+            all_at_once=self.rules.continuous,
         )
 
 

@@ -23,6 +23,7 @@ CHO_SCHONFELD: Final = "Cho, Schonfeld 2007"
 KUMAR: Final = "Kumar, Lang, Marlow, Tomkins 2008"
 SAMPLING_PAPER: Final = "Bar-Yossef, Kanungo, Krauthgamer 2005"
 OPIC_PAPER: Final = "Abiteboul, Preda, Cobena 2003"
+NOT_IN_THE_PAPER: Final = "not in the paper"  # In place of the paper's figure in a claim.
 KEY: Final = "key"
 ERROR: Final = " ±"  # At the end of a column's name: its standard error.
 JobT = TypeVar("JobT")

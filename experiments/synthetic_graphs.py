@@ -58,13 +58,21 @@ def _degrees(pages: int, end: int, rng: np.random.Generator) -> Int64s:
 
 
 def change_in_degrees(
-    links: PageLinks, count: int, rng: np.random.Generator, halved_share: float = HALVED
+    links: PageLinks,
+    count: int,
+    rng: np.random.Generator,
+    halved_share: float = HALVED,
+    *,
+    by_out_degree: bool = False,
 ) -> PageLinks:
     """Let `count` random pages have their in-degree divided by two, rounded up, or multiplied by two.
 
-    The pages that lose a link, and those that get one, are random.
+    The links that halved pages lose are random. Those that doubled pages get are from random pages, or, with
+    `by_out_degree`, from pages drawn in proportion to their out-degrees: then out-degrees keep their distribution, of
+    which random pages would make one without pages of few links.
 
-    Source: Abiteboul, Preda, Cobena (2003), section 4.2, "impact of the size of the window".
+    Source: Abiteboul, Preda, Cobena (2003), section 4.2, "impact of the size of the window", which does not say which
+    pages link to a page whose in-degree is multiplied.
     """
     pages = len(links.starts) - 1
     sources = np.repeat(np.arange(pages), links.degrees)
@@ -76,7 +84,7 @@ def change_in_degrees(
     kept[_second_links(links, halved, rng)] = False
     more = np.bincount(links.targets, minlength=pages)[doubled]
     old = sources[kept] * pages + links.targets[kept]  # Already in order: sorting all links anew would take longest.
-    new = np.unique(_drawn_keys(doubled, more, pages, rng))
+    new = np.unique(_drawn_keys(doubled, more, pages, rng, links.degrees if by_out_degree else None))
     place = np.searchsorted(old, new)
     fresh = (old[np.minimum(place, len(old) - 1)] != new) if len(old) else np.ones(len(new), np.bool_)
     return _links_in_order(np.insert(old, place[fresh], new[fresh]), pages)
@@ -159,13 +167,19 @@ def rewire_pages(links: PageLinks, count: int, rng: np.random.Generator) -> Page
     return _links_of(sources * pages + targets, pages)
 
 
-def _drawn_keys(targets: Int64s, counts: Int64s, pages: int, rng: np.random.Generator) -> Int64s:
-    """Draw so many sources for each target; a link is the number source * N + target."""
+def _drawn_keys(
+    targets: Int64s, counts: Int64s, pages: int, rng: np.random.Generator, weights: Int64s | None = None
+) -> Int64s:
+    """Draw so many sources for each target, by weight if any is given; a link is the number source * N + target."""
     few = counts < DISTINCT_MIN
     to = np.repeat(targets[few], counts[few])
-    keys = [rng.integers(pages, size=len(to)) * pages + to]
+    chances = None if weights is None or not weights.any() else weights / weights.sum()
+    drawable = pages if chances is None else int(np.count_nonzero(chances))
+    # Without chances `choice` would draw the same, but by another route: recorded results come from `integers`.
+    drawn = rng.integers(pages, size=len(to)) if chances is None else rng.choice(pages, len(to), p=chances)
+    keys = [drawn * pages + to]
     for target, count in zip(targets[~few].tolist(), counts[~few].tolist(), strict=True):
-        keys.append(rng.choice(pages, min(count, pages), replace=False) * pages + target)
+        keys.append(rng.choice(pages, min(count, drawable), replace=False, p=chances) * pages + target)
     return np.concatenate(keys)
 
 

@@ -1,11 +1,14 @@
 """Crawls of a synthetic graph that changes while it is read: what the figures on windows are made of.
 
 The paper's change model: in the time of N reads, a share of the pages have their in-degree divided or multiplied by
-two; which pages lose and get those links it does not say. The clock runs on: "a month" is its advance over N reads.
+two; which pages lose and get those links it does not say. Here new links come from pages in proportion to their
+out-degrees, so that these keep the distribution that the paper's graph has. The clock runs on: "a month" is its advance
+over N reads.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -76,7 +79,7 @@ class ChangeModel:
     a_month: int = CHANGES_A_MONTH
 
 
-BY_IN_DEGREE: Final = ChangeModel()
+BY_OUT_DEGREE: Final = ChangeModel(partial(change_in_degrees, by_out_degree=True))
 
 
 def crawl_greedily(
@@ -85,7 +88,7 @@ def crawl_greedily(
     at: Sequence[int],
     rng: np.random.Generator,
     *,
-    model: ChangeModel = BY_IN_DEGREE,
+    model: ChangeModel = BY_OUT_DEGREE,
     rules: EngineRules = PAPER_RULES,
     compiled: bool = True,
 ) -> Iterator[Moment]:

@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from experiments.skeleton import OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
+from experiments.skeleton import NOT_IN_THE_PAPER, OPIC_PAPER, Axes, Columns, Experiment, Extreme, Row, Run, claim, keys
 from experiments.synthetic_graphs import QUICK_PAGES, power_law_both_ways
 from experiments.window_crawls import (
     FIXED,
@@ -23,14 +23,15 @@ from opic.model.windows import IMPROVED_MEASURES_MIN
 
 PAGES, SEEDS = 100_000, 5
 CHANGES: Final = (0.0, 0.01, 0.05, 0.1)  # Share of the pages whose in-degree changes in a month.
-COLD, WARM = 10, 22  # Months: as in the paper, and when every window is full.
+# Months: those of figure 4, whose graph "is crawled ten times"; and ours, after which every window has been full twice.
+COLD, WARM = 10, 22
 SIZES: Final = (VARIABLE[4], VARIABLE[8], VARIABLE[16], INTERPOLATION[4], INTERPOLATION[8], STATIC)
 STORING: Final = (VARIABLE[8], FIXED[8], IMPROVED[4], INTERPOLATION[4], FIXED[4])
 TYPES: Final = (
     *(VARIABLE[8], FIXED[8], FIXED[4], IMPROVED[4], INTERPOLATION[4], INTERPOLATION[8], VARIABLE[4], STATIC),
 )
+# Figure 5; the last one is from the text beside it, "from 4 to 6.1".
 STORED_BY_THE_PAPER: Final = {VARIABLE[8]: 8.0, FIXED[8]: 8.4, IMPROVED[4]: 6.1, INTERPOLATION[4]: 1.0, FIXED[4]: 4.0}
-NOT_IN_THE_PAPER: Final = "not in the paper"
 COLUMNS: Final[Columns] = {
     **keys("change", "months", "policy"),
     "error": 2,
@@ -73,6 +74,8 @@ def rows_of(
         "the graphs; a month is N reads",
         "change: the share of the pages whose in-degree is halved (two of three) or doubled in a month, a fifth of it "
         "at a time; the paper does not say how many are halved: at this rate the number of links stays as it is",
+        "new links come from pages in proportion to their out-degrees, which keep their distribution; opic-changes has "
+        "other readings",
     )
 
 
@@ -143,8 +146,8 @@ def _claims_on_types(rows: Sequence[Row]) -> list[Row]:
 
 
 WARM_UP: Final = (
-    "Interpolation is an exponential average: until the clock has run 2.5 windows the estimate is the whole history's, "
-    "and that is what 4 and 8 months show after 10",
+    "Interpolation is an exponential average: while its window is young, it is half of the past, so that the cold "
+    "start is forgotten; in the first three months the estimate is the whole history's",
 )
 FIGURES: Final = (
     Experiment(

@@ -19,9 +19,11 @@ oldest first, each a read at G_i that spent C_i, and `U` all cash on live pages 
 
 Cases that the paper leaves open (docs/decisions/0005 has the reasons):
 
-- Cold start: at each read of a page, T means min(T, G + U). While the window is still growing nothing is forgotten, so
-  h' = h * (T' - d)/T with T' and T those of the two reads. An exponential average also takes long to forget its start:
-  until now >= 2.5 T, interpolation uses whole life.
+- Cold start: an exponential average takes long to forget its start. Under the continuous payout T therefore means, at
+  each read of a page, min(T, (G + U)/2): a window is at most half of the past, so the start is forgotten while the
+  window grows. h' = h * (T' - d)/T with T' and T those of the two reads. Until now >= 8 U, when pages have been read
+  some three times, interpolation uses whole life. Under grants all of the past is best while the first grant drains:
+  there T means min(T, G + U), which forgets nothing, and interpolation uses whole life until now >= 2.5 T.
 - Time of the estimate: right after a read the first case is unbiased. Treating `now` as a read, with the current cash,
   would increase the mean error by half.
 - Only the last measures are stored, not h. So h starts, at the oldest measure, from the page's whole life until then:
@@ -37,7 +39,7 @@ later it became known, the more. Each page that was read therefore has an anchor
 spending at a read 4 to 8 rounds ago (or at its first read, if later). Under grants, `anchors` is None. With anchors:
 
 - interpolation starts from the page's rate between its anchor, or its oldest measure if that is older, and its last
-  read; from its whole life only if that is less than a round. It is warm at once, without waiting for 2.5 windows.
+  read; from its whole life only if that is less than a round. It is warm at once, without waiting for 8 U.
 - A page never read has, under any policy except static, the rate of its whole life plus, as in the paper, the mean rate
   of pages introduced recently: the last tenth of those read, in order of first sight.
 
@@ -62,7 +64,11 @@ Bools = NDArray[np.bool_]
 POLICIES: Final = ("static", "interpolation", "fixed", "variable", "improved")
 IMPROVED_MEASURES_MIN: Final = 3  # Minimum in the window; with fewer, variable over 3 measures (the paper's "say 3").
 LATELY_SHARE: Final = 10  # One tenth of the pages that were read counts as introduced recently.
-WARM_WINDOWS: Final = 2.5  # Before this many windows have passed, interpolation is less accurate than whole life.
+# Before this many windows (under grants) or rounds (if all pages were known from the start and the virtual page pays at
+# once) have passed, interpolation is less accurate than whole life: docs/decisions/0005.
+WARM_WINDOWS: Final = 2.5
+WARM_ROUNDS: Final = 8
+RAMP: Final = 2  # Under the continuous payout, a window is at most the past divided by this.
 # Measures per page that a store must keep for each policy. With fewer, nearly all estimates would be whole life.
 MEASURES_MIN: Final = {"static": 1, "interpolation": 1, "fixed": 2, "variable": 2, "improved": IMPROVED_MEASURES_MIN}
 
@@ -84,6 +90,7 @@ class Past:
     now: int  # The clock.
     # (n,), (n,): the clock of each page's anchor, or 0 if it has none, and its total spending until then; see above.
     anchors: tuple[Int64s, Int64s] | None = None
+    all_at_once: bool = False  # Continuous payout without anchors: all pages were known from the start.
     unit: int | None = None  # U; if None, the cash on these pages, which must then be all pages.
     # (s + 1,), first page of each shard (in order of first sight within a shard), and the end; None for a single shard.
     shards: Int64s | None = None
@@ -108,7 +115,9 @@ def check_measures(policy: str, measures_max: int) -> None:
 
 def warm(policy: str, past: Past, window: float) -> bool:
     """Return whether a policy has enough past for its own estimates; if not, they are the static ones."""
-    return policy != "interpolation" or past.anchors is not None or past.now >= WARM_WINDOWS * window
+    if policy != "interpolation" or past.anchors is not None:
+        return True
+    return past.now >= (WARM_ROUNDS * _cash_total(past) if past.all_at_once else WARM_WINDOWS * window)
 
 
 def estimate(policy: str, past: Past, window: float, measures: int) -> Floats:
@@ -229,6 +238,7 @@ def _alone(past: Past, page: int) -> Past:
         live=past.live[some],
         now=past.now,
         anchors=past.anchors and (past.anchors[0][some], past.anchors[1][some]),
+        all_at_once=past.all_at_once,
         unit=_cash_total(past),
     )
 
@@ -319,11 +329,11 @@ def _averages(past: Past, window: float) -> "tuple[Int64s, _Average]":
         span = past.clock[past.starts[page + 1] - 1] - np.where(anchored, past.anchors[0][page], clock)
         since = past.history[page] - np.where(anchored, past.anchors[1][page], spent)
         start = np.where(span >= unit, since / np.maximum(span, 1), start)
-    width = _ramp(window, clock, unit)
+    width = _ramp(past, window, clock)
     average = _Average(start * width, clock, width)
     for place in range(1, int(counts.max(initial=0))):
         at = first[: int(np.searchsorted(-counts, -place))] + place
-        average.read(past.clock[at], past.spent[at], _ramp(window, past.clock[at], unit))
+        average.read(past.clock[at], past.spent[at], _ramp(past, window, past.clock[at]))
     return page, average
 
 
@@ -344,8 +354,10 @@ class _Average:
         self.clock[head], self.width[head] = clock, width
 
 
-def _ramp(window: float, clock: Int64s, unit: int) -> Floats:
-    return np.minimum(window, np.maximum(clock + unit, 1).astype(np.float64))
+def _ramp(past: Past, window: float, clock: Int64s) -> Floats:
+    """Return the width of the window at each clock: what was asked for, or as much of the past as counts until then."""
+    at_most = (clock + _cash_total(past)) / (RAMP if past.all_at_once or past.anchors is not None else 1)
+    return np.minimum(window, np.maximum(at_most, 1.0))
 
 
 def _in_window(past: Past, window: float) -> Int64s:

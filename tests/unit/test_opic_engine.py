@@ -263,6 +263,26 @@ def test_change_halves_or_doubles_in_degrees() -> None:
     assert change_in_degrees(links, 0, rng).targets.tolist() == links.targets.tolist()
 
 
+def test_links_drawn_by_out_degree_come_from_pages_in_proportion_to_it() -> None:
+    links = power_law_both_ways(5_000, np.random.default_rng(1))
+    most = links.degrees >= 10
+    share_of_links = float(links.degrees[most].sum() / links.degrees.sum())
+    shares = {}
+    for by_out_degree in (False, True):
+        changed = change_in_degrees(
+            links, 2_000, np.random.default_rng(2), halved_share=0.0, by_out_degree=by_out_degree
+        )
+        more = changed.degrees - links.degrees
+        assert (more >= 0).all()
+        shares[by_out_degree] = float(more[most].sum() / more.sum())
+    assert share_of_links > 0.3
+    assert shares[True] == pytest.approx(share_of_links, abs=0.1)  # Some of the links were there.
+    assert shares[False] < 0.1
+    for rows in ([[]], [[], []], [[1], [0]], [[1], []]):
+        few = change_in_degrees(links_of(rows), len(rows), np.random.default_rng(3), by_out_degree=True)
+        assert len(few.starts) == len(rows) + 1
+
+
 def degrees_of(links: PageLinks) -> tuple[np.ndarray, np.ndarray]:
     return links.degrees, np.bincount(links.targets, minlength=len(links.starts) - 1)
 

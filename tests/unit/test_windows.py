@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.model.windows import POLICIES, WARM_WINDOWS, Past, check_measures, estimate, warm
+from opic.model.windows import POLICIES, RAMP, WARM_ROUNDS, WARM_WINDOWS, Past, check_measures, estimate, warm
 
+WARMING = ("interpolation", "static")
 WINDOWED = [policy for policy in POLICIES if policy != "static"]
 
 
@@ -28,7 +29,7 @@ class One:
         return self.forgotten + sum(cash for _, cash in self.measures)
 
 
-def past_of(pages: list[One], now: int, anchored: bool = False) -> Past:
+def past_of(pages: list[One], now: int, anchored: bool = False, all_at_once: bool = False) -> Past:
     measures = [measure for page in pages for measure in page.measures]
     clocks, spent = zip(*(page.anchor or (0, 0) for page in pages), strict=True) if pages else ((), ())
     anchors = np.array(clocks, np.int64), np.array(spent, np.int64)
@@ -41,6 +42,7 @@ def past_of(pages: list[One], now: int, anchored: bool = False) -> Past:
         live=np.array([page.live for page in pages], np.bool_),
         now=now,
         anchors=anchors if anchored else None,
+        all_at_once=all_at_once,
     )
 
 
@@ -71,25 +73,32 @@ def variable(page: One, k: int, now: int, unit: int) -> float:
     return since(page, k if len(page.measures) >= k else 0, now, unit)
 
 
-def interpolation(page: One, window: float, now: int, unit: int, anchored: bool) -> float:
-    if (now < WARM_WINDOWS * window and not anchored) or not page.measures:
+def interpolation(page: One, window: float, now: int, unit: int, anchored: bool, all_at_once: bool) -> float:
+    cold = now < (WARM_ROUNDS * unit if all_at_once else WARM_WINDOWS * window)
+    if (cold and not anchored) or not page.measures:
         return whole_life(page, now, unit)
+
+    def ramp(clock: int) -> float:
+        return min(window, max((clock + unit) / (RAMP if anchored or all_at_once else 1), 1))
+
     (g, first), *rest = page.measures
-    width = min(window, max(g + unit, 1))
+    width = ramp(g)
     h = (page.forgotten + first) * width / max(g + unit, 1)
     if anchored:
         clock, spent = min((g, page.forgotten + first), page.anchor or (g, 0), key=lambda point: point[0])
         if page.measures[-1][0] - clock >= unit:
             h = (page.history - spent) / max(page.measures[-1][0] - clock, 1) * width
     for clock, cash in rest:
-        wide = min(window, max(clock + unit, 1))
+        wide = ramp(clock)
         gap = clock - g
         h = h * (wide - gap) / width + cash if gap < wide else cash * wide / gap
         g, width = clock, wide
     return h / width if now - g < min(window, max(now + unit, 1)) else page.cash / (now - g)
 
 
-def twin(policy: str, pages: list[One], now: int, window: float, k: int, anchored: bool = False) -> list[float]:
+def twin(
+    policy: str, pages: list[One], now: int, window: float, k: int, anchored: bool, all_at_once: bool
+) -> list[float]:
     unit = sum(page.cash for page in pages if page.live)
 
     def rate(page: One) -> float:
@@ -104,7 +113,7 @@ def twin(policy: str, pages: list[One], now: int, window: float, k: int, anchore
             many = inside >= 3
             return fixed(page, window, now, unit) if many else variable(page, 3, now, unit)
         if policy == "interpolation":
-            return interpolation(page, window, now, unit, anchored)
+            return interpolation(page, window, now, unit, anchored, all_at_once)
         return whole_life(page, now, unit)
 
     rates = [rate(page) for page in pages]
@@ -137,14 +146,17 @@ def pasts(draw: st.DrawFn) -> tuple[list[One], int]:
     return pages, now
 
 
-@given(pasts(), st.floats(0.5, 500.0), st.integers(2, 5), st.booleans(), st.sampled_from(POLICIES))
+PAYOUTS = st.sampled_from([(False, False), (True, False), (False, True)])  # Grants; continuous with anchors; without.
+
+
+@given(pasts(), st.floats(0.5, 500.0), st.integers(2, 5), PAYOUTS, st.sampled_from(POLICIES))
 def test_vectors_are_the_plain_twin_and_shares(
-    drawn: tuple[list[One], int], window: float, k: int, anchored: bool, policy: str
+    drawn: tuple[list[One], int], window: float, k: int, payout: tuple[bool, bool], policy: str
 ) -> None:
     pages, now = drawn
     window *= max(now / 400, 1)
-    found = estimate(policy, past_of(pages, now, anchored), window, k)
-    assert found.tolist() == pytest.approx(twin(policy, pages, now, window, k, anchored), rel=1e-9, abs=1e-15)
+    found = estimate(policy, past_of(pages, now, *payout), window, k)
+    assert found.tolist() == pytest.approx(twin(policy, pages, now, window, k, *payout), rel=1e-9, abs=1e-15)
     assert (found >= 0).all()
     assert all(share == 0 for share, page in zip(found, pages, strict=True) if not page.live)
     if any(page.live for page in pages):
@@ -239,6 +251,17 @@ def test_interpolation_counts_all_until_two_and_a_half_windows_have_passed() -> 
     static = estimate("static", past, 401, 4).tolist()
     assert estimate("interpolation", past, 401, 4).tolist() == static
     assert estimate("interpolation", past, 400, 4).tolist() != static
+
+
+def test_interpolation_counts_all_until_eight_rounds_where_the_virtual_page_pays_at_once() -> None:
+    pages = [One([(500, 100), (900, 30)], cash=5), One(cash=120)]
+    assert warm("interpolation", past_of(pages, 1_000, all_at_once=True), 10_000)
+    assert not warm("interpolation", past_of(pages, 999, all_at_once=True), 10)
+    found, static = (estimate(policy, past_of(pages, 1_000, all_at_once=True), 10_000, 4) for policy in WARMING)
+    # Half of the past: at 500 the window is 625/2 wide and holds half of the 100, at 900 it is 1,025/2.
+    rates = (50 * (512.5 - 400) / 312.5 + 30) / 512.5, 120 / 1_125
+    assert found.tolist() == pytest.approx([rate / sum(rates) for rate in rates])
+    assert static.tolist() != found.tolist()
 
 
 def test_page_never_read_has_its_cash_and_paid_at_once_also_what_pages_introduced_lately_have() -> None:
