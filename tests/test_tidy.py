@@ -21,6 +21,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "redaction": [],
     "errors": ["redaction"],
     "logs": ["redaction"],
+    "addresses": [],
     "memory": [],
     "urls": ["errors"],
     "model": ["errors", "urls"],
@@ -34,9 +35,10 @@ MAY_IMPORT: dict[str, list[str]] = {
     "frontier": ["errors", "urls", "model", "store", "replica", "query"],
     "service": ["errors", "logs", "memory", "urls", "model", "settings", "store", "replica", "ingest", "query"],
     "client": ["errors", "redaction"],  # Crawlers import it: no server, no store.
-    "local": ["errors", "urls", "model", "graph", "html", "client"],
+    "local": ["addresses", "errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["errors", "urls", "model", "graph", "html", "client", "local"],
     "scrapy": ["errors", "urls", "html", "client"],
+    "sitemaps": ["addresses", "errors", "urls"],
 }
 MAY_IMPORT["service"] += ["frontier", "redaction"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]

@@ -114,7 +114,10 @@ class Calls:
         return {**answer, "links_left_out": intake.links_left_out} if intake.links_left_out else answer
 
     async def post_seeds(self, request: Request) -> Response:
-        """Add seed pages, without reading them, and wait until they are known."""
+        """Add seed pages, without reading them, and wait until they are known.
+
+        A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
+        """
         return await self._asked(request, models.Seeds, self._seed)
 
     def _seed(self, asked: models.Seeds) -> Mapping[str, object]:

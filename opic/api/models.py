@@ -221,6 +221,9 @@ class Seeded(_Answer):
 
     known: int = Field(description="Number of distinct URLs that were already known.")
     new: int = Field(description="Number of distinct URLs that became known.")
+    rejected: list[Rejected] | None = Field(
+        None, description="The URLs that can't be taken, in order; only if there are any."
+    )
 
 
 class NextPage(_Answer):
@@ -436,7 +439,7 @@ _NOW: Final = 1_764_000_000.0
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "CrawlEvent": [{"url": "https://a.example/", "links": ["https://a.example/b", "https://b.example/"]}],
     "Accepted": [{"accepted": 2, "rejected": [{"index": 1, "error": "url '/about' is not an absolute http(s) URL"}]}],
-    "Seeded": [{"known": 1, "new": 2}],
+    "Seeded": [{"known": 1, "new": 2, "rejected": [{"index": 3, "error": "'/about' is not an absolute http(s) URL"}]}],
     "Next": [
         {
             "pages": [_NEXT],

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from opic.cli.options import ServiceChosen, ending_in_order, open_to_feed
-from opic.errors import BadInput, OpicError, SettingsError, StoreError
+from opic.errors import BadInput, BadUrl, OpicError, SettingsError, StoreError
 from opic.logs import log_to_stderr
 from opic.service.service_file import Address, address_of
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RETRY_SECONDS: Final = 5.0  # A store that is restarted is back by then; a person does not wait much longer.
 PROBE_SECONDS: Final = 5.0
 UNAUTHORIZED: Final = 401
-BAD_VALUES: Final = ("bad-input", "bad-url")
+BAD_VALUES: Final = {"bad-input": BadInput, "bad-url": BadUrl}
 
 
 class Refusal(OpicError):
@@ -175,7 +175,8 @@ def _opened(settings: "Settings", stack: ExitStack) -> "Backend":
 def _refusal(kind: str, detail: str) -> OpicError:
     """Return the exception for a problem, the same that a handler in this process raises for a bad value."""
     detail = detail.removeprefix("query.")  # The place of a parameter, which here is an option.
-    return BadInput(detail) if kind in BAD_VALUES else Refusal(kind, detail)
+    bad = BAD_VALUES.get(kind)
+    return Refusal(kind, detail) if bad is None else bad(detail)
 
 
 def _given(parameters: Mapping[str, object] | None) -> dict[str, object]:

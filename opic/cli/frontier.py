@@ -1,17 +1,14 @@
-"""Commands of a crawl: seeds, the next pages, leases."""
+"""Commands of a crawl: the next pages, leases."""
 
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated
 
 import typer
 
 from opic.cli.calls import asking
-from opic.cli.options import AsJson, Domain, ServiceChosen, UrlFile, choosing, lines_of
+from opic.cli.options import AsJson, Domain, ServiceChosen, choosing
 from opic.cli.output import print_answer, print_list
-from opic.errors import BadInput
-
-SEEDS_IN_CALL: Final = 1_000
 
 
 class Mode(StrEnum):
@@ -48,71 +45,6 @@ LeaseSeconds = Annotated[
     float | None,
     typer.Option(min=0.001, max=86_400, help="Duration of the leases; default 300. [OPIC_LEASE_SECONDS]"),
 ]
-
-
-@choosing
-def seed(
-    urls: Annotated[list[str] | None, typer.Argument(metavar="URL", show_default=False)] = None,
-    *,
-    file: UrlFile = None,
-    depth: Annotated[
-        int | None, typer.Option(min=0, help="Depth of the pages, default 0; the smallest depth seen is kept.")
-    ] = None,
-    meta: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Metadata to keep with each page, which `next` returns; repeatable."),
-    ] = None,
-    trust: Annotated[
-        float | None,
-        typer.Option(help="Weight of each page among the trusted pages of `opic coverage`; 0 takes its trust away."),
-    ] = None,
-    not_before: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Unix seconds or RFC 3339; the pages are not offered before.")
-    ] = None,
-    priority: Annotated[
-        float | None, typer.Option(help="Factor on the key of each page in the order of `next`; the default is 1.")
-    ] = None,
-    chosen: ServiceChosen,
-    as_json: AsJson = False,
-) -> None:
-    """Add seed pages, and print how many were known already."""
-    given = [*(urls or ()), *(lines_of(file) if file is not None else ())]
-    if not given:
-        raise BadInput("no seeds: name URLs, or a file of them with --file")
-    more: dict[str, Any] = {} if depth is None else {"depth": depth}
-    if trust is not None:
-        from opic.model.trust import check_trust
-
-        more["trust"] = check_trust(trust)
-    if not_before is not None:
-        more["not_before"] = _time(not_before)
-    if priority is not None:
-        from opic.model.page_notes import check_priority
-
-        more["priority"] = check_priority(priority)
-    if meta:
-        more["meta"] = dict(map(_pair, meta))
-    total: dict[str, Any] = {"known": 0, "new": 0}
-    with asking(chosen, feeds=True) as ask:
-        for at in range(0, len(given), SEEDS_IN_CALL):
-            answer = ask("POST", "/v1/seeds", body={"urls": given[at : at + SEEDS_IN_CALL], **more})
-            total = {**answer, **{name: total[name] + answer[name] for name in total}}
-    print_answer(total, as_json)
-
-
-def _time(text: str) -> float | str:
-    """Return a time as a JSON body has it: Unix seconds are a number."""
-    try:
-        return float(text)
-    except ValueError:
-        return text
-
-
-def _pair(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise BadInput(f"--meta {text!r} has no '=': write KEY=VALUE")
-    return key, value
 
 
 @choosing

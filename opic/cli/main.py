@@ -25,6 +25,7 @@ from opic.cli.politeness import politeness_app
 from opic.cli.replay import replay
 from opic.cli.rules import rules_app
 from opic.cli.sample import sample, topic_model
+from opic.cli.seed import seed
 from opic.cli.serve import doctor, serve, worker
 from opic.cli.verify import verify
 from opic.errors import OpicError
@@ -65,7 +66,7 @@ def _opic(
 app.command()(serve)
 app.command()(worker)
 app.command()(replay)
-app.command()(frontier.seed)
+app.command()(seed)
 app.command()(taking_away.forget)
 app.command(name="next")(frontier.next_pages)
 app.command()(frontier.release)

@@ -190,10 +190,16 @@ def ending_in_order() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def lines_of(file: Path) -> Iterator[str]:
-    """Return the URLs of a `UrlFile`."""
+def numbered_lines(file: Path) -> Iterator[tuple[int, str]]:
+    """Return the URLs of a `UrlFile`, each with the number of its line."""
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text()
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--file {file}: {error}") from None
-    return (line.strip() for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#"))
+    lines = enumerate(map(str.strip, text.splitlines()), 1)
+    return ((number, line) for number, line in lines if line and not line.startswith("#"))
+
+
+def lines_of(file: Path) -> Iterator[str]:
+    """Return the URLs of a `UrlFile`."""
+    return (line for _, line in numbered_lines(file))

@@ -9,7 +9,7 @@ import httpx
 from tenacity import AsyncRetrying
 
 from opic.client import answers, calls, explanation
-from opic.client.errors import CallFailed, ClientError, EventsRejected
+from opic.client.errors import CallFailed, ClientError, EventsRejected, SeedsRejected
 
 T = TypeVar("T")
 
@@ -125,6 +125,7 @@ class AsyncClient:
         trust: float | None = None,
         not_before: float | str | None = None,
         priority: float | None = None,
+        raise_rejected: bool = True,
     ) -> answers.Seeded:
         """Add seed pages. After a retry, pages added by the first attempt count as known.
 
@@ -135,9 +136,16 @@ class AsyncClient:
             trust: weight of each page among the trusted pages of `coverage`; 0 takes its trust away.
             not_before: Unix seconds or RFC 3339; the pages are not offered before.
             priority: factor on the key of each page in the order of `next`; 1 if none was ever given.
+            raise_rejected: raise if a seed is rejected; if False, the answer lists the rejected ones.
+
+        Raises:
+            SeedsRejected: some seeds are no URLs of pages; the others were added all the same.
         """
         said = {"meta": meta, "trust": trust, "not_before": not_before, "priority": priority}
-        return await self._do(calls.seeds(urls, depth, **said))
+        answer = await self._do(calls.seeds(urls, depth, **said))
+        if raise_rejected and answer.rejected:
+            raise SeedsRejected(answer)
+        return answer
 
     async def forget(
         self,

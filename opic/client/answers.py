@@ -35,7 +35,7 @@ class Event(Struct, kw_only=True, omit_defaults=True):
 
 
 class Rejected(Struct, frozen=True):
-    """A rejected event: its index in the call, and the reason."""
+    """A rejected event or seed: its index in the call, and the reason."""
 
     index: int
     error: str
@@ -53,10 +53,11 @@ class Accepted(Struct, frozen=True):
 
 
 class Seeded(Struct, frozen=True):
-    """The number of seeds that were already known, and of those that became known."""
+    """The number of seeds that were already known, and of those that became known; and the rejected ones."""
 
     known: int
     new: int
+    rejected: list[Rejected] = []
 
 
 class Forgotten(Struct, frozen=True):

@@ -6,7 +6,7 @@ Error responses of the service are RFC 9457 problem details; their members are a
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from opic.client.answers import Accepted
+from opic.client.answers import Accepted, Rejected, Seeded
 from opic.errors import OpicError
 
 REJECTED_SHOWN = 3  # In the text of an exception; its `answer` lists them all.
@@ -65,13 +65,28 @@ class EventsRejected(BadRequest):
         if count == 1:
             detail = rejected[0].error
         else:
-            reasons = [f"event {one.index}: {one.error}" for one in rejected[:REJECTED_SHOWN]]
-            if len(rejected) > REJECTED_SHOWN:
-                reasons.append(f"and {len(rejected) - REJECTED_SHOWN:,} more")
             others = f"; the other {answer.accepted:,} are accepted" if answer.accepted else ""
-            detail = f"{len(rejected):,} of {count:,} events were rejected{others}: {'; '.join(reasons)}"
+            detail = f"{len(rejected):,} of {count:,} events were rejected{others}: {_reasons('event', rejected)}"
         title = "The event can't be taken" if count == 1 else "Events can't be taken"
         super().__init__(422, {"type": "urn:opic:problem:bad-event", "title": title, "detail": detail})
+
+
+class SeedsRejected(BadRequest):
+    """Some seeds of a call are no URLs of pages; all others were added. `answer` lists the rejected ones."""
+
+    def __init__(self, answer: Seeded) -> None:
+        """Take the answer of a call that has rejected seeds."""
+        self.answer = answer
+        rejected, added = answer.rejected, answer.known + answer.new
+        detail = f"{len(rejected):,} seeds were rejected, {added:,} are known: {_reasons('seed', rejected)}"
+        super().__init__(422, {"type": "urn:opic:problem:bad-url", "title": "Seeds can't be taken", "detail": detail})
+
+
+def _reasons(kind: str, rejected: Sequence[Rejected]) -> str:
+    reasons = [f"{kind} {one.index}: {one.error}" for one in rejected[:REJECTED_SHOWN]]
+    if len(rejected) > REJECTED_SHOWN:
+        reasons.append(f"and {len(rejected) - REJECTED_SHOWN:,} more")
+    return "; ".join(reasons)
 
 
 class Unauthorized(CallFailed):

@@ -18,8 +18,8 @@ import httpx
 from protego import Protego
 
 from opic import __version__
+from opic.addresses import NotReachable, PublicTransport
 from opic.html.process import LinkProcess
-from opic.local.addresses import NotReachable, PublicTransport
 from opic.local.fetcher import NO_ANSWER
 from opic.model.events import CrawlEvent
 from opic.urls.canonical import host_of

@@ -457,6 +457,21 @@ def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> 
     return CheckedEvent(Outcome.FORGET, seeds=urls, at_us=now_us)
 
 
+def good_urls(urls: Sequence[str], limits: EventLimits) -> tuple[list[str], list[dict[str, int | str]]]:
+    """Return the URLs that can be taken, canonical, and of the others the index and what is wrong.
+
+    >>> good_urls(["http://a.example", "/about"], EventLimits())[0]
+    ['http://a.example/']
+    """
+    good, rejected = list[str](), list[dict[str, int | str]]()
+    for index, url in enumerate(urls):
+        try:
+            good.append(canonical_url(url, limits.url_bytes_max))
+        except BadUrl as error:
+            rejected.append({"index": index, "error": str(error)})
+    return good, rejected
+
+
 def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEvent:
     """Check a decoded record of seeds against the limits and say what it asks for.
 

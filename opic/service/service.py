@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from opic.errors import BadInput, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
+from opic.errors import BadInput, BadUrl, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.admission import Admission
 from opic.ingest import Writer
@@ -24,7 +24,15 @@ from opic.ingest.worker import LogSource, work
 from opic.memory import memory_bytes
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.model.classes import NO_WEIGHTS, OTHERS, ClassesChange, encode_change, version_of
-from opic.model.events import CLASSIFIED_MAX, EventLimits, SeedList, check_seeds, encode_ids, encode_seeds
+from opic.model.events import (
+    CLASSIFIED_MAX,
+    EventLimits,
+    SeedList,
+    check_seeds,
+    encode_ids,
+    encode_seeds,
+    good_urls,
+)
 from opic.query.convergence import Convergence
 from opic.query.coverage import CoverageQuery
 from opic.query.exact import Exact
@@ -228,7 +236,7 @@ class Backend:
         if waiting + more > self.settings.max_lag:
             raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
-    def seed(self, urls: Sequence[str], depth: int | None = 0, **said: Any) -> dict[str, int]:
+    def seed(self, urls: Sequence[str], depth: int | None = 0, **said: Any) -> dict[str, Any]:
         """Make pages known, through the log like everything that moves cash; wait until this has taken effect.
 
         Args:
@@ -237,18 +245,24 @@ class Backend:
             said: other fields of `SeedList`, of each of them, in place of what it had; None leaves that as it is.
 
         Returns:
-            "known": how many of the distinct URLs were known already; "new": how many were not.
+            "known": how many of the distinct URLs were known already; "new": how many were not; "rejected": those that
+            are no URLs of pages, by their index, only if there are any.
 
         Raises:
-            BadInput: one of them, or a field, can't be taken; nothing is.
+            BadUrl: the only URL can't be taken.
+            BadInput: a field can't be taken; nothing is.
         """
-        given = SeedList(list(urls), depth, **said)
-        distinct = check_seeds(given, self.clock.now_us(), self.settings.limits()).seeds
+        limits = self.settings.limits()
+        good, rejected = good_urls(urls, limits)
+        if rejected and len(urls) == 1:
+            raise BadUrl(str(rejected[0]["error"]))
+        distinct = check_seeds(SeedList(good, depth, **said), self.clock.now_us(), limits).seeds
+        listed = {"rejected": rejected} if rejected else {}
         if not distinct:
-            return {"known": 0, "new": 0}
+            return {"known": 0, "new": 0, **listed}
         known = sum(place is not None for place in self.crawl.ids_of(distinct))
         self.settle(self.accept([encode_seeds(distinct, depth, **said)], "seeds"))
-        return {"known": known, "new": len(distinct) - known}
+        return {"known": known, "new": len(distinct) - known, **listed}
 
     def define(self, change: ClassesChange) -> ClassChange:
         """Change the classes of pages, through the log like everything that moves cash.

@@ -406,9 +406,24 @@ def test_seeds_become_known_at_once(api: Api) -> None:
     assert api.client.post("/v1/seeds", json={"urls": []}).json() == {"known": 0, "new": 0}
 
 
-def test_one_bad_seed_lets_none_in(api: Api) -> None:
+def test_bad_seeds_are_listed_and_the_others_taken(api: Api) -> None:
     before = api.settle()
-    problem(api.client.post("/v1/seeds", json={"urls": ["http://seed.example/9", "/about"]}), 422, "'/about'")
+    urls = ["/about", "http://seed.example/9", "http://seed.example/9#again", "mailto:a@b.example"]
+    answer = api.client.post("/v1/seeds", json={"urls": urls})
+    assert answer.status_code == 200
+    assert (answer.json()["known"], answer.json()["new"]) == (0, 1)
+    rejected = answer.json()["rejected"]
+    assert [(one["index"], urls[one["index"]] in one["error"]) for one in rejected] == [(0, True), (3, True)]
+    assert api.settle()["known_pages"] == before["known_pages"] + 1
+    none = api.client.post("/v1/seeds", json={"urls": ["/a", "/b"]}).json()
+    assert (none["known"], none["new"], len(none["rejected"])) == (0, 0, 2)
+
+
+def test_single_bad_seed_is_refused(api: Api) -> None:
+    before = api.settle()
+    problem(api.client.post("/v1/seeds", json={"urls": ["/about"]}), 422, "'/about'")
+    bad_field = {"urls": ["http://seed.example/10", "/about"], "not_before": "tomorrow"}
+    problem(api.client.post("/v1/seeds", json=bad_field), 422, "not_before 'tomorrow'")
     assert api.settle()["known_pages"] == before["known_pages"]
 
 

@@ -144,6 +144,32 @@ def test_seeds_come_from_words_a_file_and_standard_input(service: Service, tmp_p
     assert "name URLs, or a file" in said("seed", "--data", service.data)
 
 
+def test_bad_seeds_are_listed_with_their_lines_and_the_others_taken(service: Service, tmp_path: Path) -> None:
+    file, sitemap = tmp_path / "seeds.txt", tmp_path / "sitemap.xml"
+    file.write_text("# seeds\nhttp://lines.example/1\n\n/about\nhttp://lines.example/2\nmailto:a@b.example\n")
+    sitemap.write_text("<urlset><url>\n<loc>http://map.example/1</loc></url><url>\n<loc>x</loc></url></urlset>")
+    words = ("seed", "--file", file, "--sitemap", sitemap, "--data", service.data)
+    done = opic(*words, OPIC_API_TOKEN=TOKEN)
+    assert (done.returncode, done.stdout) == (0, "known\t0\nnew\t3\nrejected\t3\n")
+    assert [line.split(" ")[0] for line in done.stderr.splitlines()] == [f"{file}:4:", f"{file}:6:", f"{sitemap}:3:"]
+    again = opic(*words, "--strict", "--json", OPIC_API_TOKEN=TOKEN)
+    answer = json.loads(again.stdout)
+    assert (again.returncode, answer["known"], answer["new"]) == (1, 3, 0)
+    assert [one["where"] for one in answer["rejected"]] == [f"{file}:4", f"{file}:6", f"{sitemap}:3"]
+
+
+def test_seeds_of_which_none_can_be_taken_are_a_problem(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "seeds.txt").write_text("/about\n/index\n")
+    done = opic("seed", "--file", tmp_path / "seeds.txt", "--data", service.data, OPIC_API_TOKEN=TOKEN)
+    assert (done.returncode, done.stdout) == (1, "known\t0\nnew\t0\nrejected\t2\n")
+    none = opic("seed", "--sitemap", tmp_path / "none.xml", "--data", service.data, OPIC_API_TOKEN=TOKEN)
+    assert (none.returncode, "none.xml: can't be read" in none.stderr) == (1, True)
+    assert "is not an absolute http(s) URL" in said("seed", "/about", "--data", service.data, OPIC_API_TOKEN=TOKEN)
+    assert "apply to --sitemap only" in said("seed", "http://a.example/", "--max-urls", 3, "--data", service.data)
+    (tmp_path / "empty.txt").write_text("# none\n")
+    assert "has none" in said("seed", "--file", tmp_path / "empty.txt", "--data", service.data)
+
+
 def test_depth_and_metadata_of_seeds_come_back_with_the_page(service: Service) -> None:
     asked(service, "seed", "http://deep.example/", "--depth", 2, "--meta", "job=news")
     assert asked(service, "next", "--domain", "deep.example", "--max-depth", 1)["pages"] == []

@@ -33,6 +33,7 @@ from opic.client import (
     NotFound,
     PageClass,
     Rule,
+    SeedsRejected,
     Unauthorized,
     Unavailable,
     Unreachable,
@@ -136,6 +137,16 @@ def test_a_rejected_event_is_an_error_alone_and_among_others(client: Any, reques
     assert client.importance(good).reads == 1
     answers = [client.event("/about", raise_rejected=False), client.events([Event(url="/about")], raise_rejected=False)]
     assert [(answer.accepted, len(answer.rejected)) for answer in answers] == [(0, 1)] * 2
+
+
+def test_rejected_seeds_are_an_error_and_the_others_are_added(client: Any, request: pytest.FixtureRequest) -> None:
+    good = f"http://seeds.{request.node.callspec.id}.example/"
+    with pytest.raises(SeedsRejected, match="1 seeds were rejected, 1 are known: seed 1: '/about'") as raised:
+        client.seed([good, "/about"])
+    assert (raised.value.answer.new, raised.value.answer.rejected[0].index) == (1, 1)
+    assert client.seed([good, "/about"], raise_rejected=False).known == 1
+    with pytest.raises(BadRequest, match="Invalid URL: '/about'"):
+        client.seed(["/about"])
 
 
 # Each method: the call that it sends, and how to ask it.

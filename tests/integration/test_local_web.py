@@ -16,9 +16,9 @@ import pytest
 from conftest import want_tool
 from website import WebPage, Website, linking, redirect, website
 
+from opic import addresses
+from opic.addresses import is_public
 from opic.errors import BadInput
-from opic.local import addresses
-from opic.local.addresses import is_public
 from opic.local.estimator import Estimator, EstimatorOptions
 from opic.local.journal import Journal
 from opic.local.web import SILENT_MAX, WebFetcher, WebLimits

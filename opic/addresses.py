@@ -14,7 +14,7 @@ from typing import Final
 
 import httpx
 
-log = logging.getLogger("opic.local")
+log = logging.getLogger("opic.addresses")
 
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
