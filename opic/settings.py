@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from pydantic import AwareDatetime, Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from opic.errors import MissingExtra, NotBuiltYet, SettingsError, nearest_name
+from opic.errors import BadInput, MissingExtra, NotBuiltYet, SettingsError, nearest_name
 from opic.model.cash import GRANT_GRAINS, MILLION, damping_ppm
 from opic.redaction import HIDDEN, without_secret
 from opic.urls.canonical import URL_BYTES_MAX
+from opic.urls.normalization import Normalization
 
 if TYPE_CHECKING:
     from opic.model.events import EventLimits, KeptLimits
@@ -70,6 +71,7 @@ class Settings(BaseSettings):
     virtual: Literal["grants", "continuous"] = "grants"
     regrant: Annotated[float, Field(ge=0, le=1)] = 0.01
     history_measures: Annotated[int, Field(ge=1, le=64)] = 4
+    normalize: str | None = None  # Names of normalization rules, or none; the default is the crawl's.
     inflow: bool = True
     yields: bool = True
     keep_links: bool = True
@@ -162,6 +164,10 @@ class Settings(BaseSettings):
 
     def _check(self) -> None:
         damping_ppm(self.damping)
+        try:
+            Normalization.of(self.normalize or "")
+        except BadInput as error:
+            raise SettingsError(f"OPIC_NORMALIZE={self.normalize}: {error}") from None
         if self.kafka_bootstrap is not None and find_spec("kafka") is None:
             raise MissingExtra("the Kafka client", "kafka")
         if self.regrant and self.regrant * GRANT_GRAINS < 1:
@@ -219,16 +225,17 @@ class Settings(BaseSettings):
             "history_measures": self.history_measures,
             "inflow": self.inflow,
             "virtual": self.virtual,
+            "normalize": Normalization.of(self.normalize or "").text,
             "shards": self.shards_made,
         }
         names = {"damping": "q", "regrant": "regrant_ppm", "history_measures": "measures_max"}
         return {names.get(k, k): v for k, v in rules.items() if k in self.model_fields_set}
 
     def limits(self) -> "EventLimits":
-        """Return the limits of one event."""
+        """Return the limits of one event; the store, where there is one, knows the normalization rules."""
         from opic.model.events import EventLimits
 
-        return EventLimits(self.max_links, self.max_url_bytes)
+        return EventLimits(self.max_links, self.max_url_bytes, Normalization.of(self.normalize or ""))
 
     def kept_limits(self) -> "KeptLimits":
         """Return the limits of what a crawl keeps of events in the store."""

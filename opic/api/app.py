@@ -211,6 +211,7 @@ def _add_calls(app: FastAPI, calls: Calls) -> None:
     add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
     add("DELETE", "/v1/pages", calls.delete_pages, sites.Forgotten, (422, 501, 503))
     _add_definitions(add, Definitions(app.state.backend))
+    add("GET", "/v1/canonical", calls.get_canonical, sites.CanonicalUrl, (422, 503))
     add("POST", "/v1/next", calls.post_next, models.Next, (*posted, 409), body=_json_body(models.NextPages))
     add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (409, 422, 503))
     polite = _json_body(manners.Politeness)

@@ -28,7 +28,7 @@ from opic.frontier import Manners, PagesRequest
 from opic.frontier.page_counts import KINDS
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
-from opic.model.events import EventLimits, page_of
+from opic.model.events import EventLimits, page_of, shown_canonical
 from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
@@ -37,7 +37,7 @@ from opic.query.search import search
 from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
-from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
+from opic.urls.canonical import canonical_host, host_of, shown
 
 TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
 SLOW_THREADS: Final = 4
@@ -81,6 +81,10 @@ class Calls:
         self._searches = Coalescer(self._search, "opic-search", 1)
         self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
 
+    @property
+    def _limits(self) -> EventLimits:
+        return self._settings.limits().under(self._service.backend.crawl.rules)
+
     async def post_events(self, request: Request) -> Response:
         """Accept one crawl event, an array of events, or JSON Lines; in JSON or MessagePack.
 
@@ -102,11 +106,11 @@ class Calls:
             if key is not None:
                 intake = backend.accept_once(KeyedCall.of(key, form, body), judge)
             else:
-                intake = judge(backend.clock.now_us(), self._settings.limits())
+                intake = judge(backend.clock.now_us(), self._limits)
                 if intake.values:
                     backend.accept(intake.values)
         except BadEvent as error:  # The body is one event.
-            if (page := page_of(body)) is not None:
+            if (page := page_of(body, self._limits)) is not None:
                 backend.note_refusals({page: str(error)})
             raise
         backend.note_refusals(intake.refused)
@@ -130,8 +134,12 @@ class Calls:
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
         a link, an event or a seed, becomes known anew. The call can safely be repeated.
         """
-        chosen = PageSelection.of(asked.model_dump())
+        chosen = PageSelection.of(asked.model_dump(), self._limits.normalization)
         return await _in_thread(lambda: forget(self._service.backend, chosen))
+
+    async def get_canonical(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
+        """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""
+        return Json(shown_canonical(asked.url, self._limits))
 
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)
@@ -268,7 +276,7 @@ class Calls:
         return {"pages": pages, **_times(found)}
 
     def _never_seen(self, url: str) -> dict[str, object]:
-        return {"url": canonical_url(url, self._settings.max_url_bytes), "importance": None}
+        return {"url": self._limits.canonical(url), "importance": None}
 
     async def get_history(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
         """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
@@ -370,7 +378,7 @@ class Calls:
         self._check_count("pages", asked.pages)
         name = canonical_host(domain)
         for page in asked.pages:
-            host = host_of(canonical_url(page.url, self._settings.max_url_bytes))
+            host = host_of(self._limits.canonical(page.url))
             if host != name and not host.endswith(f".{name}"):
                 raise BadInput(f"{shown(page.url)} is not a page of {name}")
         if any(b.importance > a.importance for a, b in pairwise(asked.pages)):

@@ -43,7 +43,8 @@ class Definitions:
         return await self._asked(request, of_classes.Classes, self._define)
 
     def _define(self, asked: of_classes.Classes, version: str) -> Mapping[str, object]:
-        classes = check_classes([page_class.model_dump() for page_class in asked.classes])
+        given = [page_class.model_dump() for page_class in asked.classes]
+        classes = check_classes(given, self._backend.limits.normalization)
         return self._reclassified(ClassesChange(classes, version=version))
 
     async def patch_classes(self, request: Request) -> Response:
@@ -55,7 +56,7 @@ class Definitions:
 
     def _change_classes(self, asked: of_classes.SomeClasses, version: str) -> Mapping[str, object]:
         given = [page_class.model_dump() for page_class in asked.set]
-        return self._reclassified(check_change(given, asked.remove, version))
+        return self._reclassified(check_change(given, asked.remove, version, self._backend.limits.normalization))
 
     def _reclassified(self, change: ClassesChange) -> Mapping[str, object]:
         done = self._backend.define(change)

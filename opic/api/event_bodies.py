@@ -22,7 +22,7 @@ from opic.model.events import (
     EventLimits,
     check_event,
     decode_crawl_event,
-    encode_crawl_event,
+    encode_without_passwords,
     page_of,
 )
 
@@ -65,13 +65,13 @@ class Intake:
             event = decode_crawl_event(element)
             self.links_left_out += check_event(event, now_us, limits).links_left_out
         except BadEvent as error:
-            if len(self.refused) < REFUSED_NOTED_MAX and (page := page_of(element)) is not None:
+            if len(self.refused) < REFUSED_NOTED_MAX and (page := page_of(element, limits)) is not None:
                 self.refused[page] = str(error)
             raise
         # The worker applies the limit of links again, and counts the links left out in its metrics.
         if len(event.links) > LINKS_SEEN_MAX:
             event.links = event.links[:LINKS_SEEN_MAX]  # Not `del`: that copies what it deletes.
-        self.values.append(encode_crawl_event(event))
+        self.values.append(encode_without_passwords(event))
 
 
 def take(body: bytes, form: str, *, now_us: int, limits: EventLimits) -> Intake:

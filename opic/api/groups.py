@@ -34,7 +34,9 @@ GROUPS: Final = (
         ),
     ),
     Group(
-        "Define", "Classes of pages, rules of URLs, delays of hosts.", ("/v1/classes", "/v1/rules", "/v1/politeness")
+        "Define",
+        "Classes of pages, rules of URLs, delays of hosts.",
+        ("/v1/classes", "/v1/rules", "/v1/canonical", "/v1/politeness"),
     ),
     Group("Local domains", "Lists of the local-domain estimator.", ("/v1/local", "/v1/local/{domain}")),
     Group(

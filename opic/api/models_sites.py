@@ -181,6 +181,15 @@ class PagesToForget(_Parameters):
     )
 
 
+class CanonicalUrl(_Answer):
+    """The URL by which the crawl knows a page."""
+
+    url: str = Field(description="The canonical form of the URL in this crawl.")
+    plain: str = Field(description="Its canonical form in a crawl without normalization rules.")
+    rules: list[str] = Field(description="The normalization rules of the crawl.")
+    applied: list[str] = Field(description="Those of the rules that change the URL.")
+
+
 class Forgotten(_Answer):
     """The number of pages that were forgotten."""
 
@@ -295,6 +304,9 @@ EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "Top": [{"pages": [_TOP], "as_of": _NOW}],
     "Hosts": [
         {"hosts": [{"host": "a.example", "importance": 0.4, "pages": 12, "read_pages": 3}], "as_of": _NOW},
+    ],
+    "CanonicalUrl": [
+        {"url": "https://a.example/", "plain": "https://www.a.example/", "rules": ["www", "index"], "applied": ["www"]}
     ],
     "SiteDomains": [
         {

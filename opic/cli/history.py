@@ -87,19 +87,19 @@ def _print_recorded(  # noqa: PLR0917 - options of one command
     from opic.model.past_importance import RecordedPast, standings
     from opic.model.windows import POLICIES
     from opic.settings import Settings
-    from opic.urls.canonical import canonical_url
 
     if policy not in (None, *POLICIES):
         raise BadInput(f"--policy {policy} is none of {', '.join(POLICIES)}")
     span = None if window is None else series.Window.parse(window)
-    page, events = canonical_url(url), list(_timed_events(files))
+    settings = Settings.load()
+    page, events = settings.limits().canonical(url), list(_timed_events(files))
     if not events:
         raise BadInput(f"{', '.join(map(str, files))}: contains no crawl event")
     first, last = (limit(event.time_us for event in events) for limit in (min, max))
     times = [_time_us(at)] if at else [first + (last - first) * i // (POINTS - 1) for i in range(POINTS)]
-    past = RecordedPast(events, CrawlRules(measures_max=MEASURES))
+    past = RecordedPast(events, CrawlRules(measures_max=MEASURES, normalize=settings.limits().normalization.text))
     # A window of the clock may need many measures; `variable` takes as many as the service would, not 64.
-    measures = Settings.load().history_measures
+    measures = settings.history_measures
     found = list(standings(past, page, times, policy or "static", span, measures=measures))
     rows = [
         {"time": one.time_us / MILLION, "importance": one.importance, "rank": one.rank, "pages": one.pages}

@@ -160,6 +160,35 @@ def explain(
     print_answer(answer if as_json else _flat(answer), as_json)
 
 
+@choosing
+def canonical(
+    url: Url,
+    *,
+    normalize: Annotated[
+        str | None,
+        typer.Option(metavar="RULES", help="Show the form in a crawl with these rules, or none, without a store."),
+    ] = None,
+    chosen: ServiceChosen,
+    as_json: AsJson = False,
+) -> None:
+    """Print the canonical form of a URL: the name of its page in the crawl, by the crawl's normalization rules.
+
+    The rules are unreserved, dot, www, https, tracking, session and index; a crawl has those of OPIC_NORMALIZE when it
+    is made.
+    """
+    if normalize is not None:
+        from opic.model.events import EventLimits, shown_canonical
+        from opic.urls.normalization import Normalization
+
+        answer: Mapping[str, Any] = shown_canonical(url, EventLimits(normalization=Normalization.of(normalize)))
+    else:
+        with asking(chosen) as ask:
+            answer = ask("GET", "/v1/canonical", {"url": url})
+    if not as_json:
+        answer = {**answer, **{name: ", ".join(answer[name]) or "none" for name in ("rules", "applied")}}
+    print_answer(answer, as_json)
+
+
 def _flat(answer: Mapping[str, Any], above: str = "") -> dict[str, Any]:
     """Flatten nested objects: estimate.numbers.H."""
     found: dict[str, Any] = {}

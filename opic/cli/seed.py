@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from opic.sitemaps.reader import SitemapReader
 
 SEEDS_IN_CALL: Final = 1_000
+Sitemaps = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="URL|FILE",
+        help="The pages of this sitemap, sitemap index or feed (RSS, Atom), plain or gzip; repeatable.",
+    ),
+]
+MaxUrls = Annotated[int | None, typer.Option(min=1, help="Sitemaps: take no more pages than these; default 1,000,000.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any URL was rejected.")]
 
 
 class Seed(NamedTuple):
@@ -30,16 +39,8 @@ def seed(
     urls: Annotated[list[str] | None, typer.Argument(metavar="URL", show_default=False)] = None,
     *,
     file: UrlFile = None,
-    sitemap: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="URL|FILE",
-            help="The pages of this sitemap, sitemap index or feed (RSS, Atom), plain or gzip; repeatable.",
-        ),
-    ] = None,
-    max_urls: Annotated[
-        int | None, typer.Option(min=1, help="Sitemaps: take no more pages than these; default 1,000,000.")
-    ] = None,
+    sitemap: Sitemaps = None,
+    max_urls: MaxUrls = None,
     allow_private: AllowPrivate = False,
     depth: Annotated[
         int | None, typer.Option(min=0, help="Depth of the pages, default 0; the smallest depth seen is kept.")
@@ -58,7 +59,7 @@ def seed(
     priority: Annotated[
         float | None, typer.Option(help="Factor on the key of each page in the order of `next`; the default is 1.")
     ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Exit with status 1 if any URL was rejected.")] = False,
+    strict: Strict = False,
     chosen: ServiceChosen,
     as_json: AsJson = False,
 ) -> None:
@@ -69,7 +70,7 @@ def seed(
     Exit status 1: no URL could be taken, or with --strict any was rejected.
     """
     if not urls and file is None and not sitemap:
-        raise BadInput("no seeds: name URLs, a file of them with --file, or a sitemap with --sitemap")
+        raise BadInput("no seeds: name URLs, or a file of them with --file, or a sitemap with --sitemap")
     if not sitemap and (max_urls is not None or allow_private):
         raise BadInput("--max-urls and --allow-private apply to --sitemap only")
     more = _said(depth, meta, trust, not_before, priority)

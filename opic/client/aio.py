@@ -165,6 +165,10 @@ class AsyncClient:
         """
         return await self._do(calls.forget(url, prefix, host, domain))
 
+    async def canonical(self, url: str) -> answers.CanonicalUrl:
+        """Return the canonical form of a URL, by the normalization rules of the crawl."""
+        return await self._do(calls.canonical(url))
+
     async def next(
         self,
         n: int = 10,

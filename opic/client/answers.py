@@ -60,6 +60,15 @@ class Seeded(Struct, frozen=True):
     rejected: list[Rejected] = []
 
 
+class CanonicalUrl(Struct, frozen=True):
+    """The canonical form of a URL in the crawl, and `plain` without normalization rules; these, and those applied."""
+
+    url: str
+    plain: str
+    rules: list[str]
+    applied: list[str]
+
+
 class Forgotten(Struct, frozen=True):
     """The number of pages that were forgotten; `more` if there may be more."""
 

@@ -244,6 +244,11 @@ def forget(url: str | None, prefix: str | None, host: str | None, domain: str | 
     return Call("DELETE", "/v1/pages", answers.Forgotten, parameters=chosen)
 
 
+def canonical(url: str) -> Call[answers.CanonicalUrl]:
+    """Return the canonical form of a URL."""
+    return Call("GET", "/v1/canonical", answers.CanonicalUrl, parameters={"url": url})
+
+
 def next_pages(
     n: int,
     crawler: str,

@@ -161,6 +161,10 @@ class Client:
         """
         return self._do(calls.forget(url, prefix, host, domain))
 
+    def canonical(self, url: str) -> answers.CanonicalUrl:
+        """Return the canonical form of a URL, by the normalization rules of the crawl."""
+        return self._do(calls.canonical(url))
+
     def next(
         self,
         n: int = 10,

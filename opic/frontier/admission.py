@@ -480,7 +480,7 @@ class Admission:
         Raises:
             BadUrl: not an absolute http(s) URL.
         """
-        url = canonical_url(url)
+        url = canonical_url(url, normalization=self._crawl.rules.normalization)
         with self._lock:
             self.look()
             policy = self._policy

@@ -212,7 +212,7 @@ class Frontier:
         Raises:
             BadUrl: the URL is invalid.
         """
-        canonical = canonical_url(url, url_bytes_max)
+        canonical = canonical_url(url, url_bytes_max, self.crawl.rules.normalization)
         return self.crawl.steadily(lambda: self._explained(canonical))
 
     def _explained(self, canonical: str) -> dict[str, object] | None:

@@ -204,7 +204,7 @@ class EventLog:
                     wait,
                 )
             if status == b"AT":
-                if AppendTerms.unpack(more[0]) != terms:
+                if more[0] != terms.pack():
                     return False
                 at = int(more[1])
             else:

@@ -116,7 +116,8 @@ class ShardWriter:
             waits_max: number of pages of this shard whose back-off and failures are remembered.
             kept: limits of what the crawl keeps of events, of which this shard has its part.
         """
-        self.shard, self.limits, self.retry_seconds = shard, limits or EventLimits(), retry_seconds
+        self.shard, self.retry_seconds = shard, retry_seconds
+        self.limits = (limits or EventLimits()).under(shard.rules)
         self.waits_max = waits_max
         self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
@@ -492,6 +493,6 @@ def _refused(batch: Batch) -> list[tuple[str, str]]:
     """Return the pages whose events became dead letters, as far as these name one, each with the reason."""
     found = []
     for reason, value in zip(batch.letters[::4], batch.letters[3::4], strict=True):
-        if isinstance(value, bytes) and (page := page_of(value)) is not None:
+        if isinstance(value, bytes) and (page := page_of(value, batch.named.context.limits)) is not None:
             found.append((page, str(reason)))
     return found

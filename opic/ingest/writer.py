@@ -63,7 +63,7 @@ class Writer:
         `kept` for what events leave in all of them.
         """
         self._kept = kept or KeptLimits()
-        self.crawl, self.limits = crawl, limits or EventLimits()
+        self.crawl, self.limits = crawl, (limits or EventLimits()).under(crawl.rules)
         self._journal_bytes = journal_bytes // len(crawl)
         self._retry_seconds, self._waits_max = retry_seconds, waits_max(retry_bytes, len(crawl))
         self._era: bytes | None = None

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from opic.errors import BadUrl
 from opic.graph.crawled import Int64s
 from opic.model.events import CrawlEvent, EventLimits, Outcome, check_event
-from opic.urls.canonical import canonical_url, host_of
+from opic.urls.canonical import host_of
 
 Bools = NDArray[np.bool_]
 
@@ -33,14 +33,14 @@ def fetched_page(event: CrawlEvent, limits: EventLimits) -> FetchedPage:
         BadEvent: the event can't be taken.
     """
     checked = check_event(event, time.time_ns() // 1000, limits)
-    return FetchedPage(checked.url, checked.outcome, list(canonical_links(checked.links, limits.url_bytes_max)))
+    return FetchedPage(checked.url, checked.outcome, list(canonical_links(checked.links, limits)))
 
 
-def canonical_links(links: Iterable[str], bytes_max: int) -> Iterable[str]:
+def canonical_links(links: Iterable[str], limits: EventLimits) -> Iterable[str]:
     """Yield the canonical forms of links, without those that are no absolute http(s) URLs."""
     for link in links:
         try:
-            yield canonical_url(link, bytes_max)
+            yield limits.canonical(link)
         except BadUrl:
             continue
 

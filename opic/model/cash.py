@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from opic.errors import SettingsError, StoreFull
 from opic.model.rounds import UNIT_BITS, RoundCount
+from opic.urls.normalization import Normalization
 
 MILLION = 1_000_000
 MINTED_GRAINS = 1 << 62  # Genesis: the most that leaves room in an int64 for what is minted and the clock together.
@@ -53,11 +54,17 @@ class CrawlRules:
     grant: int = GRANT_GRAINS
     minted: int = MINTED_GRAINS
     virtual: str = "grants"  # How the virtual page pays: "grants", or "continuous", at once, as in the paper.
+    normalize: str = ""  # Names of the normalization rules of URLs, which decide what a page is.
 
     @property
     def continuous(self) -> bool:
         """Whether the virtual page pays out at once; `grant` and `regrant_ppm` are then not used."""
         return self.virtual == "continuous"
+
+    @property
+    def normalization(self) -> Normalization:
+        """The normalization rules of URLs."""
+        return Normalization.of(self.normalize)
 
     def round_grains(self, live: int) -> int:
         """Return by how much the clock advances per round: a grant for each live page, or all cash if continuous."""

@@ -23,6 +23,7 @@ import msgpack
 from opic.errors import BadInput, BadUrl, ChangedMeanwhile, Refused, instead_of
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
+from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.rules import check_revisit
 
 WEIGHT_MAX: Final = 1_000
@@ -111,13 +112,15 @@ def _limited(classes: tuple[WeightClass, ...]) -> tuple[WeightClass, ...]:
     return classes
 
 
-def check_change(given: object, removed: Sequence[str], version: str = "") -> ClassesChange:
+def check_change(
+    given: object, removed: Sequence[str], version: str = "", normalization: Normalization = PLAIN
+) -> ClassesChange:
     """Check a change of some classes: definitions as `check_classes` takes them, and names of classes to remove.
 
     Raises:
         BadInput: a definition is invalid, nothing is to change, or a class is both set and removed.
     """
-    classes = check_classes(given)
+    classes = check_classes(given, normalization)
     if not classes and not removed:
         raise BadInput("nothing is to change: give classes to set, or names of classes to remove")
     if both := next((one.name for one in classes if one.name in removed), None):
@@ -125,8 +128,8 @@ def check_change(given: object, removed: Sequence[str], version: str = "") -> Cl
     return ClassesChange(classes, tuple(dict.fromkeys(removed)), whole=False, version=version)
 
 
-def check_classes(given: object) -> tuple[WeightClass, ...]:
-    """Check definitions as they come from JSON or TOML, in their order.
+def check_classes(given: object, normalization: Normalization = PLAIN) -> tuple[WeightClass, ...]:
+    """Check definitions as they come from JSON or TOML, in their order; URLs in them as in a crawl with these rules.
 
     Raises:
         BadInput: a definition is invalid; the message names the class, the value and the limit.
@@ -137,14 +140,14 @@ def check_classes(given: object) -> tuple[WeightClass, ...]:
     """
     if not isinstance(given, Sequence) or isinstance(given, str | bytes):
         raise BadInput("classes: a list of classes is wanted, each with name, weight and what belongs to it")
-    classes = tuple(_check_class(one) for one in _limited(tuple(given)))
+    classes = tuple(_check_class(one, normalization) for one in _limited(tuple(given)))
     names = [one.name for one in classes]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BadInput(f"class {twice} is defined twice")
     return classes
 
 
-def _check_class(given: object) -> WeightClass:
+def _check_class(given: object, normalization: Normalization) -> WeightClass:
     if not isinstance(given, Mapping):
         raise BadInput("a class is an object with name, weight and what belongs to it")
     name = given.get("name")
@@ -156,7 +159,7 @@ def _check_class(given: object) -> WeightClass:
             f"class name {shown(str(name))}: 1 to 64 letters, digits, '_', '.' or '-', and not {OTHERS!r}, "
             "which is all that is in no class"
         )
-    found = {kind: _patterns(name, kind, given.get(kind, ())) for kind in KINDS}
+    found = {kind: _patterns(name, kind, given.get(kind, ()), normalization) for kind in KINDS}
     if not any(found.values()):
         raise BadInput(f"class {name}: nothing belongs to it, give it one of {', '.join(KINDS)}")
     revisit = given.get("revisit_seconds")
@@ -181,7 +184,7 @@ def check_weight(name: str, weight: object) -> int:
     return parts
 
 
-def _patterns(name: str, kind: str, given: object) -> tuple[str, ...]:
+def _patterns(name: str, kind: str, given: object, normalization: Normalization) -> tuple[str, ...]:
     if not isinstance(given, Collection) or isinstance(given, str | bytes | Mapping):
         raise BadInput(f"class {name}: {kind} is a list of texts")
     most = PARTS_MAX if kind == "contains" else PATTERNS_MAX
@@ -194,7 +197,11 @@ def _patterns(name: str, kind: str, given: object) -> tuple[str, ...]:
                 f"class {name}: {kind} are texts of 1 to {PATTERN_CHARS_MAX:,} characters, not {shown(str(one))}"
             )
         try:
-            text = canonical_host(one) if kind == "hosts" else canonical_url(one) if kind == "urls" else one
+            text = one
+            if kind == "hosts":
+                text = canonical_host(one)
+            elif kind == "urls":
+                text = canonical_url(one, normalization=normalization)
             text.encode()
         except (BadInput, UnicodeEncodeError) as error:
             reason = error if isinstance(error, BadUrl | BadInput) else f"{shown(one)} is no text"

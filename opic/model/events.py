@@ -16,17 +16,19 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
-from opic.model.cash import DAY_US, MILLION
+from opic.model.cash import DAY_US, MILLION, CrawlRules
 from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses, decode_change
 from opic.model.page_notes import DEPTH_MAX, check_priority, nearness_of, noted_status, pack_meta
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
-from opic.urls.canonical import URL_BYTES_MAX, canonical_url, shown
+from opic.urls.canonical import URL_BYTES_MAX, canonical_url, is_serialized, rules_applied, shown
+from opic.urls.normalization import PLAIN, Normalization
 
 SCHEMA_VERSION: Final = 1
 LINKS_MAX: Final = 10_000
 LINKS_SEEN_MAX: Final = 200_000  # Strings in `links` that are looked at, fragments and all; it takes a second at most.
+LINK_BYTES_MAX: Final = 1 << 16  # No setting allows longer URLs of pages.
 STATUS_MAX: Final = 999
 TIME_MIN_US = int(datetime(1990, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # There was no web before.
 TIME_MAX_US = int(datetime(2100, 1, 1, tzinfo=UTC).timestamp()) * MILLION  # Under 2^52, which doubles hold exactly.
@@ -69,6 +71,15 @@ class EventLimits:
 
     links_max: int = LINKS_MAX
     url_bytes_max: int = URL_BYTES_MAX
+    normalization: Normalization = PLAIN  # Of the crawl.
+
+    def under(self, rules: CrawlRules) -> "EventLimits":
+        """Return the limits for a crawl, whose rules decide what the canonical form of a URL is."""
+        return replace(self, normalization=rules.normalization)
+
+    def canonical(self, url: str) -> str:
+        """Return the canonical form of a URL; see `canonical_url`."""
+        return canonical_url(url, self.url_bytes_max, self.normalization)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,6 +231,39 @@ def encode_seeds(  # noqa: PLR0917 - the fields of the record
     return _encode(urls if given == (None,) * len(given) else SeedList(list(urls), *given))
 
 
+def encode_without_passwords(event: CrawlEvent) -> bytes:
+    """Encode a checked event for a log, which is not to keep passwords that its URLs may have.
+
+    A link with an @ that is no URL of a page becomes "", which is none either.
+    """
+    value = encode_crawl_event(event)
+    if b"@" not in value:
+        return value
+    event.url = canonical_url(event.url, LINK_BYTES_MAX) if "@" in event.url else event.url
+    event.links = [_without_password(link) if "@" in link else link for link in event.links]
+    if event.redirect is not None and "@" in event.redirect:
+        event.redirect = _without_password(event.redirect)
+    return encode_crawl_event(event)
+
+
+def _without_password(link: str) -> str:
+    try:
+        return canonical_url(link, LINK_BYTES_MAX)
+    except BadUrl:
+        return ""
+
+
+def shown_canonical(url: str, limits: EventLimits) -> dict[str, object]:
+    """Return a URL's canonical form in a crawl and without normalization rules; the rules, and those that change it.
+
+    Raises:
+        BadUrl: it has none.
+    """
+    rules, applied = limits.normalization.rules, rules_applied(url, limits.normalization)
+    plain = canonical_url(url, LINK_BYTES_MAX)
+    return {"url": limits.canonical(url), "plain": plain, "rules": list(rules), "applied": list(applied)}
+
+
 def decode_seeds(value: bytes) -> SeedList:
     """Decode a record of seeds.
 
@@ -259,10 +303,10 @@ def decode_any_event(value: bytes) -> tuple[CrawlEvent, Sequence[str]]:
     return event, tuple(islice(unknown, UNKNOWN_NAMED_MAX))
 
 
-def page_of(value: bytes) -> str | None:
+def page_of(value: bytes, limits: EventLimits = EventLimits()) -> str | None:
     """Return the canonical URL of an event's page, also of an event that can't be taken; None if it names none."""
     try:
-        return canonical_url(_decode(value, _page).url)
+        return limits.canonical(_decode(value, _page).url)
     except BadInput:
         return None
 
@@ -357,7 +401,7 @@ def check_event(event: CrawlEvent, now_us: int, limits: EventLimits) -> CheckedE
     if len(event.tags) > TAGS_MAX:
         raise BadEvent(f"{len(event.tags):,} tags is over the limit of {TAGS_MAX}")
     try:
-        url = canonical_url(event.url, limits.url_bytes_max)
+        url = limits.canonical(event.url)
     except BadUrl as error:
         raise BadEvent(f"url {error}") from None
     meta, priority = _noted(event)
@@ -392,7 +436,7 @@ def first_links(page: str, links: Sequence[str], limits: EventLimits) -> tuple[l
     targets = {page}
     for link in islice(links, LINKS_SEEN_MAX):
         try:
-            target = canonical_url(link, limits.url_bytes_max)
+            target = limits.canonical(link)
         except BadUrl:
             first.append(link)
             continue
@@ -453,7 +497,8 @@ def decode_record(partition: str, record: Record, limits: EventLimits) -> Checke
 def _check_forgotten(given: Sequence[str], now_us: int, limits: EventLimits) -> CheckedEvent:
     if len(given) > FORGOTTEN_MAX:
         raise BadEvent(f"{len(given):,} pages to forget: a record names up to {FORGOTTEN_MAX:,}")
-    urls = tuple(dict.fromkeys(canonical_url(url, limits.url_bytes_max) for url in given))
+    # Not canonical ones alone: stores of former versions have pages with a password.
+    urls = tuple(dict.fromkeys(url if is_serialized(url) else limits.canonical(url) for url in given))
     return CheckedEvent(Outcome.FORGET, seeds=urls, at_us=now_us)
 
 
@@ -466,7 +511,7 @@ def good_urls(urls: Sequence[str], limits: EventLimits) -> tuple[list[str], list
     good, rejected = list[str](), list[dict[str, int | str]]()
     for index, url in enumerate(urls):
         try:
-            good.append(canonical_url(url, limits.url_bytes_max))
+            good.append(limits.canonical(url))
         except BadUrl as error:
             rejected.append({"index": index, "error": str(error)})
     return good, rejected
@@ -478,7 +523,7 @@ def check_seeds(given: SeedList, now_us: int, limits: EventLimits) -> CheckedEve
     Raises:
         BadInput: one of the URLs, or what they get, can't be taken.
     """
-    urls = [canonical_url(url, limits.url_bytes_max) for url in given.urls]
+    urls = [limits.canonical(url) for url in given.urls]
     (meta, priority), trust, held_us = _noted(given), check_trust(given.trust), not_before_us(given.not_before)
     return CheckedEvent(
         Outcome.SEEDS, seeds=tuple(dict.fromkeys(urls)), at_us=now_us, nearness=nearness_of(given.depth), meta=meta,

@@ -53,7 +53,7 @@ from opic.model.page_notes import note, one_deeper
 from opic.model.series import ENTRIES_MAX, Entry, entry_due
 from opic.model.transfer import Deposit, Transfer, far_number, links_digest
 from opic.model.trust import with_trust
-from opic.urls.canonical import canonical_url, host_of, registered_domain, shard_of
+from opic.urls.canonical import host_of, registered_domain, shard_of
 
 
 class Ledger:
@@ -64,7 +64,7 @@ class Ledger:
     ) -> None:
         """Start with genesis, which is in shard 0."""
         self.rules = rules or CrawlRules()
-        self.limits = limits or EventLimits()
+        self.limits = (limits or EventLimits()).under(self.rules)
         self.books = Books.genesis(self.rules, shard)
         self.pages: dict[str, LedgerPage] = {}
         self.classes = WeightClasses()
@@ -242,7 +242,7 @@ class Ledger:
         far: dict[str, None] = {}
         for link in event.links:
             try:
-                url = canonical_url(link, self.limits.url_bytes_max)
+                url = self.limits.canonical(link)
             except BadUrl:
                 self.books.bad_links += 1
                 continue

@@ -70,7 +70,7 @@ def _replay_file(feeder: Feeder, events: ArchiveEvents, path: Path, plan: Archiv
     place = _FilePlace(feeder, path, again=plan.again)
     if place.position != Position():
         events.counts["files_resumed"] += 1
-    limits, after = feeder.settings.limits(), place.position
+    limits, after = feeder.limits, place.position
     try:
         for event, position in events.of(path, plan.format, place.position):
             value = encode_crawl_event(event)

@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -14,8 +14,9 @@ from opic.ops.export import CC_COLUMNS, reversed_host
 from opic.ops.export_pages import CrawlPicture, MetaCopy, take_picture
 from opic.ops.export_tables import check_parquet
 from opic.query.queries import Query
-from opic.urls.canonical import canonical_url, shown
+from opic.urls.canonical import shown
 
+Canonical = Callable[[str], str]
 TOPS: Final = (100, 1_000)
 COMPARED_MIN: Final = 2
 
@@ -35,7 +36,7 @@ def compare(query: Query, path: Path) -> dict[str, object]:
     Raises:
         BadInput: the file can't be read, or has less than two pages in common with the crawl.
     """
-    hosts, theirs = _read(path)
+    hosts, theirs = _read(path, query.canonical)
     with MetaCopy(query.crawl) as metas:
         picture = take_picture(query, metas, links=False)
         here, ours = _hosts(picture, theirs) if hosts else _pages(picture, theirs)
@@ -90,7 +91,7 @@ def agreement(a: "np.ndarray", b: "np.ndarray") -> dict[str, float | None]:
     return found
 
 
-def _read(path: Path) -> tuple[bool, dict[str, float]]:
+def _read(path: Path, canonical: Canonical) -> tuple[bool, dict[str, float]]:
     """Return whether a file is of hosts, and its scores."""
     try:
         with path.open("rb") as file:
@@ -99,14 +100,14 @@ def _read(path: Path) -> tuple[bool, dict[str, float]]:
             table = check_parquet().parquet.read_table(path, columns=["url", "importance"])
             return False, dict(zip(*(column.to_pylist() for column in table.columns), strict=True))
         with gzip.open(path, "rt") if magic.startswith(b"\x1f\x8b") else path.open() as text:
-            return _read_text(path, text)
+            return _read_text(path, text, canonical)
     except (OSError, EOFError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path}: can't be read: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
         raise BadInput(f"{path}: neither an export, nor host ranks, nor lines URL SCORE: {error}") from None
 
 
-def _read_text(path: Path, text: TextIO) -> tuple[bool, dict[str, float]]:
+def _read_text(path: Path, text: TextIO, canonical: Canonical) -> tuple[bool, dict[str, float]]:
     first = text.readline()
     text.seek(0)
     if first.startswith(CC_COLUMNS[0]):
@@ -117,14 +118,14 @@ def _read_text(path: Path, text: TextIO) -> tuple[bool, dict[str, float]]:
         return False, {url: float(share) for url, share in pages}
     if "url" in (names := first.rstrip().split(",")) and "importance" in names:
         return False, {row["url"]: float(row["importance"]) for row in csv.DictReader(text)}
-    return False, dict(_pairs(path, text))
+    return False, dict(_pairs(path, text, canonical))
 
 
-def _pairs(path: Path, text: TextIO) -> Iterator[tuple[str, float]]:
+def _pairs(path: Path, text: TextIO, canonical: Canonical) -> Iterator[tuple[str, float]]:
     for number, line in enumerate(text, 1):
         if line.strip() and not line.startswith("#"):
             try:
                 url, score = line.split("\t") if "\t" in line else line.rsplit(None, 1)
-                yield canonical_url(url.strip()), float(score)
+                yield canonical(url.strip()), float(score)
             except (ValueError, BadUrl):
                 raise BadInput(f"{path}:{number}: {shown(line.rstrip())} is not URL SCORE") from None

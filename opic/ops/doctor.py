@@ -24,7 +24,7 @@ from opic.store import connect
 from opic.store.cluster import Cluster
 from opic.store.connection import store_errors
 from opic.store.durability import Durability, durability_problem
-from opic.store.keys import FORMAT, Keys
+from opic.store.keys import Keys, format_of
 from opic.store.library import LIBRARY, primaries
 from opic.store.loader_rights import loader_problem
 from opic.store.recognition import check_not_lost
@@ -276,11 +276,11 @@ def _crawl(settings: Settings, url: str, client: Any, log_answers: bool) -> Iter
             "crawl", "warn", f"no crawl named {settings.crawl!r} yet: `opic serve` or `opic replay` creates it"
         )
         return
-    if made.decode() != FORMAT:
-        text = f"format version {made.decode()}, and this program reads {FORMAT}: use the one that made it"
+    if made.decode() != (version := format_of(meta.get(b"normalize", b"").decode())):
+        text = f"format version {made.decode()}, and this program reads {version}: use the one that made it"
         yield Finding("format", "FAIL", text)
         return
-    yield Finding("format", "ok", f"version {FORMAT}")
+    yield Finding("format", "ok", f"version {version}")
     if not loaded:
         yield Finding("functions", "warn", f"{LIBRARY} was not loaded; this check loaded it")
     else:

@@ -83,6 +83,7 @@ class Feeder:
             BadInput: the log is on Kafka.
         """
         self.target, self.settings = target, target.settings
+        self.limits = target.settings.limits().under(target.crawl.rules)
         if not isinstance(target.log, EventLog):
             raise BadInput("a replay writes to the store's own log: use `opic publish` for Kafka, or omit --kafka")
         self._log = target.log

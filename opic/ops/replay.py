@@ -26,10 +26,18 @@ import numpy.typing as npt
 from opic.errors import BadEvent, BadFraming, BadInput, BadUrl, DiskFull
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest.msgpack_values import cut_stream, is_map
-from opic.model.events import CrawlEvent, check_event, decode_any_event, decode_crawl_event, encode_crawl_event
+from opic.model.events import (
+    CrawlEvent,
+    EventLimits,
+    check_event,
+    decode_any_event,
+    decode_crawl_event,
+    encode_crawl_event,
+)
 from opic.ops.feeder import Feeder, Progress, Target
 from opic.settings import Settings
 from opic.urls.canonical import canonical_url, shown
+from opic.urls.normalization import PLAIN, Normalization
 
 log = logging.getLogger("opic.ops")
 
@@ -131,7 +139,8 @@ def replay(
         how = ArchivePlan(plan.format, plan.recorded, plan.drop_nofollow, plan.again)
         archive, note = replay_archives(feeder, paths, how)
     else:
-        note = _replay_graph(feeder, read_graph(paths, target.settings, plan.columns), plan)
+        graph = read_graph(paths, target.settings, plan.columns, feeder.limits.normalization)
+        note = _replay_graph(feeder, graph, plan)
     feeder.finish()
     books, progress = target.crawl.totals(), feeder.progress
     return Summary(
@@ -204,7 +213,7 @@ def _open(path: Path) -> Iterator[BinaryIO]:
 
 
 def _replay_events(feeder: Feeder, paths: Sequence[Path], plan: Plan) -> None:
-    limits, bytes_max = feeder.settings.limits(), feeder.settings.max_body_bytes
+    limits, bytes_max = feeder.limits, feeder.settings.max_body_bytes
     for path in paths:
         try:
             packed = plan.format == "msgpack"
@@ -241,7 +250,7 @@ class Graph:
         return encode_crawl_event(CrawlEvent(self.urls[page], links))
 
 
-def url_of_name(name: str, bytes_max: int) -> str:
+def url_of_name(name: str, bytes_max: int, normalization: Normalization = PLAIN) -> str:
     """Return the canonical URL of a node: its name if that is an absolute URL, else a URL under http://graph.example/.
 
     Characters that are invalid in a path are percent-encoded; existing percent-encoding is kept.
@@ -254,7 +263,7 @@ def url_of_name(name: str, bytes_max: int) -> str:
     """
     if not name[:8].lower().startswith(("http://", "https://")):
         name = NAMELESS + quote(re.sub(r"%(?![0-9A-Fa-f]{2})", "%25", name), safe=SAFE_IN_NAMES)
-    return canonical_url(name, bytes_max)
+    return canonical_url(name, bytes_max, normalization)
 
 
 def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Iterator[tuple[int, list[str]]]:
@@ -292,8 +301,13 @@ def _edges(path: Path, bytes_max: int, columns: tuple[str, str] | None) -> Itera
         yield number, names
 
 
-def read_graph(paths: Sequence[Path], settings: Settings, columns: tuple[str, str] | None = None) -> Graph:
-    """Read a list of edges, as `_edges` does.
+def read_graph(
+    paths: Sequence[Path],
+    settings: Settings,
+    columns: tuple[str, str] | None = None,
+    normalization: Normalization = PLAIN,
+) -> Graph:
+    """Read a list of edges, as `_edges` does; the URLs are those of a crawl with these rules.
 
     Raises:
         BadInput: a line is invalid.
@@ -306,7 +320,7 @@ def read_graph(paths: Sequence[Path], settings: Settings, columns: tuple[str, st
         found = page_of_name.get(name)
         if found is None:
             try:
-                url = url_of_name(name, settings.max_url_bytes)
+                url = url_of_name(name, settings.max_url_bytes, normalization)
             except BadUrl as error:
                 raise BadInput(f"{path}:{number}: {error}") from None
             found = page_of_name[name] = page_of_url.setdefault(url, len(page_of_url))
@@ -346,7 +360,7 @@ def _replay_graph(feeder: Feeder, graph: Graph, plan: Plan) -> str | None:
     feeder.progress.total = reads
     choice = random.Random(plan.seed)  # noqa: S311 - a simulation that must repeat
     if plan.strategy == "greedy":
-        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice), plan.batch)
+        return _crawl_greedily(feeder, graph, reads, _greedy_seeds(graph, plan, choice, feeder.limits), plan.batch)
     if plan.strategy in ("random", "cycle"):
         feeder.seed(graph.urls)
     for read in range(reads):
@@ -354,10 +368,10 @@ def _replay_graph(feeder: Feeder, graph: Graph, plan: Plan) -> str | None:
     return None
 
 
-def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random) -> list[str]:
+def _greedy_seeds(graph: Graph, plan: Plan, choice: random.Random, limits: EventLimits) -> list[str]:
     if not plan.seed_urls:
         return [graph.urls[i] for i in choice.sample(range(len(graph.urls)), min(plan.seeds, len(graph.urls)))]
-    known, seeds = set(graph.urls), [canonical_url(url) for url in plan.seed_urls]
+    known, seeds = set(graph.urls), [limits.canonical(url) for url in plan.seed_urls]
     for url in seeds:
         if url not in known:
             raise BadInput(f"--seed-url {url} is not a page of this graph; its first page is {graph.urls[0]}")

@@ -7,7 +7,6 @@ from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.queries import EXACT, Query, measures_of, times_of
 from opic.query.snapshots import Ranking, Snapshot, WindowView
 from opic.replica.crawl import Place, Rows
-from opic.urls.canonical import canonical_url
 
 
 def explain(
@@ -47,7 +46,7 @@ def explain(
         BadUrl: the URL is invalid.
         BadInput: the policy or the window is invalid.
     """
-    canonical = canonical_url(url, query.url_bytes_max)
+    canonical = query.canonical(url)
 
     def ask(named: str | None) -> dict[str, object] | None:
         return query.crawl.steadily(lambda: _explained(query, canonical, named, window))

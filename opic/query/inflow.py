@@ -83,7 +83,7 @@ def inflow(
             `after` is not a page of it, or a window is asked for without kept links.
     """
     check_count(n, "page")
-    area = _area(domain, host, prefix) if urls is None else _listed(urls, query.url_bytes_max)
+    area = _area(query, domain, host, prefix) if urls is None else _listed(query, urls)
     if urls is not None and any(other is not None for other in (domain, host, prefix, after)):
         raise BadInput("in-flow of a list of pages is asked for without domain, host, prefix and after")
     if _from_links(query, area, policy):
@@ -127,13 +127,13 @@ def _from_links(query: Query, area: Area, policy: str | None) -> bool:
     return kept and not (area.kind == "domain" and (policy or query.policy) == "static")
 
 
-def _listed(urls: Sequence[str], bytes_max: int) -> Area:
+def _listed(query: Query, urls: Sequence[str]) -> Area:
     if not urls:
         raise BadInput("urls is empty: name the pages whose in-flow is wanted")
-    return Area("the list", "list", tuple(dict.fromkeys(canonical_url(url, bytes_max) for url in urls)))
+    return Area("the list", "list", tuple(dict.fromkeys(query.canonical(url) for url in urls)))
 
 
-def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:
+def _area(query: Query, domain: str | None, host: str | None, prefix: str | None) -> Area:
     if (domain is not None) + (host is not None) + (prefix is not None) != 1:
         raise BadInput(
             "in-flow is that of a registered domain, of a host, or of the pages below a URL prefix: give one of "
@@ -142,7 +142,7 @@ def _area(domain: str | None, host: str | None, prefix: str | None) -> Area:
     if host is not None:
         return Area(canonical_host(host), "host")
     if prefix is not None:
-        return Area(canonical_url(prefix), "prefix")
+        return Area(canonical_url(prefix, normalization=query.crawl.rules.normalization.of_prefix), "prefix")
     assert domain is not None
     name = canonical_host(domain)
     if (whole := registered_domain(name)) != name:
@@ -335,7 +335,7 @@ def _inside(snapshot: Snapshot, area: Area, listed: Int64s) -> Bools:
 
 
 def _position(query: Query, snapshot: Snapshot, inside: Bools, url: str) -> int:
-    (place,) = query.crawl.ids_of([canonical_url(url, query.url_bytes_max)])
+    (place,) = query.crawl.ids_of([query.canonical(url)])
     if place is not None:
         at = int(snapshot.positions(np.array([place[0]]), np.array([place[1]]))[0])
         if at < len(snapshot) and inside[at]:

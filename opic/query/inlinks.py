@@ -6,7 +6,6 @@ from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.queries import Query, check_count
 from opic.replica.crawl import Outdated, Place
-from opic.urls.canonical import canonical_url
 
 
 def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, object] | None:
@@ -30,7 +29,7 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
         BadUrl: the URL is invalid.
     """
     check_count(n, "page")
-    canonical, crawl = canonical_url(url, query.url_bytes_max), query.crawl
+    canonical, crawl = query.canonical(url), query.crawl
 
     def ask() -> dict[str, object] | None:
         loads = crawl.loads

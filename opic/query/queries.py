@@ -93,6 +93,14 @@ class Query:
         except BadInput as error:
             raise SettingsError(f"OPIC_POLICY: {error}") from None
 
+    def canonical(self, url: str) -> str:
+        """Return the canonical form of a URL in this crawl.
+
+        Raises:
+            BadUrl: see `canonical_url`.
+        """
+        return canonical_url(url, self.url_bytes_max, self.crawl.rules.normalization)
+
     @property
     def policy(self) -> str:
         """The policy of requests that name none."""
@@ -129,7 +137,7 @@ class Query:
 
     def never_seen(self, url: str) -> str:
         """Return the message for a page that is not known."""
-        return f"{canonical_url(url, self.url_bytes_max)} was never seen: neither fetched, nor linked to, nor a seed"
+        return f"{self.canonical(url)} was never seen: neither fetched, nor linked to, nor a seed"
 
     def importance(
         self, urls: Sequence[str], policy: str | None = None, window: float | str | None = None
@@ -174,7 +182,7 @@ class Query:
         for ask in asks:
             try:
                 policy, span = self.policy_of(ask.policy, ask.window)
-                taken.append(_Taken([canonical_url(url, self.url_bytes_max) for url in ask.urls], policy, span))
+                taken.append(_Taken([self.canonical(url) for url in ask.urls], policy, span))
             except BadInput as error:
                 taken.append(error)
         answers = self.crawl.steadily(lambda: self._answers(taken))
@@ -318,7 +326,7 @@ class Query:
         Raises:
             BadUrl: the URL is invalid.
         """
-        canonical = canonical_url(url, self.url_bytes_max)
+        canonical = self.canonical(url)
         (place,), rows = self.crawl.look([canonical])
         if place is None:
             return None

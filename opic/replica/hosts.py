@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from opic.errors import BadUrl
 from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.url_batch import UrlBatch
 
 Int32s = NDArray[np.int32]
@@ -22,9 +23,9 @@ DOMAINS_KEPT_MAX: Final = 64  # Domains whose hosts `below` remembers,
 HOSTS_KEPT_MAX: Final = 1 << 20  # and hosts in total, beside those of the last domain: 4 MB.
 
 
-def _canonical(text: str, bytes_max: int) -> str | None:
+def _canonical(text: str, bytes_max: int, normalization: Normalization) -> str | None:
     try:
-        return canonical_url(text, bytes_max)
+        return canonical_url(text, bytes_max, normalization)
     except BadUrl:
         return None
 
@@ -77,21 +78,25 @@ class HostTable:
         ]
         return np.concatenate((self.domains, np.array(found, np.int32)))
 
-    def canonical_urls(self, texts: Sequence[str], bytes_max: int) -> list[str | None]:
+    def canonical_urls(
+        self, texts: Sequence[str], bytes_max: int, normalization: Normalization = PLAIN
+    ) -> list[str | None]:
         """Return the canonical form of each text: the same object if it already is canonical, None if it is no URL.
 
         Texts on known hosts are checked by numpy, all at once. The others are parsed, and so are those with a port,
-        because canonical form omits a scheme's default port.
+        because canonical form omits a scheme's default port, and all where the crawl has normalization rules.
         """
         joined = "\n".join(texts)
-        if not joined.isascii() or joined.count("\n") != len(texts) - 1:
-            return [_canonical(text, bytes_max) for text in texts]
+        if normalization.rules or not joined.isascii() or joined.count("\n") != len(texts) - 1:
+            return [_canonical(text, bytes_max, normalization) for text in texts]
         found = UrlBatch(texts)
         heads, firsts, lasts = found.heads()
         sure = (heads & found.plain() & (found.lengths() <= bytes_max)).tolist()
         known = self._number
         return [
-            text if ok and ":" not in (host := joined[first:last]) and host in known else _canonical(text, bytes_max)
+            text
+            if ok and ":" not in (host := joined[first:last]) and host in known
+            else _canonical(text, bytes_max, PLAIN)
             for text, ok, first, last in zip(texts, sure, firsts.tolist(), lasts.tolist(), strict=True)
         ]
 

@@ -123,7 +123,7 @@ class PageLookup:
         once, same_as = in_order(fingerprints[missing])
         at = missing[once]
         texts = [raw[i] for i in at.tolist()]
-        urls = replica.hosts.canonical_urls(texts, context.limits.url_bytes_max)
+        urls = replica.hosts.canonical_urls(texts, context.limits.url_bytes_max, context.limits.normalization)
         hashed, pages = fingerprints[at], np.full(len(at), UNKNOWN)
         rewritten = [i for i, (text, url) in enumerate(zip(texts, urls, strict=True)) if url is not text]
         if rewritten:

@@ -19,6 +19,7 @@ from opic.replica import Crawl
 from opic.service.service import Backend
 from opic.store.local_lists import drop_lists
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain
+from opic.urls.normalization import PLAIN, Normalization
 
 Int64s = NDArray[np.int64]
 PORTION_PAGES: Final = 4 * FORGOTTEN_MAX  # In the log at once: less than a tenth of a second of a worker.
@@ -33,8 +34,8 @@ class PageSelection:
     name: str  # Canonical.
 
     @classmethod
-    def of(cls, given: Mapping[str, str | None]) -> "PageSelection":
-        """Check a choice; `given` has a value for one of the kinds.
+    def of(cls, given: Mapping[str, str | None], normalization: Normalization = PLAIN) -> "PageSelection":
+        """Check a choice; `given` has a value for one of the kinds. The crawl has normalization rules.
 
         Raises:
             BadInput: none or several are given, or the value can't be taken.
@@ -43,7 +44,10 @@ class PageSelection:
         if len(found) != 1:
             raise BadInput("pages are forgotten by url, by prefix, by host or by domain: give one of them")
         ((kind, value),) = found
-        return cls(kind, canonical_url(value) if kind in ("url", "prefix") else canonical_host(value))
+        if kind not in ("url", "prefix"):
+            return cls(kind, canonical_host(value))
+        rules = normalization.of_prefix if kind == "prefix" else normalization
+        return cls(kind, canonical_url(value, normalization=rules))
 
 
 def forget(backend: Backend, chosen: PageSelection) -> dict[str, object]:

@@ -129,6 +129,11 @@ class Backend:
             worth=self.worth if settings.by_importance else None, domain_bytes=settings.domain_cache_bytes,
         )  # fmt: skip
 
+    @property
+    def limits(self) -> EventLimits:
+        """The limits of events, with the crawl's normalization rules."""
+        return self.settings.limits().under(self.crawl.rules)
+
     @cached_property
     def log(self) -> Log:
         """The log that accepts events. Kafka is connected on first use; queries about pages do not need it."""
@@ -193,8 +198,8 @@ class Backend:
         """
         while True:
             begun = self.log.begun(call)
-            terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.settings.limits())
-            judged = judge(terms.time_us, terms.limits)
+            terms = begun.terms if begun else AppendTerms(self.clock.now_us(), self.limits)
+            judged = judge(terms.time_us, terms.limits.under(self.crawl.rules))
             left = len(judged.values) - (begun.done if begun else 0)
             if left or begun is None:
                 self.check_room()
@@ -252,11 +257,10 @@ class Backend:
             BadUrl: the only URL can't be taken.
             BadInput: a field can't be taken; nothing is.
         """
-        limits = self.settings.limits()
-        good, rejected = good_urls(urls, limits)
+        good, rejected = good_urls(urls, self.limits)
         if rejected and len(urls) == 1:
             raise BadUrl(str(rejected[0]["error"]))
-        distinct = check_seeds(SeedList(good, depth, **said), self.clock.now_us(), limits).seeds
+        distinct = check_seeds(SeedList(good, depth, **said), self.clock.now_us(), self.limits).seeds
         listed = {"rejected": rejected} if rejected else {}
         if not distinct:
             return {"known": 0, "new": 0, **listed}

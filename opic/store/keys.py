@@ -9,7 +9,13 @@ from typing import Final
 from opic.errors import SettingsError
 
 FORMAT: Final = "4"  # Format version of keys, journal and checkpoint. Other versions are refused.
+FORMAT_NORMALIZED: Final = "4n"  # The same where URLs are normalized, which versions before would write otherwise.
 CRAWL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+
+
+def format_of(normalize: str) -> str:
+    """Return the format version of a crawl, by the names of its normalization rules."""
+    return FORMAT_NORMALIZED if normalize else FORMAT
 
 
 class Keys:

@@ -12,7 +12,7 @@ from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, Sto
 from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
-from opic.store.keys import FORMAT, Keys
+from opic.store.keys import Keys, format_of
 from opic.store.recognition import ANEW, RESTORED, check_not_lost
 from opic.store.server import check_server, make_ready
 
@@ -21,6 +21,7 @@ log = logging.getLogger("opic.store")
 SECRET_BYTES = 16
 ERA_BYTES = 8
 CHECKED = (b"secret", ANEW, RESTORED, b"restoring")  # The metadata that tells whether the store still has a shard.
+TEXTS = ("virtual", "normalize")  # The rules that are no numbers.
 # Each rule that a store keeps, and the name of its setting.
 SETTING_OF = {
     "q": "OPIC_DAMPING",
@@ -30,6 +31,7 @@ SETTING_OF = {
     "grant": "the grant",
     "minted": "the grains minted",
     "virtual": "OPIC_VIRTUAL",
+    "normalize": "OPIC_NORMALIZE",
     "shards": "OPIC_SHARDS",
 }
 
@@ -161,7 +163,8 @@ class Shard:
 
     def given(self) -> dict[str, int | bool | str]:
         """Return the rules of this shard, which all shards of a crawl share."""
-        return {**asdict(self.rules), "shards": self.shards}
+        rules = {name: value for name, value in asdict(self.rules).items() if value != "" or name != "normalize"}
+        return {**rules, "shards": self.shards}
 
     @classmethod
     def _opened(
@@ -170,17 +173,17 @@ class Shard:
         meta = {k.decode(): v.decode() for k, v in stored.items()}
         if "restoring" in meta:
             raise _restoring(keys)
-        if meta.get("format") != FORMAT:
+        if meta.get("format") != (version := format_of(meta.get("normalize", ""))):
             raise StoreMismatch(
-                f"this store has format version {meta.get('format')}, this program reads version {FORMAT}: "
+                f"this store has format version {meta.get('format')}, this program reads version {version}: "
                 "use the program that made it, or start a new store and replay the log"
             )
         for name, value in given.items():
             text = _text(value)
-            if meta[name] != text:
+            if (kept := meta.get(name, "")) != text:
                 raise StoreMismatch(
                     f"{SETTING_OF[name]} is {_as_given(name, text)}, but this store was made with "
-                    f"{_as_given(name, meta[name])}, which is fixed: leave the setting out, or start a new store"
+                    f"{_as_given(name, kept)}, which is fixed: leave the setting out, or start a new store"
                 )
         shard = cls(client, keys, _rules(meta), bytes.fromhex(meta["secret"]), int(meta["shards"]))
         shard.restored, shard.era = meta.get("restored", ""), meta.get("era", "")
@@ -193,7 +196,10 @@ class Shard:
         default = CONTINUOUS if given.get("virtual") == CONTINUOUS.virtual else CrawlRules()
         meta: dict[str, int | bool | str] = {**asdict(default), "shards": 1, **given}
         books = Books.genesis(_rules({name: _text(value) for name, value in meta.items()}), keys.shard)
-        meta |= {"format": FORMAT, "secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
+        if not meta["normalize"]:
+            del meta["normalize"]  # As in a store of earlier versions.
+        meta["format"] = format_of(str(meta.get("normalize", "")))
+        meta |= {"secret": (secret or secrets.token_bytes(SECRET_BYTES)).hex()}
         meta["era"] = era or secrets.token_hex(ERA_BYTES)
         client.fcall("opic_4_init", 2, keys.meta, keys.books, _flat(meta), _flat(books.flat()))
 
@@ -287,14 +293,16 @@ def _as_given(name: str, text: str) -> str:
     """
     if name == "inflow":
         return "on" if int(text) else "off"
+    if name == "normalize":
+        return text or "none"
     if name in ("q", "regrant_ppm"):
         return f"{(MILLION - int(text) if name == 'q' else int(text)) / MILLION:g}"
     return text
 
 
 def _rules(meta: Mapping[str, str]) -> CrawlRules:
-    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules)}
-    numbers = {name: int(text) for name, text in kept.items() if name != "virtual"}
+    kept: dict[str, Any] = {f.name: meta[f.name] for f in fields(CrawlRules) if f.name in meta or f.name not in TEXTS}
+    numbers = {name: int(text) for name, text in kept.items() if name not in TEXTS}
     return CrawlRules(**{**kept, **numbers, "inflow": numbers["inflow"] != 0})
 
 

@@ -11,8 +11,10 @@ import ada_url
 from publicsuffixlist import PublicSuffixList
 
 from opic.errors import BadInput, BadUrl
+from opic.urls.normalization import PLAIN, Normalization
 
 URL_BYTES_MAX: Final = 2_048
+ROUNDS_MAX: Final = 8  # What a rule makes may be changed by another one. Only constructed URLs take over two rounds.
 NOT_IN_HOST = re.compile(r"[/\\?#@\s]")
 SHOWN_MAX = 80  # Characters of a bad URL that an error repeats.
 # URLs that the parser would give back as they are: a host of plain lower-case labels, the last one beginning with a
@@ -35,8 +37,10 @@ def _advice(raw: str) -> str:
     return "" if "://" in raw else ", which begins with http:// or https://"
 
 
-def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
-    """Return the WHATWG serialization of an absolute http(s) URL without its fragment; nothing else is rewritten.
+def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX, normalization: Normalization = PLAIN) -> str:
+    """Return the WHATWG serialization of an absolute http(s) URL without its fragment and password.
+
+    Nothing else is rewritten, unless the crawl has normalization rules. A canonical URL is its own canonical form.
 
     Raises:
         BadUrl: relative, another scheme, not parsable, not encodable, or its canonical form is over `bytes_max`.
@@ -44,8 +48,15 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
     >>> canonical_url("HTTP://Example.org:80/a/../b?q=1#part")
     'http://example.org/b?q=1'
     """
-    if _is_canonical(raw) and len(raw) <= bytes_max:
-        return raw
+    href = raw if _is_canonical(raw) else _serialized(raw)
+    if normalization.rules:
+        href = _normalized(raw, href, normalization)
+    if len(href) > bytes_max:  # A serialized URL is ASCII.
+        raise BadUrl(f"{shown(raw)} is {len(href):,} bytes long, over OPIC_MAX_URL_BYTES {bytes_max:,}")
+    return href
+
+
+def _serialized(raw: str) -> str:
     try:
         href: str = ada_url.URL(raw).href
     except ValueError:  # Lone surrogates raise its child UnicodeEncodeError.
@@ -54,9 +65,44 @@ def canonical_url(raw: str, bytes_max: int = URL_BYTES_MAX) -> str:
         href = href[: href.index("#")]
     if not href.startswith(("http://", "https://")):
         raise BadUrl(f"{shown(raw)} is not an absolute http(s) URL")
-    if len(href) > bytes_max:  # A serialized URL is ASCII.
-        raise BadUrl(f"{shown(raw)} is {len(href):,} bytes long, over OPIC_MAX_URL_BYTES {bytes_max:,}")
+    if "@" in href:
+        start = href.index("//") + 2
+        user, at, host = href[start : (end := href.index("/", start))].rpartition("@")
+        if ":" in user:  # A password is no part of a page, and stored nowhere.
+            user = user.partition(":")[0]
+            href = href[:start] + (user + at if user else "") + host + href[end:]
     return href
+
+
+def rules_applied(raw: str, normalization: Normalization) -> tuple[str, ...]:
+    """Return the rules of a crawl that change a URL, in the order in which they do.
+
+    >>> rules_applied("http://www.a.example/", Normalization.of("www,index"))
+    ('www',)
+    """
+    href, found = _serialized(raw), dict[str, None]()
+    while (changed := normalization.apply(href))[1] and len(found) < len(normalization.rules):
+        found |= dict.fromkeys(changed[1])
+        href = _serialized(changed[0])
+    return tuple(found)
+
+
+def is_serialized(url: str) -> bool:
+    """Return whether this is the serialization of a URL, as an older version may have stored it for a page."""
+    try:
+        return bool(ada_url.URL(url).href == url) and url.startswith(("http://", "https://"))
+    except ValueError:
+        return False
+
+
+def _normalized(raw: str, href: str, normalization: Normalization) -> str:
+    """Apply the rules of a crawl to a canonical URL, until none changes it."""
+    for _ in range(ROUNDS_MAX):
+        changed, applied = normalization.apply(href)
+        if not applied:
+            return href
+        href = _serialized(changed)
+    raise BadUrl(f"{shown(raw)} is encoded over itself more than {ROUNDS_MAX} times")
 
 
 def host_of(url: str) -> str:

@@ -55,7 +55,7 @@ CALLS = (
     "stats",
 )
 CALLS += ("hosts", "explain", "rules", "inflow", "series", "dead-letters", "search", "local", "local/{domain}")
-CALLS += ("domains", "coverage", "inlinks", "leases/renew", "pages")
+CALLS += ("domains", "coverage", "inlinks", "leases/renew", "pages", "canonical")
 
 
 @dataclass(frozen=True)

@@ -157,6 +157,7 @@ METHODS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "next": ("POST /v1/next", lambda client: client.next(1, domain="none.example", crawl_delays={"a.example": 5})),
     "release": ("POST /v1/release", lambda client: client.release([])),
     "forget": ("DELETE /v1/pages", lambda client: client.forget(host="none.example")),
+    "canonical": ("GET /v1/canonical", lambda client: client.canonical(PAGE)),
     "renew": ("POST /v1/leases/renew", lambda client: client.renew([], lease_seconds=5)),
     "frontier": ("GET /v1/frontier", lambda client: client.frontier(1)),
     "importance": ("GET /v1/importance", lambda client: client.importance(PAGE)),

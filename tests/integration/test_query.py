@@ -434,7 +434,7 @@ def test_history_of_a_page_never_read_is_empty(valkey: Server) -> None:
 DOMAIN_PAGES = [
     "http://example.org/",
     "http://www.example.org/a",
-    "https://user:pw@deep.www.example.org:8443/b",
+    "https://user@deep.www.example.org:8443/b",
     "http://notexample.org/",
     "http://example.org.evil.net/",
     "http://example.org.:81/",

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from opic.errors import BadUrl
 from opic.replica.hosts import HostTable
 from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.normalization import Normalization
 
 HOSTS = st.sampled_from(
     [
@@ -160,15 +161,23 @@ TEXTS = st.one_of(
 )
 
 
-@given(known=st.lists(AUTHORITIES), texts=st.lists(TEXTS, max_size=12), bytes_max=st.sampled_from([12, 20, 2_048]))
-def test_canonical_urls_of_many_are_those_of_each(known: list[str], texts: list[str], bytes_max: int) -> None:
+@given(
+    known=st.lists(AUTHORITIES),
+    texts=st.lists(TEXTS, max_size=12),
+    bytes_max=st.sampled_from([12, 20, 2_048]),
+    rules=st.sampled_from(["", "", "dot,www,https", "unreserved,index"]),
+)
+def test_canonical_urls_of_many_are_those_of_each(
+    known: list[str], texts: list[str], bytes_max: int, rules: str
+) -> None:
+    normalization = Normalization.of(rules)
     table = HostTable()
     for authority in known:
         with suppress(BadUrl):
             added(table, [canonical_url(f"https://{authority}/")])
             table.resolve([canonical_url(f"https://{authority}/")])  # From now on the authority is remembered.
-    for text, found in zip(texts, table.canonical_urls(texts, bytes_max), strict=True):
+    for text, found in zip(texts, table.canonical_urls(texts, bytes_max, normalization), strict=True):
         expected = None
         with suppress(BadUrl):
-            expected = canonical_url(text, bytes_max)
+            expected = canonical_url(text, bytes_max, normalization)
         assert found == expected

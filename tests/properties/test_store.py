@@ -22,7 +22,9 @@ from opic.store import Shard
 KINDS = ["read"] * 6 + ["gone", "gone", "moved", "failed", "excluded", "seeds", "dead", "forget"]
 PAGES = [f"http://{host}/{name}" for host in ("a.org", "www.a.org", "b.co.uk", "c.net") for name in "pqr"]
 urls = st.sampled_from(PAGES)
-others = st.sampled_from(["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top"])
+others = st.sampled_from(
+    ["", "mailto:x@y", "/relative", "HTTP://A.org:80/p#top", "http://u:p@a.org/p", "https://www.A.org/p?utm_source=x"]
+)
 links = st.lists(st.one_of(urls, others), max_size=8)
 times = st.integers(0, 40).map(lambda days: (NOW_US + days * DAY_US // 16 - 30 * DAY_US) / MILLION)
 
@@ -84,6 +86,7 @@ rules = st.builds(
     regrant_ppm=st.sampled_from([0, 10_000, 500_000]),
     measures_max=st.integers(1, 5),
     inflow=st.booleans(),
+    normalize=st.sampled_from(["", "", "www,https,tracking"]),
 )
 
 

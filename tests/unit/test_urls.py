@@ -45,7 +45,7 @@ HOSTILE = st.one_of(
         ("http://0x7f.1/", "http://127.0.0.1/"),
         ("http://[0:0::1]:80/", "http://[::1]/"),
         ("http:/example.org", "http://example.org/"),
-        ("http://user:pw@example.org/", "http://user:pw@example.org/"),
+        ("http://user@example.org/", "http://user@example.org/"),
         ("http://example.org/?", "http://example.org/?"),
         ("http://example.org/%7Ea", "http://example.org/%7Ea"),
         ("http://example.org/?b=2&a=1&utm_source=x", "http://example.org/?b=2&a=1&utm_source=x"),
@@ -53,6 +53,30 @@ HOSTILE = st.one_of(
 )
 def test_the_canonical_form_is_the_whatwg_serialization_and_nothing_else_is_rewritten(raw: str, canonical: str) -> None:
     assert canonical_url(raw) == canonical
+
+
+@pytest.mark.parametrize(
+    ("raw", "canonical"),
+    [
+        ("http://user:pw@example.org/", "http://user@example.org/"),
+        ("http://:pw@example.org:81/@a?b@c", "http://example.org:81/@a?b@c"),
+        ("http://user:@example.org/", "http://user@example.org/"),
+        ("http://us:er:p@w@[::1]/", "http://us@[::1]/"),
+        ("http://u:p%40w@a/", "http://u@a/"),
+    ],
+)
+def test_password_is_no_part_of_a_page(raw: str, canonical: str) -> None:
+    assert canonical_url(raw) == canonical
+
+
+@given(raw=HOSTILE)
+@example(raw="http://:@a/")
+def test_canonical_form_has_no_password(raw: str) -> None:
+    try:
+        url = ada_url.URL(canonical_url(raw))
+    except BadUrl:
+        return
+    assert url.password == ""
 
 
 @pytest.mark.parametrize(

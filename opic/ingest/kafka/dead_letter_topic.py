@@ -143,7 +143,12 @@ class TopicLetters:
 
     def _again(self, producer: Producer, letter: Letter) -> Any:
         key = blake2b(f"{self._cluster.dlq}/{letter.id}".encode(), digest_size=KEY_BYTES).digest()
-        return producer.send(self._cluster.topic, letter.value, key_of(letter.value), headers_of(key=key))
+        return producer.send(
+            self._cluster.topic,
+            letter.value,
+            key_of(letter.value, normalization=self._crawl.rules.normalization),
+            headers_of(key=key),
+        )
 
     def _replayed(self) -> set[str]:
         with store_errors():

@@ -24,6 +24,7 @@ from opic.ingest.outage import Outage
 from opic.model.events import decode_seeds, encode_seeds
 from opic.replica import Crawl
 from opic.urls.canonical import canonical_url, host_of, shard_of
+from opic.urls.normalization import PLAIN, Normalization
 
 log = logging.getLogger("opic.ingest")
 
@@ -231,7 +232,7 @@ class KafkaLog:
                 self._producer.send(
                     topic,
                     value,
-                    key_of(value, kind),
+                    key_of(value, kind, self._crawl.rules.normalization),
                     self._signatures.headers(kind, value, time_us)
                     if is_control(kind, value)
                     else headers_of(kind, key, index),
@@ -277,7 +278,7 @@ class KafkaLog:
         self._consumer.close()
 
 
-def key_of(value: bytes, kind: str = "event") -> bytes | None:
+def key_of(value: bytes, kind: str = "event", normalization: Normalization = PLAIN) -> bytes | None:
     """Return the key of an encoded record: the host of its page, or None if it has no page.
 
     >>> from opic.model.events import CrawlEvent, encode_crawl_event
@@ -288,6 +289,6 @@ def key_of(value: bytes, kind: str = "event") -> bytes | None:
         return kind.encode()  # Definitions of classes take effect in their order: all in one partition.
     try:
         url = decode_seeds(value).urls[0] if kind != "event" else _url_of(value).url
-        return host_of(canonical_url(url, 1 << 16)).encode()
+        return host_of(canonical_url(url, 1 << 16, normalization)).encode()
     except (msgspec.DecodeError, UnicodeDecodeError, BadUrl, IndexError):
         return None  # It will become a dead letter; the partition does not matter.
