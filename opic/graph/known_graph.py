@@ -78,25 +78,25 @@ class KnownGraph:
         rows: list[int] | None = None
         if same and replaced is not None and len(replaced) <= ROWS_MAX:
             rows = sorted(page for page in replaced if page < before and self.moves[page])
-        old = self._rows([(replaced or {})[page] for page in rows or ()], rows or [])
+        at = np.array(rows or (), np.int64)
+        old = self._rows(at, *_together([(replaced or {})[page] for page in rows or ()]))
         self._matrix = None
         self.fetched, self.gone, self.moves = fetched, gone, moves
         self.moves_at, self.gone_at = np.flatnonzero(moves), np.flatnonzero(gone)
         self._count_live(pages, None if rows is None else np.array(list(replaced or ()), np.int64))
         self.change = None
         if rows is not None:
-            self.change = LinkChanges(self.version, old, self._rows([self.pool.of(page) for page in rows], rows))
+            links = np.concatenate([NO_LINKS, *(some for _, some, _ in self.pool.gathered(at))])
+            of = np.repeat(np.arange(len(at)), self.pool.counts(pages)[at])
+            self.change = LinkChanges(self.version, old, self._rows(at, links, of))
         self.version += 1
 
-    def _rows(self, links: list[Uint32s | None], pages: list[int]) -> LinkRows:
-        parts = [NO_LINKS if some is None else some[some != UNKNOWN_PAGE] for some in links]
-        together = np.concatenate([NO_LINKS, *parts]).astype(np.int64)
-        of = np.repeat(np.arange(len(pages)), list(map(len, parts)))
+    def _rows(self, pages: Int64s, links: Uint32s, of: Int64s) -> LinkRows:
+        together = links.astype(np.int64)
         if len(self.gone_at):
             exist = ~self.gone[together]
             together, of = together[exist], of[exist]
-        at = np.array(pages, np.int64)
-        return LinkRows(at, 1 / np.maximum(self.live[at], 1), together, of)
+        return LinkRows(pages, 1 / np.maximum(self.live[pages], 1), together, of)
 
     def _count_live(self, pages: int, changed: Int64s | None) -> None:
         """Count the links that count, of all pages or of those whose links changed."""
@@ -115,3 +115,11 @@ class KnownGraph:
         unknown = self.pool.unknown
         for page in unknown if changed is None else unknown.keys() & set(changed.tolist()):
             self.live[page] += unknown[page]
+
+
+def _together(links: list[Uint32s | None]) -> tuple[Uint32s, Int64s]:
+    """Return the links of pages to those that have a number, in one array; and of each link its page's index."""
+    parts = [NO_LINKS if some is None else some for some in links]
+    found, of = np.concatenate([NO_LINKS, *parts]), np.repeat(np.arange(len(parts)), list(map(len, parts)))
+    known = found != UNKNOWN_PAGE
+    return found[known], of[known]

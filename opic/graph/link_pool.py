@@ -39,39 +39,26 @@ class LinkPool:
 
     def put(self, page: int, links: Uint32s) -> None:
         """Replace the links of a page: distinct other pages, UNKNOWN_PAGE for each that has no number yet."""
-        self.reserve(page + 1)
-        known = links[links != UNKNOWN_PAGE]
-        if len(known) < len(links):
-            self.unknown[page] = len(links) - len(known)
-        else:
-            self.unknown.pop(page, None)
-        links = known
-        if (old := int(self._count[page])) > 0:
-            self._garbage += old
-        if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
-            self._count[page] = 0
-            self._compact()
-        end = self._used + len(links)
-        if end > len(self._pool):
-            self._pool = grown(self._pool, end)
-        self._pool[self._used : end] = links
-        self._start[page], self._count[page] = self._used, len(links)
-        if len(links):
-            self._add_runs(np.array([self._used]), np.array([page]))
-            self._linked = max(self._linked, int(links.max()) + 1)
-        self._used = end
+        self.put_many(np.array([page]), np.array([len(links)]), links)
 
-    def put_first(self, pages: Int64s, counts: NDArray[Any], links: Uint32s) -> None:
-        """Put the links of many distinct pages whose links are not known: as `put`, page by page in one array."""
+    def put_many(self, pages: Int64s, counts: NDArray[Any], links: Uint32s) -> None:
+        """Replace the links of distinct pages: as `put`, page by page in one array."""
         if not len(pages):
             return
         self.reserve(int(pages.max()) + 1)
+        for page in self.unknown.keys() & pages.tolist() if self.unknown else ():
+            del self.unknown[page]
         if len(lost := np.flatnonzero(links == UNKNOWN_PAGE)):
             of, missing = np.unique(np.searchsorted(np.cumsum(counts), lost, side="right"), return_counts=True)
             self.unknown |= dict(zip(pages[of].tolist(), missing.tolist(), strict=True))
             links, counts = np.delete(links, lost), counts.astype(np.int64)
             counts[of] -= missing
-        self._linked = max(self._linked, int(links.max(initial=0)) + 1)
+        old = self._count[pages]
+        self._garbage += int(np.maximum(old, 0).sum(dtype=np.int64))
+        if self._garbage > GARBAGE_MIN and 2 * self._garbage > self._used:
+            self._count[pages] = np.minimum(old, 0)
+            self._compact()
+        self._linked = max(self._linked, int(links.max(initial=0)) + 1 if len(links) else 0)
         end = self._used + len(links)
         if end > len(self._pool):
             self._pool = grown(self._pool, end)

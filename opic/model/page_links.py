@@ -57,6 +57,12 @@ class PageLinks:
         return cls(*map(np.concatenate, columns)) if parts else NO_LINKS
 
     @classmethod
+    def none_of(cls, pages: Uint32s) -> "PageLinks":
+        """Return that pages have no links."""
+        none = np.zeros(len(pages), np.uint32)
+        return cls(pages, none, _NO_IDS, none, NO_LINKS.far, NO_LINKS.far_shards)
+
+    @classmethod
     def unpacked(cls, pairs: Sequence[tuple[int, bytes]]) -> "PageLinks":
         """Return the links of pages, each packed as `opic.model.trust` says.
 

@@ -277,20 +277,27 @@ class KeptLinks:
 
     def _put_first(self, number: int, links: PageLinks) -> None:
         """Put the links of pages of a shard that were not put yet."""
-        near, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
+        pages, counts, linked, new = self._numbered(number, links)
+        self.pool.put_many(pages, counts, linked)
+        if new.any():
+            rows, of_new = np.unique(np.repeat(np.arange(len(pages)), counts)[new], return_counts=True)
+            self.new_links.put_many(pages[rows], of_new, linked[new])
+
+    def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, NDArray[np.uint32], Uint32s, NDArray[np.bool_]]:
+        """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
+        linked, counts, new = self.numbers.of(number, links.near.astype(np.int64)), links.near_counts, links.near_new
+        if self._unknown:
+            for page in links.pages.tolist():
+                self._unknown.pop((number, page), None)
         if len(links.far):
             far, starts = self._far_many(links.far, links.far_shards), np.cumsum(links.far_counts) - links.far_counts
             unknown = np.unique(np.searchsorted(starts, np.flatnonzero(far == UNKNOWN_PAGE), side="right") - 1)
             for row in unknown.tolist():
                 self._unknown[number, int(links.pages[row])] = links.take(np.array([row]))
             at = np.repeat(np.cumsum(links.near_counts, dtype=np.int64), links.far_counts)  # Behind the near ones.
-            near, new = np.insert(near, at, far), np.insert(new, at, links.far_new)
+            linked, new = np.insert(linked, at, far), np.insert(new, at, links.far_new)
             counts = links.near_counts + links.far_counts
-        pages = self.numbers.of(number, links.pages.astype(np.int64))
-        self.pool.put_first(pages, counts, near.astype(np.uint32))
-        if new.any():
-            rows, of_new = np.unique(np.repeat(np.arange(len(pages)), counts)[new], return_counts=True)
-            self.new_links.put_first(pages[rows], of_new, near[new].astype(np.uint32))
+        return self.numbers.of(number, links.pages.astype(np.int64)), counts, linked.astype(np.uint32), new
 
     def _far_many(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """As `_far`, with one look-up for each distinct page."""
@@ -330,48 +337,42 @@ class KeptLinks:
         if self.crawl.loads != self.loads or self._lost:
             return None
         if heads != self._heads:
-            for (number, _), links in list(self._unknown.items()):
-                self._put(number, links)
+            parts = [
+                [links for (of, _), links in self._unknown.items() if of == number] for number in range(len(heads))
+            ]
             for one in changed:
-                self._put(one.shard, one.links)
-                for page in one.gone.tolist():
-                    self._unknown.pop((one.shard, page), None)
-                    self._replace(self.numbers.one(one.shard, page), NO_LINKS, NO_LINKS)
+                parts[one.shard] += (one.links, PageLinks.none_of(one.gone))
+            for number, some in enumerate(parts):
+                self._put(number, PageLinks.joined(some))
             self._heads, self._scores = heads, None
         return LinksRead(as_of, heads, taken)
 
     def _put(self, number: int, links: PageLinks) -> None:
-        """Replace the links of pages of a shard, in this order."""
-        near = self.numbers.of(number, links.near.astype(np.int64)).astype(np.uint32)
-        far = self._far_many(links.far, links.far_shards).astype(np.uint32) if len(links.far) else NO_LINKS
-        lost, any_new = bool((far == UNKNOWN_PAGE).any()), bool(links.near_new.any() or links.far_new.any())
-        near_ends, far_ends = np.cumsum(links.near_counts).tolist(), np.cumsum(links.far_counts).tolist()
-        near_at = far_at = 0
-        sources = self.numbers.of(number, links.pages.astype(np.int64)).tolist()
-        for row, (page, source) in enumerate(zip(links.pages.tolist(), sources, strict=True)):
-            within, across = slice(near_at, near_ends[row]), slice(far_at, far_ends[row])
-            near_at, far_at = near_ends[row], far_ends[row]
-            linked = np.concatenate((near[within], far[across]))
-            new = NO_LINKS
-            if any_new:
-                new = linked[np.concatenate((links.near_new[within], links.far_new[across]))]
-            if lost and (far[across] == UNKNOWN_PAGE).any():
-                self._unknown[number, page] = links.take(np.array([row]))
-            elif self._unknown:
-                self._unknown.pop((number, page), None)
-            self._replace(source, linked, new)
+        """Replace the links of pages of a shard; of a page that is there several times, the last ones count."""
+        if not len(links):
+            return
+        pages, counts, linked, new = self._numbered(number, links.take(links.last_of_each()))
+        self._note_replaced(pages, linked)
+        self.pool.put_many(pages, counts, linked)
+        if new.any() or self.new_links.used:
+            of_new = np.bincount(np.repeat(np.arange(len(pages)), counts)[new], minlength=len(pages))
+            changes = (of_new > 0) | (self.new_links.counts(int(pages.max()) + 1)[pages] > 0)
+            self.new_links.put_many(pages[changes], of_new[changes], linked[new])
 
-    def _replace(self, page: int, links: Uint32s, new: Uint32s) -> None:
-        before, new_before = self.pool.of(page), self.new_links.of(page)
+    def _note_replaced(self, pages: Int64s, linked: Uint32s) -> None:
+        """Note the links that pages have, before those of all become `linked`."""
+        if self._inlinks is None and self._replaced is None:
+            return
+        counts = self.pool.counts(int(pages.max()) + 1)[pages]
+        before = np.concatenate([NO_LINKS, *(links for _, links, _ in self.pool.gathered(pages[counts > 0]))])
         if self._inlinks is not None:
-            self._inlinks.replace(before, links)
+            self._inlinks.replace(before, linked[linked != UNKNOWN_PAGE])
         if self._replaced is not None:
-            self._replaced.setdefault(page, None if before is None else before.copy())
+            parts = np.split(before, np.cumsum(np.maximum(counts, 0))[:-1])
+            for page, count, part in zip(pages.tolist(), counts.tolist(), parts, strict=True):
+                self._replaced.setdefault(page, None if count < 0 else part)
             if len(self._replaced) > ROWS_MAX:
                 self._replaced = None
-        self.pool.put(page, links)
-        if len(new) or (new_before is not None and len(new_before)):
-            self.new_links.put(page, new)
 
     def _far(self, fingerprints: NDArray[np.uint64], of_shards: NDArray[np.uint16]) -> Int64s:
         """Return the numbers of pages of other shards, UNKNOWN_PAGE for those not known there yet.

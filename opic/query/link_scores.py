@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.graph.link_pool import UNKNOWN_PAGE, LinkPool, Uint32s, grown
+from opic.graph.link_pool import LinkPool, Uint32s, grown
 
 Int64s = NDArray[np.int64]
 NO_LINKS: Final = np.zeros(0, np.uint32)
@@ -39,14 +39,13 @@ class InLinkCounts:
         self._changed: list[Uint32s] | None = []  # Pages whose counts changed; None for any.
         self._noted = 0
 
-    def replace(self, before: Uint32s | None, links: Uint32s) -> None:
-        """Count the links of a page in place of those that it had before."""
-        old, new = (NO_LINKS if some is None else some[some != UNKNOWN_PAGE] for some in (before, links))
+    def replace(self, old: Uint32s, new: Uint32s) -> None:
+        """Count the links of pages, distinct in each, in place of those that they had before."""
         size = int(new.max(initial=0)) + 1
         if size > len(self._counts):
             self._counts = grown(self._counts, size)
-        self._counts[old] -= 1  # The links of a page are distinct.
-        self._counts[new] += 1
+        np.subtract.at(self._counts, old, 1)
+        np.add.at(self._counts, new, 1)
         if self._changed is not None:
             self._changed += (old, new)
             self._noted += len(old) + len(new)

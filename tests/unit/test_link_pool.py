@@ -15,11 +15,12 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
     monkeypatch.setattr(link_pool, "LINKS_AT_ONCE", 3)
     pool, seen, draw = LinkPool(), dict[int, list[int]](), np.random.default_rng(7)
     for step in range(300):
-        page = int(draw.integers(20))
-        seen[page] = draw.choice(PAGES, draw.integers(0, 6), replace=False).tolist()
-        unknown = [UNKNOWN_PAGE] * int(draw.integers(2))
-        pool.put(page, np.array([*seen[page], *unknown], np.uint32))
-        seen[page] += unknown
+        pages = draw.choice(20, draw.integers(1, 4), replace=False)
+        for page in pages.tolist():
+            seen[page] = draw.choice(PAGES, draw.integers(0, 6), replace=False).tolist()
+            seen[page] += [UNKNOWN_PAGE] * int(draw.integers(2))
+        counts = np.array([len(seen[page]) for page in pages.tolist()], np.uint32)
+        pool.put_many(pages, counts, np.array([link for page in pages.tolist() for link in seen[page]], np.uint32))
         if step % 10:
             continue
         sources = {to: sorted(page for page, links in seen.items() if to in links) for to in range(PAGES)}
@@ -32,10 +33,10 @@ def test_pool_has_the_links_and_in_links_of_a_dict_through_many_changes(monkeypa
         assert pool.link_counts(5).tolist() == [len(sources[to]) for to in range(5)]
 
 
-def test_links_put_first_to_pages_without_a_number_are_only_counted() -> None:
+def test_links_to_pages_without_a_number_are_only_counted() -> None:
     pool = LinkPool()
     pages, counts = np.array([4, 2, 7]), np.array([2, 0, 3], np.uint32)
-    pool.put_first(pages, counts, np.array([9, UNKNOWN_PAGE, UNKNOWN_PAGE, 1, UNKNOWN_PAGE], np.uint32))
+    pool.put_many(pages, counts, np.array([9, UNKNOWN_PAGE, UNKNOWN_PAGE, 1, UNKNOWN_PAGE], np.uint32))
     assert [pool.of(page).tolist() for page in (4, 2, 7)] == [[9, UNKNOWN_PAGE], [], [1] + 2 * [UNKNOWN_PAGE]]  # type: ignore[union-attr]
     assert (pool.unknown, pool.used, pool.linked_end) == ({4: 1, 7: 2}, 2, 10)
     assert pool.to(9).tolist() == [4]
