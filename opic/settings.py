@@ -107,6 +107,7 @@ class Settings(BaseSettings):
     max_connections: Annotated[int, Field(ge=1, le=1_000_000)] = 10_000
     max_body_bytes: Annotated[int, Field(ge=1_024)] = 16 << 20
     max_links: Annotated[int, Field(ge=1, le=100_000)] = 10_000  # LINKS_MAX of opic/model/events.py, slow to import.
+    max_pages_per_host: Annotated[int, Field(ge=0)] = 0  # Known pages of a host; 0 means no limit.
     max_url_bytes: Annotated[int, Field(ge=64, le=65_536)] = URL_BYTES_MAX
     max_n: Annotated[int, Field(ge=1)] = 1_000
     max_urls: Annotated[int, Field(ge=1)] = 10_000
@@ -235,7 +236,8 @@ class Settings(BaseSettings):
         """Return the limits of one event; the store, where there is one, knows the normalization rules."""
         from opic.model.events import EventLimits
 
-        return EventLimits(self.max_links, self.max_url_bytes, Normalization.of(self.normalize or ""))
+        normalization = Normalization.of(self.normalize or "")
+        return EventLimits(self.max_links, self.max_url_bytes, normalization, self.max_pages_per_host)
 
     def kept_limits(self) -> "KeptLimits":
         """Return the limits of what a crawl keeps of events in the store."""

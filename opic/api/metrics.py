@@ -373,6 +373,8 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
     yield from _of_limits(seen)
     about = "Links of events over OPIC_MAX_LINKS, left out."
     yield CounterMetricFamily("opic_links_left_out", about, tallied.links_left_out)
+    about = "Links to further pages of hosts with OPIC_MAX_PAGES_PER_HOST known pages; they pay the virtual page."
+    yield CounterMetricFamily("opic_links_refused", about, tallied.links_refused)
     about = "Fields of events that are unknown and were ignored, by the known name that is nearest."
     unknown = CounterMetricFamily("opic_unknown_fields", about, labels=["nearest"])
     for name, fields in tallied.unknown.items():

@@ -34,6 +34,7 @@ from opic.replica.batch import Batch
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower
+from opic.replica.host_limit import HostPageCounts
 from opic.replica.inputs import Input
 from opic.replica.remote_pages import FAR_MAX, RemotePages
 from opic.replica.replica import Before, Replica
@@ -61,6 +62,7 @@ class Step:
     cached: int  # Those among them found without parsing.
     round_trips: int
     links_left_out: int = 0  # Links over the limit of their event.
+    links_refused: int = 0  # Links to further pages of full hosts.
     unknown: Sequence[str] = ()  # Names of fields that were ignored, up to a few of each event.
     refused: Sequence[tuple[str, str]] = ()  # Pages whose events became dead letters, each with the reason.
 
@@ -75,6 +77,7 @@ class Step:
             batch.named.found,
             round_trips,
             sum(event.links_left_out for event in events),
+            sum(batch.named.refused.values()),
             [name for event in events for name in event.unknown],
             _refused(batch),
         )
@@ -123,6 +126,7 @@ class ShardWriter:
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
         self.fingerprints = Fingerprints(shard.secret)
+        self.host_pages = HostPageCounts(self.replica)
         self.follower = Follower(shard.client, shard.keys, self.replica)
         self.checkpointer = Checkpointer(shard.client, shard.keys, self.replica, journal_bytes)
         self._kept = kept.letter_bytes_max // self.shards, kept.meta_bytes_max // self.shards

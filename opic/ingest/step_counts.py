@@ -54,6 +54,7 @@ class StepCounts:
             ("cached", step.cached),
             ("round_trips", step.round_trips),
             ("links_left_out", step.links_left_out),
+            ("links_refused", step.links_refused),
             *((UNKNOWN + _nearest(name), 1) for name in step.unknown),
         ):
             self._new[name] = self._new.get(name, 0) + count
@@ -91,6 +92,7 @@ class Tallied:
     cached: int  # Those among them found without parsing.
     round_trips: int
     links_left_out: int
+    links_refused: int
     unknown: Mapping[str, int]  # Unknown fields of events, by the nearest known name.
     # Counted by the step itself, in kept.lua.
     letters_dropped: int
@@ -118,6 +120,7 @@ class Tallied:
             sums.get("cached", 0),
             sums.get("round_trips", 0),
             sums.get("links_left_out", 0),
+            sums.get("links_refused", 0),
             {name: sums.get(UNKNOWN + name, 0) for name in NEAREST},
             *(sums.get(name, 0) for name in ("letters_dropped", "meta_bytes", "metas_dropped")),
         )

@@ -202,7 +202,7 @@ class Books:
     counted_clock: int = 0  # the crawl's clock at that time,
     counted_live: int = 0  # and its known pages.
     forgotten: int = 0  # Pages forgotten; one that was known again and forgotten again counts twice.
-    sent_to_forgotten: int = 0  # Sum of |v + history| over these pages: what links had sent to each.
+    sent_to_forgotten: int = 0  # What links had sent to each, |v + history|; and what they sent to refused pages.
     h_forgotten: int = 0  # Sum of their total histories.
     # By class; 0 for class 0, which has weight 1 and the pages that are in no other class.
     extra: tuple[int, ...] = NONE_BY_CLASS  # Weight minus 1, in parts per million.
@@ -462,6 +462,18 @@ class Books:
         self.forgotten += 1
         self.sent_to_forgotten = min(self.sent_to_forgotten + abs(v + spent), CLOCK_LIMIT)
         self.h_forgotten += spent
+
+    def refuse(self, grains: int, sent: int) -> None:
+        """Give the virtual page what links send to pages that they don't make known, since their host is full.
+
+        It is as if these pages became known, received it and were forgotten.
+
+        Args:
+            grains: what they send in all.
+            sent: the sum of what each link sends, without its sign.
+        """
+        self.pool += grains
+        self.sent_to_forgotten = min(self.sent_to_forgotten + sent, CLOCK_LIMIT)
 
     def misplace(self, plus: int, minus: int) -> None:
         """Count history spent along links other than a page's current ones. It saturates at CLOCK_LIMIT."""

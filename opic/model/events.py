@@ -72,6 +72,7 @@ class EventLimits:
     links_max: int = LINKS_MAX
     url_bytes_max: int = URL_BYTES_MAX
     normalization: Normalization = PLAIN  # Of the crawl.
+    host_pages_max: int = 0  # Known pages of a host, beyond which links make no page known; 0: no limit.
 
     def under(self, rules: CrawlRules) -> "EventLimits":
         """Return the limits for a crawl, whose rules decide what the canonical form of a URL is."""

@@ -10,6 +10,7 @@ every page is granted that share. A page that goes away returns its grants. Afte
 
 A page that is forgotten leaves nothing but its id, and its cash goes to the virtual page. A later event, seed or link
 with its URL makes it known anew, with all that was granted so far; other pages' kept links then lead to it again.
+A link to a page that is not known, on a host with as many known pages as it may have, pays the virtual page instead.
 
 Classes of pages may have weights: a page of a class with weight w receives w times each grant. If a page's weight falls
 after it spent its grants, its cash is negative, and its next read takes back what it overpaid.
@@ -26,7 +27,7 @@ With the continuous payout (the paper's), the virtual page pays all it has to al
 that becomes known starts with nothing, and a page that goes away gives all its cash to the virtual page.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from opic.errors import BadInput, BadUrl
@@ -67,6 +68,7 @@ class Ledger:
         self.limits = (limits or EventLimits()).under(self.rules)
         self.books = Books.genesis(self.rules, shard)
         self.pages: dict[str, LedgerPage] = {}
+        self.host_pages = Counter[str]()  # Known pages.
         self.classes = WeightClasses()
         self.shard, self.shards = shard, shards
         self._minted = 0 if shard else self.rules.minted
@@ -189,8 +191,8 @@ class Ledger:
     def _read(self, page: LedgerPage, event: CheckedEvent) -> None:
         books = self.books
         self._come_back(page)
-        children, far = self._children(page, event)
-        count = len(children) + len(far)
+        children, far, refused = self._children(page, event)
+        count = len(children) + len(far) + refused
         page.links = (*(child.url for child in children), *far) if self.trust is not None else None
         cash = self.cash(page)
         digest = links_digest([*(child.id for child in children), *map(far_number, far)])
@@ -229,32 +231,36 @@ class Ledger:
             self._deposit(child, share.share, share.share * self._counts_as_inflow(domain, child.url))
         for url in far:
             self._send(url, share.share, share.share * self._counts_as_inflow(domain, url), event.at_us, nearness)
+        books.refuse(share.share * refused, abs(share.share) * refused)
 
     def _counts_as_inflow(self, domain: str, url: str) -> bool:
         return self.rules.inflow and registered_domain(host_of(url)) != domain
 
-    def _children(self, page: LedgerPage, event: CheckedEvent) -> tuple[list[LedgerPage], list[str]]:
-        """Return the distinct pages linked to, in order, and the URLs of those in other shards.
+    def _children(self, page: LedgerPage, event: CheckedEvent) -> tuple[list[LedgerPage], list[str], int]:
+        """Return the distinct pages linked to, in order; the URLs of those in other shards; how many links are refused.
 
-        A link makes a page known, or brings it back in time.
+        A link makes a page known, unless its host has all the pages that it may, or brings it back in time.
         """
         children: dict[str, LedgerPage] = {}
-        far: dict[str, None] = {}
+        far, refused = dict[str, None](), set[str]()
         for link in event.links:
             try:
                 url = self.limits.canonical(link)
             except BadUrl:
                 self.books.bad_links += 1
                 continue
-            if url == page.url or url in children:
+            if url == page.url or url in children or url in refused:
                 continue
             if shard_of(host_of(url), self.shards) != self.shard:
                 far[url] = None
                 continue
-            child = children[url] = self._know(url)
+            if (child := self._linked(url)) is None:
+                refused.add(url)
+                continue
+            children[url] = child
             if child.has(Flag.GONE) and event.at_us >= child.gone_until_us:
                 self._come_back(child)
-        return list(children.values()), list(far)
+        return list(children.values()), list(far), len(refused)
 
     def _send(self, url: str, grains: int, inflow: int, at_us: int, nearness: int) -> None:
         self.books.net += grains
@@ -269,11 +275,13 @@ class Ledger:
         nearness = transfer.nearness.tolist() or [0] * len(transfer.urls)
         columns = (transfer.grains.tolist(), transfer.inflow.tolist(), transfer.at_us.tolist(), nearness)
         for url, grains, inflow, at_us, near in zip(transfer.urls, *columns, strict=True):
-            page = self._know(url)
+            self.books.net -= grains
+            if (page := self._linked(url)) is None:
+                self.books.refuse(grains, abs(grains))
+                continue
             page.nearness = max(page.nearness, near)
             if page.has(Flag.GONE) and at_us >= page.gone_until_us:
                 self._come_back(page)
-            self.books.net -= grains
             self._deposit(page, grains, inflow)
 
     def _deposit(self, page: LedgerPage, grains: int, inflow: int) -> None:
@@ -290,12 +298,19 @@ class Ledger:
     def _credit(self, page: LedgerPage) -> int:
         return 0 if page.has(Flag.GONE) else self.books.credit_of(page.slot)
 
+    def _linked(self, url: str) -> LedgerPage | None:
+        """Return the page that a link leads to; None if its host has no room for one more known page."""
+        page, most = self.pages.get(url), self.limits.host_pages_max
+        known = page is not None and page.has(Flag.KNOWN)
+        return None if most and not known and self.host_pages[host_of(url)] >= most else self._know(url)
+
     def _know(self, url: str) -> LedgerPage:
         page = self.pages.get(url)
         if page is None or not page.has(Flag.KNOWN):
             page = self.pages[url] = LedgerPage(url, id=len(self.pages) if page is None else page.id)
             page.state |= self.classes.slot_of(url)[0] if self.classes else 0
             self.books.count(page.slot, known=1)
+            self.host_pages[host_of(url)] += 1
             self._admit(page)
         return page
 
@@ -346,6 +361,7 @@ class Ledger:
             return
         self.books.forget(page.state, page.v, page.spent, drifts=page.digest != 0)
         self.pages[url] = LedgerPage(url, page.id, state=FORGOTTEN)
+        self.host_pages[host_of(url)] -= 1
         if self.trust and url in self.trust:
             self.trust = with_trust(self.trust, 0.0, [url])
 

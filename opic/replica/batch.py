@@ -119,11 +119,10 @@ class Batch:
         # and what each of them is owed: grains, fetch time, nearness, the domain it comes from; then their number.
         self.far_owed: list[tuple[int, int, int, int, int]] = []
         self.trust = TrustChanges.of(self.replica, self.context.keep_links)
-        self.metas: dict[int, bytes] = {}
         self.named = PageLookup(self.context, self.events, self.repeats)
         self.depths = depth_changes(self.replica.depths, self.named, self.events, given=self.gives_depth)
         self.offers = offer_changes(self.replica.offers, self.named, self.events)
-        self.again: dict[int, str] = {}
+        self.metas, self.again = dict[int, bytes](), dict[int, str]()
         self._hold(self.named.event_of)
         self._await_entry()
         try:
@@ -322,7 +321,8 @@ class Batch:
                 self._come_back(child)
         start, end = self.named.edges[place], self.named.edges[place + 1]
         far = self.named.far_links[place] if self.named.far_links else NO_NUMBERS
-        count = end - start + len(far)
+        refused = self.named.refused.get(place, 0)
+        count = end - start + len(far) + refused
         packed = self.named.packed_links[8 * start : 8 * end]
         if len(far):
             packed += self.named.packed_far[8 * self.named.far_edges[place] : 8 * self.named.far_edges[place + 1]]
@@ -364,6 +364,7 @@ class Batch:
                     books.open_cash += share
                 elif child.state & GONE:
                     books.v_gone += share
+        books.refuse(share * refused, abs(share) * refused)
         if len(far):
             self._send(page, far, share, at_us, self.depths.of_links[place] if self.depths.of_links else 0)
 
@@ -397,7 +398,9 @@ class Batch:
         start, end = self.named.edges[place], self.named.edges[place + 1]
         pages = self.named.links[start:end]
         self._know(place, self.named.new_by_event[place])
-        books.net -= int(grains.sum())
+        books.net -= int(transfer.grains.sum())
+        refused = np.delete(transfer.grains, order)
+        books.refuse(int(refused.sum()), int(np.abs(refused).sum()))
         still = self.still[start:end]
         open_ = still & ((self.link_states[start:end] & OPEN) != 0)
         books.open_cash += int(grains[open_].sum())

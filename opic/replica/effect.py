@@ -13,7 +13,7 @@ keeping of links, or says which of them are new: a program that does not know of
 that of a record whose totals have a count of rounds: those of shard 0 of many. Version 7 is that of a record that
 changes when pages are offered: their failures, earliest times, priorities. Statuses of pages are in records of any
 version: a program that does not know of them keeps none, and nothing else depends on them.
-Version 8 is that of a record whose totals have what was forgotten: all, once a page of the shard was.
+Version 8 is that of a record whose totals have what was forgotten or refused: all, once a page of the shard was.
 
 The digest of an effect is a hash of its bytes, which include the digest of the previous effect. So a head (LSN and
 digest) identifies one history, whoever wrote it.
@@ -244,7 +244,7 @@ class Effect:
         version = LINKS_VERSION if self.ends_links or len(self.compared) else USUAL_VERSION
         version = COUNT_VERSION if any(self.books.round_count) else version
         version = OFFERS_VERSION if len(self.offer_page) else version
-        version = VERSION if self.books.forgotten else version
+        version = VERSION if self.books.forgotten or self.books.sent_to_forgotten else version
         totals = _numbers(self.books, len(SCALARS) - (TOTALS - TOTALS_OF[version]))
         header = HEADER.pack(
             MAGIC, version, len(totals), self.lsn, self.previous, self.first_page, self.pages, self.host_count,

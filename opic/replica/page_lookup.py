@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from opic.model.cash import CrawlRules, Flag
 from opic.model.events import CheckedEvent, EventLimits, Outcome
 from opic.replica.fingerprints import Fingerprints
+from opic.replica.host_limit import REFUSED, HostPageCounts, refuse_links
 from opic.replica.index import in_order
 from opic.replica.remote_pages import FAR, RemotePages
 from opic.replica.replica import Replica
@@ -36,6 +37,7 @@ class Context(Protocol):
     shards: int
     far: RemotePages
     fingerprints: Fingerprints
+    host_pages: HostPageCounts
     keep_links: bool | None  # Whether the shard is to keep links even if no page is trusted; None: as it does now.
 
     @property
@@ -63,6 +65,7 @@ class PageLookup:
     packed_far      per event: the digests of `far_links`, increasing, eight bytes each; concatenated
     order           by position of an event that brings deposits: the order of its URLs by increasing id
     bad_links       per event: how many of its links are not URLs of pages
+    refused         by position of the event: how many of its links lead to pages that are not known, on full hosts
     forgotten       the ids of the pages that are to be forgotten
     again           by id of a page that was forgotten: its URL, as it would be known again
     first, new_*    the id of the first new page; URLs, fingerprints and hosts of new pages; number of them per event
@@ -101,12 +104,14 @@ class PageLookup:
         missing = np.flatnonzero(ids < 0)
         self._note_forgotten(ids, raw)
         self.found = len(raw) - len(missing)
-        first_seen = np.empty(0, np.int64)
+        first_seen, self.refused = np.empty(0, np.int64), dict[int, int]()
         if len(missing) and context.shards > 1:
             ids[missing] = context.far.find(fingerprints[missing], replica.shard)
             missing = missing[ids[missing] < 0]
         if len(missing):
             first_seen = self._resolve_missing(raw, fingerprints, missing)
+        if context.limits.host_pages_max:
+            first_seen = self._refuse_links(events, first_seen)
         self.first = replica.pages
         count = len(self.new_urls)
         event_of = np.searchsorted(self.ends, first_seen, side="right")
@@ -151,6 +156,30 @@ class PageLookup:
             context.far.put(fingerprints[at[far]], pages[far])
         return at[new]
 
+    def _refuse_links(self, events: Sequence[CheckedEvent], first_seen: Int64s) -> Int64s:
+        """Refuse the links that lead to further pages of full hosts; return where each of the other new pages is named.
+
+        Crawl events, and seeds, make their own pages known all the same.
+        """
+        replica, starts = self.context.replica, np.concatenate(([0], self.ends[:-1]))
+        explicit = np.zeros(len(self.ids), np.bool_)
+        for event, start, end in zip(events, starts.tolist(), self.ends.tolist(), strict=True):
+            explicit[start : end if event.seeds else min(start + bool(event.url), end)] = True
+        kept, first_seen, pairs = refuse_links(
+            self.ids,
+            explicit,
+            np.searchsorted(self.ends, np.arange(len(self.ids)), side="right"),
+            (replica.pages, first_seen, replica.hosts.resolve(self.new_urls)[0]),
+            {page: int(replica.columns.host[page]) for page in self.again},
+            self.context.host_pages.counts(),
+            self.context.limits.host_pages_max,
+        )
+        self.new_urls = [self.new_urls[i] for i in kept.tolist()]
+        self.new_fingerprints = self.new_fingerprints[kept]
+        for place, _ in pairs:
+            self.refused[place] = self.refused.get(place, 0) + 1
+        return first_seen
+
     def _note_forgotten(self, ids: Int64s, urls: Sequence[str]) -> None:
         """Note the URLs of the pages that were forgotten, and are named again; -1 is no page."""
         replica = self.context.replica
@@ -175,12 +204,12 @@ class PageLookup:
         }
         event = np.repeat(np.arange(count), ends - starts)
         # The pages of a transfer are distinct. Its amounts are sorted by page id.
-        self.order = {at: np.argsort(ids[starts[at] : ends[at]]) for at in np.flatnonzero(brings).tolist()}
+        self.order = {at: _order(ids[starts[at] : ends[at]]) for at in np.flatnonzero(brings).tolist()}
         linked = (paged | brings)[event]
         linked[starts[paged]] = False
         bad = linked & (ids == BAD_LINK)
         self.bad_links = np.bincount(event[bad], minlength=count).tolist()
-        linked &= ~bad & (ids != own[event])
+        linked &= ~bad & (ids != REFUSED) & (ids != own[event])
         pairs = distinct(event[linked] << ID_BITS | ids[linked])
         self.far_links: list[Int64s] = []
         if self.context.shards > 1:
@@ -199,6 +228,12 @@ class PageLookup:
             host = self.context.replica.columns.host
             own_host = host[np.where(own >= 0, own, 0)][self.event_of]
             self.across = domains[host[self.links]] != domains[own_host]
+
+
+def _order(ids: Int64s) -> Int64s:
+    """Return the order of ids, without those that are none."""
+    order: Int64s = np.argsort(ids)
+    return order[ids[order] >= 0]
 
 
 def distinct(numbers: Int64s) -> Int64s:

@@ -21,7 +21,15 @@ from opic.ingest import ShardWriter, Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.model.cash import CONTINUOUS, DAY_US, MILLION, CrawlRules, Flag
 from opic.model.classes import check_classes, encode_classes
-from opic.model.events import CheckedEvent, Outcome, Record, decode_seeds, encode_forgotten, encode_seeds
+from opic.model.events import (
+    CheckedEvent,
+    EventLimits,
+    Outcome,
+    Record,
+    decode_seeds,
+    encode_forgotten,
+    encode_seeds,
+)
 from opic.model.ledger import Ledger
 from opic.model.transfer import Transfer
 from opic.replica import Crawl
@@ -105,11 +113,13 @@ class DecidedLedger(Ledger):
         super()._decide(self.decided or event)
 
 
-def assert_each_shard_is_its_ledger(crawl: Crawl, taken: dict[tuple[str, int], list[Input]]) -> None:
+def assert_each_shard_is_its_ledger(
+    crawl: Crawl, taken: dict[tuple[str, int], list[Input]], limits: EventLimits | None = None
+) -> None:
     """Fail on the first difference of a shard from its ledger, and of what was sent from what arrived."""
     sent, arrived = Counter[tuple[int, str, str]](), Counter[tuple[int, str, str]]()
     for shard in crawl.shards:
-        ledger = DecidedLedger(crawl.rules, shard=shard.number, shards=len(crawl))
+        ledger = DecidedLedger(crawl.rules, limits, shard=shard.number, shards=len(crawl))
         for one in taken.get((shard.keys.crawl, shard.number), []):
             entry = one.record
             if one.event is not None and one.event.outcome is Outcome.FORGET:  # Those of this shard.
@@ -185,6 +195,7 @@ interleaved = given(
     shards=st.integers(2, 4),
     links=BATCH_LINKS,
     journal_bytes=st.sampled_from([1, 5_000, 1 << 20]),
+    limits=st.builds(EventLimits, host_pages_max=st.sampled_from([0, 0, 1, 2, 3])),
     turns=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9), st.sets(st.integers(0, 3))), max_size=12),
 )
 
@@ -210,10 +221,11 @@ def write_in_turns(
     shards: int,
     links: int,
     journal_bytes: int,
+    limits: EventLimits,
     turns: Sequence[tuple[int, int, set[int]]],
 ) -> None:
     crawl = open_crawl(valkey, rules, shards)
-    writers = [Writer(crawl, journal_bytes=journal_bytes) for _ in range(3)]
+    writers = [Writer(crawl, limits, journal_bytes=journal_bytes) for _ in range(3)]
     with watched() as taken, small_batches(links), small_blocks():
         for which, size, to in turns:
             writer = writers[which]
@@ -225,7 +237,7 @@ def write_in_turns(
         drain(*writers)
         assert writers[0].resume(PARTITION) == len(log)
         assert_drained(crawl)
-        assert_each_shard_is_its_ledger(crawl, taken)
+        assert_each_shard_is_its_ledger(crawl, taken, limits)
     crawl.client.close()
 
 

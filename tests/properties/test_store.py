@@ -96,13 +96,18 @@ rules = st.builds(
     cut=cuts(),
     rules=rules,
     links=BATCH_LINKS,
-    links_max=st.sampled_from([1, 3, 10_000]),
+    limits=st.builds(EventLimits, st.sampled_from([1, 3, 10_000]), host_pages_max=st.sampled_from([0, 0, 1, 2, 3])),
     keep_links=st.booleans(),
 )
 def test_store_ends_in_the_state_of_the_ledger(
-    valkey: Server, log: list[Record], cut: list[int], rules: CrawlRules, links: int, links_max: int, keep_links: bool
+    valkey: Server,
+    log: list[Record],
+    cut: list[int],
+    rules: CrawlRules,
+    links: int,
+    limits: EventLimits,
+    keep_links: bool,
 ) -> None:
-    limits = EventLimits(links_max)
     ledger = Ledger(rules, limits)
     ledger.trust = {} if keep_links else None
     store = open_store(valkey, rules, limits, keep_links=keep_links)

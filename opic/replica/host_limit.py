@@ -1,0 +1,109 @@
+"""The limit on known pages of a host: which links of a batch of events make no page known.
+
+A trap makes up new URLs without end. With `OPIC_MAX_PAGES_PER_HOST`, a link to a page that is not known makes it known
+only while its host has room; `opic.model.ledger` decides the same link by link. A page that an event or a seed names
+becomes known in any case.
+"""
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.model.cash import Flag
+from opic.replica.effect import Effect, Head
+from opic.replica.replica import Replica
+
+Int64s = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+REFUSED: Final = -3  # Instead of an id: the link makes no page known.
+
+
+class HostPageCounts:
+    """The number of known pages of each host of a replica: counted once, then kept up with what is applied."""
+
+    def __init__(self, replica: Replica) -> None:
+        """Count nothing before `counts` is called."""
+        self._replica = replica
+        self._head: Head | None = None
+        self._counts = np.zeros(0, np.int64)
+        replica.effect_listeners.append(self._applied)
+
+    def counts(self) -> Int64s:
+        """Return the known pages of each host, by its number, (hosts,)."""
+        replica = self._replica
+        if self._head != replica.head:  # After a load, or an effect that was undone.
+            known = (replica.state & Flag.KNOWN) != 0
+            self._counts = np.bincount(replica.host[known], minlength=len(replica.hosts)).astype(np.int64)
+            self._head = replica.head
+        return self._counts
+
+    def _applied(self, effect: Effect) -> None:
+        if self._head is None or (self._head.lsn + 1, self._head.digest) != (effect.lsn, effect.previous):
+            return
+        hosts, host = len(self._replica.hosts), self._replica.columns.host
+        if hosts > len(self._counts):
+            self._counts = np.concatenate((self._counts, np.zeros(hosts - len(self._counts), np.int64)))
+        np.add.at(self._counts, effect.hosts, 1)
+        np.add.at(self._counts, host[list(effect.again)], 1)
+        np.subtract.at(self._counts, host[effect.forgotten], 1)
+        self._head = self._replica.head
+
+
+def refuse_links(  # noqa: PLR0917 - what a batch names, and the limit
+    ids: Int64s,
+    explicit: Bools,
+    event_of: Int64s,
+    new: tuple[int, Int64s, Int64s],
+    forgotten: Mapping[int, int],
+    known: Int64s,
+    most: int,
+) -> tuple[Int64s, Int64s, set[tuple[int, int]]]:
+    """Replace ids by REFUSED where a link makes no page known, and number the pages that become known anew, in order.
+
+    Args:
+        ids: (n,) the page of each string of a batch, in order; changed in place.
+        explicit: (n,) whether the string is an event's own URL, or a seed.
+        event_of: (n,) the event of each string.
+        new: the first id of new pages; for each of these where it is first named, (new,), increasing; its host, (new,).
+        forgotten: pages that were forgotten and are named again -> host.
+        known: (hosts,) the known pages of each host.
+        most: how many known pages a host may have.
+
+    Returns:
+        Which of the new pages become known, in order, and where each of them is named for the first time that makes it
+        known; and the links that are refused, each once for its event: event, page.
+    """
+    first, named, hosts = new
+    on = np.concatenate((hosts, np.array(list(forgotten.values()), np.int64)))
+    there = np.concatenate((known, np.zeros(max(0, int(on.max(initial=-1)) + 1 - len(known)), np.int64)))
+    full = there + np.bincount(on, minlength=len(there)) > most
+    doubtful = np.flatnonzero(full[hosts])
+    host_of = dict(zip((first + doubtful).tolist(), hosts[doubtful].tolist(), strict=True))
+    host_of |= {page: host for page, host in forgotten.items() if full[host]}
+    if not host_of:
+        return np.arange(len(named)), named, set()
+    counts, admitted = {host: int(there[host]) for host in host_of.values()}, dict[int, int]()
+    refused, pairs = list[int](), set[tuple[int, int]]()
+    for at in np.flatnonzero(np.isin(ids, list(host_of))).tolist():
+        page = int(ids[at])
+        if page in admitted:
+            continue
+        host = host_of[page]
+        if explicit[at] or counts[host] < most:
+            counts[host] += 1
+            admitted[page] = at
+        else:
+            refused.append(at)
+            pairs.add((int(event_of[at]), page))
+    ids[refused] = REFUSED
+    places = named.copy()
+    places[doubtful] = [admitted.get(first + i, -1) for i in doubtful.tolist()]
+    kept = np.flatnonzero(places >= 0)
+    kept = kept[np.argsort(places[kept])]
+    number = np.zeros(len(named), np.int64)
+    number[kept] = first + np.arange(len(kept))
+    ours = (ids >= first) & (ids < first + len(named))
+    ids[ours] = number[ids[ours] - first]
+    return kept, places[kept], pairs
