@@ -116,7 +116,7 @@ def main() -> int:
         by_page = 1_000 / (given.pages - few)
         row = {"scrapy_ms": (alone - alone_few) * by_page, "opic_ms": (ours - ours_few) * by_page}
         rows.append({name: round(value, 2) for name, value in row.items()})
-    found = {name: statistics.median(row[name] for row in rows) for name in ("scrapy_ms", "opic_ms")}
+    found = {name: round(statistics.median(row[name] for row in rows), 2) for name in ("scrapy_ms", "opic_ms")}
     found["overhead_ms"] = round(statistics.median(row["opic_ms"] - row["scrapy_ms"] for row in rows), 2)
     found["ratio"] = round(found["opic_ms"] / found["scrapy_ms"], 2)
     print(f"CPU a page: Scrapy alone {found['scrapy_ms']:.2f} ms, with opic.scrapy {found['opic_ms']:.2f} ms")

@@ -6,7 +6,7 @@ place. Only then is its event sent. A process that is killed before has not repo
 """
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -96,6 +96,7 @@ class InFlight:
     def __init__(self) -> None:
         """Begin with none."""
         self.fetches: dict[Request, Fetch] = {}
+        self.over = deque[Fetch]()  # Those that the engine is done with, until they are reported.
         self.leases: dict[str, PageLease] = {}  # By page.
         self.parents: WeakKeyDictionary[Request, Fetch] = WeakKeyDictionary()  # Of requests that a callback made.
         self._queued: Counter[str] = Counter()  # Leased pages whose request, as for a retry, waits in Scrapy's queue.
@@ -113,7 +114,7 @@ class InFlight:
 
     def knows(self, page: str) -> bool:
         """Tell whether a page is being fetched or about to be."""
-        return page in self.leases or any(fetch.url == page for fetch in self.fetches.values())
+        return page in self.leases or any(fetch.url == page for fetch in (*self.fetches.values(), *self.over))
 
     def refreshed(self, request: Request) -> None:
         """Note where a page led by `<meta http-equiv=refresh>`, if a request comes from there: no middleware tells."""
@@ -124,16 +125,22 @@ class InFlight:
             if key_of(fetch.url) == source and fetch.event is None:
                 fetch.event = {"status": 200, "fetched_at": time.time(), "links": [request.url]}
 
-    def finished(self, engine: ExecutionEngine) -> list[Fetch]:
-        """Take away the fetches that the engine is done with, and the leases that nothing is left to be done for."""
+    def sweep(self, engine: ExecutionEngine) -> None:
+        """Move the fetches that the engine is done with to `over`."""
         active = engine.downloader.active, engine.scraper.slot.active if engine.scraper.slot else ()
-        over = [request for request in self.fetches if not any(request in requests for requests in active)]
-        found = [self.fetches.pop(request) for request in over]
-        left = {fetch.url for fetch in self.fetches.values()}
-        for fetch in found:
-            if fetch.url not in left and fetch.url not in self._queued:
-                self.leases.pop(fetch.url, None)
-        return found
+        done = [request for request in self.fetches if not any(request in requests for requests in active)]
+        self.over.extend(self.fetches.pop(request) for request in done)
+
+    def reported(self) -> None:
+        """Take away the first fetch of `over`, and its lease if nothing is left to be done for the page."""
+        page = self.over.popleft().url
+        if page not in self._queued and not any(fetch.url == page for fetch in (*self.fetches.values(), *self.over)):
+            self.leases.pop(page, None)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is anything to do or to report."""
+        return bool(self.leases or self.fetches or self.over)
 
 
 _crawls: WeakKeyDictionary[Crawler, InFlight] = WeakKeyDictionary()

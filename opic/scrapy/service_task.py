@@ -120,11 +120,14 @@ class ServiceTask:
             await asyncio.sleep(TICK_SECONDS)
 
     async def _take_finished(self) -> None:
-        for fetch in self._pages.finished(_engine_of(self._crawler)):
+        self._pages.sweep(_engine_of(self._crawler))
+        while self._pages.over:
+            fetch = self._pages.over[0]  # It stays there until it is reported, even if this task is cancelled.
             if fetch.event is None:
                 self._count("ignored")
             else:
                 await self._report(fetch, fetch.event)
+            self._pages.reported()
             self._wake.set()
 
     async def _report(self, fetch: Fetch, event: dict[str, object]) -> None:
@@ -178,7 +181,6 @@ class ServiceTask:
         self._wake.clear()
 
     async def _round(self) -> None:
-        self._commit()  # Before the events: what a page's callback asked for is kept once the page counts as read.
         await self._send_seeds()
         await self._send_events()
         await self._renew()
@@ -203,7 +205,10 @@ class ServiceTask:
                 await self._send_seed([page], depth)
 
     async def _send_events(self) -> None:
-        while (batch := self._unsent.batch()) is not None:
+        while True:
+            self._commit()  # What a page's callback asked for is kept before the page counts as read.
+            if (batch := self._unsent.batch()) is None:
+                return
             key, events = batch
             try:
                 answer = await self._client.events(map(msgspec.Raw, events), key=key, raise_rejected=False)
@@ -276,7 +281,7 @@ class ServiceTask:
             else:
                 del self._pages.leases[page.url]
                 self._count("ignored")
-        busy = answer.pages or self._pages.leases or self._pages.fetches or len(self._unsent)
+        busy = answer.pages or self._pages.busy or len(self._unsent)
         self._idle_since = float("inf") if busy else min(self._idle_since, time.monotonic())
 
     def _next_domains(self) -> list[str]:
@@ -313,7 +318,6 @@ class ServiceTask:
                 task.cancel()
             await asyncio.gather(reading, talking, return_exceptions=True)
         await self._take_finished()
-        self._commit()
         if self._began:
             try:
                 async with asyncio.timeout(CLOSE_SECONDS):

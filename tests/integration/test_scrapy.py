@@ -267,3 +267,41 @@ def test_example_prints_the_titles_of_a_site(service: Client) -> None:
     assert (done.returncode, done.stderr) == (0, "")
     titles = [json.loads(line)["title"] for line in done.stdout.splitlines()]
     assert sorted(titles) == [f"page {page}" for page in range(5)]
+
+
+def test_redirect_to_a_page_that_another_crawler_has_is_left_to_it(service: Client, tmp_path: Path) -> None:
+    pages = {"/": WebPage('<a class=go href="/moved">x</a>'), "/moved": redirect("/target"), "/target": linking()}
+    with website("127.0.0.1", pages) as site:
+        service.seed([f"{site.url}/target"])
+        (leased,) = service.next(1, lease_seconds=600).pages
+        crawled(tmp_path / "run", "following", [f"{site.url}/"], service.address)
+        assert sorted(site.paths()) == ["/", "/moved"]
+        assert service.inlinks(leased.url).inlinks == [f"{site.url}/moved"]
+
+
+def test_hostile_pages_do_not_hold_up_the_crawl(service: Client, tmp_path: Path) -> None:
+    many = "".join(f'<a href="/{number}/{"x" * 100}">x</a>' for number in range(100_000))
+    pages = {
+        "/": linking("/many", "/deep", "/base", "/charset"),
+        "/many": WebPage(many),
+        "/deep": WebPage("<div>" * 200_000 + '<a href="/">x</a>'),
+        "/base": WebPage('<base href="http://[broken"><a href="/">x</a>'),
+        "/charset": WebPage(b'<a href="/\xff">x</a>', headers={"content-type": "text/html; charset=none-such"}),
+    }
+    links_max = 10_000  # OPIC_MAX_LINKS.
+    with website("127.0.0.1", pages) as site:
+        run = crawled(
+            tmp_path / "run",
+            "mixed",
+            [f"{site.url}/"],
+            service.address,
+            DEPTH_LIMIT=1,
+            METAREFRESH_ENABLED=False,
+            OPIC_LEASE_SECONDS=60,
+        )
+        wait_until(lambda: service.stats().lag == 0)
+        reads = {path: service.importance(site.url + path).reads for path in pages}
+    assert reads == dict.fromkeys(pages, 1)
+    assert links_max < service.stats().known_pages < links_max + 100
+    assert "opic/events_rejected" not in run.stats
+    assert service.audit().conserved
