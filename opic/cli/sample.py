@@ -18,6 +18,7 @@ from opic.cli.options import (
     AllowPrivate,
     Chosen,
     HostDelay,
+    Plot,
     ResultAsJson,
     ServiceChosen,
     choosing,
@@ -25,6 +26,7 @@ from opic.cli.options import (
     event_files,
 )
 from opic.cli.output import print_answer, print_json, print_rows, showing_progress
+from opic.cli.pictures import Panel, write_plot
 from opic.errors import BadInput
 from opic.logs import log_to_stderr
 
@@ -143,6 +145,7 @@ def sample(
     allow_private: AllowPrivate = False,
     publish: Annotated[bool, typer.Option(help="Send the pages fetched over HTTP to the service.")] = True,
     verbose: Annotated[bool, typer.Option(help="Also print how the samples were taken, and why.")] = False,
+    plot: Plot = None,
     chosen: ServiceChosen,
     as_json: ResultAsJson = False,
 ) -> None:
@@ -161,9 +164,8 @@ def sample(
     from opic.sampling.sampler import SampleRequest
     from opic.sampling.topics import parse_topic
 
-    settings = chosen.settings(service=chosen.service)
     log_to_stderr(logging.WARNING)
-    wanted_topic = parse_topic(topic)
+    settings, wanted_topic = chosen.settings(service=chosen.service), parse_topic(topic)
     window = host_window if host_window is not None else 0 if wanted_topic.kind == "host" else WINDOW
     request = SampleRequest(
         wanted_topic,
@@ -181,7 +183,18 @@ def sample(
     else:
         given = WebInput(crawl or (), start, fetch, host_delay, allow_private, publish)
         found = _from_web(request, given, settings, chosen)
-    _print(found, as_json, verbose)
+    _print(found, as_json, verbose, plot)
+
+
+def _draw(path: Path, found: "FocusedSample") -> None:
+    """Draw how the estimate, or the precision of the walk, came about, and the interval of the estimate."""
+    share, last = found.share, found.course[-1][0]
+    name = "share of the steps on the topic" if share is None else "estimated share"
+    lines: dict[str, Sequence[tuple[float, float]]] = {name: found.course}
+    if share is not None:
+        ends = (("low end of the interval", share.low), ("high end of the interval", share.high))
+        lines |= {text: [(0, at), (last, at)] for text, at in ends}
+    write_plot(path, Panel(found.request.topic.written, lines, "steps", name, y_scale="linear"))
 
 
 def _from_recorded(
@@ -290,8 +303,10 @@ def _walked(
         return take_sample(web, first, request, told)
 
 
-def _print(found: "FocusedSample", as_json: bool, verbose: bool) -> None:
+def _print(found: "FocusedSample", as_json: bool, verbose: bool, plot: Path | None) -> None:
     answer = found.shown()
+    if plot is not None:
+        _draw(plot, found)
     if as_json:
         print_json(answer)
         return

@@ -22,6 +22,7 @@ BURN_IN_SHARE_MAX: Final = 0.5
 BATCHES: Final = 30
 BATCH_SAMPLES_MIN: Final = 4
 CONFIDENCE: Final = 0.95
+COURSE_POINTS: Final = 200
 EXPECTED_MIN: Final = 5.0  # In each cell of a χ² test.
 
 Bools = NDArray[np.bool_]
@@ -52,6 +53,18 @@ class WalkSamples:
     def counted(self) -> int:
         """The number of samples on the topic."""
         return int(self.on_topic.sum())
+
+    def course(self, hits: Bools | None = None) -> list[tuple[int, float]]:
+        """Return how an estimate came about: visits so far, and the share of samples on the topic by then.
+
+        Args:
+            hits: (n,) whether each sample has a property; then it is the share of the topic's samples that have it.
+        """
+        weight = self.weight if hits is None else np.where(self.on_topic, self.weight, 0.0)
+        sums, totals = np.cumsum(weight * (self.on_topic if hits is None else hits)), np.cumsum(weight)
+        at = np.unique(np.linspace(0, len(weight) - 1, COURSE_POINTS).astype(np.int64))
+        at = at[totals[at] > 0]
+        return list(zip((self.visit[at] + 1).tolist(), (sums[at] / totals[at]).tolist(), strict=True))
 
     def spaced(self) -> Int64s:
         """Return the visits of samples on the topic so far apart that they are nearly independent."""

@@ -91,6 +91,7 @@ class FocusedSample:
     failed: int
     jumps: int
     notes: Sequence[str]
+    course: Sequence[tuple[int, float]]  # Steps, and the share estimated by then; without one, the precision by then.
 
     def shown(self) -> dict[str, Any]:
         """Return it as JSON: the fields of the contract, and some more."""
@@ -156,7 +157,7 @@ def take_sample(
             raise BadInput(f"{error} before the walk made two steps: allow more, or choose a softer focus") from None
     samples = take_samples(visits, by_degree=request.walk.focus is Focus.TRIAL)
     urls = [visits[at].page for at in samples.visit.tolist()]
-    share = None
+    share, hits = None, None
     if request.wanted is not None:
         number: dict[str, int] = {}
         hits = np.array([web.is_wanted(url) for url in urls], np.bool_)
@@ -176,6 +177,7 @@ def take_sample(
     return FocusedSample(
         request, visits[0].page, len(visits), samples, share, None if mean is None else mean.mean(),
         None if shares is None else shares.shares(), pages, precision, web.fetched, web.failed, jumps, notes,
+        samples.course(hits),
     )  # fmt: skip
 
 

@@ -88,9 +88,11 @@ class Notes:
     reads: Counter[str] = field(default_factory=Counter)
     times: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1_710_000_000))
     repeated: int = 0
+    forgotten_at: float = 0.0  # Leases that began before are over.
 
     def forget_leases(self) -> None:
-        """All leases end now: the store was told, or made, to forget them."""
+        """All leases end now: the store was told, or made, to forget them. So do those whose answers come later."""
+        self.forgotten_at = time.time()
         for lease in self.leases:
             if lease.ended is None:
                 lease.ended = 0.0
@@ -171,6 +173,8 @@ class Fetcher(threading.Thread):
             until = page["lease_until"]
             lease = LeaseNote(page["url"], self.name, page["lease"], until - seconds, until)
             self.notes.leases.append(lease)
+            if lease.begun < self.notes.forgotten_at:
+                lease.ended = 0.0
             self.notes.holders[lease.url] = lease
             found.append(lease)
         if not found:

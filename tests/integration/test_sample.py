@@ -72,6 +72,15 @@ def test_estimate_of_a_recorded_topic_is_near_the_truth(crawl: Path, focus: str)
     assert again == found
 
 
+def test_estimate_is_drawn_as_it_came_about(crawl: Path, tmp_path: Path) -> None:
+    words = ("sample", "--recorded", crawl, "--topic", "tag:third", "--steps", 500, "--plot", tmp_path / "out.svg")
+    _, said = run(*words, "--estimate", "url:/bird/")
+    assert f"wrote {tmp_path / 'out.svg'}" in said
+    assert "low end of the interval" in (tmp_path / "out.svg").read_text()
+    run(*words)
+    assert "steps on the topic" in (tmp_path / "out.svg").read_text()
+
+
 @pytest.mark.parametrize("focus", ["hard", "neighbourhood", "trial"])
 def test_means_and_shares_by_value_are_near_the_truth(crawl: Path, focus: str) -> None:
     events = [json.loads(line) for line in crawl.read_text().splitlines()]
