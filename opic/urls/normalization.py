@@ -67,14 +67,17 @@ def _without(query: str, names: frozenset[str], prefix: str) -> str:
 
 
 def _unescaped(parts: _Parts) -> _Parts:
+    if "%" not in parts.path and "%" not in parts.query:
+        return parts
     path, query = (
-        _unreserved.sub(lambda found: chr(int(found[0][1:], 16)), text) if "%" in text else text
-        for text in (parts.path, parts.query)
+        _unreserved.sub(lambda found: chr(int(found[0][1:], 16)), text) for text in (parts.path, parts.query)
     )
     return replace(parts, path=path, query=query)
 
 
 def _without_www(parts: _Parts) -> _Parts:
+    if not parts.host.startswith("www."):
+        return parts
     host = parts.host
     while host.startswith("www.") and "." in host[4:].rstrip("."):
         host = host[4:]
@@ -82,19 +85,25 @@ def _without_www(parts: _Parts) -> _Parts:
 
 
 def _without_session(parts: _Parts) -> _Parts:
-    path = _session_in_path.sub("", parts.path) if ";" in parts.path else parts.path
+    if not parts.query and ";" not in parts.path:
+        return parts
+    path = _session_in_path.sub("", parts.path)
     return replace(parts, path=path, query=_without(parts.query, SESSION, SESSION_PREFIX))
 
 
 # In this order; a name is what OPIC_NORMALIZE has.
 RULES: Final[dict[str, Callable[[_Parts], _Parts]]] = {
     "unreserved": _unescaped,
-    "dot": lambda parts: replace(parts, host=parts.host.rstrip(".") or parts.host),
+    "dot": lambda parts: replace(parts, host=parts.host.rstrip(".") or ".") if parts.host.endswith(".") else parts,
     "www": _without_www,
-    "https": lambda parts: replace(parts, scheme="https") if not parts.port else parts,
-    "tracking": lambda parts: replace(parts, query=_without(parts.query, TRACKING, TRACKING_PREFIX)),
+    "https": lambda parts: parts if parts.port or parts.scheme == "https" else replace(parts, scheme="https"),
+    "tracking": lambda parts: (
+        replace(parts, query=_without(parts.query, TRACKING, TRACKING_PREFIX)) if parts.query else parts
+    ),
     "session": _without_session,
-    "index": lambda parts: parts if parts.query else replace(parts, path=_index_page.sub("", parts.path)),
+    "index": lambda parts: (
+        parts if parts.query or parts.path.endswith("/") else replace(parts, path=_index_page.sub("", parts.path))
+    ),
 }
 OF_PREFIXES: Final = ("unreserved", "dot", "www", "https")  # A prefix of a URL has them too.
 
@@ -142,7 +151,7 @@ class Normalization:
         parts, applied = _Parts.of(url), []
         for name in self.rules:
             changed = RULES[name](parts)
-            if changed != parts:
+            if changed is not parts and changed != parts:
                 applied.append(name)
                 parts = changed
         return (parts.url(), tuple(applied)) if applied else (url, ())
