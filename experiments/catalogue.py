@@ -10,6 +10,7 @@ from experiments.davis_dhillon import TABLE1, TABLE2
 from experiments.discovery_knob import DISCOVERY_KNOB
 from experiments.distribution import DISTRIBUTION
 from experiments.focused_sampling import SAMPLING
+from experiments.influence import DAVIS_FIG1
 from experiments.kumar import KUMAR_FIG1, KUMAR_FIG2
 from experiments.opic_reads import OPIC_READS
 from experiments.polled_history import OPIC_POLLING
@@ -26,7 +27,7 @@ from opic.errors import BadInput, instead_of
 EXPERIMENTS: Final = {
     one.name: one
     for one in (
-        *(TABLE1, TABLE2),
+        *(TABLE1, TABLE2, DAVIS_FIG1),
         *(RANKMASS_TABLE2, RANKMASS_TABLE3, RANKMASS_FIG10),
         *(KUMAR_FIG1, KUMAR_FIG2),
         *(SAMPLING, SAMPLING_CLASSIFIER, SAMPLING_VALUES, SAMPLING_PRECISION),

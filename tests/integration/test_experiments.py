@@ -184,6 +184,16 @@ def test_shares_by_value_are_shown_beside_the_truth(tmp_path: Path) -> None:
         assert abs(row["mean estimated"] - row["mean"]) < 0.1
 
 
+def test_influence_is_compared_with_what_fetching_a_page_does(tmp_path: Path) -> None:
+    rows = small_run("davis-fig1", tmp_path)
+    assert len(rows) == 2
+    for row in rows:
+        assert row["error by objective"] <= row["error by random"]
+        assert row["error by objective"] < 1
+        assert 0 <= row["raise the error"] <= 1
+        assert all(-1 <= row[f"rho {name}"] <= 1 for name in ("SC score", "out-links", "exact influence", "impact"))
+
+
 def test_classifiers_are_compared_on_texts(tmp_path: Path) -> None:
     with gzip.open(tmp_path / "articles_text.jsonl.gz", "wt") as file:
         for number, (name, categories) in enumerate(zip(ARTICLES.names, ARTICLES.categories, strict=True)):
