@@ -43,16 +43,21 @@ def coverage(
 def _draw(path: Path, answer: Mapping[str, Any], ask_for: Callable[[float], Mapping[str, Any]]) -> None:
     """Draw the coverage to expect over further fetches, up to the target or to what all pages known now give."""
     reached, target = float(answer["coverage"]), float(answer["target"])
-    points = [(0.0, reached)]
+    points = {0: reached}  # By fetches, the most that so many give.
     for step in range(1, POINTS if target > reached else 1):
         at = reached + (target - reached) * step / (POINTS - 1)
         expected = ask_for(at)["fetches_expected"]
         if expected is None:
             break
-        points.append((float(expected), at))
+        points[expected] = at
     name = "guaranteed coverage"
     axis = "further pages fetched, in the order of mode coverage"
-    write_plot(path, Panel(f"{answer['fetched_pages']:,} pages fetched", {name: points}, axis, name, y_scale="linear"))
+    write_plot(
+        path,
+        Panel(
+            f"pages fetched: {answer['fetched_pages']:,}", {name: list(points.items())}, axis, name, y_scale="linear"
+        ),
+    )
 
 
 def _missing(answer: dict[str, Any]) -> str:
