@@ -55,7 +55,7 @@ class Definitions:
         return await self._asked(request, of_classes.SomeClasses, self._change_classes)
 
     def _change_classes(self, asked: of_classes.SomeClasses, version: str) -> Mapping[str, object]:
-        given = [page_class.model_dump() for page_class in asked.set]
+        given = [page_class.model_dump() for page_class in asked.classes]
         return self._reclassified(check_change(given, asked.remove, version, self._backend.limits.normalization))
 
     def _reclassified(self, change: ClassesChange) -> Mapping[str, object]:

@@ -43,7 +43,7 @@ class Classes(_Body):
 class SomeClasses(_Body):
     """Classes to set or to remove; all others stay as they are."""
 
-    set: list[PageClass] = Field(
+    classes: list[PageClass] = Field(
         [], description="A class of the same name is replaced in its place; a new one comes after the others."
     )
     remove: list[str] = Field([], description="Names of classes to remove.")
@@ -87,7 +87,7 @@ _FOUND: Final[dict[str, Any]] = {
     "version": "3c3e7f0a4b1d9a57",
     "as_of": 1_764_000_000.0,
 }
-BODIES: Final[dict[str, dict[str, Any]]] = {"Classes": {"classes": [_TRUSTED]}, "SomeClasses": {"set": [_TRUSTED]}}
+BODIES: Final[dict[str, dict[str, Any]]] = {"Classes": {"classes": [_TRUSTED]}, "SomeClasses": {"classes": [_TRUSTED]}}
 EXAMPLES: Final[dict[str, list[dict[str, Any]]]] = {
     "ClassesFound": [_FOUND],
     "Reclassified": [{**_FOUND, "reclassified": 6, "settled": True}],

@@ -66,7 +66,7 @@ def change_classes(
     """
     from opic.model.classes import read_classes
 
-    _change({"set": [one.shown() for one in read_classes(file)]}, chosen, as_json)
+    _change({"classes": [one.shown() for one in read_classes(file)]}, chosen, as_json)
 
 
 @classes_app.command(name="remove")

@@ -396,7 +396,7 @@ def change_classes(
     given: Sequence[answers.PageClass | Mapping[str, Any]], remove: Sequence[str], version: str | None
 ) -> Call[answers.Classes]:
     """Set and remove some classes of pages."""
-    return _changed("/v1/classes", answers.Classes, {"set": list(given), "remove": texts(remove)}, version)
+    return _changed("/v1/classes", answers.Classes, {"classes": list(given), "remove": texts(remove)}, version)
 
 
 def rules() -> Call[answers.Rules]:

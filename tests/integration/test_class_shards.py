@@ -270,7 +270,9 @@ def test_weights_change_on_a_running_service_of_many_shards(client: httpx.Client
 
     version = client.get("/v1/classes").headers["ETag"]
     sport = named("sport", 3, tags=["sport"])
-    added = client.patch("/v1/classes", json={"set": [sport]}, headers={"If-Match": version}).raise_for_status().json()
+    added = (
+        client.patch("/v1/classes", json={"classes": [sport]}, headers={"If-Match": version}).raise_for_status().json()
+    )
     assert [one["name"] for one in added["classes"]] == ["docs", "news", "sport"]
     late = client.patch("/v1/classes", json={"remove": ["docs"]}, headers={"If-Match": version})
     assert late.status_code == 412

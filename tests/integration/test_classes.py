@@ -79,12 +79,12 @@ def test_classes_are_changed_one_by_one(running: tuple[EmbeddedService, httpx.Cl
     read(client, "http://a.example/", "http://b.example/")
     other = {"name": "other-site", "weight": 3, "hosts": ["b.example"]}
     client.put("/v1/classes", json={"classes": [TRUSTED, SPAM]}).raise_for_status()
-    found = patch(client, set=[other, {**TRUSTED, "weight": 2}]).raise_for_status()
+    found = patch(client, classes=[other, {**TRUSTED, "weight": 2}]).raise_for_status()
     assert [(one["name"], one["weight"]) for one in found.json()["classes"]] == [
         ("trusted", 2), ("spam", 0.1), ("other-site", 3),
     ]  # fmt: skip
     assert found.headers["ETag"] == client.get("/v1/classes").headers["ETag"] == f'"{found.json()["version"]}"'
-    left = patch(client, remove=["spam"], set=[SPAM | {"name": "junk"}]).raise_for_status().json()
+    left = patch(client, remove=["spam"], classes=[SPAM | {"name": "junk"}]).raise_for_status().json()
     assert [one["name"] for one in left["classes"]] == ["trusted", "other-site", "junk"]
     assert client.get("/v1/audit").json()["conserved"]
 
@@ -94,7 +94,7 @@ def test_a_change_of_another_version_of_the_classes_is_refused(
 ) -> None:
     _, client = running
     old = client.put("/v1/classes", json={"classes": [TRUSTED]}).raise_for_status().headers["ETag"]
-    new = patch(client, old, set=[SPAM]).raise_for_status().headers["ETag"]
+    new = patch(client, old, classes=[SPAM]).raise_for_status().headers["ETag"]
     assert new != old
     for late in (
         patch(client, old, remove=["trusted"]),
@@ -104,7 +104,7 @@ def test_a_change_of_another_version_of_the_classes_is_refused(
         assert "read them again" in late.json()["detail"]
     assert [one["name"] for one in client.get("/v1/classes").json()["classes"]] == ["trusted", "spam"]
     assert client.put("/v1/classes", json={"classes": []}, headers={"If-Match": new}).json()["classes"] == []
-    assert patch(client, "*", set=[SPAM]).is_success
+    assert patch(client, "*", classes=[SPAM]).is_success
     assert client.get("/v1/dead-letters").json()["dead_letters"] == []
 
 
@@ -113,8 +113,8 @@ def test_a_change_of_another_version_of_the_classes_is_refused(
     [
         ({}, "nothing is to change"),
         ({"remove": ["trustd"]}, "no class is called trustd: did you mean trusted?"),
-        ({"set": [SPAM], "remove": ["spam"]}, "class spam is both set and removed"),
-        ({"set": [{**SPAM, "name": f"n{at}"} for at in range(7)]}, "8 classes is over the limit of 7"),
+        ({"classes": [SPAM], "remove": ["spam"]}, "class spam is both set and removed"),
+        ({"classes": [{**SPAM, "name": f"n{at}"} for at in range(7)]}, "8 classes is over the limit of 7"),
     ],
 )
 def test_a_change_that_can_not_be_made_changes_nothing(
@@ -126,7 +126,7 @@ def test_a_change_that_can_not_be_made_changes_nothing(
     assert answer.status_code == 422
     assert complaint in answer.json()["detail"]
     assert client.get("/v1/classes").headers["ETag"] == before
-    assert patch(client, "xyz", set=[SPAM]).status_code == 422
+    assert patch(client, "xyz", classes=[SPAM]).status_code == 422
 
 
 @pytest.mark.slow
@@ -139,7 +139,7 @@ def test_teams_that_change_classes_at_once_undo_nothing_of_each_other(
     def change(name: str) -> None:
         with httpx.Client(base_url=client.base_url, timeout=30) as own:
             for weight in range(1, 6):
-                patch(own, set=[{"name": name, "weight": weight, "tags": [name]}]).raise_for_status()
+                patch(own, classes=[{"name": name, "weight": weight, "tags": [name]}]).raise_for_status()
 
     with ThreadPoolExecutor(len(names)) as teams:
         list(teams.map(change, names))

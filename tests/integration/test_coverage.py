@@ -378,7 +378,7 @@ def test_trust_and_targets_that_can_not_be_taken_are_refused_and_change_nothing(
             for page in (PAGES[0], PAGES[1]):
                 refused = seed(trust, page)
                 assert (refused.status_code, refused.json()["detail"]) == (422, f"trust: {complaint}"), trust
-        refused = client.post("/v1/seeds", json={"urls": [PAGES[2], "nonsense"], "trust": 1})
+        refused = client.post("/v1/seeds", json={"urls": ["nonsense"], "trust": 1})
         assert (refused.status_code, "'nonsense' is not an absolute" in refused.json()["detail"]) == (422, True)
         done = run_opic(url, "seed", "--trust", "1e10", PAGES[1])
         assert (done.returncode, "trust 1e+10 is not between 0 and 1,000,000,000" in done.stderr) == (2, True)
