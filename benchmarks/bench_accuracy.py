@@ -141,7 +141,7 @@ class StoreEngine(ShardWriter):
 @contextmanager
 def ledger_engine(rules: CrawlRules) -> Iterator[Engine]:
     """Lend a new ledger. It parses each distinct URL once: parsing one a thousand times is not the question."""
-    with patch("opic.model.ledger.canonical_url", lru_cache(maxsize=None)(canonical_url)):
+    with patch("opic.model.events.canonical_url", lru_cache(maxsize=None)(canonical_url)):
         yield LedgerEngine(rules)
 
 

@@ -261,7 +261,7 @@ def main() -> int:
     found: dict[str, object] = {}
     for graph in graphs_here(args.graphs, args.data):
         for bound in args.bounds:
-            with patch("opic.model.ledger.canonical_url", lru_cache(maxsize=None)(canonical_url)):
+            with patch("opic.model.events.canonical_url", lru_cache(maxsize=None)(canonical_url)):
                 row = found[f"{graph.name}, bound {bound:g}"] = discover(graph, bound)
             print(f"{graph.name}, bound {bound:g}: {row['cpu_us_a_read']:.0f} µs a read")
             for at in row["at"]:  # type: ignore[attr-defined]

@@ -275,7 +275,7 @@ _IF_MATCH: Final = {
     "in": "header",
     "required": False,
     "description": "Change only this version: the ETag of an answer of this path. Else the answer is 412.",
-    "schema": {"type": "string", "pattern": r'^(\*|"[0-9a-f]{1,64}")$'},
+    "schema": {"type": "string", "pattern": r'^(\*|(W/)?"[0-9a-f]{1,64}")$'},
 }
 _IDEMPOTENCY_KEY: Final = {
     "name": "Idempotency-Key",

@@ -114,10 +114,10 @@ def if_match(request: Request) -> str:
     Raises:
         Problem: it is no version of definitions.
     """
-    given = ", ".join(request.headers.getlist("if-match"))
-    if given in ("", "*"):
+    given = request.headers.getlist("if-match")
+    if given in ([], ["*"]):
         return ""
-    if (match := _TAG.fullmatch(given)) is None:
+    if (match := _TAG.fullmatch(", ".join(given))) is None:
         raise Problem("bad-input", 'If-Match: one ETag of this path, such as "3c3e7f0a4b1d9a57", or *')
     return match[1]
 

@@ -42,7 +42,7 @@ class KeptRequests:
             try:
                 packed = pickle.dumps(request.to_dict(spider=self._spider), protocol=4)
             except (pickle.PicklingError, AttributeError, TypeError, ValueError) as error:
-                log.debug("%s is kept in memory only, since it can't be stored: %s", request, error)
+                log.info("%s is kept in memory only, since it can't be stored: %s", request, error)
             else:
                 self._file.execute("INSERT INTO requests VALUES (?, ?)", (page, packed))
                 return True

@@ -88,9 +88,9 @@ def rules_applied(raw: str, normalization: Normalization) -> tuple[str, ...]:
 
 
 def is_serialized(url: str) -> bool:
-    """Return whether this is the serialization of a URL, as an older version may have stored it for a page."""
+    """Return whether this is a serialized URL without fragment, as an older version may have stored it for a page."""
     try:
-        return bool(ada_url.URL(url).href == url) and url.startswith(("http://", "https://"))
+        return bool(ada_url.URL(url).href == url) and url.startswith(("http://", "https://")) and "#" not in url
     except ValueError:
         return False
 
