@@ -43,7 +43,7 @@ def coverage(
 def _draw(path: Path, answer: Mapping[str, Any], ask_for: Callable[[float], Mapping[str, Any]]) -> None:
     """Draw the coverage to expect over further fetches, up to the target or to what all pages known now give."""
     reached, target = float(answer["coverage"]), float(answer["target"])
-    points = {0: reached}  # By fetches, the most that so many give.
+    points = {0: reached}  # Coverage by further fetches.
     for step in range(1, POINTS if target > reached else 1):
         at = reached + (target - reached) * step / (POINTS - 1)
         expected = ask_for(at)["fetches_expected"]

@@ -277,11 +277,7 @@ class KeptLinks:
 
     def _put_first(self, number: int, links: PageLinks) -> None:
         """Put the links of pages of a shard that were not put yet."""
-        pages, counts, linked, new = self._numbered(number, links)
-        self.pool.put_many(pages, counts, linked)
-        if new.any():
-            rows, of_new = np.unique(np.repeat(np.arange(len(pages)), counts)[new], return_counts=True)
-            self.new_links.put_many(pages[rows], of_new, linked[new])
+        self._store(*self._numbered(number, links))
 
     def _numbered(self, number: int, links: PageLinks) -> tuple[Int64s, NDArray[np.uint32], Uint32s, NDArray[np.bool_]]:
         """Return the numbers of pages of a shard; how many links each has; those, in one array; and which are new."""
@@ -353,6 +349,10 @@ class KeptLinks:
             return
         pages, counts, linked, new = self._numbered(number, links.take(links.last_of_each()))
         self._note_replaced(pages, linked)
+        self._store(pages, counts, linked, new)
+
+    def _store(self, pages: Int64s, counts: NDArray[np.uint32], linked: Uint32s, new: NDArray[np.bool_]) -> None:
+        """Put what `_numbered` returned into both pools."""
         self.pool.put_many(pages, counts, linked)
         if new.any() or self.new_links.used:
             of_new = np.bincount(np.repeat(np.arange(len(pages)), counts)[new], minlength=len(pages))
