@@ -354,7 +354,7 @@ class KeptLinks:
     def _store(self, pages: Int64s, counts: NDArray[np.uint32], linked: Uint32s, new: NDArray[np.bool_]) -> None:
         """Put what `_numbered` returned into both pools."""
         self.pool.put_many(pages, counts, linked)
-        if new.any() or self.new_links.used:
+        if len(pages) and (new.any() or self.new_links.used):
             of_new = np.bincount(np.repeat(np.arange(len(pages)), counts)[new], minlength=len(pages))
             changes = (of_new > 0) | (self.new_links.counts(int(pages.max()) + 1)[pages] > 0)
             self.new_links.put_many(pages[changes], of_new[changes], linked[new])
