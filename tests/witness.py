@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from opic.model.cash import CLOCK_LIMIT, CONTINUOUS, DAY_US, MILLION, MINTED_GRAINS, CrawlRules, Flag
-from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_forgotten, encode_seeds
+from opic.model.events import CrawlEvent, EventLimits, Record, encode_crawl_event, encode_forgotten, encode_seeds
 from opic.model.ledger import Ledger
 from opic.query.inflow import SiblingsSent, host_bounds, inflow_error_bound
 from opic.urls.canonical import host_of
@@ -51,6 +51,7 @@ SPELLINGS: dict[str, str | None] = {  # How a link may be written -> the page it
 PAGES = st.sampled_from(URLS)
 LINKS = st.lists(st.sampled_from(tuple(SPELLINGS)), max_size=6)
 HOURS = st.integers(0, 24 * 40)
+HOST_PAGES_MAX = st.sampled_from((0, 0, 1, 2))
 TINY = CrawlRules(
     grant=64, minted=64 * 12, regrant_ppm=100_000
 )  # The pool of seven pages is soon short of a further grant.
@@ -94,6 +95,7 @@ class Witness:
     held: dict[str, int] = field(default_factory=dict)  # Cash, where it is paid at once; here page by page.
     forgotten: set[str] = field(default_factory=set)
     pool: int | None = None  # The virtual page's cash; None under grants.
+    host_pages_max: int = 0  # Links make no more pages of a host known than this; 0 is no limit.
 
     def count(self, name: str, amount: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + amount
@@ -107,6 +109,14 @@ class Witness:
             self.known[url] = None
             self.forgotten.discard(url)
             self.spent[url] = self.received[url] = self.inflow[url] = self.held[url] = self.inflow_of_host[url] = 0
+
+    def links_to(self, url: str) -> bool:
+        """Make the page that a link names known; False if its host is full: the link then pays the virtual page."""
+        there = sum(host_of(page) == host_of(url) for page in self.known if page not in self.forgotten)
+        if self.is_new(url) and 0 < self.host_pages_max <= there:
+            return False
+        self.see(url)
+        return True
 
     def cash(self, url: str, granted: int) -> int:
         """What a live page holds: all it was granted and sent less what it spent, or what was paid to it at once."""
@@ -124,9 +134,9 @@ class Witness:
         self.gone.discard(url)
         self.excluded.discard(url)
         named = [SPELLINGS.get(link, link) for link in links]
-        children = tuple(dict.fromkeys(child for child in named if child and child != url))
+        linked = tuple(dict.fromkeys(child for child in named if child and child != url))
+        children = tuple(child for child in linked if self.links_to(child))
         for child in children:
-            self.see(child)
             if child in self.gone and at_us >= self.back_from_us[child]:
                 self.gone.discard(child)
         before, cash = self.shown.get(url), self.cash(url, granted)
@@ -135,15 +145,15 @@ class Witness:
             self.count("drift_minus", abs(self.spent[url]) if before else 0)
         size, sign = abs(cash), -1 if cash < 0 else 1  # A page that owes takes back.
         gives = cash >= 0 or (before is not None and set(before) == set(children))
-        if children and gives:
+        if linked and gives:
             exact = Fraction(size * (MILLION - q), MILLION)
-            shared = (size - size * q // MILLION) // len(children) * len(children)
+            shared = (size - size * q // MILLION) // len(linked) * len(linked)
             self.count("rounding", math.ceil(abs(shared - exact)))
         self.spent[url] += cash
         self.held[url] -= cash
         self.pool = None if self.pool is None else self.pool + cash
         for child in children if gives else ():
-            share = sign * ((size - size * q // MILLION) // len(children))
+            share = sign * ((size - size * q // MILLION) // len(linked))
             self.received[child] += share
             self.held[child] += share
             self.pool = None if self.pool is None else self.pool - share
@@ -151,7 +161,7 @@ class Witness:
             self.inflow_of_host[child] += share if host_of(child) != host_of(url) else 0
         self.shown[url] = children
         self.count("reads")
-        self.count("links", len(children))
+        self.count("links", len(linked))
         self.count("bad_links", named.count(None))
         self.end_record()
 
@@ -237,7 +247,7 @@ class Crawl:
     log: list[Record] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.ledger = Ledger(self.rules)
+        self.ledger = Ledger(self.rules, EventLimits(host_pages_max=self.witness.host_pages_max))
         self.witness.pool = self.rules.minted if self.rules.continuous else None
 
     def append(self, value: bytes, kind: str = "event") -> None:
@@ -295,9 +305,11 @@ class LedgerMachine(RuleBasedStateMachine):
     crawl: Crawl
     web: dict[str, list[str]]
 
-    @initialize(rules=st.sampled_from(RULES), web=st.fixed_dictionaries(dict.fromkeys(URLS, LINKS)))
-    def genesis(self, rules: CrawlRules, web: dict[str, list[str]]) -> None:
-        self.crawl, self.web = Crawl(rules), web
+    @initialize(
+        rules=st.sampled_from(RULES), web=st.fixed_dictionaries(dict.fromkeys(URLS, LINKS)), most=HOST_PAGES_MAX
+    )
+    def genesis(self, rules: CrawlRules, web: dict[str, list[str]], most: int) -> None:
+        self.crawl, self.web = Crawl(rules, Witness(host_pages_max=most)), web
 
     @rule(url=PAGES, hours=HOURS)
     def fetch(self, url: str, hours: int) -> None:
@@ -484,7 +496,7 @@ class LedgerMachine(RuleBasedStateMachine):
         if not hasattr(self, "crawl"):
             return
         self.check_in_flow()
-        twin = Ledger(self.crawl.rules)
+        twin = Ledger(self.crawl.rules, self.crawl.ledger.limits)
         twin.apply("p", self.crawl.log)
         assert state(twin) == state(self.crawl.ledger), "one batch gives another state than many"
         twin.apply("p", self.crawl.log)

@@ -19,7 +19,7 @@ from logs import record as logged
 from logs import seeds as logged_seeds
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
-from witness import FIRST_DAY_S, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
+from witness import FIRST_DAY_S, HOST_PAGES_MAX, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
 from opic.ingest import ShardWriter
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag
@@ -132,9 +132,12 @@ class ClassesMachine(LedgerMachine):
         rules=st.sampled_from([CrawlRules(), CrawlRules(regrant_ppm=500_000), CrawlRules(q=500_000, inflow=False)]),
         web=st.fixed_dictionaries(dict.fromkeys(URLS, LINKS)),
         classes=definitions(),
+        most=HOST_PAGES_MAX,
     )
-    def genesis(self, rules: CrawlRules, web: dict[str, list[str]], classes: list[dict[str, object]]) -> None:
-        self.crawl, self.web = WeighedCrawl(rules, witness=WeighedWitness()), web
+    def genesis(
+        self, rules: CrawlRules, web: dict[str, list[str]], classes: list[dict[str, object]], most: int
+    ) -> None:
+        self.crawl, self.web = WeighedCrawl(rules, witness=WeighedWitness(host_pages_max=most)), web
         self.define(classes)
 
     @rule(classes=definitions())
