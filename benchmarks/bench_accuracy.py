@@ -37,7 +37,8 @@ from workloads import LOADERS, Graph, IntArray, load
 
 from experiments.recorded_graphs import NoGraph
 from opic.ingest import ShardWriter
-from opic.model.cash import MILLION, Books, BooksAudit, CrawlRules
+from opic.model.books import Books, BooksAudit
+from opic.model.cash import MILLION, CrawlRules
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import Ledger
 from opic.replica import Crawl

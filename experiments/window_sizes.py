@@ -29,7 +29,8 @@ from experiments.window_crawls import (
     shown_window,
 )
 from opic.graph.crawled import Float64s, Int64s
-from opic.model.cash import DAY_US, MINTED_CONTINUOUS, ROUND_BITS, Books
+from opic.model.books import Books
+from opic.model.cash import DAY_US, MINTED_CONTINUOUS, ROUND_BITS
 from opic.model.series import Entry, Window
 from opic.model.windows import Past, estimate
 

@@ -27,7 +27,8 @@ from opic.errors import StoreError, StoreLost, StoreUnavailable
 from opic.frontier.requests import EXPANSIONS, MODES, POLICIES
 from opic.ingest.event_log import KEY_MEMORY_BYTES, Positions
 from opic.ingest.step_counts import Tallied
-from opic.model.cash import MILLION, ROUND_BITS, Books
+from opic.model.books import Books
+from opic.model.cash import MILLION, ROUND_BITS
 from opic.model.events import Outcome
 from opic.replica.crawl import ReplicaStanding
 from opic.replica.stored_links import LIST_FIELDS, LinkList

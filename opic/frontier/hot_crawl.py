@@ -28,7 +28,8 @@ from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.frontier.timers import Floats
 from opic.frontier.verdicts import URLS_AT_ONCE
-from opic.model.cash import MILLION, Books, Flag
+from opic.model.books import Books
+from opic.model.cash import MILLION, Flag
 from opic.query.link_scores import LinkScores
 from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl

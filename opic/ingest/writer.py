@@ -19,7 +19,7 @@ from opic.errors import BadInput, BeingRestored, DeliveryPaused, OutboxFull, Out
 from opic.ingest.checkpointer import JOURNAL_BYTES
 from opic.ingest.class_sweeps import next_records
 from opic.ingest.shard_writer import ShardWriter, Step
-from opic.model.cash import Books
+from opic.model.books import Books
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.crawl_books import payout_due, room_for
 from opic.model.events import CheckedEvent, EventLimits, KeptLimits, Outcome, Record, decode_record

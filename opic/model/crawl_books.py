@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from copy import copy
 
-from opic.model.cash import BALANCE_LIMIT, CLASSES_MAX, Books, CrawlRules, by_weight
+from opic.model.books import BALANCE_LIMIT, Books
+from opic.model.cash import CLASSES_MAX, CrawlRules, by_weight
 
 
 def room_for(parts: Sequence[Books], extra: Sequence[int], rules: CrawlRules) -> bool:

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from opic.errors import StoreFull
-from opic.model.cash import Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CrawlRules
 from opic.model.series import ENTRIES_MAX, Entry
 
 Int64s = NDArray[np.int64]

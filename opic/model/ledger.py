@@ -31,19 +31,16 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from opic.errors import BadInput, BadUrl
+from opic.model.books import Books, BooksAudit, count_by, pool_floor
 from opic.model.cash import (
     CLASS_BITS,
     DAY_US,
     FORGOTTEN,
     ROUND_BITS,
-    Books,
-    BooksAudit,
     CrawlRules,
     Flag,
     PageMeasure,
-    count_by,
     gone_until_us,
-    pool_floor,
     roll,
     split,
 )

@@ -29,7 +29,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from opic.errors import BadInput
-from opic.model.cash import DAY_US, ROUND_BITS, Books
+from opic.model.books import Books
+from opic.model.cash import DAY_US, ROUND_BITS
 from opic.urls.canonical import shown
 
 ENTRIES_MAX: Final = 8_760  # opic.lua trims to as many.

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from opic.errors import SettingsError, StoreDamaged, StoreError
-from opic.model.cash import BooksAudit, CrawlRules
+from opic.model.books import BooksAudit
+from opic.model.cash import CrawlRules
 from opic.model.transfer import Transfer, source_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_values
 from opic.replica.audit import audit_replica

@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from opic.errors import SettingsError, StoreError
-from opic.model.cash import Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CrawlRules
 from opic.ops.backup_check import ShardChecked, audit_of, check_backup, rules_of, summary_of
 from opic.ops.backup_files import LOG_SHARD, SEGMENT, SEGMENTS, file_name, read_manifest, read_values
 from opic.ops.crawls import close_crawl, remove_keys

@@ -14,7 +14,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from opic.errors import StoreError
-from opic.model.cash import CLOCK_LIMIT, MILLION, ROUND_BITS, Books
+from opic.model.books import Books
+from opic.model.cash import CLOCK_LIMIT, MILLION, ROUND_BITS
 from opic.model.crawl_clock import Clocks
 from opic.query.queries import Query
 from opic.replica import Crawl

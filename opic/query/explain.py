@@ -1,7 +1,8 @@
 """Explain a page's score: the parts of its cash, its history, and the policy's formula with its numbers."""
 
 from opic.model import windows
-from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
+from opic.model.books import Books
+from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.query.queries import EXACT, Query, measures_of, times_of

@@ -12,7 +12,8 @@ import numpy as np
 
 from opic.errors import BadInput, NotKept
 from opic.graph.flow import BOUND_MAX
-from opic.model.cash import CLASS_BITS, MILLION, Books, Flag
+from opic.model.books import Books
+from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_inflow import shares_and_inflow

@@ -14,7 +14,8 @@ import numpy as np
 
 from opic.errors import BadInput, NotKept, SettingsError, StoreError
 from opic.model import windows
-from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Books, BooksAudit, Flag
+from opic.model.books import Books, BooksAudit
+from opic.model.cash import CLASS_BITS, MILLION, ROUND_BITS, Flag
 from opic.model.classes import OTHERS
 from opic.model.crawl_books import grants_due_of, same_weights
 from opic.model.series import Window

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.model import windows
-from opic.model.cash import Books, Flag
+from opic.model.books import Books
+from opic.model.cash import Flag
 from opic.model.crawl_clock import Clocks
 from opic.model.series import Entry, Window
 from opic.query.host_index import Bools, Floats, HostNames, Int32s, Sites, frozen, joined

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.model.cash import CLASS_BITS, CLASSES_MAX, BooksAudit, Flag
+from opic.model.books import BooksAudit
+from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.replica.replica import Replica, held
 
 Int64s = NDArray[np.int64]

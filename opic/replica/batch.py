@@ -15,18 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import BadInput, OutOfOrder
-from opic.model.cash import (
-    CLASS_BITS,
-    DAY_US,
-    FORGOTTEN,
-    MILLION,
-    ROUND_BITS,
-    Books,
-    Flag,
-    gone_until_us,
-    pool_floor,
-    split,
-)
+from opic.model.books import Books, pool_floor
+from opic.model.cash import CLASS_BITS, DAY_US, FORGOTTEN, MILLION, ROUND_BITS, Flag, gone_until_us, split
 from opic.model.classes import NO_ROOM, NO_WEIGHTS, WeightClasses
 from opic.model.events import CheckedEvent, Outcome, Record
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, Entry

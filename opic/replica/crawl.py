@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -17,12 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged, StoreError, StoreMismatch, StoreUnavailable, UrlMissing
-from opic.model.cash import FORGOTTEN, Books, BooksAudit
+from opic.model.books import Books, BooksAudit
+from opic.model.cash import FORGOTTEN
 from opic.model.crawl_books import payout_due
 from opic.model.ledger_page import LedgerPage
-from opic.model.transfer import Transfer, source_of
-from opic.replica.audit import audit_replica
-from opic.replica.effect import NO_DIGEST, Effect, Head
+from opic.model.transfer import source_of
+from opic.replica.crawl_audit import CrawlAudit
+from opic.replica.effect import Head
 from opic.replica.fingerprints import Fingerprints
 from opic.replica.follow import Follower, catch_up
 from opic.replica.histories import Measures
@@ -41,8 +42,6 @@ T = TypeVar("T")
 FOLLOW_SECONDS: Final = 0.1
 FOLLOW_SECONDS_MAX: Final = 5.0  # Longest interval while the store is unavailable.
 END_SECONDS: Final = 2.0
-# Outbox entries that an audit recounts at most, about 10 ms. With more in flight, a store rarely stands still.
-ENTRIES_RECOUNTED = 1_000
 RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
 LOOKS_MAX = 5  # Consecutive attempts, each interrupted by a reload.
 PAGES_AT_ONCE = 1_000  # Pages read under one lock: about 10 ms.
@@ -486,98 +485,8 @@ class Crawl:
         return int(len({part.credit for part in books}) > 1 or payout_due(books, self.rules) > 0)
 
     def audit(self) -> tuple[BooksAudit, list[BooksAudit]]:
-        """Recount the books of the whole crawl and of each shard; return both. Each shard is read at one LSN.
-
-        For each pair of shards, entries that were sent but not taken must be in the outbox. If nothing changed during
-        the audit and at most ENTRIES_RECOUNTED entries wait, the audit also checks that their grains add up to the
-        grains in flight, and that the entries taken are those sent, by the digests that chain them.
-        """
-        parts = self._audits()
-        if len(self) == 1:
-            return parts[0], parts
-        before = self.heads()
-        wrong = [f"shard {n}: {text}" for n, part in enumerate(parts) for text in part.mismatches]
-        for n, part in enumerate(parts):
-            if part.minted != part.pages + part.virtual + part.in_flight:
-                wrong.append(f"shard {n}: minted is not pages + virtual + in flight")
-        minted, pages, virtual, in_flight = (
-            sum(getattr(part, name) for part in parts) for name in ("minted", "pages", "virtual", "in_flight")
-        )
-        waiting, missing = self._outboxes()
-        wrong += missing
-        if not missing and sum(map(len, waiting.values())) <= ENTRIES_RECOUNTED:
-            entries = self._entries(waiting)
-            branches = self._branches(entries)
-            self.follow()
-            if self.heads() == before:
-                packed = [entry[b"v"] for outbox in entries.values() for entry in outbox]
-                grains = sum(int(Transfer.unpack(value).grains.sum()) for value in packed)
-                if grains != in_flight:
-                    wrong.append(f"{in_flight} grains are in flight, {grains} of them in outboxes")
-                wrong += branches
-        return BooksAudit(minted, pages, virtual, in_flight, tuple(wrong)), parts
-
-    def _audits(self) -> list[BooksAudit]:
-        parts = []
-        for shard, replica in zip(self.shards, self.follow(), strict=True):
-            with replica.reading():
-                part = audit_replica(replica, shard.minted)
-            parts.append(replace(part, mismatches=(*part.mismatches, *self._totals_wrong(shard))))
-        return parts
-
-    def _totals_wrong(self, shard: Shard) -> list[str]:
-        """Compare a shard's stored totals with those of its last journal record; both are read in one transaction."""
-        keys = shard.keys
-        with store_errors(), self.client.pipeline(transaction=True) as pipe:
-            pipe.hgetall(keys.books)
-            pipe.execute_command("XREVRANGE", keys.journal, "+", "-", "COUNT", 1)
-            stored, entries = pipe.execute()
-        shown = asdict(books_of(stored))
-        kept = Effect.unpack(entries[0][1][b"r"]).books if entries else Books.genesis(self.rules, shard.number)
-        return [f"{k} is shown as {shown[k]}, the journal has {n}" for k, n in asdict(kept).items() if shown[k] != n]
-
-    def _outboxes(self) -> tuple[dict[tuple[int, int], range], list[str]]:
-        """Return the entries that wait, by (sender, receiver), and a description of each inconsistency."""
-        # This order of reads tolerates concurrent writes: an entry is sent before it is taken, and taken before it is
-        # trimmed.
-        (first, sent) = self._taken(), self.ask([["HGETALL", shard.keys.sent] for shard in self.shards])
-        counts = {(of, int(to)): int(count) for of, found in enumerate(sent) for to, count in found.items()}
-        if not counts:
-            return {}, []
-        kept = self.ask([["XLEN", self.shards[of].keys.outbox(to)] for of, to in counts])
-        taken, waiting, wrong = self._taken(), {}, []
-        for (pair, count), length in zip(counts.items(), kept, strict=True):
-            (of, to), source = pair, source_of(pair[0]).encode()
-            if (known := int(first[to].get(source, 0))) > count:
-                wrong.append(f"shard {to} took {known} entries of shard {of}, which knows of {count}")
-            now = int(taken[to].get(source, 0))
-            if count - length > now:
-                wrong.append(f"of {count} entries from shard {of} to {to}, {count - length - now} are lost")
-            if now < count:
-                waiting[pair] = range(now, count)
-        return waiting, wrong
-
-    def _taken(self) -> list[dict[bytes, bytes]]:
-        return self.ask([["HGETALL", shard.keys.offsets] for shard in self.shards])
-
-    def _entries(self, waiting: Mapping[tuple[int, int], range]) -> dict[tuple[int, int], list[Mapping[bytes, bytes]]]:
-        """Return the outbox entries in these ranges that still wait."""
-        commands = [
-            ["XRANGE", self.shards[of].keys.outbox(to), f"1-{numbers.start}", f"1-{numbers.stop - 1}"]
-            for (of, to), numbers in waiting.items()
-        ]
-        answers = self.ask(commands) if commands else []
-        return {pair: [entry for _, entry in found] for pair, found in zip(waiting, answers, strict=True)}
-
-    def _branches(self, entries: Mapping[tuple[int, int], Sequence[Mapping[bytes, bytes]]]) -> list[str]:
-        """Describe each pair of shards where the entries taken are not those sent, according to the digests."""
-        wrong = []
-        for of, source in enumerate(self.replicas):
-            for to, (_, last_digest) in source.sent.items():
-                outbox = entries.get((of, to))
-                if (outbox[0][b"p"] if outbox else last_digest) != self.replicas[to].taken.get(of, NO_DIGEST):
-                    wrong.append(f"what shard {to} took from shard {of} is not what shard {of} sent")
-        return wrong
+        """Recount the books of the whole crawl and of each shard; return both. Each shard is read at one LSN."""
+        return CrawlAudit(self.shards, self.follow, self.ask).run()
 
 
 _NOTHING = np.empty(0, np.int64)

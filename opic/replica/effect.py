@@ -32,7 +32,8 @@ import zstandard
 from numpy.typing import NDArray
 
 from opic.errors import StoreDamaged
-from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books
+from opic.model.books import BY_CLASS, SCALARS, Books
+from opic.model.cash import CLASSES_MAX
 from opic.model.page_links import NO_LINKS, PageLinks
 from opic.model.trust import pack_weights, unpack_weights
 

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreUnavailable
-from opic.model.cash import Books, CrawlRules, Flag
+from opic.model.books import Books
+from opic.model.cash import CrawlRules, Flag
 from opic.model.classes import WeightClasses
 from opic.model.series import ENTRIES_MAX, PACKED, Entry
 from opic.replica.columns import Growing, Undo

@@ -9,7 +9,8 @@ from typing import Any
 import msgpack
 
 from opic.errors import BeingRestored, StoreError, StoreLost, StoreMismatch, StoreUnavailable
-from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.store.connection import Client, Line, store_errors
 from opic.store.durability import Durability, await_durable
 from opic.store.keys import Keys, format_of

@@ -18,7 +18,8 @@ from serving import serving
 from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.event_log import EventLog
-from opic.model.cash import DEBT_MAX, CrawlRules
+from opic.model.books import DEBT_MAX
+from opic.model.cash import CrawlRules
 from opic.model.classes import check_classes, encode_classes
 from opic.model.events import Record, encode_ids
 from opic.query.queries import Query

@@ -19,7 +19,8 @@ from opic.api.metrics import Metrics
 from opic.errors import BadInput
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter, Writer
-from opic.model.cash import MILLION, Books, Flag
+from opic.model.books import Books
+from opic.model.cash import MILLION, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger_page import LedgerPage
 from opic.model.transfer import Deposit, Transfer

@@ -11,7 +11,7 @@ from shipped_server import ShippedServer
 
 from opic.errors import StoreError
 from opic.ingest import Writer
-from opic.model.cash import BooksAudit
+from opic.model.books import BooksAudit
 from opic.model.events import Record, encode_seeds
 from opic.ops.doctor import look
 from opic.replica import Crawl

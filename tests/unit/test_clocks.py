@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from opic.errors import StoreFull
 from opic.model import windows
-from opic.model.cash import CONTINUOUS, MILLION, Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CONTINUOUS, MILLION, CrawlRules
 from opic.model.crawl_clock import TOTAL_LIMIT, Clocks
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.model.ledger import Ledger

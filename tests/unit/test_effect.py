@@ -12,7 +12,8 @@ from logs import NOW_US
 from repository import ROOT
 
 from opic.errors import StoreDamaged
-from opic.model.cash import BY_CLASS, CLASSES_MAX, SCALARS, Books, CrawlRules
+from opic.model.books import BY_CLASS, SCALARS, Books
+from opic.model.cash import CLASSES_MAX, CrawlRules
 from opic.model.series import Entry
 from opic.replica.effect import HEADER, NO_DIGEST, SECTIONS, VERSION, Effect, digest_of, unpack_urls
 

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.model.cash import Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CrawlRules
 from opic.replica.columns import Undo
 from opic.replica.effect import Effect
 from opic.replica.page_yields import PageYields, new_by_read

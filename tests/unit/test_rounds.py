@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from opic.model.cash import Books, CrawlRules
+from opic.model.books import Books
+from opic.model.cash import CrawlRules
 from opic.model.events import EventLimits, Record, decode_record
 from opic.model.ledger import Ledger
 from opic.model.rounds import DUE_ROUNDS, UNIT_BITS, RoundCount

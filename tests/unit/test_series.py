@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from opic.errors import BadInput
-from opic.model.cash import DAY_US, Books
+from opic.model.books import Books
+from opic.model.cash import DAY_US
 from opic.model.series import ENTRY_ROUNDS, ENTRY_US, FORMS, Entry, Window, entry_due, unpack
 
 ROUND = 1 << 32
