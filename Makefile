@@ -27,9 +27,10 @@ setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
 demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and stop)
 	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
 
-test: setup ## every test this machine can run, two files at a time
-	@# In the order of their names: the long ones first, so that neither of the two ends much later than the other.
-	$(BIN)/python -m pytest tests --numprocesses 2 --dist loadfile --no-loadscope-reorder
+test: setup ## every test this machine can run, three files at a time
+	@# Three on two cores, since many tests wait for servers. In the order of their names: the long ones first, so that
+	@# none of the three ends much later than the others.
+	$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
 lint: setup ## style and types
 	$(BIN)/ruff check .

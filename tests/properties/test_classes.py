@@ -232,7 +232,7 @@ class ThoroughClassesMachine(ClassesMachine):
 TestClasses = ClassesMachine.TestCase
 TestClasses.settings = examples(100, stateful_step_count=30)
 TestClassesThoroughly = pytest.mark.slow(ThoroughClassesMachine.TestCase)
-TestClassesThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60)
+TestClassesThoroughly.settings = settings(max_examples=600, stateful_step_count=60)
 
 
 # The store does the same.

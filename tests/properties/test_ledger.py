@@ -34,7 +34,7 @@ class ThoroughLedgerMachine(LedgerMachine):
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = examples(150, stateful_step_count=30)
 TestLedgerThoroughly = pytest.mark.slow(ThoroughLedgerMachine.TestCase)
-TestLedgerThoroughly.settings = settings(max_examples=1_500, stateful_step_count=60)
+TestLedgerThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60)
 
 
 # One log, one state.

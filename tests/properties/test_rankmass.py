@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import plain_rankmass
 import pytest
+from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -100,6 +101,7 @@ def test_guarantee_with_some_of_the_trusted_pages_is_never_above_the_truth(name:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CRAWLS)
+@examples(50)
 @given(web=webs(dangling=False), count=st.integers(1, 5))
 def test_all_that_some_trusted_pages_lead_to_is_guaranteed_their_trust(name: str, web: Web, count: int) -> None:
     named = web.trust.most_trusted(count)

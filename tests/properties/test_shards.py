@@ -208,7 +208,7 @@ def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=200)
 @interleaved
 def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **drawn: Any) -> None:
     write_in_turns(valkey, **drawn)

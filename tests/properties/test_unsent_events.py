@@ -1,6 +1,7 @@
 """Events wait for the service: whatever happens, each is sent, in its order, under one key until it is accepted."""
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,15 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from opic.scrapy import unsent_events
 from opic.scrapy.unsent_events import UnsentEvents
+
+BATCH_BYTES = 1_000
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_batches() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(unsent_events, "BATCH_BYTES_MAX", BATCH_BYTES)
+        yield
 
 
 class UnsentMachine(RuleBasedStateMachine):
@@ -21,7 +31,7 @@ class UnsentMachine(RuleBasedStateMachine):
         self.queue, self.expected, self.number = UnsentEvents(self.folder.name), list[int](), 0
         self.tried: tuple[str, list[bytes]] | None = None
 
-    @rule(count=st.integers(1, 5), size=st.sampled_from([1, unsent_events.BATCH_BYTES_MAX]))
+    @rule(count=st.integers(1, 5), size=st.sampled_from([1, BATCH_BYTES]))
     def add(self, count: int, size: int) -> None:
         for _ in range(count):
             self.queue.add({"n": self.number, "links": "x" * size})
