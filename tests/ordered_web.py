@@ -32,7 +32,8 @@ class Ordered(Web):
         self.reads: dict[str, list[tuple[int, set[str]]]] = {}  # By page: when it was read, and the links shown.
         self.seed_share = seed_share
         self.pages = Crawl.open(server.client(), name)
-        self.order = FetchOrder(PageFlows(KeptLinks(self.pages)), seed_share, 2e-9)
+        self.flows = PageFlows(KeptLinks(self.pages))
+        self.order = FetchOrder(self.flows, seed_share, 2e-9)
         self.frontier = Frontier(self.pages, **{"politeness": AT_ONCE, "worth": self.order, **more})
 
     def seed(self, urls: Sequence[str], depth: int | None = 0, trust: float | None = None) -> None:

@@ -9,9 +9,9 @@ can be computed again from the links.
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,11 @@ CREDIT_SECONDS: Final = 0.5  # and settlings of questions took less than this be
 CREDIT_SHARE: Final = 0.1  # which is this.
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
-REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer.
+REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
+REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
+REST_MIN: Final = 1  # and no less than this multiple, so that half of a core is left where settling takes long.
+YOUNG_SECONDS: Final = 0.5  # A question waits for a settling in progress if the last answer is older than this,
+WAIT_SECONDS: Final = 0.25  # for this long.
 LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
@@ -121,6 +125,18 @@ class ExactView:
         return found
 
 
+class Companion(Protocol):
+    """What is computed from the flows in the same thread, as of the same position: see `Exact.start`."""
+
+    beside: bool  # Whether that thread is there.
+
+    def due(self) -> bool:
+        """Return whether it should be computed anew."""
+
+    def taken(self, read: LinksRead[PageStates]) -> Callable[[], object]:
+        """Take what it needs of the flows, which are settled; return what is left to do once the links are let go."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExactStanding:
     """How the flow stands, for metrics."""
@@ -154,6 +170,8 @@ class Exact:
         self._standing: ExactStanding | None = None
         self._done = threading.Event()
         self._thread: threading.Thread | None = None
+        self._companion: Companion | None = None
+        self._always = True
         self._settled = threading.Event()  # Once there is a first view.
         self._kept.release_listeners.append(self._forget)
 
@@ -168,8 +186,16 @@ class Exact:
             self._crawl.follow()  # For the first time.
         return self._kept.held
 
-    def start(self) -> None:
-        """Follow the journals in a background thread until `close`."""
+    def start(self, companion: Companion | None = None, *, always: bool = True) -> None:
+        """Follow the journals in a background thread until `close`.
+
+        Args:
+            companion: what is computed in that thread as well.
+            always: settle whenever something changed; else only when the companion is due.
+        """
+        self._companion, self._always = companion, always
+        if companion is not None:
+            companion.beside = True
         self._thread = threading.Thread(target=self._run, name="opic-exact", daemon=True)
         self._thread.start()
 
@@ -195,7 +221,8 @@ class Exact:
                     self._kept.release()  # The keeping was ended.
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
-                wait = max(LOOK_SECONDS, REST * (time.thread_time() - began))
+                took = time.thread_time() - began
+                wait = max(LOOK_SECONDS, min(REST * took, REST_SECONDS_MAX), REST_MIN * took)
             except NotKept:  # They were found too large, or the keeping was ended meanwhile.
                 wait = LOOK_SECONDS
             except StoreError as error:  # Requests report it too.
@@ -204,14 +231,15 @@ class Exact:
 
     def _keep_up(self) -> None:
         """Settle both flows where something changed, after one reading of the links: neither misses a change."""
-        if not self._is_current():
-            self._settle(self.bound, trust=True)
-        elif self._trust_heads != self._crawl.heads():  # A question has settled importance.
-            with self._kept.lock:
-                read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
-                self.flows.follow(read)
-                self.flows.by_importance(read)
-                self._settle_trust(read)
+        companion = self._companion if self._companion is not None and self._companion.due() else None
+        changed = not self._is_current() or self._trust_heads != self._crawl.heads()
+        if companion is None and not (changed and self._always):
+            return
+        with self._kept.lock:
+            _, read = self._settle(self.bound, trust=True)
+            left = companion.taken(read) if companion is not None else None
+        if left is not None:
+            left()
 
     def _is_current(self) -> bool:
         view = self._view
@@ -248,11 +276,23 @@ class Exact:
             if view is None and not self._settled.wait(FIRST_SECONDS):
                 raise StoreUnavailable(NOT_YET)
             view = self._view
-            if view is not None and view.loads == self._crawl.loads and not self._may_settle():
-                return view
-        found = self._settle(self.bound, further=further)
-        self._credit -= self._cpu
-        return found
+            if view is not None and view.loads == self._crawl.loads:
+                return self._view_beside(view, further=further)
+        return self._settle(self.bound, further=further)[0]
+
+    def _view_beside(self, view: ExactView, *, further: bool) -> ExactView:
+        """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
+        old = time.time() - view.as_of > YOUNG_SECONDS
+        may = self._may_settle()
+        if not (may or old) or not self._kept.lock.acquire(timeout=WAIT_SECONDS if old else 0):
+            return self._view or view
+        try:
+            if may and not self._is_current():
+                self._settle(self.bound, further=further)
+                self._credit -= self._cpu
+        finally:
+            self._kept.lock.release()
+        return self._view or view
 
     def _may_settle(self) -> bool:
         """Whether a question settles what is new itself: not where that is slow, or was done too often lately."""
@@ -266,9 +306,13 @@ class Exact:
         self._crawl.follow()
         self._kept.check()
         view = self._view
-        return view.renewed(self._crawl.as_of) if view is not None and self._is_current() else self._settle(self.bound)
+        if view is not None and self._is_current():
+            return view.renewed(self._crawl.as_of)
+        return self._settle(self.bound)[0]
 
-    def _settle(self, bound: float, *, further: bool = False, trust: bool = False) -> ExactView:
+    def _settle(
+        self, bound: float, *, further: bool = False, trust: bool = False
+    ) -> tuple[ExactView, LinksRead[PageStates]]:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
@@ -290,7 +334,7 @@ class Exact:
             self._settled.set()
             if trust:
                 self._settle_trust(read)
-        return view
+        return view, read
 
     def _settle_trust(self, read: LinksRead[PageStates]) -> None:
         trust = self.flows.by_seeds(read)

@@ -5,12 +5,11 @@ where none is trusted. Visits are linear in the teleport, so those of two flows 
 Read pages come by the square root of importance times rate of change, times the age: the time since the last read. The
 rate is learned from how often a page's reads showed other links (`opic.replica.page_changes`).
 
-The order is computed beside the questions, in a thread, while anybody asks for it; a question takes what was computed
-last, and waits for nothing.
+In an endpoint the thread that settles the flows computes the order too, while anybody asks for it; a question takes
+what was computed last, and waits for nothing.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from numpy.typing import NDArray
 from opic.errors import NotKept, StoreError
 from opic.graph.flow import Flow
 from opic.model.cash import MILLION, Flag
-from opic.query.exact import BOUND, END_SECONDS, LINKS_A_SETTLE, LOOK_SECONDS, REST, SAYS_SOMETHING
+from opic.query.exact import BOUND, LINKS_A_SETTLE, REST, SAYS_SOMETHING
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.replica import Replica
@@ -79,8 +78,7 @@ class FetchOrder:
         self._at, self._took, self._asked_at = float("-inf"), 0.0, float("-inf")
         self.listeners: list[Callable[[FetchView], object]] = []  # Called with each new order, before it is used.
         self._kept.release_listeners.append(self._forget)
-        self._lock, self._done = threading.Lock(), threading.Event()
-        self._thread: threading.Thread | None = None
+        self.beside = False  # Whether a thread computes it (`Exact.start`), and not the questions.
 
     def _forget(self) -> None:
         self._view = None
@@ -90,67 +88,58 @@ class FetchOrder:
         """Whether the crawl keeps links that this endpoint can hold, as far as it knows."""
         return self._kept.held
 
-    def start(self) -> None:
-        """Compute in a background thread until `close`."""
-        self._thread = threading.Thread(target=self._run, name="opic-order", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Stop the thread."""
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join(END_SECONDS)
-
-    def _run(self) -> None:
-        wait = LOOK_SECONDS
-        while not self._done.wait(wait):
-            if time.monotonic() - self._asked_at < ASKED_SECONDS:
-                self._try()
-            wait = max(LOOK_SECONDS, REST * self._took)
+    def due(self) -> bool:
+        """Return whether somebody asked lately, and it is time to compute the order anew."""
+        now, view = time.monotonic(), self._view
+        if now - self._asked_at >= ASKED_SECONDS:
+            return False
+        same = view is not None and view.settled
+        same = same and (view.heads, view.loads) == (self._crawl.heads(), self._crawl.loads)  # type: ignore[union-attr]
+        return now - self._at >= (AGES_SECONDS if same else REST * self._took)
 
     def recent(self) -> FetchView | None:
         """Return the order of a moment ago; None if it can't be told, because links are not kept or not read yet."""
         self._asked_at = time.monotonic()
-        if self._thread is None:
-            self._try()
+        if not self.beside:
+            self._compute()
         view = self._view
         if view is None or not self.kept or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
             return None
         return view
 
-    def _try(self) -> None:
+    def _compute(self) -> None:
         """Compute the order if that can be done now; pages are suggested by cash if it can't."""
         try:
             if not self._crawl.as_of:
                 self._crawl.follow()  # For the first time: it tells whether links are kept.
             if self.kept:
-                with self._lock:
-                    self._renew()
+                with self._kept.lock:
+                    read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
+                    self._flows.follow(read)
+                    self.taken(read)()
         except (NotKept, StoreError) as error:
             log.info("the order of pages waits for the store: %s", error)
 
-    def _renew(self) -> None:
-        with self._kept.lock:
-            began = time.monotonic()
-            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds)
-            view, loads = self._view, self._kept.loads
-            same = view is not None and view.settled and (view.heads, view.loads) == (read.heads, loads)
-            if same and began - self._at < AGES_SECONDS and self._thread is not None:
-                return
-            self._flows.follow(read)
-            flow = self._flows.by_importance(read)
-            settled = flow.settle(self._bound, LINKS_A_SETTLE)
-            worth, bound = _visits(flow), flow.bound
-            mixed, both = self._mixed(worth, read) if self._share else (worth, True)
-            pages = [len(taken.state) for taken in read.taken]
-            by_shard = self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages)
-        shards = _keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)
-        view = FetchView(read.heads, loads, shards, bound, settled and both)
-        for listener in self.listeners:
-            listener(view)
-        self._view = view
-        self._at = time.monotonic()
-        self._took = self._at - began
+    def taken(self, read: LinksRead[PageStates]) -> Callable[[], None]:
+        """Take the visits at the position that the flows are at; return what sorts the pages by them."""
+        began = time.monotonic()
+        flow, loads = self._flows.by_importance(read), self._kept.loads
+        settled = flow.settle(self._bound, LINKS_A_SETTLE)
+        worth, bound = _visits(flow), flow.bound
+        mixed, both = self._mixed(worth, read) if self._share else (worth, True)
+        pages = [len(taken.state) for taken in read.taken]
+        by_shard = self._flows.by_shard(mixed, pages), self._flows.by_shard(worth, pages)
+
+        def sort() -> None:
+            shards = _keyed(self._crawl.replicas, [taken.state for taken in read.taken], *by_shard)
+            view = FetchView(read.heads, loads, shards, bound, settled and both)
+            for listener in self.listeners:
+                listener(view)
+            self._view = view
+            self._at = time.monotonic()
+            self._took = self._at - began
+
+        return sort
 
     def _mixed(self, worth: Floats, read: LinksRead[PageStates]) -> tuple[Floats, bool]:
         """Return the visits with a share of the teleport on trusted pages or seeds, and whether that is settled."""

@@ -424,14 +424,13 @@ class Backend:
     def start(self) -> None:
         """Start what runs in the background until `close`: the curve, following the journals, exact importance."""
         self.curve.start()
-        if self.settings.policy in (None, "exact"):  # Else links are read when the first question needs them.
-            self.exact.start()
-        self.worth.start()
+        # Where another policy is the default, links are read when the first question needs them.
+        self.exact.start(self.worth, always=self.settings.policy in (None, "exact"))
         self.crawl.keep_following()
 
     def close(self) -> None:
         """Close all connections."""
-        background = self.exact.close, self.worth.close, self.curve.close, self.crawl.close
+        background = self.exact.close, self.curve.close, self.crawl.close
         for close in (*background, self.shard.client.close, self._stored_log.close):
             close()
         if "log" in vars(self):  # Was asked for.

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,21 @@ def test_questions_that_settling_would_delay_are_answered_from_what_was_settled_
     assert second.heads != web.crawl.heads()
     monkeypatch.setattr("opic.query.exact.CREDIT_SECONDS", 1.0)
     monkeypatch.setattr("opic.query.exact.CREDIT_SHARE", 1e6)  # As after a while without changes.
+    assert exact.view().heads == web.crawl.heads()
+    exact.close()
+
+
+def test_question_hardly_waits_for_what_settles_beside_it(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("opic.query.exact.LOOK_SECONDS", 3_600.0)  # The thread beside does nothing here.
+    web = Web(valkey, "held")
+    web.read(PAGES[0], [PAGES[1]])
+    exact = asked(web.crawl).exact
+    assert exact is not None
+    first = exact.view()
+    exact.start()
+    web.read(PAGES[1], [PAGES[2]])
+    with ThreadPoolExecutor(1) as pool, exact.flows.kept.lock:  # As a settling that takes long.
+        assert pool.submit(exact.view).result(WAIT_SECONDS) is first
     assert exact.view().heads == web.crawl.heads()
     exact.close()
 

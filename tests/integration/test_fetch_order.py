@@ -17,6 +17,7 @@ from serving import serving
 from opic.frontier import Frontier, PolitenessSettings, picking
 from opic.ingest.shard_writer import ShardWriter
 from opic.model.cash import Flag
+from opic.query.exact import Exact
 from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
 from opic.query.page_flows import PageFlows
@@ -153,7 +154,8 @@ def test_pages_come_by_cash_until_the_order_is_known_and_then_the_latest_last(va
     web = Ordered(valkey, "beside")
     for page in MANY[:10]:
         web.read(page, MANY[10:30])
-    web.order.start()
+    exact = Exact(web.flows)
+    exact.start(web.order)
     answer = web.next(1, mode="discover")
     web.frontier.release([page["lease"] for page in answer["pages"]])
     assert answer["order"] == "cash"
@@ -165,7 +167,7 @@ def test_pages_come_by_cash_until_the_order_is_known_and_then_the_latest_last(va
         return bool(found["order"] == "exact")
 
     until(by_importance)
-    web.order.close()
+    exact.close()
     web.read(MANY[0], MANY[10:40])  # Ten pages become known, and the reads of this page and the next are the latest.
     web.read(MANY[12], [])
     found = list[str]()
