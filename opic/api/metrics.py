@@ -18,7 +18,6 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessColl
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
-from starlette.types import Scope
 
 from opic import __version__
 from opic.api.frontier_counts import Census, count
@@ -86,11 +85,10 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._registry.register(_Collector(backend))
 
-    def observe(self, scope: Scope, status: int, seconds: float) -> None:
+    def observe(self, method: str, path: str, status: int, seconds: float) -> None:
         """Count a request. Unknown paths and methods get no label of their own."""
-        path = getattr(scope.get("route"), "path", None)
-        method = scope["method"] if scope["method"] in METHODS else "other"
-        self._requests.labels(method, path or "other", f"{status // 100}xx" if status else "aborted").observe(seconds)
+        method = method if method in METHODS else "other"
+        self._requests.labels(method, path, f"{status // 100}xx" if status else "aborted").observe(seconds)
 
     def handed(self, found: Mapping[str, Any], mode: str, policy: str | None, calls: int = 1) -> None:
         """Count the pages handed out to a crawler that asked for a mode and a policy, both valid."""

@@ -38,6 +38,7 @@ RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a bac
 MENDED_SECONDS: Final = 10  # A person has to act: free disk space or create the missing topic.
 ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
 ERRORS_IN_DETAIL: Final = 3
+LOGGED_CHARS_MAX: Final = 200
 
 KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP status and title.
     "not-http": (400, "Malformed HTTP request"),
@@ -279,6 +280,12 @@ def _fields_of(kind: Any, way: Sequence[int | str]) -> list[str]:
         else:
             kind = get_args(kind)[-1]  # Of a list, or of a dict from text.
     return list(kind.model_fields) if inspect.isclass(kind) and issubclass(kind, BaseModel) else []
+
+
+def fit_for_log(text: str) -> str:
+    """Shorten and escape untrusted text: one line, without terminal control sequences."""
+    cut = text if len(text) <= LOGGED_CHARS_MAX else text[:LOGGED_CHARS_MAX] + "..."
+    return cut if cut.isprintable() and cut.isascii() else ascii(cut)[1:-1]
 
 
 def described(path: str, *statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -1,19 +1,15 @@
-"""Fast request routing: look up the handler by method and path, validate the parameters, call the handler.
+"""Request routing: find the handler by method and path, validate the parameters, call the handler.
 
-FastAPI describes the calls and could serve them as well, at three times the cost per request (for its dependency
-injection, exit stacks, and a search through all routes). All paths here are fixed strings, so a dictionary finds them.
-All other requests go on to FastAPI: unknown paths, wrong methods, pages and files.
+Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does; so a dictionary finds them.
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Annotated, Any, get_args, get_origin
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, NamedTuple, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from opic.api.problems import from_validation
 
@@ -24,65 +20,75 @@ class InQuery:
 
 Call = Callable[..., Awaitable[Response]]
 Handler = Callable[[Request], Awaitable[Response]]
-OnError = Callable[[Request, Any], Coroutine[Any, Any, Response]]
 
 
-class Routes(dict[tuple[str, str], tuple[BaseRoute, Handler]]):
-    """Routes and handlers by method and path."""
+class Route(NamedTuple):
+    """A path, and the handler that answers requests by one method there."""
 
-    def add(self, method: str, path: str, route: BaseRoute, call: Call) -> None:
-        """Add a call, if its parameters are of a kind supported here."""
-        if (handler := handler_of(call)) is not None:
-            self[method, path] = route, handler
+    path: str
+    handler: Handler
 
 
-class Direct:
-    """ASGI middleware: answers requests that have a route here, and passes all others to the application."""
+class Routes:
+    """The handlers by path and method."""
 
-    def __init__(self, app: ASGIApp, routes: Routes, on_error: Mapping[int | type[Exception], OnError]) -> None:
-        """Answer by `routes`; the handlers in `on_error` answer for exceptions of their kinds."""
-        self._app, self._routes, self._on_error = app, routes, on_error
-        self._kinds = tuple(kind for kind in on_error if isinstance(kind, type))
+    def __init__(self) -> None:
+        """Start without any."""
+        self._fixed: dict[str, dict[str, Route]] = {}
+        self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
-        found = self._routes.get((scope["method"], scope["path"])) if scope["type"] == "http" else None
-        if found is None:
-            await self._app(scope, receive, send)
-            return
-        scope["route"], call = found
-        request = Request(scope, receive, send)
-        try:
-            response = await call(request)
-        except self._kinds as error:
-            answer = next(self._on_error[kind] for kind in type(error).__mro__ if kind in self._on_error)
-            response = await answer(request, error)
-        await response(scope, receive, send)
+    def add(self, method: str, path: str, call: Call) -> None:
+        """Add a call; its last part may be a parameter in braces."""
+        before, _, last = path.rpartition("/")
+        if last.startswith("{"):
+            _, by_method = self._under.setdefault(before, (last[1:-1], {}))
+        else:
+            by_method = self._fixed.setdefault(path, {})
+        by_method[method] = Route(path, handler_of(call))
+
+    def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
+        """Return the routes of a path by method, and its parameters; None for an unknown path."""
+        if (fixed := self._fixed.get(path)) is not None:
+            return fixed, {}
+        before, _, last = path.rpartition("/")
+        if not last or before not in self._under:
+            return None
+        name, by_method = self._under[before]
+        return by_method, {name: last}
 
 
-def handler_of(call: Call) -> Handler | None:
-    """Return a function that answers a request by a call, or None if its parameters are of a kind not supported."""
-    parameters = list(inspect.signature(call).parameters.values())
-    if not parameters:
-        return lambda _: call()
-    if len(parameters) > 1:
-        return None
-    asked = parameters[0].annotation
+def handler_of(call: Call) -> Handler:
+    """Return a function that answers a request by a call.
+
+    The call takes any of the request itself, parameters of the path (`str`), and a model of the query.
+    """
+    takers = [_taker(parameter) for parameter in inspect.signature(call).parameters.values()]
+    if len(takers) == 1:
+        (take,) = takers
+        return lambda request: call(take(request))
+    return lambda request: call(*(take(request) for take in takers))
+
+
+def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
+    asked = parameter.annotation
     if asked is Request:
-        return call
-    if get_origin(asked) is not Annotated or not isinstance(get_args(asked)[1], InQuery):
-        return None
-    model: Any = get_args(asked)[0]
+        return lambda request: request
+    if asked is str:
+        return lambda request: request.path_params[parameter.name]
+    model = get_args(asked)[0]
     assert issubclass(model, BaseModel)
-    if any(get_origin(field.annotation) is list for field in model.model_fields.values()):
-        return None
-    return lambda request: call(_checked(model, request))
+    lists = [name for name, field in model.model_fields.items() if get_origin(field.annotation) is list]
+    return lambda request: _checked(model, request, lists)
 
 
-def _checked(model: type[BaseModel], request: Request) -> BaseModel:
-    """Validate the query parameters; if a parameter is repeated, the last one counts."""
+def _checked(model: type[BaseModel], request: Request, lists: list[str]) -> BaseModel:
+    """Validate the query parameters; if one that is no list is repeated, the last one counts."""
+    given: dict[str, Any] = dict(request.query_params)
+    for name in lists:
+        if name in given:
+            given[name] = request.query_params.getlist(name)
     try:
-        return model.model_validate(dict(request.query_params))
+        return model.model_validate(given)
     except ValidationError as error:
         errors = error.errors(include_url=False, include_input=False)
         raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors], model) from None

@@ -15,8 +15,8 @@ from dataclasses import replace
 from typing import Final
 
 import uvicorn
-from fastapi import FastAPI
 
+from opic.api.application import Application
 from opic.api.http_protocol import LOOK_SECONDS, Config, ConnectionLimits, ConnectionWatch, Wire
 from opic.errors import SettingsError
 from opic.memory import search_garbage_rarely
@@ -128,7 +128,7 @@ class Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def make_server(app: FastAPI, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
+def make_server(app: Application, limits: ConnectionLimits = ConnectionLimits()) -> Server:  # noqa: B008 - frozen
     """Configure a server: our own access log, HTTP/1.1 only, limits on connections.
 
     Args:
@@ -169,7 +169,7 @@ def make_room(connections: int) -> int:
 
 
 def serve(
-    app: FastAPI,
+    app: Application,
     host: str = "127.0.0.1",
     port: int = 8080,
     sockets: list[socket.socket] | None = None,
@@ -190,7 +190,7 @@ def serve(
         SettingsError: see `bind`.
     """
     if sockets is None:
-        sockets = [bind(host, port, token_set=app.state.secured)]
+        sockets = [bind(host, port, token_set=app.secured)]
     # A full garbage collection would delay all requests by 50 ms.
     search_garbage_rarely()
     # Let worker threads yield to the event loop sooner than after the default 5 ms.

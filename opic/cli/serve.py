@@ -60,7 +60,7 @@ def serve(
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
     with listener, ending_in_order(), opened as service:
         application = create_app(service, allow_open=allow_open)
-        with service.announced(url, application.state.instance):
+        with service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
 

@@ -7,15 +7,13 @@ from repository import ROOT
 from opic.api.calls import Calls
 from opic.api.definitions import Definitions
 from opic.api.in_process import name_of
-from opic.api.router import handler_of
 
 
 def test_every_call_of_the_api_has_a_handler_of_its_name() -> None:
-    rows = re.findall(r'"(GET|POST|PUT|PATCH|DELETE)", "(/[\w/-]+)"', (ROOT / "opic/api/app.py").read_text())
+    table = r'\b(?<!\.)(?:add|change)\(\s*"(GET|POST|PUT|PATCH|DELETE)", "(/[\w/-]+)"'
+    rows = [row for row in re.findall(table, (ROOT / "opic/api/app.py").read_text()) if row[1] != "/metrics"]
     assert len(rows) > 20
     handlers = (Calls.__new__(Calls), Definitions.__new__(Definitions))
     names = [name_of(*row) for row in rows]
-    missing = [
-        name for name in names if not any(hasattr(one, name) and handler_of(getattr(one, name)) for one in handlers)
-    ]
+    missing = [name for name in names if not any(hasattr(one, name) for one in handlers)]
     assert missing == []

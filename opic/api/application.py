@@ -1,0 +1,189 @@
+"""The ASGI application: every request passes here, once in and once out.
+
+A request gets an id, is refused or routed to its handler, and its answer gets the headers for caching and is compressed
+where that helps. Each request has a line in the log, and is counted; an unexpected error has a traceback there, and the
+caller an answer.
+"""
+
+import logging
+import random
+import re
+import time
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping
+from os.path import normpath
+from typing import Any, Final
+
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.staticfiles import StaticFiles
+from starlette.types import Receive, Scope, Send
+from starlette_compress import CompressMiddleware
+
+from opic.api.access import DOC_FILES, Access
+from opic.api.etags import set_cache_headers
+from opic.api.problems import Problem, fit_for_log, from_error, internal
+from opic.api.router import Route, Routes
+from opic.errors import OpicError
+
+log = logging.getLogger("opic.api")
+
+QUIET_PATHS: Final = ("/healthz", "/readyz", "/metrics")  # Requested every few seconds: logged at DEBUG.
+ID_HEADER: Final = "X-Request-ID"
+COMPRESSED_BYTES_MIN: Final = 1_024  # A smaller body fits in one packet anyway.
+LEVEL: Final = 1  # Of gzip and zstd: see docs/decisions/0015.
+NO_SUCH_PATH: Final = "no such path here: /docs lists those there are"
+_ids = random.Random()  # noqa: S311 - ids are no secrets and grant no access; system randomness would be slow
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+
+
+class Application:
+    """An ASGI application that answers HTTP requests by `routes`."""
+
+    def __init__(
+        self,
+        routes: Routes,
+        access: Access,
+        *,
+        instance: str,
+        secured: bool,
+        document: Callable[[], Mapping[str, Any]],
+        observe: Callable[[str, str, int, float], None],
+        problem_of: Callable[[OpicError], Problem] = from_error,
+    ) -> None:
+        """Answer requests.
+
+        Args:
+            routes: the calls and pages.
+            access: who may ask.
+            instance: what tells this service from another program on its port.
+            secured: whether a token is required.
+            document: returns the OpenAPI document.
+            observe: called after each request with its method, its route's path or `other`, the status (0: aborted)
+                and the seconds it took.
+            problem_of: converts an error of ours to what the caller gets.
+        """
+        self.instance, self.secured, self.openapi = instance, secured, document
+        self._routes, self._access, self._observe, self._problem_of = routes, access, observe, problem_of
+        self._files = StaticFiles(packages=[("fastapi_offline", "static")])
+        self._compressed = CompressMiddleware(
+            _send, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        assert scope["type"] == "http"
+        started, status, method = time.perf_counter(), 0, scope["method"]
+        # A GET route answers HEAD too; the server leaves the body out.
+        inner = {**scope, "method": "GET" if method == "HEAD" else method}
+        request = Request(inner, receive)
+        given = request.headers.get(ID_HEADER, "")
+        request_id = inner["opic.id"] = given if _ID.fullmatch(given) else f"{_ids.getrandbits(64):016x}"
+        try:
+            response = await self._answer(request)
+            status = response.status_code
+            await self._send(response, request, send)
+        except ClientDisconnect:
+            log.info("the client of request %s disconnected", request_id)
+        except CancelledError:  # The grace period of the shutdown is over.
+            if status:
+                raise
+            problem = Problem("ending", "the service shut down before the request was done: send it again")
+            status = problem.status
+            await self._send(problem.response(request_id), request, send)
+        except Exception:  # Last resort: the caller gets an answer, the log a traceback.
+            log.exception("request %s failed", request_id)
+            if not status:
+                response = internal().response(request_id)
+                status = response.status_code
+                await self._send(response, request, send)
+        finally:
+            seconds = time.perf_counter() - started
+            self._observe(inner["method"], _path(inner), status, seconds)
+            level = logging.DEBUG if scope["path"] in QUIET_PATHS else logging.INFO
+            if log.isEnabledFor(level):
+                _log(level, method, inner, status, 1000 * seconds)
+
+    async def _answer(self, request: Request) -> Response:
+        """Return the answer to a request, with the headers that all answers have."""
+        path, scope = request.scope["path"], request.scope
+        try:
+            if (refused := self._access.refusal(request)) is not None:
+                raise refused
+            response = await self._routed(request, path)
+        except (Problem, OpicError, HTTPException) as error:
+            problem = self._problem(error)
+            if problem.status >= 500:
+                scope["opic.why"] = problem.detail
+            if problem.kind == "internal":
+                log.error("request %s failed", scope["opic.id"], exc_info=error)
+            response = problem.response(scope["opic.id"])
+        set_cache_headers(request, path, response)
+        return response
+
+    async def _routed(self, request: Request, path: str) -> Response:
+        if (found := self._routes.find(path)) is not None:
+            by_method, request.scope["path_params"] = found
+            if (route := by_method.get(request.method)) is None:
+                raise _wrong_method(by_method)
+            request.scope["opic.route"] = route
+            return await route.handler(request)
+        if path.startswith(DOC_FILES):
+            if request.method != "GET":
+                raise _wrong_method({"GET": None})
+            return await self._files.get_response(normpath(path.removeprefix(DOC_FILES)), request.scope)
+        raise Problem("no-such-path", NO_SUCH_PATH)
+
+    def _problem(self, error: Problem | OpicError | HTTPException) -> Problem:
+        if isinstance(error, OpicError):
+            return self._problem_of(error)
+        if isinstance(error, HTTPException):  # Of a file that is not there.
+            return Problem("no-such-path", NO_SUCH_PATH, status=error.status_code)
+        return error
+
+    async def _send(self, response: Response, request: Request, send: Send) -> None:
+        response.headers[ID_HEADER] = request.scope["opic.id"]
+        body: bytes | None = getattr(response, "body", None)  # None of a file, which is compressed as it is read.
+        if body is not None and len(body) < COMPRESSED_BYTES_MIN:
+            await response(request.scope, request.receive, send)
+        else:
+            request.scope["opic.response"] = response
+            await self._compressed(request.scope, request.receive, send)
+
+
+async def _send(scope: Scope, receive: Receive, send: Send) -> None:
+    await scope["opic.response"](scope, receive, send)
+
+
+def _wrong_method(taken: Mapping[str, object]) -> Problem:
+    allowed = ", ".join(sorted({*taken, *({"HEAD"} if "GET" in taken else ())}))
+    return Problem("wrong-method", f"this path takes {allowed}", headers={"Allow": allowed})
+
+
+def _path(scope: Scope) -> str:
+    """Return the path of the route that answers, with the name of its parameter; `other` for unknown ones."""
+    route: Route | None = scope.get("opic.route")
+    return route.path if route is not None else "other"
+
+
+def _log(level: int, method: str, scope: Scope, status: int, ms: float) -> None:
+    """Write the access log line of a request."""
+    method, request_id = fit_for_log(method), scope["opic.id"]
+    log.log(
+        level,
+        "%s %s %s %.1f ms id=%s%s",
+        method,
+        fit_for_log(scope.get("raw_path", b"").decode("latin-1") or scope["path"]),
+        status or "aborted",
+        ms,
+        request_id,
+        f" ({fit_for_log(scope['opic.why'])})" if "opic.why" in scope else "",
+        extra={
+            "request_id": request_id,
+            "method": method,
+            "route": _path(scope),
+            "status": status,
+            "ms": round(ms, 1),
+        },
+    )
