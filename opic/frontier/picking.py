@@ -218,15 +218,26 @@ class RankedPages:
         """
         self.all_ids, self.all_keys, self.side = ids, keys, side
         self._read_us = read_us
-        self._ids, self._neg = ids[:0], -keys[:0]
+        self._ids, self._neg, self._then = ids[:0], -keys[:0], read_us
+        self.looked_at = 0  # How many ranks were looked at.
 
     def part(self, start: int, end: int) -> tuple[Int64s, Keys]:
         """Return the pages of these ranks, and their negated keys; fewer at the end."""
-        if end > len(self._ids) < len(self.all_ids):
-            ids, keys = first(self.all_ids, self.all_keys, max(RANKED_FIRST, 8 * end))
-            by_key = np.lexsort((ids, -keys))
-            self._ids, self._neg = ids[by_key], -keys[by_key]
+        self.looked_at = max(self.looked_at, end)
+        if end > len(self._ids):
+            self.sort(8 * end)
         return self._ids[start:end], self._neg[start:end]
+
+    def sort(self, count: int) -> None:
+        """Sort the first `count` pages or more, unless they are."""
+        if len(self._ids) >= min(count, len(self.all_ids)):
+            return
+        ids, keys = first(self.all_ids, self.all_keys, max(RANKED_FIRST, count))
+        by_key = np.lexsort((ids, -keys))
+        ids, neg = ids[by_key], -keys[by_key]
+        if self._read_us is not None:
+            self._then = self._read_us[np.searchsorted(self.all_ids, ids)]
+        self._ids, self._neg = ids, neg
 
     def behind(self, count: int, hosts: Bools, order: HotOrder) -> "RankedPages":
         """Return the pages behind the first `count` ranks that are on some hosts: O(all pages)."""
@@ -250,11 +261,17 @@ class RankedPages:
         at = int(np.searchsorted(self.all_ids, page))
         return float(self.all_keys[at]) if at < len(self.all_ids) and self.all_ids[at] == page else 0.0
 
-    def unread_since(self, ids: Int64s, order: HotOrder) -> Bools:
-        """Return a mask of those pages of this order that were not read since it was made."""
-        if self._read_us is None:
-            return np.ones(len(ids), np.bool_)
-        same: Bools = order.columns.last_read_us(ids) == self._read_us[np.searchsorted(self.all_ids, ids)]
+    def unread_since(self, ids: Int64s, ranks: Int64s, order: HotOrder) -> Bools | None:
+        """Return a mask of those pages that were not read since this order was made; None for all.
+
+        Args:
+            ids: of pages that `part` returned.
+            ranks: theirs.
+            order: the hot order of the shard.
+        """
+        if self._then is None:
+            return None
+        same: Bools = order.columns.last_read_us(ids) == self._then[ranks]
         return same
 
 
@@ -283,14 +300,19 @@ class RankedSource:
         if self._at >= RANKED_LONG and not self._narrow and self._at < len(self._ranked.all_ids):
             self._ranked = self._ranked.behind(self._at, self._on_free_hosts(slice(None)), order)
             self._at, self._narrow = 0, True
-        end = self._at + 8 * size
-        ids, neg = self._ranked.part(self._at, end)
+        start, end = self._at, self._at + 8 * size
+        ids, neg = self._ranked.part(start, end)
         self._at, self.done = end, len(ids) < 8 * size
         order.looked += len(ids)
-        at = np.flatnonzero(self._on_free_hosts(order.columns.host[ids]) & ~is_held(order.where[ids]))
+        at = np.flatnonzero(~is_held(order.where[ids]))
+        at = at[self._on_free_hosts(order.columns.host[ids[at]])]
         ids, neg = ids[at], neg[at]
         keys, read = order.keys(ids)
-        keep = (keys > 0) & np.isin(read, self._sides) & self._ranked.unread_since(ids, order)
+        keep = keys > 0
+        if len(self._sides) == 1:
+            keep &= read == self._sides[0]
+        if (unread := self._ranked.unread_since(ids, start + at, order)) is not None:
+            keep &= unread
         if self._nearness:
             keep &= order.columns.nearness(ids) >= self._nearness
         self.ids, self.neg = ids[keep], neg[keep]

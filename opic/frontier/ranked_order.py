@@ -190,10 +190,12 @@ class RankedOrders:
         return [replica.offers.priorities for replica in self._crawl.replicas]
 
     def _heard(self, view: FetchView) -> None:
-        """Sort the first pages of a new order, so that no call waits for that."""
+        """Sort as many pages of a new order as calls looked at in the last one, so that no call waits for that."""
         made = self._ordered(view)
-        for ranked in (*made[2].unread, *made[2].read):
-            ranked.part(0, 1)
+        last = self._importance or made
+        pairs = zip((*made[2].unread, *made[2].read), (*last[2].unread, *last[2].read), strict=True)
+        for ranked, before in pairs:
+            ranked.sort(2 * before.looked_at + 1)
         self._importance = made
 
 

@@ -316,7 +316,8 @@ class Exact:
         """Settle importance; with `trust` also the flow from trusted pages or seeds: coverage, what to fetch."""
         with self._kept.lock:
             began, cpu = time.monotonic(), time.thread_time()
-            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds if trust else PageStates.of)
+            follow_trust = trust or self._thread is not None  # A flow that misses a change goes through all links.
+            read = self._kept.catch_up(self._kept.check, PageStates.with_seeds if follow_trust else PageStates.of)
             self.flows.follow(read)
             flow = self.flows.by_importance(read)
             self._generation = self._kept.generation
@@ -332,15 +333,16 @@ class Exact:
             self._cpu = 0.0 if self._standing is None else time.thread_time() - cpu
             self._standing = ExactStanding(view.bound, flow.waiting, time.monotonic() - began, 0.0, flow.drift)
             self._settled.set()
-            if trust:
-                self._settle_trust(read)
+            if follow_trust:
+                self._follow_trust(read, settle=trust)
         return view, read
 
-    def _settle_trust(self, read: LinksRead[PageStates]) -> None:
+    def _follow_trust(self, read: LinksRead[PageStates], *, settle: bool) -> None:
         trust = self.flows.by_seeds(read)
-        if trust.teleport.any():
-            trust.settle(AIM * self.bound, LINKS_A_SETTLE)
-        self._trust_heads = read.heads
+        if settle:
+            if trust.teleport.any():
+                trust.settle(AIM * self.bound, LINKS_A_SETTLE)
+            self._trust_heads = read.heads
 
     def _save(self) -> None:
         """Save the visits as last settled, unless they are saved already."""

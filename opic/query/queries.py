@@ -20,6 +20,7 @@ from opic.model.classes import OTHERS
 from opic.model.crawl_books import grants_due_of, same_weights
 from opic.model.series import Window
 from opic.query.exact import BoundedView, Exact, ExactView
+from opic.query.exact_pages import TOPS_KEPT_MAX, LatestExactPages
 from opic.query.host_index import Sites
 from opic.query.kept_links import NOT_KEPT
 from opic.query.snapshots import Ranking, Snapshot, Snapshots, View, largest, percentile
@@ -32,7 +33,6 @@ T = TypeVar("T")
 EXACT = "exact"
 POLICIES = (EXACT, *windows.POLICIES)
 WINDOW_ROUNDS = 8.0
-TOPS_KEPT_MAX = 32  # Number of cached top answers per snapshot, of at most 1,000 pages each.
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +89,7 @@ class Query:
             policy if policy not in (None, EXACT) else "interpolation" if crawl.rules.continuous else "static"
         )
         self.window_rounds, self.exact = window_rounds, exact
+        self.exact_pages = LatestExactPages(snapshots, lambda further: self.exact_view(further=further))
         try:
             windows.check_measures(self.by_cash, crawl.rules.measures_max)
         except BadInput as error:
@@ -133,7 +134,7 @@ class Query:
         """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
         policy = self.policy if policy is None else policy
         if policy == EXACT:
-            return min(self.exact_view().as_of, self.snapshots.fresh().as_of)
+            return self.exact_pages.latest().as_of
         return (self.snapshots.fresh() if policy == "static" else self.snapshots.picked()).as_of
 
     def never_seen(self, url: str) -> str:
@@ -373,7 +374,7 @@ class Query:
     def _top(self, n: int, within: str | None, after: str | None, policy: str, span: Window | None) -> dict[str, Any]:
         def ask() -> dict[str, Any]:
             if policy == EXACT:
-                return self._exact_top(n, within, after)
+                return self.exact_pages.latest(further=True).top(n, within, after)
             snapshot, view = self._shown(policy, span)
             tops: dict[object, dict[str, Any]] = snapshot.kept.setdefault("tops", {})
             answer = tops.get(key := (n, within, after, policy, span))
@@ -388,21 +389,11 @@ class Query:
 
         return self.crawl.steadily(ask)
 
-    def _exact_top(self, n: int, within: str | None, after: str | None) -> dict[str, Any]:
-        exact = self.exact_view(further=True)
-        snapshot = self.snapshots.fresh()
-        answer = best_pages(snapshot, exact.beside(snapshot), n, within, after)
-        certain = exact.certain([page["importance"] for page in answer["pages"]])
-        for page, sure in zip(answer["pages"], certain, strict=True):
-            page |= {"policy": EXACT, "window": None, "error_bound": exact.bound, "certain": sure}
-        return answer | {"as_of": min(snapshot.as_of, exact.as_of)}
-
     def _shown(self, policy: str, span: Window | None) -> tuple[Snapshot, View | None]:
         """Return the snapshot for answers about all pages, and its view under a window policy; None for static."""
         if policy == EXACT:
-            exact = self.exact_view()
-            snapshot = self.snapshots.fresh()
-            return snapshot, exact.beside(snapshot)
+            shown = self.exact_pages.latest()
+            return shown.snapshot, shown.view
         return (self.snapshots.fresh(), None) if span is None else self.snapshots.view(policy, span)
 
     def hosts(

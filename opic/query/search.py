@@ -46,9 +46,9 @@ def search(
 
 
 def _search(query: Query, wanted: str, n: int, within: str | None, after: str | None) -> dict[str, object]:
-    snapshot = query.snapshots.fresh()
-    exact = query.exact_view().beside(snapshot) if query.policy == EXACT else None
-    scores = snapshot.scores if exact is None else exact.scores
+    exact = query.exact_pages.latest() if query.policy == EXACT else None
+    snapshot = query.snapshots.fresh() if exact is None else exact.snapshot
+    scores = snapshot.scores if exact is None else exact.view.scores
     total = snapshot.total if exact is None else 1.0
     candidates = _candidates(snapshot, within)
     first = 0 if after is None else int(np.searchsorted(candidates, _position(snapshot, after)))
