@@ -25,7 +25,6 @@ from opic.api.request_bodies import Asked, idempotency_key, media_type, read_ask
 from opic.api.router import InQuery as Query
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
-from opic.frontier.page_counts import KINDS
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
 from opic.model.events import EventLimits, page_of, shown_canonical
@@ -43,12 +42,6 @@ TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
 EXCERPT_BYTES: Final = 500  # Bytes shown of a dead letter's value, which may be as large as a body.
-NOTHING_HANDED: Final[Mapping[str, Any]] = {
-    "pages": [],
-    "retry_after": 0,
-    "exhausted": False,
-    "waiting": dict.fromkeys(KINDS, 0),
-}
 Handed = Callable[[Mapping[str, Any], str, str | None], object]
 READY_THREADS: Final = 4  # Separate threads, so that slow calls do not make the service look dead.
 
@@ -179,15 +172,11 @@ class Calls:
     def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
         backend = self._service.backend
         backend.check_room()  # Leasing writes to the store; so would the events about the fetched pages.
-        # While a store hangs, crawlers give up and disconnect, but commands already sent to it take effect later. So
-        # send a harmless command first, and then lease only for the crawlers that are still connected.
-        backend.crawl.follow()
-        wanted = [wish for wish in wishes if not wish.gone()]
-        found = dict(zip(map(id, wanted), backend.frontier.next_many(wanted), strict=True))
-        left: list[Any] = [found[id(wish)]["pages"] for wish in wanted if wish.gone()]
+        found = backend.frontier.next_many(wishes)
+        left: list[Any] = [answer["pages"] for wish, answer in zip(wishes, found, strict=True) if wish.gone()]
         if leases := [page["lease"] for pages in left for page in pages]:
             backend.frontier.release(leases)
-        return [found.get(id(wish), NOTHING_HANDED) for wish in wishes]
+        return found
 
     async def put_politeness(self, request: Request) -> Response:
         """Replace the delays, caps and revisit times of individual hosts; all other hosts use the default settings.

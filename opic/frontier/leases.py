@@ -6,13 +6,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
 from opic.errors import BadInput
 from opic.frontier.hot_order import Int64s
 from opic.frontier.page_keys import times_priority
+from opic.frontier.requests import PagesRequest
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
@@ -83,6 +84,40 @@ class Leased:
         return {**notes, "meta": unpack_meta(self.meta)} if self.meta else notes
 
 
+class Choice(NamedTuple):
+    """What pages are chosen by; parts of requests that share it are given pages of one choice."""
+
+    mode: str
+    policy: str | None
+    domains: tuple[str, ...]
+    busy: frozenset[str]
+    nearness: int
+
+
+@dataclass(slots=True)
+class RequestPart:
+    """A request, or the part of a request for pages of one mode."""
+
+    at: int  # Index of the request among those answered together.
+    request: PagesRequest
+    n: int
+    mode: str
+    granted: list[Leased] = field(default_factory=list)
+    cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
+    over: bool = False  # Whether there are no more pages for it.
+
+    @property
+    def choice(self) -> Choice:
+        """Which pages it can be given."""
+        request = self.request
+        return Choice(self.mode, request.policy, request.domains, request.busy, request.nearness)
+
+    @property
+    def missing(self) -> int:
+        """How many pages it still wants."""
+        return 0 if self.over else self.n - len(self.granted)
+
+
 @dataclass(slots=True)
 class Chunk:
     """The pages that one call requests from a shard, in order, each with the request part it is for."""
@@ -90,20 +125,20 @@ class Chunk:
     shard: int
     pages: list[int] = field(default_factory=list)  # Ids.
     of_hosts: list[int] = field(default_factory=list)
-    wishes: list[tuple[Any, float]] = field(default_factory=list)  # Request part and lease seconds; none for spares.
+    parts: list[RequestPart] = field(default_factory=list)  # Of the first pages; those after them are spares.
 
-    def add(self, page: int, host: int, part: Any = None, seconds: float = 0.0) -> None:
+    def add(self, page: int, host: int, part: RequestPart | None = None) -> None:
         """Add a page for a request part, or a spare page if `part` is None."""
         self.pages.append(page)
         self.of_hosts.append(host)
         if part is not None:
-            self.wishes.append((part, seconds))
+            self.parts.append(part)
 
-    def quotas(self) -> Iterator[tuple[Any, int, float]]:
-        """Yield each request part, its number of pages, and the lease duration in seconds."""
-        for _, group in groupby(self.wishes, key=lambda wish: id(wish[0])):
-            terms = list(group)
-            yield terms[0][0], len(terms), terms[0][1]
+    def quotas(self) -> Iterator[tuple[RequestPart, int]]:
+        """Yield each request part, and its number of pages."""
+        for _, group in groupby(self.parts, key=id):
+            some = list(group)
+            yield some[0], len(some)
 
     @property
     def ids(self) -> Int64s:

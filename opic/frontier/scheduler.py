@@ -11,7 +11,7 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -22,7 +22,7 @@ from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Chunk, Lease, Leased, await_leases, release_leases, server_runs
+from opic.frontier.leases import Choice, Chunk, Lease, Leased, RequestPart, await_leases, release_leases, server_runs
 from opic.frontier.page_counts import FOR_GOOD, KINDS
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
@@ -45,36 +45,8 @@ RETRY_SECONDS_MIN: Final = 0.05
 RETRY_SECONDS_MAX: Final = 60.0
 RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
 RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
+NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
 log = logging.getLogger("opic.frontier")
-
-
-@dataclass(slots=True)
-class _Part:
-    """A request, or the part of a request for pages of one mode."""
-
-    wish: int  # Index of the request.
-    asked: int  # Pages requested by the whole request.
-    n: int
-    seconds: float
-    crawler: bytes
-    mode: str
-    policy: str | None
-    domains: tuple[str, ...]
-    busy: frozenset[str]
-    nearness: int
-    granted: list[Leased] = field(default_factory=list)
-    cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
-    over: bool = False  # Whether there are no more pages for it.
-
-    @classmethod
-    def of(cls, at: int, wish: PagesRequest, n: int, mode: str) -> "_Part":
-        """Return the part of request number `at` for n pages of a mode."""
-        terms = (wish.seconds, wish.crawler, mode, wish.policy, wish.domains, wish.busy, wish.nearness)
-        return cls(at, wish.n, n, *terms)
-
-    @property
-    def missing(self) -> int:
-        return 0 if self.over else self.n - len(self.granted)
 
 
 class Scheduler:
@@ -202,7 +174,7 @@ class Scheduler:
         return answers
 
     def _release_again(self, leases: Sequence[Lease]) -> None:
-        """Release leases that were not returned to a crawler: a lease that expires counts as a failed fetch."""
+        """Release leases that no crawler received: one that expires counts as a failed fetch."""
         try:
             self._release(leases)
         except StoreError as error:
@@ -221,15 +193,21 @@ class Scheduler:
 
     def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.hot.prepare()
+        # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
+        gone = [wish.gone() for wish in wishes]
+        found = iter(self._hand_out([wish for wish, left in zip(wishes, gone, strict=True) if not left]))
+        return [{**self._answer([]), **NOTHING_WAITS} if left else next(found) for left in gone]
+
+    def _hand_out(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self._report(wishes)
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
         self._lease(parts)
-        if any(part.mode != wishes[part.wish].mode for part in parts):  # Fill up if pages of one mode ran out.
+        if any(part.mode != wishes[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
             missing = [0] * len(wishes)
             for part in parts:
-                missing[part.wish] += part.n - len(part.granted)
+                missing[part.at] += part.n - len(part.granted)
             rest = [
-                _Part.of(at, wish, missing[at], wish.mode)
+                RequestPart(at, wish, missing[at], wish.mode)
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -238,12 +216,12 @@ class Scheduler:
                 self._lease(rest)
         granted: list[list[Leased]] = [[] for _ in wishes]
         for part in parts:
-            granted[part.wish] += part.granted
+            granted[part.at] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
-            rest = [_Part.of(at, wish, wish.n, wish.mode) for at, wish in enumerate(wishes) if not granted[at]]
+            rest = [RequestPart(at, wish, wish.n, wish.mode) for at, wish in enumerate(wishes) if not granted[at]]
             self._lease(rest, idle=True)
             for part in rest:
-                granted[part.wish] += part.granted
+                granted[part.at] += part.granted
         # A very short lease may end between two turns, and its page come again: the later lease counts.
         granted = [list({page.place: page for page in pages}.values()) for pages in granted]
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
@@ -261,7 +239,7 @@ class Scheduler:
                 answers[-1]["retry_after"] = self._retry_after(wish)
         return answers
 
-    def _parts(self, at: int, wish: PagesRequest) -> list[_Part]:
+    def _parts(self, at: int, wish: PagesRequest) -> list[RequestPart]:
         modes, share = {wish.mode: wish.n}, self.terms.share
         if self.hot.ranking(wish.mode, None) is not None and wish.mode == "any":
             share = SHARE_BY_IMPORTANCE if share is None else share
@@ -274,7 +252,7 @@ class Scheduler:
             discover = min(int(self._discoveries), wish.n)
             self._discoveries -= discover
             modes = {"discover": discover, "refresh": wish.n - discover}
-        return [_Part.of(at, wish, n, mode) for mode, n in modes.items() if n]
+        return [RequestPart(at, wish, n, mode) for mode, n in modes.items() if n]
 
     def _report(self, wishes: Sequence[PagesRequest]) -> None:
         """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
@@ -291,7 +269,7 @@ class Scheduler:
                 for shard, pairs in by_shard.items()
             ])  # fmt: skip
 
-    def _lease(self, parts: Sequence[_Part], *, idle: bool = False) -> None:
+    def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False
         turn, first = 0, True
@@ -328,34 +306,36 @@ class Scheduler:
                 if hot.loads == hot.replica.loads:
                     hot.settle(ids, until / MILLION)
 
-    def _choose(self, parts: Sequence[_Part], more: int, *, idle: bool) -> list[Chunk]:
+    def _choose(self, parts: Sequence[RequestPart], more: int, *, idle: bool) -> list[Chunk]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
-        groups: dict[tuple[str, str | None, tuple[str, ...], frozenset[str], int], list[_Part]] = {}
+        groups: dict[Choice, list[RequestPart]] = {}
         for part in parts:
-            groups.setdefault((part.mode, part.policy, part.domains, part.busy, part.nearness), []).append(part)
+            groups.setdefault(part.choice, []).append(part)
         by_shard: dict[int, list[Chunk]] = {}
         leases, live = self.hot.running(), self.hot.live()
         ration = self.admission.ration(idle=idle) if self.admission else None
-        for (mode, policy, domains, busy, nearness), group in groups.items():
+        for by, group in groups.items():
             total = sum(part.missing for part in group)
             spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
             # A request for domains is not limited by their share of the crawl.
-            limits = None if domains else ration
-            picked = self.hot.pick(mode, domains, total + spare, busy, limits, nearness=nearness, policy=policy)
+            limits = None if by.domains else ration
+            picked = self.hot.pick(
+                by.mode, by.domains, total + spare, by.busy, limits, nearness=by.nearness, policy=by.policy
+            )
             priorities = self.hot.priorities(picked.shards, picked.ids)  # A batch ends by worth without these.
             counts, at, least = times_priority(picked.counts, 1 / priorities).tolist(), 0, -math.inf
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
             for part in group:
                 if part.cut is None:
                     # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
-                    by_worth = policy is None and (mode == "coverage" or self.terms.strategy == GREEDY)
-                    part.cut = by_worth and (part.asked + leases) * BATCH_SHARE > live
+                    by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
+                    part.cut = by_worth and (part.request.n + leases) * BATCH_SHARE > live
                 best = max((lease.worth for lease in part.granted), default=counts[at] if at < len(counts) else 0)
                 least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
                 end = at
                 while end < min(at + part.missing, len(counts)) and counts[end] >= least:
                     shard, page, host = pages[end]
-                    _chunk(by_shard, shard).add(page, host, part, part.seconds)
+                    _chunk(by_shard, shard).add(page, host, part)
                     end += 1
                 part.over = end == at
                 leases += end - at
@@ -402,7 +382,7 @@ class Scheduler:
                     self.crawl.shards[chunk.shard].keys,
                     self.terms.politeness,
                     [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
-                    [Quota(count, seconds, part.crawler) for part, count, seconds in chunk.quotas()],
+                    [Quota(count, part.request.seconds, part.request.crawler) for part, count in chunk.quotas()],
                     head=heads[chunk.shard] if heads is not None else None,
                     stamp=stamp if patient and not again else None,
                     sweep=sweep and not again,
@@ -467,7 +447,7 @@ class Scheduler:
         """
         taken = []
         for chunk, answer in zip(chunks, answers, strict=True):
-            parts = [part for part, _, _ in chunk.quotas()]
+            parts = [part for part, _ in chunk.quotas()]
             for page in answer.granted:
                 place = chunk.shard, chunk.pages[page.place]
                 meta = answer.metas.get(page.place, b"")
@@ -497,11 +477,11 @@ class Scheduler:
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
 
-    def _counts(self, part: _Part, place: Place, cash: int, read: bool) -> float:
+    def _counts(self, part: RequestPart, place: Place, cash: int, read: bool) -> float:
         """Return the key by which a page was chosen."""
-        if part.policy in EXPANSIONS:
+        if part.request.policy in EXPANSIONS:
             return self.hot.inlinks_of(place)
-        if (ranking := self.hot.ranking(part.mode, part.policy)) is not None:
+        if (ranking := self.hot.ranking(part.mode, part.request.policy)) is not None:
             return ranking.key_of(place, read=read)
         hot = self.hot.shards[place[0]]
         if self.terms.strategy == GREEDY and not hot.order.prioritised:
@@ -547,7 +527,7 @@ class Scheduler:
         heads = self.crawl.heads()
         waiting = self.hot.waiting(mode, domains, nearness, empty=empty)
         if waiting is None:
-            return {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
+            return NOTHING_WAITS
         over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
         over = over and not self.hot.turning
         over = over and (mode != "coverage" or self.hot.trust.heads == heads)  # Newer records may have brought pages.
