@@ -223,9 +223,10 @@ def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) ->
     )
     costs: dict[str, list[Cost]] = {one.name: [] for one in set_ups}
     for number in range(args.rounds):
-        for one in set_ups:
+        for nth, one in enumerate(set_ups):
+            crawl = f"{topic.name}.{number}.{nth}"  # A name of its own: what its group has applied is lost otherwise.
             with served(one.nodes) as cluster:
-                costs[one.name].append(run(one, kafka, cluster, topic, f"{topic.name}.{number}", args.events, pages))
+                costs[one.name].append(run(one, kafka, cluster, topic, crawl, args.events, pages))
             print(f"  round {number + 1}: {one.name}: {costs[one.name][-1].events_per_s:,.0f} events/s", flush=True)
     rows = {}
     for one in set_ups:
