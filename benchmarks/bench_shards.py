@@ -30,7 +30,8 @@ from workloads import LINKS, Crawl
 
 from opic.ingest import Step, Writer
 from opic.ingest.kafka.consumer import records_a_poll
-from opic.ingest.worker import Lag, Taken, WorkerWatch, work
+from opic.ingest.worker import Lag, WorkerWatch, work
+from opic.ingest.writer import Taken
 from opic.model.events import Record, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.replica.inputs import Input

@@ -13,6 +13,7 @@ import opic.ingest.shard_writer
 import opic.store.library
 from consumers.crawl_events import main
 from opic.ingest import ShardWriter, Step, Writer
+from opic.ingest.writer import Taken
 from opic.model.events import Record
 from opic.model.transfer import is_own
 from opic.replica.batch import Batch
@@ -70,9 +71,9 @@ def take_down_the_fence() -> None:
         apply_alone(writer, partition, records, on_step, since)
         at[partition] = records[-1].offset + 1
 
-    def routed(writer: Writer, partition: str, records: Sequence[Record], *rest: Any, **more: Any) -> None:
-        apply(writer, partition, records, *rest, **more)  # Of many shards: a portion at a time.
-        at[partition] = records[-1].offset + 1
+    def routed(writer: Writer, takings: Sequence[Taken], *rest: Any, **more: Any) -> None:
+        apply(writer, takings, *rest, **more)  # Of many shards: a portion at a time.
+        at.update({taken.partition: taken.end for taken in takings})
 
     opic.store.library.Path = lambda given: _Library(path(given))  # type: ignore[assignment,misc]
     opic.ingest.shard_writer.Batch = UnfencedBatch  # type: ignore[misc]

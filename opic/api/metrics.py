@@ -358,7 +358,7 @@ def _of_work(seen: _Seen) -> Iterator[Metric]:
         age = max(time.time() - seen.books.time_us / MILLION, 0.0) if seen.lag else 0.0
         yield _gauge("opic_lag_seconds", "Age of the event that took effect last; 0 if no events are waiting.", age)
     tallied = seen.tallied
-    about = "Duration of a step, a batch of up to 4,000 links, from the previous step's answer to its own."
+    about = "Duration of a step, a batch of up to 8,000 links, from the previous step's answer to its own."
     yield HistogramMetricFamily("opic_step_seconds", about, buckets=tallied.seconds, sum_value=tallied.seconds_sum)
     about = "Number of events in a step."
     yield HistogramMetricFamily("opic_step_events", about, buckets=tallied.events, sum_value=tallied.events_sum)

@@ -7,7 +7,7 @@ the same call as the effect, so a worker may be killed at any time and started o
 import logging
 import random
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -17,12 +17,14 @@ from opic.ingest import Step, Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.outage import Outage
 from opic.ingest.step_counts import StepCounts
-from opic.model.events import EVENT_FIELDS, Record
+from opic.ingest.writer import Taken
+from opic.model.events import EVENT_FIELDS
 from opic.urls.canonical import shown
 
 log = logging.getLogger("opic.ingest")
 
 RECORDS_A_READ = 2_000
+RECORDS_A_SHARD = 256  # Of several partitions, that are applied together: some batches for each shard.
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
 PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten,
@@ -31,19 +33,6 @@ DELIVER_SECONDS = 0.1  # Minimum time between deliveries while there are records
 BACKOFF_FIRST_SECONDS = 0.1
 BACKOFF_MAX_SECONDS = 5.0
 SAY_UNKNOWN_SECONDS = 60.0  # Minimum time between two log lines about unknown fields of events.
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """Consecutive records of one partition, returned by one poll.
-
-    `since` is the offset from which they were requested: the partition has no records between it and the first.
-    """
-
-    partition: str
-    records: Sequence[Record]
-    since: int
-    end: int  # The offset after the last.
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,9 +222,10 @@ def work(
             positions.check()
             batches = source.poll(IDLE_SECONDS)
             check_room()
-            for taken in batches:
-                if positions.holds(taken.partition, taken.since):
-                    writer.apply(taken.partition, taken.records, on_step, taken.since)
+            for some in _together(batches, RECORDS_A_SHARD * len(writer.stores)):
+                held = [taken for taken in some if positions.holds(taken.partition, taken.since)]
+                writer.apply_together(held, on_step)
+                for taken in held:
                     source.done(taken)
                     watch.took(taken)
                 if stopped():
@@ -252,6 +242,19 @@ def work(
             outage.began(error)
             watch.away(str(error))
             source.wait(backoff.seconds())
+
+
+def _together(batches: Sequence[Taken], records_max: int) -> Iterator[list[Taken]]:
+    """Yield them in groups of no more records than this, or one by one where they have more."""
+    group, records = list[Taken](), 0
+    for taken in batches:
+        if group and records + len(taken.records) > records_max:
+            yield group
+            group, records = [], 0
+        group.append(taken)
+        records += len(taken.records)
+    if group:
+        yield group
 
 
 def _check_room(full: Callable[[], str | None]) -> None:

@@ -18,7 +18,8 @@ from opic import __version__
 from opic.errors import SettingsError
 from opic.ingest import Step
 from opic.ingest.step_counts import STEP_EVENTS, STEP_SECONDS
-from opic.ingest.worker import Lag, RecordSource, Taken, WorkerWatch
+from opic.ingest.worker import Lag, RecordSource, WorkerWatch
+from opic.ingest.writer import Taken
 
 log = logging.getLogger("opic.ingest")
 

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any, Final
 
@@ -42,6 +42,19 @@ ENTRIES_A_DELIVERY: Final = 100  # Per outbox; a few kilobytes each.
 
 def _ignore(_: Step) -> None:
     pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Taken:
+    """Consecutive records of one partition, in order of their offsets, as one poll returned them.
+
+    `since` is the offset from which they were requested: the partition has no records between it and the first.
+    """
+
+    partition: str
+    records: Sequence[Record]
+    since: int
+    end: int  # The offset after the last.
 
 
 class Writer:
@@ -167,9 +180,27 @@ class Writer:
             return
         for portion in self._portions(records):
             for defines, same in groupby(portion, lambda record: record.kind == "classes"):
-                part = list(same)
-                self._apply_routed(partition, part, on_step, since, defines=defines)
-                since = part[-1].offset + 1
+                some = list(same)
+                end = some[-1].offset + 1
+                self._apply_routed([Taken(partition, some, since, end)], on_step, defines=defines)
+                since = end
+
+    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object] = _ignore) -> None:
+        """As `apply` of each. On many shards each shard takes the records of all partitions at once, in large batches.
+
+        Not at the beginning of a crawl, nor where classes are defined: then one partition is applied after the other.
+
+        Raises:
+            TailLost: as `apply`.
+            StoreUnavailable: as `apply`.
+        """
+        young = sum(len(taken.records) for taken in takings) > sum(store.replica.books.reads for store in self.stores)
+        defines = any(record.kind == "classes" for taken in takings for record in taken.records)
+        if len(self.stores) == 1 or len(takings) == 1 or young or defines:
+            for taken in takings:
+                self.apply(taken.partition, taken.records, on_step, taken.since)
+        elif takings:
+            self._apply_routed(takings, on_step, defines=False)
 
     def _portions(self, records: Sequence[Record]) -> Iterator[Sequence[Record]]:
         """Yield records in portions that are not larger than the crawl so far, and deliver between two of them.
@@ -184,18 +215,21 @@ class Writer:
                 with suppress(DeliveryPaused):  # By a backup. They are delivered later.
                     self.deliver()
 
-    def _apply_routed(
-        self, partition: str, records: Sequence[Record], on_step: Callable[[Step], object], since: int, *, defines: bool
-    ) -> None:
+    def _apply_routed(self, takings: Sequence[Taken], on_step: Callable[[Step], object], *, defines: bool) -> None:
         """Apply records to many shards: either definitions of classes, which shard 0 decides, or none of them."""
         era = self._begin_era()  # Read first: what takes effect in another one must not move the resume point.
-        if (found := self.resume(partition)) < since:
-            raise TailLost(self.crawl.home(partition).number, partition, found, since)
         parts: dict[int, list[Input]] = {}
-        for record in records:
-            event = decode_record(partition, record, self.limits)
-            for shard, part in [(0, event)] if defines else self._route(partition, event):
-                parts.setdefault(shard, []).append(Input(partition, record, part))
+        rests_on: dict[str, dict[int, int]] = {}  # By partition and shard: the next offset there.
+        for taken in takings:
+            partition = taken.partition
+            if (found := self.resume(partition)) < taken.since:
+                raise TailLost(self.crawl.home(partition).number, partition, found, taken.since)
+            ends = rests_on[partition] = {}
+            for record in taken.records:
+                event = decode_record(partition, record, self.limits)
+                for shard, part in [(0, event)] if defines else self._route(partition, event):
+                    parts.setdefault(shard, []).append(Input(partition, record, part))
+                    ends[shard] = record.offset + 1
         try:
             for shard in sorted(parts):
                 if defines:
@@ -203,13 +237,14 @@ class Writer:
                 else:
                     self._take(shard, parts[shard], on_step)
         except TailLost as lost:  # The other shards have the records after it and will skip them.
-            if self.resume(partition) > lost.offset:
-                self._move_resume(partition, lost.offset, {lost.shard: lost.offset}, era)
+            if self.resume(lost.partition) > lost.offset:
+                self._move_resume(lost.partition, lost.offset, {lost.shard: lost.offset}, era)
             raise
         for shard in sorted(parts):
             self.stores[shard].shard.barrier()
-        rests_on = {shard: inputs[-1].record.offset + 1 for shard, inputs in parts.items()}
-        self._move_resume(partition, records[-1].offset + 1, rests_on, era, since)
+        for taken in takings:
+            end = taken.records[-1].offset + 1
+            self._move_resume(taken.partition, end, rests_on[taken.partition], era, taken.since)
 
     def _move_resume(
         self, partition: str, offset: int, rests_on: Mapping[int, int], era: bytes, since: int | None = None

@@ -19,7 +19,8 @@ from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, nam
 from opic.ingest.kafka.first_offsets import FirstOffsets
 from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.kafka.signatures import Signatures
-from opic.ingest.worker import Lag, Taken
+from opic.ingest.worker import Lag
+from opic.ingest.writer import Taken
 from opic.model.events import Record
 
 log = logging.getLogger("opic.ingest")
