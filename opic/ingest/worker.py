@@ -223,9 +223,7 @@ def work(
             batches = source.poll(IDLE_SECONDS)
             check_room()
             for some in _together(batches, RECORDS_A_SHARD * len(writer.stores)):
-                held = [taken for taken in some if positions.holds(taken.partition, taken.since)]
-                writer.apply_together(held, on_step)
-                for taken in held:
+                for taken in positions.apply(some, on_step):
                     source.done(taken)
                     watch.took(taken)
                 if stopped():
@@ -279,6 +277,12 @@ class _Positions:
         for partition, offset in self._source.positions().items():
             self.holds(partition, offset)
         self._last = time.monotonic()
+
+    def apply(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> list[Taken]:
+        """Apply those records that follow what the store has, and return them; the others are read again."""
+        held = [taken for taken in takings if self.holds(taken.partition, taken.since)]
+        self._writer.apply_together(held, on_step)
+        return held
 
     def holds(self, partition: str, offset: int) -> bool:
         """Return whether the store has all records below an offset; if not, read from its resume point again."""
