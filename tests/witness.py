@@ -423,6 +423,23 @@ class LedgerMachine(RuleBasedStateMachine):
             assert page.inflow == (witness.inflow[url] if self.crawl.rules.inflow else 0)
 
     @invariant()
+    def what_links_sent_is_a_share_of_the_history_of_each_page_that_shows_them(self) -> None:
+        """Lemma 2.3 of the paper: H[j] + C[j] = C0[j] + sum of d H[i]/out[i], C0 being what was granted.
+
+        It holds but for whole grains, and for history spent along other links than those shown now.
+        """
+        witness, books = self.crawl.witness, self.crawl.ledger.books
+        if books.cuts or witness.host_pages_max or witness.counts.get("forgotten"):
+            return  # Some of the links that a page divides by are not among those that `shown` has.
+        damping = Fraction(MILLION - self.crawl.rules.q, MILLION)
+        left = {url: Fraction(grains) for url, grains in witness.received.items()}
+        for url, links in witness.shown.items():
+            for link in links:
+                left[link] -= damping * self.crawl.ledger.pages[url].spent / len(links)
+        misplaced = damping * (witness.counts.get("drift_plus", 0) + witness.counts.get("drift_minus", 0))
+        assert sum(map(abs, left.values())) <= misplaced + witness.counts.get("links", 0)
+
+    @invariant()
     def paid_at_once_less_than_a_grain_a_page_stays_behind(self) -> None:
         live = self.crawl.witness.live()
         if self.crawl.rules.continuous and live:

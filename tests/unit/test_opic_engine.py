@@ -143,6 +143,35 @@ def test_estimates_are_those_of_the_paper_s_algorithm() -> None:
     assert engine.history_estimate() == pytest.approx(np.array(history) / clock, rel=1e-9)
 
 
+@given(
+    seed=st.integers(0, 1_000),
+    rules=st.sampled_from([GRANTS, PAID_AT_ONCE, PAPER_RULES]),
+    picks=st.lists(st.integers(0, 11), min_size=1, max_size=60),
+)
+@settings(max_examples=25, deadline=None)
+def test_lemma_and_theorem_of_the_paper_hold_after_every_read(seed: int, rules: EngineRules, picks: list[int]) -> None:
+    """Lemma 2.3, H[j] + C[j] = C0[j] + sum of L[i,j]/out[i] H[i], and theorem 2.1, |(L'X - X)[j]| < 1/|H|.
+
+    C0 is here all that the virtual page paid; under the paper's payout it is that and the cash at the start.
+    """
+    links = random_links(12, np.random.default_rng(seed))
+    shares, virtual = payment_shares(links, rules)
+    source = np.repeat(np.arange(12), links.degrees)
+    engine, step = Engine(links, rules, compiled=False), off_line_step(links, rules)
+    engine.know(np.arange(12))
+    for reads, page in enumerate(picks, 1):
+        engine.read(np.array([page]))
+        history = engine.columns.history
+        sent = np.bincount(links.targets, (shares * history)[source], 12)
+        assert np.abs(history + engine.cash - engine.credit - sent).max() <= reads
+        if rules.continuous:
+            minted = engine.books[POOL] + engine.cash.sum()
+            # The virtual page has paid the twelve pages the start, and its share of every read since.
+            assert engine.credit * 12 == pytest.approx(minted + (virtual * history).sum(), abs=12 * (reads + 1))
+            estimate = engine.history_estimate()
+            assert np.abs(step(estimate) - estimate).max() * engine.clock < minted + 2 * reads
+
+
 def test_compiled_loop_does_the_same() -> None:
     links = random_links(20, np.random.default_rng(8))
     plain, compiled = (Engine(links, GRANTS, compiled=compiled) for compiled in (False, True))
