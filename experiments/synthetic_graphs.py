@@ -1,4 +1,4 @@
-"""The paper's synthetic graphs: in-degrees by a power law, and the ways in which they change."""
+"""The paper's synthetic graphs: in-degrees by a power law or a Poisson distribution; and the ways they change."""
 
 from collections.abc import Callable
 from typing import Final
@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from experiments.opic_engine import PageLinks
-from opic.graph.crawled import Int64s, LinkMatrix, link_matrix
+from opic.graph.crawled import Float64s, Int64s, LinkMatrix, link_matrix
 
 QUICK_PAGES: Final = 300  # Of a small run.
 EXPONENT: Final = 2.1
@@ -27,6 +27,19 @@ def power_law_links(pages: int, rng: np.random.Generator) -> PageLinks:
     Source: Abiteboul, Preda, Cobena (2003), section 4.2; "details omitted" there.
     """
     return _links_of(_drawn_keys(np.arange(pages), _degrees(pages, pages // 2, rng), pages, rng), pages)
+
+
+def poisson_links(pages: int, rng: np.random.Generator) -> PageLinks:
+    """Draw for each page an in-degree by a Poisson distribution, and that many other pages that link to it.
+
+    Its mean is that of `power_law_links`, so that the two graphs have as many links; out-degrees are nearly a Poisson
+    distribution too.
+
+    Source: Abiteboul, Preda, Cobena (2003), section 4.2, the first graphs that the paper tried; it gives no mean.
+    """
+    degrees, chances = _power_law(pages // 2)
+    drawn = np.minimum(rng.poisson(float(degrees @ chances), pages), max(pages - 1, 0))
+    return _links_of(_drawn_keys(np.arange(pages), drawn, pages, rng), pages)
 
 
 def power_law_matrix(pages: int, seed: int) -> LinkMatrix:
@@ -52,9 +65,15 @@ def power_law_both_ways(pages: int, rng: np.random.Generator) -> PageLinks:
 
 
 def _degrees(pages: int, end: int, rng: np.random.Generator) -> Int64s:
+    degrees, chances = _power_law(end)
+    return rng.choice(degrees, pages, p=chances)
+
+
+def _power_law(end: int) -> tuple[Int64s, Float64s]:
+    """Return degrees below `end`, at least 1, and their chances."""
     degrees = np.arange(1, max(end, 2))
     chances = degrees**-EXPONENT
-    return rng.choice(degrees, pages, p=chances / chances.sum())
+    return degrees, chances / chances.sum()
 
 
 def change_in_degrees(

@@ -26,6 +26,7 @@ from experiments.synthetic_graphs import (
     change_in_degrees,
     exchange_in_degrees,
     move_links,
+    poisson_links,
     power_law_both_ways,
     power_law_links,
     redirect_links,
@@ -277,6 +278,19 @@ def test_graphs_have_the_paper_s_degrees() -> None:
             of_one, of_two = (float((degrees == k).mean()) for k in (1, 2))
             assert of_one / of_two == pytest.approx(2**2.1, rel=0.15)
         assert (out_degrees.max() > 500) == both
+
+
+def test_poisson_graph_has_as_many_links_as_the_power_law_and_no_page_of_many() -> None:
+    pages = 20_000
+    links, others = (draw(pages, np.random.default_rng(1)) for draw in (poisson_links, power_law_links))
+    in_degrees = np.bincount(links.targets, minlength=pages)
+    mean = float(in_degrees.mean())
+    assert mean == pytest.approx(len(others.targets) / pages, rel=0.25)
+    assert float(in_degrees.var()) == pytest.approx(mean, rel=0.05)
+    assert float((in_degrees == 0).mean()) == pytest.approx(np.exp(-mean), rel=0.3)
+    assert max(in_degrees.max(), links.degrees.max()) < 30
+    for few in (1, 2):
+        assert len(poisson_links(few, np.random.default_rng(1)).starts) == few + 1
 
 
 def test_change_halves_or_doubles_in_degrees() -> None:
