@@ -10,8 +10,11 @@ from experiments.davis_dhillon import TABLE1, TABLE2
 from experiments.discovery_knob import DISCOVERY_KNOB
 from experiments.distribution import DISTRIBUTION
 from experiments.focused_sampling import SAMPLING
+from experiments.importance_derivative import OPIC_DERIVATIVE
 from experiments.influence import DAVIS_FIG1
 from experiments.kumar import KUMAR_FIG1, KUMAR_FIG2
+from experiments.link_matrices import OPIC_MATRICES
+from experiments.measure_compression import OPIC_COMPRESSION
 from experiments.opic_reads import OPIC_READS
 from experiments.polled_history import OPIC_POLLING
 from experiments.recorded_history import OPIC_HISTORY
@@ -32,7 +35,8 @@ EXPERIMENTS: Final = {
         *(KUMAR_FIG1, KUMAR_FIG2),
         *(SAMPLING, SAMPLING_CLASSIFIER, SAMPLING_VALUES, SAMPLING_PRECISION),
         *(*opic_convergence.FIGURES, *window_figures.FIGURES, OPIC_WINDOWS, OPIC_FOLLOW, OPIC_CHANGES, OPIC_DAYS),
-        *(OPIC_READS, SERVICE_ORDER, OPIC_HISTORY, OPIC_POLLING, DISTRIBUTION, SITES, DISCOVERY_KNOB),
+        *(OPIC_COMPRESSION, OPIC_DERIVATIVE),
+        *(OPIC_READS, OPIC_MATRICES, SERVICE_ORDER, OPIC_HISTORY, OPIC_POLLING, DISTRIBUTION, SITES, DISCOVERY_KNOB),
     )
 }
 

@@ -12,6 +12,7 @@ from frontiers import Crawl
 from servers import Server
 
 from experiments.catalogue import reproduce
+from experiments.link_matrices import MATRICES
 from experiments.opic_engine import PageLinks, fixed_point
 from experiments.opic_reads import ALL, FEW, GRANTS, TARGETS, approach, prefix_pagerank, reachable
 from experiments.polite_crawl import ORDERS, CrawlTerms, PoliteCrawl
@@ -89,6 +90,40 @@ def test_small_windows_follow_a_change_and_the_whole_history_does_not() -> None:
     after = {str(row["policy"]): [float(str(row[f"error {n} months after"])) for n in (1, 4, 16)] for row in rows}
     assert after["Interpolation 2 months"][1] < after["Interpolation 8 months"][1] < after["whole history"][1]
     assert after["whole history"][2] > 3 * after["Interpolation 8 months"][2]
+
+
+def test_interpolated_edges_are_nearer_than_fixed_windows_and_lose_little_when_measures_are_grouped() -> None:
+    _, rows = quick("opic-compression")
+    error = {(row["estimate"], row["window"], row["measures"], row["change"]): float(str(row["error"])) for row in rows}
+    grouped = "doubling groups, 4 of a size"
+    for change in ("0%", "1%", "5%", "10%"):
+        fixed, edges, fewer = (
+            error[estimate, "4 months", measures, change]
+            for estimate, measures in (
+                ("Fixed", "all"),
+                ("edges interpolated", "all"),
+                ("edges interpolated", grouped),
+            )
+        )
+        assert edges < fixed
+        assert fewer < 1.2 * edges
+
+
+def test_derivative_tells_most_pages_that_change_from_others() -> None:
+    _, rows = quick("opic-derivative")
+    told = [
+        row for row in rows if row["what"] == "derivative" and row["change"] == "10%" and row["window"] != "1 months"
+    ]
+    assert len(told) == 3
+    assert all(float(str(row["pairs right"])) > 0.7 and float(str(row["signs right"])) > 0.75 for row in told)
+
+
+def test_quick_run_of_matrices_has_a_row_for_each() -> None:
+    _, rows = quick("opic-matrices")
+    assert [row["matrix"] for row in rows] == list(MATRICES)
+    assert rows[0]["L1 from PageRank"] == 0
+    assert all(float(str(row["L1 from PageRank"])) > 0.1 for row in rows[1:])
+    assert all(float(str(row["L1 from eigenvector"])) > 1 for row in rows)
 
 
 def test_windows_of_days_and_of_rounds_are_both_there() -> None:
