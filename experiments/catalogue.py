@@ -18,10 +18,12 @@ from experiments.measure_compression import OPIC_COMPRESSION
 from experiments.opic_reads import OPIC_READS
 from experiments.polled_history import OPIC_POLLING
 from experiments.recorded_history import OPIC_HISTORY
+from experiments.recrawl_rates import KUMAR_EXPECTED
 from experiments.result import Progress, Result
 from experiments.sampling_classifier import SAMPLING_CLASSIFIER
 from experiments.sampling_precision import SAMPLING_PRECISION
 from experiments.sampling_values import SAMPLING_VALUES
+from experiments.sampling_weights import SAMPLING_WEIGHTS
 from experiments.service_order import SERVICE_ORDER
 from experiments.sites import SITES
 from experiments.window_sizes import OPIC_DAYS, OPIC_FOLLOW, OPIC_WINDOWS
@@ -32,8 +34,8 @@ EXPERIMENTS: Final = {
     for one in (
         *(TABLE1, TABLE2, DAVIS_FIG1),
         *(RANKMASS_TABLE2, RANKMASS_TABLE3, RANKMASS_FIG10),
-        *(KUMAR_FIG1, KUMAR_FIG2),
-        *(SAMPLING, SAMPLING_CLASSIFIER, SAMPLING_VALUES, SAMPLING_PRECISION),
+        *(KUMAR_FIG1, KUMAR_FIG2, KUMAR_EXPECTED),
+        *(SAMPLING, SAMPLING_CLASSIFIER, SAMPLING_VALUES, SAMPLING_PRECISION, SAMPLING_WEIGHTS),
         *(*opic_convergence.FIGURES, *window_figures.FIGURES, OPIC_WINDOWS, OPIC_FOLLOW, OPIC_CHANGES, OPIC_DAYS),
         *(OPIC_COMPRESSION, OPIC_DERIVATIVE),
         *(OPIC_READS, OPIC_MATRICES, SERVICE_ORDER, OPIC_HISTORY, OPIC_POLLING, DISTRIBUTION, SITES, DISCOVERY_KNOB),

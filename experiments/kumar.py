@@ -148,7 +148,13 @@ def dynamic_curve(graph: TimeGraph, plan: DynamicPlan, crawls: int, pair: tuple[
     """
     rng = np.random.default_rng(seed)
     inlinks, outlinks = (np.bincount(ends, minlength=graph.pages) for ends in (graph.target, graph.source))
-    crawl = DiscoveryCrawl(EXPANSIONS[pair[0]](inlinks, outlinks, rng), pair[1], rng)
+    return performance_curve(
+        graph, plan, crawls, DiscoveryCrawl(EXPANSIONS[pair[0]](inlinks, outlinks, rng), pair[1], rng)
+    )
+
+
+def performance_curve(graph: TimeGraph, plan: DynamicPlan, crawls: int, crawl: DiscoveryCrawl) -> Float64s:
+    """Return the curve of a crawl that has not begun, as `dynamic_curve`."""
     first, points = float(graph.start[0]) + plan.first_s, []
     times = np.linspace(first, graph.start[-1], crawls)
     page: int | None = source_page(graph, first)
