@@ -29,30 +29,22 @@ ESTIMATES: Final = (AT_TIMES, BY_HOLD, BY_EXPECTED)
 MEAN: Final = "geometric mean"
 
 
-class WeighedWalk(FocusedWalk[int]):
-    """A focused walk that also tells the expected hold of each visit, and that need not go back."""
+class ForwardWalk(FocusedWalk[int]):
+    """A focused walk that need not go back."""
 
     def __init__(self, topic: RecordedTopic, seed: int, focus: Focus, *, goes_back: bool = True) -> None:
         """Begin on the central page of a topic."""
         self._goes_back, self._came_from = goes_back, -1
-        self._expected = 0.0
         pages = MatrixPages(topic.links, topic.on_topic)
         super().__init__(pages, central_page(topic), random.Random(seed), WalkOptions(focus, window=0))  # noqa: S311
 
-    def weighed(self, steps: int) -> tuple[list[Visit[int]], Float64s]:
-        """Return so many visits, and the expected hold of each in units of D."""
-        visits, expected = list[Visit[int]](), list[float]()
+    def walked(self, steps: int) -> list[Visit[int]]:
+        """Return so many visits."""
+        visits = list[Visit[int]]()
         for _ in range(steps):
-            self._expected = 0.0
             visits.append(self._leave())
-            expected.append(self._expected)
             self._came_from = visits[-1].page
-        return visits, np.array(expected)
-
-    def _hold(self, page: int, degree: int) -> int:
-        # A drawn neighbour that may not be visited is dropped, and the hold goes on with the edges that are left.
-        self._expected += 1 / degree
-        return super()._hold(page, degree)
+        return visits
 
     def _arrive(self, page: int, seen: SeenPage[int] | None) -> None:
         if page == self._came_from and not self._goes_back:
@@ -87,11 +79,11 @@ def share_of(topic: RecordedTopic, visits: Sequence[Visit[int]], weights: Float6
 
 def errors_of(topic: RecordedTopic, focus: Focus, steps: int, seed: int, *, goes_back: bool) -> list[float]:
     """Return the error of each of ESTIMATES from one walk."""
-    visits, expected = WeighedWalk(topic, seed, focus, goes_back=goes_back).weighed(steps)
+    visits = ForwardWalk(topic, seed, focus, goes_back=goes_back).walked(steps)
     shares = (
         estimate_part(visits, topic.part, by_degree=False).share,
         share_of(topic, visits, np.array([visit.hold for visit in visits], np.float64)),
-        share_of(topic, visits, expected),
+        share_of(topic, visits, np.array([visit.expected for visit in visits])),
     )
     return [share - topic.truth for share in shares]
 

@@ -70,9 +70,11 @@ class LinkedPages(Protocol[PageT]):
 class Visit(NamedTuple, Generic[PageT]):
     """A page that the walk was on.
 
-    hold    virtual steps that it stayed; always 1 in trial and error, where degrees are unequal
-    degree  number of its edges, without those that were dropped
-    jumped  whether the walk came by a jump out of a crowded host
+    hold      virtual steps that it stayed; always 1 in trial and error, where degrees are unequal
+    degree    number of its edges, without those that were dropped
+    jumped    whether the walk came by a jump out of a crowded host
+    expected  virtual steps that it was to stay on average: D/d, or the sum of that over the edges drawn until one
+              led to a page that the walk may visit
     """
 
     page: PageT
@@ -80,6 +82,7 @@ class Visit(NamedTuple, Generic[PageT]):
     hold: int
     degree: int
     jumped: bool
+    expected: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,13 +173,14 @@ class FocusedWalk(Generic[PageT]):
 
     def _leave(self) -> Visit[PageT]:
         """Stay for the hold of a page, and move to a neighbour that the walk may visit."""
-        at, edges, hold = self._at, self._edges[self._at], 0
+        at, edges, hold, expected = self._at, self._edges[self._at], 0, 0.0
         while True:
             if not edges:
                 raise BadInput(
                     f"{at} has no neighbour that the walk may visit: begin on another page, or choose a softer focus"
                 )
             hold += self._hold(at, len(edges))
+            expected += self._options.virtual_degree / len(edges)
             number = int(self._random() * len(edges))
             target = edges[number]
             if target in self._edges:
@@ -189,7 +193,7 @@ class FocusedWalk(Generic[PageT]):
                 target = seen.page
                 break
             self._drop(at, number if edges[number] == seen.page else len(edges) - 1)  # One that moved is last.
-        visit = Visit(at, self._on_topic[at], hold, len(edges), self._jumped)
+        visit = Visit(at, self._on_topic[at], hold, len(edges), self._jumped, expected)
         self._arrive(target, seen)
         return visit
 

@@ -1,4 +1,7 @@
-"""What a focused walk says of its topic: samples at fixed virtual times, estimates, and how far to trust them.
+"""What a focused walk says of its topic: samples, estimates, and how far to trust them.
+
+Samples are the pages at fixed virtual times, as in the paper; or all visits, each weighted by the virtual time that it
+was expected to last. The mean of both is the same, but the second leaves out the luck of how long a visit lasted.
 
 Pages that follow one another on a walk are alike, so n samples are worth less than n independent ones. Intervals take
 that into account by batch means: the walk is cut into some long pieces, whose estimates are nearly independent.
@@ -36,9 +39,9 @@ class WalkSamples:
 
     visit     (n,) number of the visit that each sample is of
     on_topic  (n,) whether its page is on the topic
-    weight    (n,) 1, or 1/degree in trial and error
+    weight    (n,) 1; where each visit is a sample, its expected hold, or 1/degree in trial and error
     burn_in   number of visits left out before the first
-    apart     virtual time between two samples; 0 in trial and error, where each visit is one
+    apart     virtual time between two samples; 0 where each visit is one
     time      autocorrelation time, in samples
     """
 
@@ -124,6 +127,23 @@ def take_samples(visits: Sequence[Visit[Any]], *, by_degree: bool = False) -> Wa
     number = number[math.ceil(first * len(number)) :]
     weight = 1 / np.maximum(degrees[number], 1) if by_degree else np.ones(len(number))
     return WalkSamples(number, on_topic[number], weight, int(number[0]), apart, time)
+
+
+def weigh_visits(visits: Sequence[Visit[Any]], burn_in: int) -> WalkSamples:
+    """Return all visits after the burn-in as samples, each weighted by the hold that was expected, of mean 1.
+
+    The estimates are as unbiased as those from pages at fixed virtual times, and their error is less: .82 to .95 of it
+    on recorded topics (docs/papers.md).
+
+    Args:
+        visits: of a walk that stays for holds: not of trial and error.
+        burn_in: number of visits left out, as `take_samples` finds it.
+    """
+    degrees = np.array([visit.degree for visit in visits], np.float64)
+    expected = np.array([visit.expected for visit in visits], np.float64)[burn_in:]
+    on_topic = np.array([visit.on_topic for visit in visits], np.bool_)[burn_in:]
+    time = autocorrelation_time(np.log(np.maximum(degrees, 1)))
+    return WalkSamples(np.arange(burn_in, len(visits)), on_topic, expected / expected.mean(), burn_in, 0.0, time)
 
 
 def autocorrelation_time(series: Float64s) -> float:

@@ -20,6 +20,7 @@ from opic.graph.walk_samples import (
     WalkSamples,
     estimate_share,
     take_samples,
+    weigh_visits,
 )
 from opic.sampling.page_properties import PageProperty
 from opic.sampling.property_estimates import PropertyMean, PropertyShares, PropertyValues, look_up
@@ -155,7 +156,9 @@ def take_sample(
         spent = True
         if len(visits) < 2:
             raise BadInput(f"{error} before the walk made two steps: allow more, or choose a softer focus") from None
-    samples = take_samples(visits, by_degree=request.walk.focus is Focus.TRIAL)
+    trial = request.walk.focus is Focus.TRIAL
+    spaced = take_samples(visits, by_degree=trial)
+    samples = spaced if trial else weigh_visits(visits, spaced.burn_in)
     urls = [visits[at].page for at in samples.visit.tolist()]
     share, hits = None, None
     if request.wanted is not None:
@@ -167,8 +170,8 @@ def take_sample(
         raise BadInput("no sample is on the topic: take more steps, or choose a harder focus")
     jumps = sum(visit.jumped for visit in visits)
     precision = sum(visit.on_topic for visit in visits) / len(visits)
-    pages = [visits[at].page for at in samples.spaced().tolist()]
-    notes = notes_on(request, samples, share, len(visits), jumps)
+    pages = [visits[at].page for at in spaced.spaced().tolist()]
+    notes = notes_on(request, spaced, share, len(visits), jumps)
     mean, shares = (_values(of, web, urls, samples, notes) for of in (request.mean_of, request.shares_of))
     if spent:
         notes.append(
@@ -199,17 +202,27 @@ def _values(
 def notes_on(
     request: SampleRequest, samples: WalkSamples, share: ShareEstimate | None, steps: int, jumps: int
 ) -> list[str]:
-    """Return notes: how the samples were taken and why, and warnings."""
+    """Return notes: how the samples were taken and why, and warnings.
+
+    Args:
+        request: what was asked for.
+        samples: those that the pages shown are from.
+        share: the estimate, if one was asked for.
+        steps: of the walk.
+        jumps: of them, out of crowded hosts.
+    """
     kept = max(1, math.ceil(2 * samples.time))
     notes = [
         f"burn-in: the first {samples.burn_in:,} steps are discarded, so that the start does not matter "
         f"({BURN_IN_SHARE:.0%} of the walk, or {BURN_IN_TIMES} autocorrelation times if that is longer)",
         "samples: every visit, weighted by 1/degree"
         if request.walk.focus is Focus.TRIAL
-        else "samples: pages at equal intervals of virtual time, one mean hold apart; at real steps, pages with many "
-        "links would come too often",
-        f"thinning: the pages are one sample in {kept}, two autocorrelation times ({samples.time:.1f} samples each) "
-        "apart, so that they are nearly independent; the estimate uses all samples, which is more precise",
+        else "samples: every visit, weighted by the virtual time that it was expected to last; unweighted, pages with "
+        "many links would count too much",
+        f"thinning: the pages are one in {kept} of "
+        + ("the visits" if request.walk.focus is Focus.TRIAL else "those at equal intervals of virtual time")
+        + f", two autocorrelation times ({samples.time:.1f} of them each) apart, so that they are nearly independent; "
+        "the estimate uses all samples, which is more precise",
     ]
     if share is not None:
         notes.append(

@@ -144,7 +144,11 @@ def test_sample_without_an_estimate_is_a_list_of_pages(crawl: Path) -> None:
     assert len(pages) > 100
     assert all("/bird/" in page for page in pages)
     assert len({*pages}) > BIRDS / 2
-    for word in ("burn-in: the first", "thinning: the pages are one sample in", "samples: pages at equal intervals"):
+    for word in (
+        "burn-in: the first",
+        "thinning: the pages are one in",
+        "samples: every visit, weighted by the virtual time",
+    ):
         assert word in said
     found, _ = run("sample", "--recorded", crawl, "--topic", "word:wings", "--steps", 200, "--json")
     assert (found["estimate"], found["interval"]) == (None, None)

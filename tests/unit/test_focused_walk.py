@@ -20,6 +20,7 @@ from opic.graph.walk_samples import (
     estimate_mean,
     estimate_share,
     take_samples,
+    weigh_visits,
 )
 
 REJECTED = 1e-6  # A p-value that no chance explains.
@@ -261,6 +262,35 @@ def test_samples_are_the_pages_at_fixed_virtual_times() -> None:
     assert (samples.burn_in, samples.counted) == (3, 2)
 
 
+@pytest.mark.parametrize("focus", [Focus.NONE, Focus.HARD, Focus.NEIGHBOURHOOD])
+def test_visits_weighted_by_expected_holds_are_uniform(focus: Focus) -> None:
+    links, topic = uneven_web()
+    allowed = np.array(topic) if focus is Focus.HARD else np.ones(len(topic), np.bool_)
+    visits = walked(SmallWeb(links, topic), 0, 60_000, 7, focus=focus, virtual_degree=100, probes=100)
+    samples = weigh_visits(visits, 100)
+    weights = np.bincount([visits[at].page for at in samples.visit], samples.weight, len(topic))
+    assert weights[~allowed].sum() == 0
+    assert weights[allowed] / weights.sum() == pytest.approx(np.full(allowed.sum(), 1 / allowed.sum()), rel=0.2)
+    assert sum(visit.expected for visit in visits) == pytest.approx(sum(visit.hold for visit in visits), rel=0.02)
+
+
+def test_visits_weighted_by_expected_holds_err_less_than_pages_at_fixed_times() -> None:
+    links, topic = uneven_web(300, 2)
+    web = MatrixPages(link_matrix(*ends_of(links), (300, 300)), np.array(topic))
+    part = np.arange(300) % 3 == 0
+    truth, errors = part[np.array(topic)].mean(), list[tuple[float, float]]()
+    for seed in range(100):
+        visits = list(islice(FocusedWalk(web, 0, random.Random(seed), WalkOptions()).visits(), 600))
+        timed = take_samples(visits)
+        found = []
+        for samples in (timed, weigh_visits(visits, timed.burn_in)):
+            pages = np.array([visit.page for visit in visits])[samples.visit]
+            found.append(estimate_share(samples, part[pages], pages).share - truth)
+        errors.append((found[0], found[1]))
+    timed_rmse, weighed_rmse = np.sqrt((np.array(errors) ** 2).mean(axis=0))
+    assert weighed_rmse < 0.9 * timed_rmse
+
+
 def test_autocorrelation_time_is_that_of_a_known_series() -> None:
     rng = np.random.default_rng(1)
     series = np.zeros(200_000)
@@ -271,7 +301,8 @@ def test_autocorrelation_time_is_that_of_a_known_series() -> None:
     assert autocorrelation_time(np.ones(10)) == 1
 
 
-def test_intervals_contain_the_truth_as_often_as_they_say() -> None:
+@pytest.mark.parametrize("weighed", [False, True])
+def test_intervals_contain_the_truth_as_often_as_they_say(weighed: bool) -> None:
     links, topic = uneven_web(300, 2)
     web = MatrixPages(link_matrix(*ends_of(links), (300, 300)), np.array(topic))
     popular = np.arange(300) % 3 == 0
@@ -281,6 +312,7 @@ def test_intervals_contain_the_truth_as_often_as_they_say() -> None:
         walk = FocusedWalk(web, 0, random.Random(seed), WalkOptions())
         visits = list(islice(walk.visits(), 600))
         samples = take_samples(visits)
+        samples = weigh_visits(visits, samples.burn_in) if weighed else samples
         pages = np.array([visit.page for visit in visits])[samples.visit]
         found = estimate_share(samples, popular[pages], pages)
         inside += found.low <= truth <= found.high
