@@ -1,7 +1,9 @@
-"""What a service would say that has read a part of a recorded graph: real OPIC, on the ledger, in process.
+"""What a service would say that has read a part of a recorded graph, in process.
 
-A page of the part named P lives at http://P.example/, so that each part is one registered domain and in-flow is counted
-between parts. Events are read as a service reads them; the ledger ends in the same state as a store.
+Without kept links it is real OPIC, on the ledger: a page of the part named P lives at http://P.example/, so that each
+part is one registered domain and in-flow is counted between parts. Events are read as a service reads them; the ledger
+ends in the same state as a store. With kept links the service's answers are exact but for .01, and here they are: they
+are PageRank of the known graph, and what flows along its links between parts.
 """
 
 from collections import deque
@@ -12,9 +14,11 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from experiments.recorded_graphs import LocalDomain, RecordedGraph
-from opic.graph.crawled import Float64s, Int64s
+from opic.graph.crawled import Float64s, Int64s, degrees
+from opic.graph.pagerank import DAMPING, pagerank
 from opic.local.combination import ServiceKnowledge
 from opic.model.cash import Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event
@@ -23,6 +27,7 @@ from opic.model.ledger import Ledger
 SEEDS: Final = 5  # Pages that a breadth-first crawl starts from.
 READS: Final = 3  # Reads of a page, on average.
 BATCH_SHARE: Final = 100  # After the first read, the service reads 1/BATCH_SHARE of its pages at a time.
+THRESHOLD: Final = 1e-12
 PARTITION: Final = "experiment/0"
 Bools = NDArray[np.bool_]
 
@@ -127,13 +132,38 @@ def read_by_service(graph: RecordedGraph, pages: Int64s, reads: float = READS) -
     return _columns(graph, ledger, page_of)
 
 
+def known_by_links(graph: RecordedGraph, pages: Int64s) -> RecordedService:
+    """Return what a service says that has read some pages and keeps links.
+
+    Args:
+        graph: the whole graph.
+        pages: those that the service has read.
+    """
+    read = np.zeros(len(graph), np.bool_)
+    read[pages] = True
+    shown = (sparse.diags_array(read.astype(np.float64)) @ graph.links).tocsr()
+    shown.eliminate_zeros()
+    known = np.flatnonzero(read | (np.asarray(shown.sum(axis=0)).ravel() > 0))
+    links, part = shown[known][:, known], graph.group[known]
+    ranks, out = pagerank(links, threshold=THRESHOLD), degrees(links)
+    carried = np.repeat(np.divide(DAMPING * ranks, out, out=np.zeros(len(out)), where=out > 0), np.diff(links.indptr))
+    source, target = np.repeat(part, np.diff(links.indptr)), part[links.indices]
+    between = (source != target) | (source < 0)
+    view = _nothing_known(graph)
+    view.importance[known] = ranks
+    view.inflow[known] = np.bincount(links.indices[between], carried[between], len(known))
+    view.read[:] = read
+    view.dangling[known] = read[known] & (out == 0)
+    return view
+
+
+def _nothing_known(graph: RecordedGraph) -> RecordedService:
+    no, nowhere = np.zeros(len(graph), np.bool_), np.zeros(len(graph))
+    return RecordedService(np.full(len(graph), np.nan), nowhere, no, no.copy())
+
+
 def _columns(graph: RecordedGraph, ledger: Ledger, page_of: Mapping[str, int]) -> RecordedService:
-    view = RecordedService(
-        np.full(len(graph), np.nan),
-        np.zeros(len(graph)),
-        np.zeros(len(graph), np.bool_),
-        np.zeros(len(graph), np.bool_),
-    )
+    view = _nothing_known(graph)
     total = ledger.books.static_total(ledger.rules.minted)
     for url, state in ledger.pages.items():
         page = page_of[url]

@@ -14,9 +14,10 @@ from typer.testing import CliRunner
 from experiments.__main__ import app
 from experiments.algorithms.discovery import EXPANSIONS
 from experiments.catalogue import EXPERIMENTS, reproduce
+from experiments.davis_dhillon import KEPT
 from experiments.distribution import Layout, SimulatedShards
 from experiments.kumar import PLANS, dynamic_curve, ranked
-from experiments.opic_streams import ORDERS, read_by_service
+from experiments.opic_streams import ORDERS, known_by_links, read_by_service
 from experiments.recorded_graphs import NoGraph, RecordedGraph, load_graph
 from experiments.recorded_time_graphs import pep_history
 from experiments.recorded_topics import load_articles
@@ -42,16 +43,19 @@ def test_quick_run_writes_the_table_and_the_picture(tmp_path: Path) -> None:
     rows = [dict(zip(table["columns"], row, strict=True)) for row in table["rows"]]
     domains = {row["domain"] for row in rows}
     assert len(domains) == 3
-    assert "2 domains" in domains
+    assert "all 2" in domains
+    assert {row["graph"] for row in rows} == {"wikispeedia"}
     for domain in domains:
         of_domain = {row["algorithm"]: row for row in rows if row["domain"] == domain}
-        views = {f"50% {order}" for order in ORDERS}
+        views = {f"50% {order}{kept}" for order in ORDERS for kept in ("", KEPT)}
         assert of_domain.keys() == ALGORITHMS | views | {f"alone {view}" for view in views}
         assert of_domain["SC"]["of_sc"] == 1.0
         assert all(of_domain[view]["of_best"] >= of_domain[view]["of_sc"] for view in views)
         assert all(0 < row["l1"] < 2 and -1 <= row["tau"] <= 1 for row in of_domain.values())
     assert "Runs of each domain: 1." in table["notes"]
-    assert any(note.startswith("The combination with 50% coverage: L1 is 0.") for note in table["notes"])
+    for kept in ("", KEPT):
+        said = f"wikispeedia, the combination with 50% coverage{kept}: L1 is 0."
+        assert any(note.startswith(said) for note in table["notes"])
     assert {"domain": "socialism", "algorithm": "SC", "l1": 0.04318, "tau": 0.9604} in table["paper"]
     assert ElementTree.parse(tmp_path / "table2.svg").getroot().tag.endswith("svg")
 
@@ -225,13 +229,28 @@ def test_graph_that_is_missing_is_named(tmp_path: Path) -> None:
         load_graph("gr0-california", tmp_path)
 
 
-def test_service_that_read_everything_has_the_pagerank_and_the_inflow() -> None:
+def made_up_graph() -> tuple[np.ndarray, RecordedGraph]:
     rng = np.random.default_rng(4)
     web = rng.random((40, 40)) < 0.1
     np.fill_diagonal(web, False)
-    graph = RecordedGraph(
-        "made up", link_matrix(*np.nonzero(web), web.shape), np.arange(40) // 10, ["a", "b", "c", "d"]
-    )
+    parts = np.arange(40) // 10
+    return web, RecordedGraph("made up", link_matrix(*np.nonzero(web), web.shape), parts, ["a", "b", "c", "d"])
+
+
+def test_service_that_keeps_links_says_what_opic_approaches() -> None:
+    _, graph = made_up_graph()
+    pages = np.arange(0, 40, 3)
+    kept, measured = known_by_links(graph, pages), read_by_service(graph, pages, reads=400)
+    assert (np.isnan(kept.importance) == np.isnan(measured.importance)).all()
+    assert kept.read.tolist() == measured.read.tolist()
+    assert kept.dangling.tolist() == measured.dangling.tolist()
+    known = ~np.isnan(kept.importance)
+    assert kept.importance[known] == pytest.approx(measured.importance[known], rel=0.02)
+    assert kept.inflow == pytest.approx(measured.inflow, rel=0.05, abs=1e-4)
+
+
+def test_service_that_read_everything_has_the_pagerank_and_the_inflow() -> None:
+    web, graph = made_up_graph()
     truth, out = pagerank(graph.links, threshold=1e-12), np.maximum(web.sum(axis=1), 1)
     service = read_by_service(graph, np.arange(40), reads=40)
     assert service.importance == pytest.approx(truth, rel=0.02)
