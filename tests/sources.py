@@ -6,7 +6,8 @@ from typing import Any
 
 from logs import PARTITION
 
-from opic.ingest import ShardWriter, worker
+from opic.ingest import ShardWriter, Step, worker
+from opic.ingest.writer import Taken
 from opic.model.events import Record
 
 WORK_SECONDS_MAX = 60.0
@@ -57,7 +58,11 @@ class _OneShard:
     """A store as the worker's loop wants it: nothing is to be carried between shards."""
 
     def __init__(self, store: Any) -> None:
-        self.resume, self.apply, self.purge = store.next_offset, store.apply, store.purge
+        self.resume, self.purge, self.stores = store.next_offset, store.purge, [store]
+
+    def apply_together(self, takings: Sequence[Taken], on_step: Callable[[Step], object]) -> None:
+        for taken in takings:
+            self.stores[0].apply(taken.partition, taken.records, on_step, taken.since)
 
     def deliver(self, _: object = None) -> int:
         return 0
