@@ -6,9 +6,11 @@
 In-links are those of `opic.query.kept_links`: distinct pages that were read and link to the page, of all shards. A page
 without any comes after all others; with AI these are drawn alike.
 
-GAI looks at the greatest count of each block of pages, then at the pages of the blocks with the greatest ones, as many
-as are needed to find pages that are free. A change of a page costs nothing until the next choice, which looks at its
-block again. So a choice costs O(blocks), and O(pages) only where nearly all pages with many in-links are not free.
+GAI keeps a bound on the counts of each block of pages, looks at the pages of the blocks with the greatest bounds, as
+many as are needed to find pages that are free, and then knows their greatest counts. A page that changed may raise the
+bound of its block, which costs O(1); one that fell behind leaves it too high until the block is looked at. So a choice
+costs O(blocks + pages changed), and O(pages) only where nearly all pages with many in-links are not free. AI needs the
+sums of the blocks, and looks at each block again in which a page changed.
 
 Source: Kumar, Lang, Marlow, Tomkins (2008), section II: Crawl-GAI, Crawl-AI.
 """
@@ -24,6 +26,7 @@ from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
 from opic.frontier.page_keys import OFFERED_BITS, Keys
 from opic.frontier.recrawl import (
     BLOCK_PAGES,
+    PARTS_MAX,
     Floats,
     PageWeights,
     YieldWeights,
@@ -115,12 +118,18 @@ def fit_for_discovery(state: NDArray[np.uint8]) -> Bools:
 
 
 class InLinkWeights(PageWeights):
-    """The in-links of a shard's pages never read, with the sum and the maximum of each block."""
+    """The in-links of a shard's pages never read, with the sum of each block, and at least its maximum."""
 
     def __init__(self, replica: Replica, inlinks: InLinkColumns) -> None:
         """Look at all pages at the first choice: some milliseconds for a million."""
-        self._inlinks, self.most, self._ranked = inlinks, np.zeros(0), np.zeros(0, np.int64)
+        self._inlinks, self.most, self._raised = inlinks, np.zeros(0), list[Int64s]()
         super().__init__(replica, fit_for_discovery)
+
+    def changed(self, ids: Int64s) -> None:
+        """Note that pages may have other weights, or are new."""
+        super().changed(ids)
+        if len(self._raised) <= PARTS_MAX:
+            self._raised.append(ids)
 
     def _alone(self, ids: Int64s | slice) -> Floats:
         if isinstance(ids, slice):
@@ -136,17 +145,19 @@ class InLinkWeights(PageWeights):
         """Return the sum of all weights."""
         if self._stale:
             stale = np.unique(np.concatenate(self._stale))
-            blocks = -(-len(self._replica) // BLOCK_PAGES)
-            if blocks > len(self.sums):
-                more = np.zeros(blocks - len(self.sums))
-                self.sums, self.most = np.concatenate((self.sums, more)), np.concatenate((self.most, more))
+            self._grow()
             for first in range(0, len(stale), BLOCKS_AT_ONCE):
                 some = stale[first : first + BLOCKS_AT_ONCE]
-                weights = self.table(some)[1]
-                self.sums[some], self.most[some] = weights.sum(axis=1), weights.max(axis=1)
+                self.sums[some] = self.table(some)[1].sum(axis=1)
             self._stale.clear()
-            self._ranked = np.argsort(-self.most, kind="stable")[: np.count_nonzero(self.most)]
+            self._raised.clear()
         return float(self.sums.sum())
+
+    def _grow(self) -> None:
+        blocks = -(-len(self._replica) // BLOCK_PAGES)
+        if blocks > len(self.sums):
+            more = np.zeros(blocks - len(self.sums))
+            self.sums, self.most = np.concatenate((self.sums, more)), np.concatenate((self.most, more))
 
     def table(self, blocks: Int64s) -> tuple[Int64s, Floats]:
         """Return the pages of blocks and their weights, a row each; weight 0 where a page does not exist."""
@@ -154,12 +165,21 @@ class InLinkWeights(PageWeights):
         known = ids < len(self._replica)
         weights = np.zeros(ids.shape)
         weights[known] = self.of(ids[known])
+        self.most[blocks] = weights.max(axis=1)
         return ids, weights
 
     def ranked(self) -> Int64s:
-        """Return the blocks that have a page with in-links, the greatest maximum first."""
-        self.total()
-        return self._ranked
+        """Return the blocks that may have a page with in-links, the greatest bound first."""
+        raised, parts = sum(map(len, self._raised)), len(self._raised)
+        if not len(self.most) or parts > PARTS_MAX or raised > len(self._replica) // 2:
+            self.total()
+        elif raised:
+            self._grow()
+            ids = np.concatenate(self._raised)
+            ids = ids[ids < len(self._replica)]
+            np.maximum.at(self.most, ids // BLOCK_PAGES, self.of(ids))
+            self._raised.clear()
+        return np.argsort(-self.most, kind="stable")[: np.count_nonzero(self.most)]
 
 
 class GreedyPages:

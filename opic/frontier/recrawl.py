@@ -42,6 +42,7 @@ BLOCK_PAGES: Final = 1 << 9
 FILLS_MAX: Final = 6  # Rounds of draws, each twice as large, before all pages are looked at.
 AFTER_ALL: Final = 1e9  # Time of pages without a weight, after all others.
 BEST_MAX: Final = 1 << 12  # Pages that a choice draws by link score at most; the others come as by U.
+PARTS_MAX: Final = 1 << 8  # Changes that are noted one by one until the next choice.
 SAMPLED: Final = 1 << 13  # Pages looked at to tell how many are free; all of a shard that has no more.
 
 
@@ -61,6 +62,8 @@ class PageWeights:
     def changed(self, ids: Int64s) -> None:
         """Note that pages may have other weights, or are new."""
         self._stale.append(np.unique(ids // BLOCK_PAGES))
+        if len(self._stale) > PARTS_MAX:  # Nobody may ask for a sum for long.
+            self._stale = [np.unique(np.concatenate(self._stale))]
 
     def of(self, ids: Int64s | slice) -> Floats:
         """Return the weights of pages times their priorities: 0 for a page that does not fit."""

@@ -14,7 +14,7 @@ from serving import serving
 from opic.client import Client, Conflict, Event
 from opic.errors import BadInput, NotKept
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.recrawl import BLOCK_PAGES
+from opic.frontier.recrawl import BLOCK_PAGES, PARTS_MAX
 from opic.frontier.requests import PagesRequest
 from opic.model.cash import Flag
 from opic.model.events import CrawlEvent
@@ -116,12 +116,17 @@ def test_choice_over_many_blocks_is_that_of_a_sort(valkey: Server) -> None:
     for number in range(40):
         web.read(f"http://hub{number}.org/", [pages[at] for at in np.unique(rng.zipf(1.3, 200) % len(pages))])
     frontier = frontier_of(web, 1)
-    for _ in range(3):
-        counts = Counter(to for links in web.links.values() for to in links)
+    for noted in (0, 0, PARTS_MAX + 1, 0):
+        for _ in range(noted):
+            frontier._hand.hot.shards[0].weights.linked(np.zeros(1, np.int64))
+        counts = Counter(to for links in web.links.values() for to in links if to not in web.links)
         best = sorted(counts.values(), reverse=True)
-        assert [counts[url] for url in taken(frontier, "GAI", 300)] == best[:300]
+        urls = taken(frontier, "GAI", 300)
+        assert [counts[url] for url in urls] == best[:300]
         for number in rng.integers(0, 40, 5):
             web.read(f"http://hub{number}.org/", [pages[at] for at in np.unique(rng.zipf(1.3, 200) % len(pages))])
+        for url in urls[:5]:
+            web.read(url, [f"{url}/new"])
 
 
 def test_policy_without_kept_links_or_with_another_mode_is_refused(valkey: Server) -> None:
