@@ -346,7 +346,7 @@ class HotCrawl:
     def priorities(self, shards: Int64s, ids: Int64s) -> Floats:
         """Return the priorities of pages."""
         found = np.ones(len(ids))
-        for shard in np.unique(shards).tolist():
+        for shard in set(shards.tolist()):
             at, replica = np.flatnonzero(shards == shard), self.crawl.replicas[shard]
             with replica.lock:
                 if (priority := replica.offers.priority(ids[at])) is not None:
@@ -369,10 +369,9 @@ class HotCrawl:
         self._inlinks = inlinks
 
     def inlinks_of(self, place: tuple[int, int]) -> float:
-        """Return the in-links of a page as of the last `take_inlinks`, times its priority."""
+        """Return the in-links of a page as of the last `take_inlinks`."""
         column = self._inlinks.columns[place[0]] if self._inlinks is not None else ()
-        priority = self.priorities(np.array([place[0]]), np.array([place[1]]))
-        return float(column[place[1]] * priority[0]) if place[1] < len(column) else 0.0
+        return float(column[place[1]]) if place[1] < len(column) else 0.0
 
     def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> Sequence[PageSource]:
         """Return the pages of each shard, within some domains and a depth, as a policy takes them."""
@@ -407,7 +406,7 @@ class HotCrawl:
         unfit = np.zeros(len(picked), np.bool_)
         if self._admission is None:
             return unfit
-        for shard in np.unique(picked.shards).tolist():
+        for shard in set(picked.shards.tolist()):
             at = np.flatnonzero(picked.shards == shard)
             ids, hot = picked.ids[at], self.shards[shard]
             self._admission.judge(shard, ids)

@@ -138,7 +138,7 @@ class HotOrder:
         self._enter(ids)
         for side in self.sides:
             if sum(map(len, side.fresh)) > FRESH_PAGES_MAX:  # The last choice was a while ago.
-                self._settle(side)
+                self.settle(side)
 
     def _enter(self, ids: Int64s) -> None:
         """Add the hot pages to the fresh ones and mark the other pages cold."""
@@ -251,6 +251,8 @@ class HotOrder:
             until: when the lease, back-off or revisit wait ends. After a lease the back-off of `retry_seconds` follows.
             kind: LEASED, RETRY or REVISIT.
         """
+        if not len(ids):
+            return
         self.grow()
         before = self.where[ids]
         # The entry of a page that waits already is moved when it is due.
@@ -267,6 +269,8 @@ class HotOrder:
 
     def release(self, ids: Int64s) -> None:
         """End the leases and back-offs of pages; other pages are ignored."""
+        if not len(ids):
+            return
         self.grow()
         where = self.where[ids]
         self._free_pages(np.unique(ids[(where == LEASED) | (where == RETRY)]))
@@ -336,8 +340,6 @@ class HotOrder:
         if len(hosts):
             self._rested(np.unique(hosts[self.host_free[hosts] <= self.now]))
         self._end_holds()
-        for side in self.sides:
-            self._settle(side)
 
     def _end_holds(self) -> None:
         """End the leases, back-offs and revisit waits that are over; the back-off begins where a lease ended."""
@@ -389,8 +391,8 @@ class HotOrder:
             side.ids, side.neg, side.dirty = side.ids[keep], side.neg[keep], False
         return at
 
-    def _settle(self, side: Side) -> None:
-        """Sort the fresh pages into the run, and raise the threshold if the run is too long."""
+    def settle(self, side: Side) -> None:
+        """Sort the fresh pages into the run, for whoever reads it, and raise the threshold if the run is too long."""
         self._compact(side)
         if side.fresh:
             ids = np.unique(np.concatenate(side.fresh))

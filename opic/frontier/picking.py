@@ -100,6 +100,7 @@ class RunSource:
         The columns are scanned only if `deepen`. With `nearness`, no more pages of a host are brought into the run: few
         of them may qualify.
         """
+        order.settle(side)
         self.shard, self._order, self._side, self._inside, self._deepen = shard, order, side, inside, deepen
         self.ids, self.neg, self.done, self.short = side.ids[:0], side.neg[:0], False, False
         self._nearness, self._at = nearness, 0
@@ -437,6 +438,8 @@ def first_free(
         timed = page_counts.REVISIT, page_counts.NOT_BEFORE
         if any(order.counts.totals[2 * kind + side] for kind in timed for side in SIDES[mode]):
             timers.append(order.revisit_timers)
+        for side in SIDES[mode]:
+            order.settle(order.sides[side])
         while best > upto and upto < order.now + seconds_max:
             held, times = zip(*(some.first(count) for some in timers), strict=True)
             hosts, hosts_upto = order.host_timers.first(count)
@@ -542,7 +545,7 @@ def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int
         shards, ids, neg, hosts = shards[keep], ids[keep], neg[keep], hosts[keep]
         if fit is not None and len(ids):
             fits = fit(shards, hosts)
-            for shard in np.unique(shards[~fits]).tolist():
+            for shard in set(shards[~fits].tolist()):
                 refused = hosts[~fits & (shards == shard)]
                 orders[shard].mark[refused] = orders[shard].tick
                 orders[shard].passed_over(refused)
@@ -578,7 +581,7 @@ def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
 def _different(orders: Sequence[HotOrder], shards: Int64s, hosts: Int64s) -> Bools:
     """Return a mask of the pages to keep: of a host with a delay only its first page, if none was taken before."""
     keep = np.ones(len(hosts), np.bool_)
-    for shard in np.unique(shards).tolist():
+    for shard in set(shards.tolist()):
         order, at = orders[shard], np.flatnonzero(shards == shard)
         late = order.mark[hosts[at]] == order.tick  # Marked since they were examined.
         single = np.flatnonzero(order.single[hosts[at]] & ~late)

@@ -353,7 +353,7 @@ class Scheduler:
     def _keep(self, pages: Sequence[tuple[int, int, int]]) -> None:
         """Hold pages, given as (shard, id, host), until the answer of the store arrives."""
         places = np.array(pages, np.int64).reshape(-1, 3)
-        for shard in np.unique(places[:, 0]).tolist():
+        for shard in set(places[:, 0].tolist()):
             hot, mine = self.hot.shards[shard], places[places[:, 0] == shard]
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
@@ -457,6 +457,7 @@ class Scheduler:
         places = [place for _, place, _, _, _ in taken]
         rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
         total = self.hot.total(rows.books)
+        priorities = self.hot.priorities(*np.array(places, np.int64).T).tolist()
         for nth, (part, place, until_us, _, meta) in enumerate(taken):
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
             part.granted.append(
@@ -464,23 +465,23 @@ class Scheduler:
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    counts=self._counts(part, place, cash, bool(state & Flag.OPEN)),
+                    counts=self._counts(part, place, cash, priorities[nth], read=bool(state & Flag.OPEN)),
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
                     nearness=int(rows.nearness[nth]),
                     meta=meta,
-                    priority=float(self.hot.priorities(np.array([place[0]]), np.array([place[1]]))[0]),
+                    priority=priorities[nth],
                     loads=self.hot.shards[place[0]].loads,
                 )
             )
         if self.admission is not None:
             self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
 
-    def _counts(self, part: RequestPart, place: Place, cash: int, read: bool) -> float:
+    def _counts(self, part: RequestPart, place: Place, cash: int, priority: float, *, read: bool) -> float:
         """Return the key by which a page was chosen."""
         if part.request.policy in EXPANSIONS:
-            return self.hot.inlinks_of(place)
+            return priority * self.hot.inlinks_of(place)
         if (ranking := self.hot.ranking(part.mode, part.request.policy)) is not None:
             return ranking.key_of(place, read=read)
         hot = self.hot.shards[place[0]]

@@ -31,7 +31,7 @@ class Suspects:
 
     def note(self, hots: Sequence[HotShard], shards: Int64s, hosts: Int64s, unfit: Bools) -> None:
         """Let the hosts of unfit pages rest."""
-        for shard in np.unique(shards[unfit]).tolist():
+        for shard in set(shards[unfit].tolist()):
             hot, numbers = hots[shard], np.unique(hosts[unfit & (shards == shard)])
             with hot.replica.lock:
                 now = hot.now()

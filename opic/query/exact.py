@@ -33,13 +33,15 @@ BOUND: Final = 0.01
 AIM: Final = 0.8  # What is settled to, as a share of the bound wanted: the error is then about half of the latter.
 QUICK_SECONDS: Final = 0.05  # A question settles where the last settling took no more CPU time than this,
 CREDIT_SECONDS: Final = 0.5  # and settlings of questions took less than this beyond their share of the time,
-CREDIT_SHARE: Final = 0.1  # which is this.
+CREDIT_SHARE: Final = 0.1  # which is this where they take
+SHORT_SECONDS: Final = 0.005  # this at most, and else
+CREDIT_SHARE_LONG: Final = 0.005  # this: at a steady load, hardly one question in a hundred waits for a settling.
 FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer after a start.
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
 REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
 REST_MIN: Final = 1  # and no less than this multiple, so that half of a core is left where settling takes long.
-YOUNG_SECONDS: Final = 0.5  # A question waits for a settling in progress if the last answer is older than this,
+YOUNG_SECONDS: Final = 0.75  # A question waits for a settling in progress if the last answer is older than this,
 WAIT_SECONDS: Final = 0.25  # for this long.
 LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
@@ -257,17 +259,18 @@ class Exact:
             return False
         return view.bound < SAYS_SOMETHING
 
-    def view(self, *, further: bool = False) -> ExactView:
+    def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
         """Return the importance as it is now, or as it was a moment ago where settling takes long.
 
         Args:
             further: go below the bound wanted where that is cheap, so that more ranks are certain.
+            since: as in `Crawl.follow`.
 
         Raises:
             NotKept: no links are kept.
             StoreUnavailable: the store is unavailable, or its links are still being read.
         """
-        self._crawl.follow()
+        self._crawl.follow(since)
         self._kept.check()
         as_of, view = self._crawl.as_of, self._view
         if view is not None and self._is_current() and not (further and view.bound > FURTHER):
@@ -297,7 +300,8 @@ class Exact:
     def _may_settle(self) -> bool:
         """Whether a question settles what is new itself: not where that is slow, or was done too often lately."""
         now = time.monotonic()
-        self._credit = min(self._credit + CREDIT_SHARE * (now - self._credit_at), CREDIT_SECONDS)
+        share = CREDIT_SHARE if self._cpu <= SHORT_SECONDS else CREDIT_SHARE_LONG
+        self._credit = min(self._credit + share * (now - self._credit_at), CREDIT_SECONDS)
         self._credit_at = now
         return self._cpu <= QUICK_SECONDS and self._credit > 0
 

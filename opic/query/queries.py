@@ -6,6 +6,7 @@ With several shards, each shard is read at its own journal position: cash that m
 be missing from it or counted twice.
 """
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -119,7 +120,7 @@ class Query:
                 raise
             return ask(self.by_cash)
 
-    def exact_view(self, *, further: bool = False) -> ExactView:
+    def exact_view(self, *, further: bool = False, since: float | None = None) -> ExactView:
         """Return the exact importance; see `Exact.view`.
 
         Raises:
@@ -128,7 +129,7 @@ class Query:
         """
         if self.exact is None:
             raise NotKept(NOT_KEPT)
-        return self.exact.view(further=further)
+        return self.exact.view(further=further, since=since)
 
     def as_of(self, policy: str | None = None) -> float:
         """Return a time (Unix seconds): answers by a policy from now on show a state that is no older."""
@@ -180,6 +181,7 @@ class Query:
         Returns:
             For each request its answer, or the BadInput that `importance` would raise.
         """
+        asked_at = time.monotonic()
         taken: list[_Taken | BadInput] = []
         for ask in asks:
             try:
@@ -187,19 +189,19 @@ class Query:
                 taken.append(_Taken([self.canonical(url) for url in ask.urls], policy, span))
             except BadInput as error:
                 taken.append(error)
-        answers = self.crawl.steadily(lambda: self._answers(taken))
+        answers = self.crawl.steadily(lambda: self._answers(taken, asked_at))
         for at, (ask, answer) in enumerate(zip(asks, answers, strict=True)):
             if isinstance(answer, NotKept) and ask.policy is None:  # The keeping of links ended meanwhile.
                 (answers[at],) = self.importances([replace(ask, policy=self.by_cash)])
         return answers
 
-    def _answers(self, taken: Sequence["_Taken | BadInput"]) -> list["ImportanceAnswer | Exception"]:
+    def _answers(self, taken: Sequence["_Taken | BadInput"], asked_at: float) -> list["ImportanceAnswer | Exception"]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]
         urls = list(dict.fromkeys(url for ask in valid for url in ask.urls))
         # Ranks by cash cost a sort of all pages.
         by_cash = any(ask.policy != EXACT for ask in valid)
-        entries, places, as_of, rank_as_of = self._look(urls) if by_cash else self._look_by_links(urls)
-        exact = self._exact_for_all(valid)
+        entries, places, as_of, rank_as_of = self._look(urls) if by_cash else self._look_by_links(urls, asked_at)
+        exact = self._exact_for_all(valid, asked_at)
         answers: list[ImportanceAnswer | Exception] = []
         for ask in taken:
             if not isinstance(ask, _Taken):
@@ -222,20 +224,20 @@ class Query:
             answers.append(ImportanceAnswer([own.get(url) for url in ask.urls], then, ranked))
         return answers
 
-    def _exact_for_all(self, asks: Sequence["_Taken"]) -> "ExactView | NotKept | StoreError":
+    def _exact_for_all(self, asks: Sequence["_Taken"], asked_at: float) -> "ExactView | NotKept | StoreError":
         """Return the one view that all these requests are answered from, or why they can't be."""
         if not any(ask.policy == EXACT for ask in asks):
             return NotKept(NOT_KEPT)
         try:
-            return self.exact_view()
+            return self.exact_view(since=asked_at)
         except (NotKept, StoreError) as error:
             return error
 
     def _look_by_links(
-        self, urls: Sequence[str]
+        self, urls: Sequence[str], asked_at: float
     ) -> tuple[dict[str, dict[str, object]], dict[str, Place], float, float | None]:
         """As `_look`, for answers by links alone: without importance and ranks."""
-        looked_up, rows = self.crawl.look(urls)
+        looked_up, rows = self.crawl.look(urls, asked_at)
         places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
         return self.entries(places, rows, None), places, rows.as_of, None
 

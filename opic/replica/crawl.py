@@ -154,18 +154,24 @@ class Crawl:
 
     # Following the journals.
 
-    def follow(self) -> list[Replica]:
+    def follow(self, since: float | None = None) -> list[Replica]:
         """Bring the replicas up to date with the journals and return them. Concurrent calls share one round trip.
+
+        Args:
+            since: a time by `time.monotonic`; nothing is asked if the replicas were brought up to date after it. The
+                steps of one question give the time at which it came.
 
         Raises:
             StoreUnavailable: the store is unavailable.
             StoreDamaged: a record or a block can't be read.
         """
+        if since is not None and self._looked_at > since:
+            return self.replicas
         with self._turn:
             self._asked += 1
             ticket = self._asked
         with self._following:
-            if self._served < ticket:
+            if self._served < ticket and not (since is not None and self._looked_at > since):
                 with self._turn:
                     served = self._asked  # Serves all who wait now: they called before the next read.
                 now, monotonic = time.time(), time.monotonic()
@@ -301,9 +307,12 @@ class Crawl:
             raise Outdated
         return found
 
-    def look(self, urls: Sequence[str]) -> tuple[list[Place | None], Rows]:
-        """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages."""
-        self.follow()
+    def look(self, urls: Sequence[str], since: float | None = None) -> tuple[list[Place | None], Rows]:
+        """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages.
+
+        `since` is as in `follow`.
+        """
+        self.follow(since)
 
         def ask() -> tuple[list[Place | None], Rows]:
             places = self._find(urls)
