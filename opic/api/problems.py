@@ -7,9 +7,11 @@ A client branches on `status`, or on `type` if it needs to know more. `title` is
 import inspect
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any, Final, get_args
 
+import msgspec
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
@@ -198,10 +200,13 @@ class Problem(Exception):
 
 
 class Json(JSONResponse):
-    """A JSON response, ASCII only: integers are exact, NaN raises an error, lone surrogates are escaped."""
+    """A JSON response, ASCII only: integers are exact, NaN becomes null, lone surrogates are escaped."""
 
     def render(self, content: Any) -> bytes:
-        """Encode the content."""
+        """Encode the content. msgspec takes a twentieth of the time that json takes, but escapes nothing."""
+        with suppress(UnicodeEncodeError):  # Of a lone surrogate.
+            if (found := msgspec.json.encode(content)).isascii():
+                return found
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 

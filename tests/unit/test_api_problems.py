@@ -64,8 +64,9 @@ def test_whole_numbers_are_exact() -> None:
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_a_number_that_json_has_not_is_never_sent(number: float) -> None:
+    assert bytes(Json({"importance": number}).body) == b'{"importance":null}'
     with pytest.raises(ValueError, match="JSON"):
-        Json({"importance": number})
+        Json({"importance": number, "host": "\u00e9"})
 
 
 def test_a_text_of_any_kind_can_be_said() -> None:
