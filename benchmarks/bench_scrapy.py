@@ -21,18 +21,13 @@ from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from harness import write_result
+from harness import STOP_SECONDS, served, write_result
 from workloads import SEED
 
-from opic.api import bind, create_app, make_server
-from opic.api.server import url_of
 from opic.client import Client
-from opic.service.service import EmbeddedService
-from opic.settings import Settings
 
 PAGES, LINKS, ROUNDS = 1_000, 60, 3
 TEXT = " some words of a page" * 20
-STOP_SECONDS = 30.0
 
 
 class Site(SimpleHTTPRequestHandler):
@@ -63,21 +58,6 @@ def site(folder: Path, pages: int) -> Iterator[str]:
         thread.join(STOP_SECONDS)
 
 
-@contextmanager
-def service(folder: Path) -> Iterator[str]:
-    """Serve an empty crawl without delays."""
-    with EmbeddedService(Settings.load(data=folder, host_delay_seconds=0)) as backend:
-        listener = bind("127.0.0.1", 0)
-        server = make_server(create_app(backend))
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        try:
-            yield url_of(listener)
-        finally:
-            server.should_exit = True
-            thread.join(STOP_SECONDS)
-
-
 def cpu_seconds(pages: int, *arguments: str) -> float:
     """Crawl a site; return the CPU time of the spider and of what it started."""
     command = [sys.executable, str(Path(__file__).with_name("scrapy_site.py")), *arguments]
@@ -95,7 +75,7 @@ def crawls(pages: int) -> tuple[float, float]:
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as name:
         folder = Path(name)
         (folder / "site").mkdir()
-        with site(folder / "site", pages) as start, service(folder / "service") as url:
+        with site(folder / "site", pages) as start, served(folder / "service", host_delay_seconds=0) as url:
             alone = cpu_seconds(pages + 1, start)  # Scrapy fetches its start page again when a page links to it.
             ours = cpu_seconds(pages, start, url)
             with Client(url) as client:

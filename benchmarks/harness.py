@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -13,11 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import opic
+from opic.api import bind, create_app, make_server
+from opic.api.server import url_of
 from opic.model.cash import MILLION
 from opic.service.embedded import EmbeddedServer
+from opic.service.service import EmbeddedService
+from opic.settings import Settings
 
 RESULTS = Path(__file__).parent / "results"
 SEEDS_A_RECORD = 1_000
+STOP_SECONDS = 30.0
 RECORD_TIME_US = 1_750_000_000 * MILLION  # Of the log: the events' own time.
 
 
@@ -31,6 +37,21 @@ def embedded_server() -> Iterator[EmbeddedServer]:
             yield server
         finally:
             server.stop()
+
+
+@contextmanager
+def served(directory: Path, **settings: object) -> Iterator[str]:
+    """Serve a new crawl with all of the service in this process; lend the URL."""
+    with EmbeddedService(Settings.load(data=directory, **settings)) as backend:
+        listener = bind("127.0.0.1", 0)
+        server = make_server(create_app(backend))
+        thread = threading.Thread(target=server.run, args=([listener],))
+        thread.start()
+        try:
+            yield url_of(listener)
+        finally:
+            server.should_exit = True
+            thread.join(STOP_SECONDS)
 
 
 def commit(checkout: Path) -> str:
