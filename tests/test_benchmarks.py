@@ -225,6 +225,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_rankmass.py", ("--pages", "1000", "--plain-downloads", "50")),
         ("bench_discovery.py", ("--candidates", "1000,2000", "--steps", "200")),
         ("bench_flow.py", ("--graphs", "hollins", "--bounds", ".1")),
+        ("bench_exact_http.py", ("--draws", "1")),
         ("bench_fetch_order.py", ("--graphs", "hollins", "--batches", "20")),
         ("bench_changing.py", ("--graphs", "hollins", "--shares", ".01", "--orders", "cycle")),
         ("bench_next_modes.py", ("--pages", "2000", "--rounds", "3")),

@@ -78,7 +78,7 @@ def packages_imported(path: Path) -> Iterator[str]:
             modules = [node.module]
         for module in (name.partition(".")[0] for name in modules):
             if module not in sys.stdlib_module_names and module not in ("opic", "consumers"):
-                name = canonicalize_name(owners[module][0])
+                name = canonicalize_name(owners.get(module, [module])[0])  # Some packages do not say what they have.
                 yield ALONG.get(name, name)
 
 

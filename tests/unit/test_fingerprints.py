@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from opic.replica import fingerprints
-from opic.replica.fingerprints import KEY_BYTES, NO_PAGE, STRINGS_AT_ONCE, Fingerprints
+from opic.replica.fingerprints import FEW, KEY_BYTES, NO_PAGE, STRINGS_AT_ONCE, Fingerprints
 
 MASK = (1 << 64) - 1
 KEY = bytes(range(KEY_BYTES))
@@ -82,9 +83,15 @@ TEXTS = st.text(st.characters(), max_size=40) | st.text("ab/\n\0", max_size=200)
 @example(key=KEY, strings=["short"] * 20 + ["y" * 2_048] * 3 + ["z" * 70_000])
 @example(key=KEY, strings=["x" * 600_000])
 def test_fingerprints_are_siphash_1_3(key: bytes, strings: list[str]) -> None:
-    found = Fingerprints(key).of(strings)
-    assert found.dtype == np.uint64
-    assert found.tolist() == expected(key, strings)
+    few, hashes = Fingerprints(key).of(strings), expected(key, strings)
+    assert few.dtype == np.uint64
+    assert few.tolist() == hashes
+    if strings and sum(map(len, strings)) < 5_000_000 // FEW:
+        times = FEW // len(strings) + 1
+        assert Fingerprints(key).of(strings * times).tolist() == hashes * times
+    if strings:  # Some among many.
+        many = Fingerprints(key).of([*strings, *[""] * FEW])
+        assert many.tolist() == hashes + expected(key, [""]) * FEW
 
 
 def test_a_string_has_the_same_fingerprint_in_any_batch() -> None:
@@ -97,10 +104,13 @@ def test_a_string_has_the_same_fingerprint_in_any_batch() -> None:
 
 def test_no_string_has_the_fingerprint_that_stands_for_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     class Zero(Fingerprints):
-        def _hash(self, strings: object, hashes: np.ndarray) -> None:
-            hashes[:] = 0
+        def _hash(self, strings: Sequence[object]) -> np.ndarray:
+            return np.zeros(len(strings), np.uint64)
+
+        _hash_few = _hash
 
     assert Zero(KEY).of(["a", "b"]).tolist() == [1, 1]
+    assert set(Zero(KEY).of(["a"] * FEW).tolist()) == {1}
     assert NO_PAGE == 0
 
 
