@@ -33,7 +33,7 @@ from opic.model.events import EventLimits, KeptLimits, page_of
 from opic.replica.batch import Batch
 from opic.replica.effect import Effect, Head
 from opic.replica.fingerprints import Fingerprints
-from opic.replica.follow import Follower
+from opic.replica.follow import Follower, head_of
 from opic.replica.host_limit import HostPageCounts
 from opic.replica.inputs import Input
 from opic.replica.remote_pages import FAR_MAX, RemotePages
@@ -147,14 +147,22 @@ class ShardWriter:
 
         Raises:
             StoreUnavailable: a URL is missing because the server restarted since the replica was loaded.
+            FenceMoved: another worker forgot one of the pages.
             UrlMissing: a URL is missing.
         """
         try:
-            return read_urls(self.shard.client, self.shard.keys, self.replica, ids)
+            found = read_urls(self.shard.client, self.shard.keys, self.replica, ids)
         except UrlMissing as error:
             if self.shard.run_now() != self.shard.run_id:
                 raise StoreUnavailable(f"the server of shard {self.shard.number} has restarted") from error
             raise
+        if blank := [page for page, url in found.items() if not url]:
+            with store_errors():
+                head = head_of(self.shard.client.hmget(self.shard.keys.head, "lsn", "digest"))
+            if head == self.replica.head:
+                raise UrlMissing(self.shard.number, blank[0])
+            raise FenceMoved("another worker forgot pages")
+        return found
 
     def marks(self, pages: int) -> NDArray[np.bool_]:
         """Return a reusable array of at least `pages` flags, all False; the caller must reset those that it sets."""

@@ -17,6 +17,7 @@ from servers import Server
 from serving import serving_embedded
 
 from opic.client import Client, NotFound
+from opic.errors import FenceMoved, UrlMissing
 from opic.ingest import ShardWriter
 from opic.model.cash import Flag
 from opic.model.ledger import Ledger
@@ -230,3 +231,24 @@ def test_readers_that_live_through_it_see_what_a_new_one_does(valkey: Server) ->
     web.crawl.follow()
     assert sorted(map(repr, web.crawl.pages())) == sorted(map(repr, new.pages()))
     assert {page.url for page in new.pages() if not page.has(Flag.GONE)} >= set(PAGES[:4])
+
+
+def test_writer_that_does_not_know_yet_that_a_page_was_forgotten_decides_anew(valkey: Server) -> None:
+    """It asks for the URLs of the pages that it knows, to classify them again, and finds one that is blank."""
+    web, page = Web(valkey, "lagging"), PAGES[0]
+    web.read(page, [])
+    web.forget(page)
+    web.writer.stores[0].checkpoint()  # The only line with its URL is written without it.
+    web.read(page, [])
+    behind = ShardWriter(web.opened().shards[0])
+    behind.follower.catch_up()
+    assert behind.urls_of([0]) == {0: page}
+    web.forget(page)
+    with pytest.raises(FenceMoved, match="another worker forgot"):
+        behind.urls_of([0])
+    web.read(page, [])
+    behind.follower.catch_up()
+    assert behind.urls_of([0]) == {0: page}
+    web.crawl.client.delete(web.crawl.shards[0].keys.urls)
+    with pytest.raises(UrlMissing):
+        behind.urls_of([0])
