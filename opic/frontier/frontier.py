@@ -188,6 +188,7 @@ class Frontier:
                 for place, cash, spent, reads in zip(
                     places, rows.cash.tolist(), rows.spent.tolist(), rows.reads.tolist(), strict=True
                 )
+                if urls[place]  # It was forgotten a moment ago.
             ]
         }
 

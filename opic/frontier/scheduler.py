@@ -459,6 +459,8 @@ class Scheduler:
         total = self.hot.total(rows.books)
         priorities = self.hot.priorities(*np.array(places, np.int64).T).tolist()
         for nth, (part, place, until_us, _, meta) in enumerate(taken):
+            if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
+                continue
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
             part.granted.append(
                 Leased(

@@ -83,8 +83,9 @@ def most_linked(  # noqa: PLR0917 - the terms of one question
         best = largest(together, n + 1)
         shards = np.searchsorted(starts, best, side="right") - 1
         places: list[Place] = list(zip(shards.tolist(), (best - starts[shards]).tolist(), strict=True))
-        urls = crawl.urls_of(places)
-        return places, [urls[place] for place in places], together[best].tolist(), as_of
+        urls, counts = crawl.urls_of(places), together[best].tolist()
+        there = [at for at, place in enumerate(places) if urls[place]]  # Others were forgotten a moment ago.
+        return [places[at] for at in there], [urls[places[at]] for at in there], [counts[at] for at in there], as_of
 
     places, urls, counts, as_of = crawl.steadily(named)
     told = {"window": None if span is None else span.shown()}

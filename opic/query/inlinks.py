@@ -54,7 +54,7 @@ def inlinks(query: Query, kept: KeptLinks, url: str, n: int = 100) -> dict[str, 
         urls = crawl.urls_of(places)
         return {
             "url": canonical,
-            "inlinks": [urls[place] for place in places],
+            "inlinks": [urls[place] for place in places if urls[place]],  # Without what was forgotten a moment ago.
             "known": int(live.sum()),
             "as_of": as_of,
         }

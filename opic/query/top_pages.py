@@ -114,11 +114,13 @@ def best_pages(snapshot: Snapshot, view: View | None, n: int, within: str | None
             "rank": rank,
             "cash": cash,
             "reads": times,
-            "host": host_of(urls[place]),
+            "host": host_of(urls[place]) if urls[place] else "",
         }
         for place, score, rank, cash, times in zip(*columns, strict=True)
     ]
-    return answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, snapshot.as_of)
+    answer = answer_of(pages, lambda last: Cursor(*places[last], best[last] / total), n, snapshot.as_of)
+    answer["pages"] = [page for page in answer["pages"] if page["url"]]  # Others were forgotten since the snapshot.
+    return answer
 
 
 def _inside(snapshot: Snapshot, within: str) -> Bools:

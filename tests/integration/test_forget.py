@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from opic.ops.backup import backup
 from opic.ops.restore import restore
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
+from opic.query.snapshots import Snapshots
+from opic.query.top_pages import best_pages
 from opic.query.verification import verified
 from opic.replica import Crawl
 from opic.store import Shard
@@ -252,3 +255,21 @@ def test_writer_that_does_not_know_yet_that_a_page_was_forgotten_decides_anew(va
     web.crawl.client.delete(web.crawl.shards[0].keys.urls)
     with pytest.raises(UrlMissing):
         behind.urls_of([0])
+
+
+def test_page_that_was_forgotten_since_a_snapshot_is_left_out_of_its_best_pages(valkey: Server) -> None:
+    web, page = Web(valkey, "snapshot"), PAGES[0]
+    web.read(page, [])
+    web.forget(page)
+    web.writer.stores[0].checkpoint()
+    web.read(page, [PAGES[1]])
+    crawl = web.opened()
+    snapshot = Snapshots(crawl).fresh()
+    assert {one["url"] for one in best_pages(snapshot, None, 5, None, None)["pages"]} == {page, PAGES[1]}
+    web.forget(page)
+    crawl = web.opened()
+    crawl.follow()
+    for n in (1, 2, 5):
+        found = best_pages(replace(snapshot, crawl=crawl), None, n, None, None)
+        assert page not in {one["url"] for one in found["pages"]}
+        assert ("next" in found) == (n == 1)
