@@ -6,6 +6,8 @@ SERVE  ?= 1
 BIN   := .venv/bin
 STAMP := .venv/.made-from-the-lock
 LOCK  := requirements.lock
+# The tests of running services that `make check` has: fetches to answers, with links and without, leases, forgetting.
+QUICK := $(addprefix tests/integration/test_,exact.py forget.py frontier.py readme_crawler.py)
 
 # uv's cache and the repository are often on different file systems, where hard links fail.
 export UV_LINK_MODE ?= copy
@@ -37,8 +39,9 @@ lint: setup ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-check: lint ## in under two minutes: style, types, and the tests not marked slow
-	$(BIN)/python -m pytest tests -m "not slow" --hypothesis-profile quick --numprocesses 2 --dist worksteal
+check: lint ## in under two minutes: style, types, unit and property tests, and some with a running service
+	$(BIN)/python -m pytest tests/unit tests/properties tests/test_*.py $(QUICK) -m "not slow" --hypothesis-profile quick \
+	  --numprocesses 2 --dist worksteal
 
 chaos: setup ## break running crawls for MINUTES (1), with SEED, in WORLD, ONLY by actions; figures to RESULT
 	$(BIN)/python tests/chaos/storm.py --minutes $(or $(MINUTES),1) $(if $(SEED),--seed $(SEED)) $(if $(WORLD),--world $(WORLD)) \

@@ -20,7 +20,7 @@ SKIP_PREFIX = "wants a real server: "
 settings.register_profile(
     "opic", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-settings.register_profile("quick", parent=settings.get_profile("opic"), max_examples=30)  # `make check` chooses it.
+settings.register_profile("quick", parent=settings.get_profile("opic"), max_examples=20)  # `make check` chooses it.
 settings.load_profile("opic")
 
 # Who starts us in the background, as a CI may, has these ignored; the services that we start would inherit that.

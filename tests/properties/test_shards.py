@@ -241,6 +241,7 @@ def write_in_turns(
     crawl.client.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rules", [CrawlRules(), CONTINUOUS], ids=["grants", "continuous"])
 def test_all_pages_of_all_shards_are_granted_the_same(valkey: Server, rules: CrawlRules) -> None:
     crawl = open_crawl(valkey, rules, 4)

@@ -304,6 +304,7 @@ def test_fragments_duplicates_and_links_of_a_page_to_itself_do_not_count_for_the
     assert (ledger.books.links, ledger.books.bad_links) == (2, 4_000)
 
 
+@pytest.mark.slow
 def test_only_the_first_strings_of_an_endless_list_of_links_are_looked_at() -> None:
     for link in ("", "nonsense", URL + "#a"):
         event = of_msgpack({"links": [link] * (LINKS_SEEN_MAX + 7) + [URL + "b"]})

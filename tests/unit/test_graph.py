@@ -62,6 +62,7 @@ def test_threshold_that_floats_cannot_reach_is_an_error() -> None:
         pagerank(link_matrix(*np.nonzero(random_web(1, 40, 0.2)), (40, 40)), threshold=0.0)
 
 
+@pytest.mark.slow
 def test_sc_scores_are_one_power_step_on_the_stochastic_complement() -> None:
     correlations = []
     for seed in range(1_000):
