@@ -1,5 +1,6 @@
 """Crawl events on Kafka take effect once each, whatever is killed, redelivered or away."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,19 @@ def test_events_of_a_topic_take_effect_as_in_the_ledger(kafka: Kafka, valkey: Se
         assert worker.ready()
         worker.stop()
         assert topic.members() == []
+
+
+def test_cloudevent_in_binary_mode_is_an_event(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+    topic = Topic(kafka)
+    settings = settings_of(kafka, valkey, topic.name)
+    said = {"specversion": "1.0", "type": "example.fetched", "source": "/crawler", "id": "1"}
+    headers = [("content-type", b"application/json"), *((f"ce_{name}", text.encode()) for name, text in said.items())]
+    topic.put([b'{"url": "http://a.example/", "links": ["http://b.example/"]}'], headers=headers)
+    topic.put([json.dumps(said | {"data": {"url": "http://c.example/"}}).encode()])  # In structured mode it is none.
+    with workers(settings, tmp_path), opened(settings) as crawl:
+        settle(crawl, topic)
+        assert {page.url for page in crawl.pages()} == {"http://a.example/", "http://b.example/"}
+        assert crawl.books().pop().dead_letters == 1
 
 
 def test_killed_workers_lose_and_double_nothing(kafka: Kafka, valkey: Server, tmp_path: Path) -> None:

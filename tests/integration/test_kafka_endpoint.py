@@ -52,6 +52,10 @@ def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, t
             assert (stats["read_pages"], stats["known_pages"], stats["lag"]) == (40, 81, 0)
             wait_until(lambda: httpx.get(f"{url}/v1/audit", timeout=30).json()["in_flight"] == 0)
             assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
+            # What an autoscaler sees, which goes by what the group has committed, is then the lag that we tell.
+            ends = {int(name.rpartition("/")[2]): end for name, end in topic.ends().items() if end}
+            wait_until(lambda: {part: at for part, at in topic.committed().items() if at} == ends)
+            assert "opic_lag_events 0.0" in httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
             classes = {"classes": [{"name": "a", "weight": 2, "hosts": ["h7.example", "h8.example"]}]}
             answer = httpx.put(f"{url}/v1/classes", json=classes, timeout=60)
             if shards == 1:  # Its events have no common order.

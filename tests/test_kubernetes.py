@@ -1,0 +1,126 @@
+"""The manifests of deploy/kubernetes are valid, and say of our commands, settings and ports what is true."""
+
+import re
+import shlex
+from typing import Any
+
+import composed
+import kubernetes_validate
+import pytest
+import yaml
+from documents import wrong_opic
+from repository import ROOT
+
+from opic.ingest.kafka.connection import KafkaCluster
+from opic.settings import Settings
+
+FOLDER = ROOT / "deploy/kubernetes"
+VERSION = "1.37"
+SECRETS = {"OPIC_STORE": "redis://opic:x@opic-store:6379", "OPIC_API_TOKEN": "token-of-the-test"}
+OF_OPERATORS = {"Kafka", "KafkaNodePool", "ScaledObject"}
+FOUND: dict[str, dict[str, Any]] = {
+    f"{one['kind']}/{one['metadata']['name']}": one
+    for path in sorted(FOLDER.glob("*.yaml"))
+    for one in yaml.safe_load_all(path.read_text())
+}
+PODS = {name: one["spec"]["template"]["spec"] for name, one in FOUND.items() if "template" in one.get("spec", {})}
+OURS = {name: pod["containers"][0] for name, pod in PODS.items() if pod["containers"][0]["image"].startswith("opic:")}
+
+
+@pytest.mark.parametrize("name", [name for name, one in FOUND.items() if one["kind"] not in OF_OPERATORS])
+def test_manifest_is_valid(name: str) -> None:
+    kubernetes_validate.validate(FOUND[name], VERSION, strict=True)
+
+
+def test_misspelt_field_of_a_manifest_is_seen() -> None:
+    broken = yaml.safe_load(yaml.safe_dump(FOUND["Deployment/opic-worker"]))
+    broken["spec"]["template"]["spec"]["containers"][0]["comand"] = ["worker"]
+    with pytest.raises(kubernetes_validate.ValidationError, match="comand"):
+        kubernetes_validate.validate(broken, VERSION, strict=True)
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_pod_is_held_in(name: str) -> None:
+    pod = PODS[name]
+    (container,) = pod["containers"]
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["automountServiceAccountToken"] is False
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert container["resources"]["limits"]["memory"]
+    assert container["resources"]["requests"]["cpu"]
+    probes = {key for key in container if key.endswith("Probe")}
+    assert probes >= ({"startupProbe", "readinessProbe"} if not name.startswith("Job/") else set())
+
+
+def test_images_are_those_of_compose() -> None:
+    of_compose = {service["image"] for service in composed.services().values()}
+    assert {pod["containers"][0]["image"] for pod in PODS.values()} <= of_compose
+    assert f"apache/kafka:{FOUND['Kafka/opic']['spec']['kafka']['version']}" in of_compose
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_commands_and_variables_are_ours(name: str) -> None:
+    container = OURS[name]
+    words = container.get("command") or ["opic", *container["args"]]
+    line = words[2] if words[:2] == ["/bin/sh", "-c"] else shlex.join(words)
+    assert [sentence for part in line.split("||") for sentence in wrong_opic(shlex.split(part))] == []
+    given = SECRETS | FOUND["ConfigMap/opic"]["data"] | {one["name"]: one["value"] for one in container.get("env", ())}
+    assert set(given) <= {f"OPIC_{field.upper()}" for field in Settings.model_fields}
+    settings = Settings.load(**{key.removeprefix("OPIC_").lower(): value for key, value in given.items()})
+    assert settings.shards_made == 16
+    partitions = re.findall(r"--partitions (\d+)", " ".join(words))
+    assert all(settings.shards_made % int(count) == 0 for count in partitions)
+
+
+def test_ports_of_probes_and_services_are_those_that_are_listened_on() -> None:
+    worker, endpoint = OURS["Deployment/opic-worker"], OURS["Deployment/opic-endpoint"]
+    assert {one["name"]: one["value"] for one in worker["env"]}["OPIC_WORKER_PORT"] == "9100"
+    assert worker["ports"] == [{"name": "metrics", "containerPort": 9100}]
+    assert endpoint["args"][-1] == "8080"
+    assert endpoint["ports"] == [{"name": "http", "containerPort": 8080}]
+    for container in (worker, endpoint):
+        port = container["ports"][0]["name"]
+        assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": port}
+        assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": port}
+    assert FOUND["Service/opic"]["spec"]["ports"][0]["targetPort"] == "http"
+
+
+@pytest.mark.parametrize("name", [name for name in FOUND if name.startswith(("Service/", "PodDisruptionBudget/"))])
+def test_selectors_find_pods(name: str) -> None:
+    selector = FOUND[name]["spec"]["selector"]
+    wanted = selector.get("matchLabels", selector)
+    labels = [FOUND[pod]["spec"]["template"]["metadata"]["labels"] for pod in PODS]
+    assert sum(wanted.items() <= label.items() for label in labels) == 1
+
+
+def test_workers_are_scaled_by_the_lag_of_their_group_on_their_topic() -> None:
+    spec = FOUND["ScaledObject/opic-worker"]["spec"]
+    (trigger,) = spec["triggers"]
+    settings = Settings.load(kafka_bootstrap=FOUND["ConfigMap/opic"]["data"]["OPIC_KAFKA_BOOTSTRAP"])
+    assert f"Deployment/{spec['scaleTargetRef']['name']}" in FOUND
+    assert "replicas" not in FOUND["Deployment/opic-worker"]["spec"]
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (1, 16)
+    told = trigger["metadata"]
+    assert told["bootstrapServers"] == settings.kafka_bootstrap
+    assert told["topic"] == settings.kafka_topic
+    assert told["consumerGroup"] == KafkaCluster(settings).group
+    brokers = FOUND["Kafka/opic"]
+    assert settings.kafka_bootstrap == f"{brokers['metadata']['name']}-kafka-bootstrap:9092"
+    assert brokers["spec"]["kafka"]["listeners"][0]["port"] == 9092
+
+
+def test_files_of_the_store_are_those_that_the_documents_give_it() -> None:
+    guide = (ROOT / "docs/guide/kubernetes.md").read_text()
+    files = re.findall(r"--from-file=(\S+)", guide)
+    assert {path.rsplit("/", 1)[1] for path in files} == {"redis.conf", "users.acl", "start.sh"}
+    assert all((ROOT / path).exists() for path in files)
+    store = PODS["StatefulSet/opic-store"]
+    assert {"name": "files", "configMap": {"name": "opic-store"}} in store["volumes"]
+    assert store["containers"][0]["command"][1] == "/etc/opic/start.sh"
+    asked = set(re.findall(r"\$\{(STORE_\w+):\?\}", (ROOT / "deploy/valkey/start.sh").read_text()))
+    assert asked <= set(re.findall(r"--from-literal=(\w+)=", guide))
