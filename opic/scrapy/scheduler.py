@@ -13,12 +13,12 @@ from scrapy.utils.job import job_dir
 from twisted.internet.defer import Deferred
 
 from opic.client import Page
+from opic.client.unsent_events import UnsentEvents
 from opic.errors import SettingsError
 from opic.scrapy.in_flight import MARK, in_flight_of, key_of, page_of
 from opic.scrapy.kept_requests import KeptRequests, request_without_record
 from opic.scrapy.options import CrawlOptions
 from opic.scrapy.service_task import ServiceTask, allowed_domains
-from opic.scrapy.unsent_events import UnsentEvents
 from opic.urls.canonical import host_of
 
 log = logging.getLogger("opic.scrapy")

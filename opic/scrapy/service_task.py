@@ -21,10 +21,10 @@ from scrapy.crawler import Crawler
 from scrapy.robotstxt import RobotParser
 
 from opic.client import AsyncClient, BadRequest, ClientError, Page
+from opic.client.unsent_events import UnsentEvents, links_that_fit
 from opic.html.process import LinkProcess
 from opic.scrapy.in_flight import Fetch, InFlight, PageLease, key_of, page_of
 from opic.scrapy.options import CrawlOptions, concurrency_of
-from opic.scrapy.unsent_events import LINK_BYTES_MAX, UnsentEvents
 from opic.urls.canonical import host_of
 
 log = logging.getLogger("opic.scrapy")
@@ -135,7 +135,7 @@ class ServiceTask:
         if fetch.body:
             links, _ = await self._links.read(fetch.base, fetch.body, fetch.charset)
             self._count("links", len(links))
-            event["links"] = links = self._cut(fetch.url, links)
+            event["links"] = links = links_that_fit(fetch.url, links)
         depth = event.get("depth", 0)
         assert isinstance(depth, int)
         for page in _unlinked(fetch.asked, links):
@@ -143,16 +143,6 @@ class ServiceTask:
                 self._told.add(page)
                 self.seed(page, depth + 1)
         self.add_event(url=fetch.url, **event)
-
-    def _cut(self, page: str, links: list[str]) -> list[str]:
-        left, size = list[str](), 0
-        for link in links:
-            size += len(link)
-            if size > LINK_BYTES_MAX:
-                log.warning("%s has %d links, of which the first %d are reported", page, len(links), len(left))
-                break
-            left.append(link)
-        return left
 
     # The service.
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from opic.scrapy import unsent_events
-from opic.scrapy.unsent_events import UnsentEvents
+from opic.client import unsent_events
+from opic.client.unsent_events import UnsentEvents
 
 BATCH_BYTES = 1_000
 

@@ -1,8 +1,9 @@
-"""Events that the service has not accepted yet: in batches, each with its Idempotency-Key; in JOBDIR while closed."""
+"""Events that the service has not accepted yet: in batches, each with its Idempotency-Key; in a file while closed."""
 
+import logging
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,19 +15,21 @@ BATCH_EVENTS_MAX: Final = 200
 BATCH_BYTES_MAX: Final = 4 << 20
 LINK_BYTES_MAX: Final = 8 << 20  # Of one event; the service takes bodies of 16 MiB.
 
+log = logging.getLogger("opic.client")
+
 Batch = tuple[str, list[bytes]]  # Its Idempotency-Key, and the events, in MessagePack.
 
 
 class UnsentEvents:
     """A queue of events."""
 
-    def __init__(self, jobdir: str | None) -> None:
-        """Load what an earlier process left in JOBDIR.
+    def __init__(self, directory: str | None) -> None:
+        """Load what an earlier process left in a directory.
 
         Raises:
             msgspec.DecodeError: the file is damaged.
         """
-        self._path = Path(jobdir) / "opic-unsent-events" if jobdir else None
+        self._path = Path(directory) / "opic-unsent-events" if directory else None
         self._open = deque[bytes]()
         self._batches = deque[Batch]()
         if self._path is not None and self._path.exists():
@@ -77,7 +80,7 @@ class UnsentEvents:
         self._batches.extendleft((uuid.uuid4().hex, [event]) for event in reversed(events))
 
     def save(self) -> bool:
-        """Write what is left to JOBDIR; return False if there is something left and no JOBDIR."""
+        """Write what is left to the directory; return False if there is something left and no directory."""
         if not self._count or self._path is None:
             return not self._count
         while self._open:
@@ -86,3 +89,15 @@ class UnsentEvents:
         beside.write_bytes(msgspec.msgpack.encode(list(self._batches)))
         beside.replace(self._path)
         return True
+
+
+def links_that_fit(page: str, links: Sequence[str]) -> list[str]:
+    """Return the first links of a page, as many as an event can have."""
+    left, size = list[str](), 0
+    for link in links:
+        size += len(link)
+        if size > LINK_BYTES_MAX:
+            log.warning("%s has %d links, of which the first %d are reported", page, len(links), len(left))
+            break
+        left.append(link)
+    return left
