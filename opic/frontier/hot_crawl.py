@@ -38,6 +38,7 @@ from opic.urls.canonical import shard_of
 
 HELD_EXACT: Final = 5_000  # Up to PAGES_EXACT pages and this many leases, waits and delays, each choice is exact.
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
+CENSUS_SECONDS: Final = 1.0
 JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one,
 JUDGE_REST_SUSPECTS: Final = 5  # and while hosts are left out because of pages not judged yet.
 JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a millisecond.
@@ -65,6 +66,8 @@ class HotCrawl:
         self.worth: RankedOrder | None = None  # and that of other modes; None for cash.
         self.scores: LinkScores | None = None  # For the recrawl policy that draws by them.
         self._inlinks: InLinkColumns | None = None  # For the expansion policies.
+        # What held pages back at the last count, by mode, domains and nearness.
+        self._census, self._census_at = dict[tuple[str, tuple[str, ...], int], dict[str, int] | None](), float("-inf")
         self._overdrawn = (float("-inf"), 0)
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
@@ -439,7 +442,8 @@ class HotCrawl:
         """Count the requested pages by what holds them back; None if it can't be told now.
 
         Costs a lookup of each delayed host; with domains, also 2 ns for each of their pages. If the request got pages,
-        its depth is not considered: that would be a pass over all pages.
+        its depth is not considered: that would be a pass over all pages; and on a large store, the counts may be
+        CENSUS_SECONDS old.
 
         Args:
             mode: of the request. Leased pages of all modes count, since their events may bring new pages.
@@ -447,6 +451,18 @@ class HotCrawl:
             nearness: of the request.
             empty: the request got no page, so all free pages are held back by their hosts.
         """
+        scope, now = (mode, domains, nearness), time.monotonic()
+        if empty or self.is_exact():
+            return self._count_waiting(*scope, empty=empty)
+        if scope not in self._census or now - self._census_at >= CENSUS_SECONDS:
+            if now - self._census_at >= CENSUS_SECONDS:
+                self._census, self._census_at = {}, now
+            self._census[scope] = self._count_waiting(*scope, empty=empty)
+        return self._census[scope]
+
+    def _count_waiting(
+        self, mode: str, domains: tuple[str, ...], nearness: int, *, empty: bool
+    ) -> dict[str, int] | None:
         totals, delayed = np.zeros(page_counts.CODES, np.int64), np.zeros(2, np.int64)
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
