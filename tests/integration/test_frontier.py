@@ -248,10 +248,10 @@ def test_page_given_back_through_another_endpoint_is_free_at_once(
     assert asked_of_others(other, 3) == urls[8:11]
 
 
-@pytest.mark.usefixtures("too_large")
 def test_counts_of_what_waits_are_repeated_for_a_moment_where_pages_were_found(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    too_large(monkeypatch)
     crawl = Crawl(valkey)
     crawl.seed(f"http://h{page}.example/" for page in range(6))
 
@@ -261,7 +261,7 @@ def test_counts_of_what_waits_are_repeated_for_a_moment_where_pages_were_found(
     assert [leased(1), leased(1)] == [1, 1]
     monkeypatch.setattr("opic.frontier.hot_crawl.CENSUS_SECONDS", 0.0)
     assert leased(1) == 3
-    monkeypatch.undo()
+    monkeypatch.setattr("opic.frontier.hot_crawl.CENSUS_SECONDS", 60.0)
     assert len(crawl.urls(6)) == 3
     assert leased(1) == 6  # Of an answer without a page they are always current.
 
