@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,8 +15,9 @@ from typing import Any
 import httpx
 import redis
 import yaml
-from kafka_server import CLUSTER_ID, Kafka, free_ports
-from processes import environment, free_port, wait_until
+from kafka_server import CLUSTER_ID, Kafka
+from ports import free_port, free_ports
+from processes import environment, wait_until
 from repository import ROOT
 from servers import Binary
 
@@ -250,6 +250,19 @@ class Stack:
         yield f"http://127.0.0.1:{port}"
         self.stop("endpoint")
 
+    def await_ready(self, url: str) -> None:
+        """Wait until a service says at /readyz that it is; fail with its log where one ended meanwhile."""
+
+        def ready() -> bool:
+            ended = [name for name, process in self._started.items() if process.poll() is not None]
+            assert not ended, "\n".join(self.said(name)[-3000:] for name in ended)
+            try:
+                return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
+            except httpx.TransportError:
+                return False
+
+        wait_until(ready)
+
     def stop(self, name: str) -> None:
         """End a process as Compose does, and see that it ends in order."""
         process = self._started.pop(name)
@@ -260,12 +273,3 @@ class Stack:
         for process in self._started.values():
             process.kill()
             process.wait()
-
-
-def ready(url: str) -> bool:
-    """Whether somebody says at /readyz that he is."""
-    try:
-        return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
-    except httpx.TransportError:
-        time.sleep(0.1)
-        return False

@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,6 +30,7 @@ from urllib.parse import unquote, urlsplit
 
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
+from ports import free_port
 from repository import ROOT
 from typer.testing import CliRunner
 
@@ -304,9 +304,7 @@ class Service:
         self.home = Path(tempfile.mkdtemp(prefix="opic-docs-"))
         self.data = self.home / "data"
         self.place = self.home / "repository"
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
+        port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.log = self.home / "serve.log"
         with self.log.open("wb") as log:

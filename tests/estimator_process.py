@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from processes import Service, environment, free_port, wait_until
+from ports import free_port
+from processes import Service, environment, wait_until
 from repository import ROOT
 
 END_SECONDS_MAX = 60.0

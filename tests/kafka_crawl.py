@@ -16,7 +16,8 @@ from kafka.admin import NewTopic
 from kafka.errors import CoordinatorNotAvailableError
 from kafka.structs import OffsetAndMetadata
 from kafka_server import Kafka
-from processes import environment, free_port, wait_until
+from ports import free_port
+from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 

@@ -9,13 +9,13 @@ import hashlib
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from xml.etree import ElementTree
 
+from ports import free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
@@ -119,18 +119,6 @@ def ensure_jars() -> Path:
         odd = sorted({name for name, _ in found.items() ^ locked().items()})
         raise ServerFailed(f"{home} is not what {LOCK.name} says ({', '.join(odd[:5])}): remove it, and run again")
     return home
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that are free now, each another."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
 
 
 class Kafka(ServerProcess):

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -13,18 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from ports import free_port
 from repository import ROOT
 
-START_SECONDS_MAX = 60.0
+START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.02
 ASKED_MAX = 10_000  # OPIC_MAX_URLS.
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def children_of(pid: int) -> list[int]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 import yaml
-from processes import free_port
+from ports import free_port
 from prometheus_files import PROMETHEUS
 from server_process import ServerProcess
 

@@ -1,11 +1,11 @@
 """A real cluster for the tests: primaries, and replicas of them, on loopback, of whose nodes any may be killed."""
 
-import socket
 import time
 from collections.abc import Callable
 from typing import Any, Self
 
 import redis
+from ports import free_ports
 from redis.crc import key_slot
 from server_process import ServerFailed, ServerProcess
 from servers import LIVE_OPTIONS, Binary, answers
@@ -33,7 +33,7 @@ class Node(ServerProcess):
     def __init__(self, binary: Binary) -> None:
         super().__init__(f"node-{binary.name}")
         self.binary = binary
-        self.port, self.bus_port = _free_ports()
+        self.port, self.bus_port = free_ports(2)
         self.name = f"127.0.0.1:{self.port}"
 
     def __repr__(self) -> str:
@@ -296,11 +296,3 @@ def _replicate(node: Node, primary: Node) -> bool:
         if "Unknown node" in str(error):
             return False  # It has not heard of it yet.
         raise
-
-
-def _free_ports() -> tuple[int, int]:
-    """Two ports that nobody listens on now; the second one is the bus's."""
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1]), int(two.getsockname()[1])

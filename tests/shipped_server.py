@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import redis
-from processes import free_port
+from ports import free_port
 from repository import ROOT
 from server_process import ServerProcess
 from servers import Binary, answers

@@ -17,11 +17,12 @@ import jsonschema
 import pytest
 import redis
 import yaml
-from composed import SECRETS, Stack, argv, ready, services, variables
+from composed import SECRETS, Stack, argv, services, variables
 from conftest import want_server, want_tool
 from documents import wrong_opic
 from kafka_server import version as kafka_version
-from processes import free_port, wait_until
+from ports import free_port
+from processes import wait_until
 from prometheus_files import PROMETHEUS, metrics_in, rules
 from repository import ROOT
 from servers import NAMES
@@ -363,7 +364,7 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
         assert "crawl.events.dlq" in made.stdout
         with stack.workers(2) as workers, stack.endpoint() as url:
             for one in (*workers, url):
-                wait_until(lambda one=one: ready(one))
+                stack.await_ready(one)
             _check_health(stack, workers[0], url)
             token = {"Authorization": f"Bearer {SECRETS['OPIC_API_TOKEN']}"}
             events = [
@@ -388,7 +389,7 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
             _check_reshard(stack)
             stack.restart_nodes()
             for one in (*workers, url):
-                wait_until(lambda one=one: ready(one))
+                stack.await_ready(one)
             assert _get(url, "stats", token)["read_pages"] == 90
             assert _get(url, "audit", token)["conserved"] is True
             more = [{"url": f"http://h{i}.example/more", "links": [f"http://h{i + 1}.example/"]} for i in range(90)]

@@ -14,7 +14,8 @@ import pytest
 import redis
 from composed import BIN
 from conftest import want_server, want_tool
-from kafka_server import CLUSTER_ID, Kafka, free_ports
+from kafka_server import CLUSTER_ID, Kafka
+from ports import free_ports
 from processes import environment, wait_until
 from repository import ROOT
 from servers import Binary

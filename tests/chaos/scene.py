@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 from kafka_crawl import SESSION_SECONDS, STOP_SECONDS_MAX, Topic, WorkerProcess
 from kafka_server import Kafka
-from processes import Service, children_of, environment, free_port, wait_until
+from ports import free_port
+from processes import Service, children_of, environment, wait_until
 from repository import ROOT
 from sameness import assert_same
 from servers import Binary, find_server

@@ -13,7 +13,8 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import Service, environment, free_port, running
+from ports import free_port
+from processes import Service, environment, running
 from typer.testing import CliRunner
 
 from opic.cli.main import app

@@ -15,7 +15,8 @@ from typing import Any
 
 import httpx
 import pytest
-from processes import free_port, running, wait_until
+from ports import free_port
+from processes import running, wait_until
 from servers import Server
 from serving import serving
 

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import redis
 from logs import NOW_US, PARTITION, pep_history
-from processes import free_port, wait_until
+from ports import free_port
+from processes import wait_until
 from redis_cluster import SLOTS, Cluster, Node
 from sameness import assert_same, assert_same_replica
 from servers import Server

@@ -11,7 +11,8 @@ import pytest
 from crawlee import ConcurrencySettings, Request
 from crawlee.crawlers import HttpCrawlingContext, ParselCrawler, ParselCrawlingContext
 from crawlee.storage_clients import MemoryStorageClient
-from processes import free_port, wait_until
+from ports import free_port
+from processes import wait_until
 from serving import serving_embedded
 from website import WebPage, Website, linking, redirect, website
 

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 import redis
 from logs import PARTITION, record
-from processes import free_port, wait_until
+from ports import free_port
+from processes import wait_until
 from servers import Server, find_server
 from sources import Durable
 

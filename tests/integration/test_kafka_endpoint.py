@@ -10,7 +10,8 @@ import httpx
 import pytest
 from kafka_crawl import Topic, event, opened, opic, serving, settings_of, settle, workers
 from kafka_server import Kafka
-from processes import environment, free_port, wait_until
+from ports import free_port
+from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 

@@ -17,7 +17,8 @@ from typing import Any
 import httpx
 import pytest
 from estimator_process import RUN_SECONDS_MAX, LocalDomain, settled_list
-from processes import Service, children_of, free_port, gone, running, wait_until
+from ports import free_port
+from processes import Service, children_of, gone, running, wait_until
 
 pytestmark = pytest.mark.slow
 

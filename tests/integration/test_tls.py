@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import redis
 from conftest import want_server, want_tool
-from kafka_server import free_ports
+from ports import free_ports
 from processes import wait_until
 
 from opic.errors import StoreError, StoreUnavailable
