@@ -19,7 +19,7 @@ unexport PYTHONHOME
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint check chaos bench reproduce client picture lock clean
+.PHONY: help setup demo test thorough lint check chaos bench reproduce client picture lock clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,10 +29,13 @@ setup: $(STAMP) ## make .venv/ from the lock file, with .venv/bin/opic in it
 demo: setup ## rank the crawl that ships here and serve it (SERVE=0: print and stop)
 	$(BIN)/python examples/demo.py $(if $(filter 0 no false,$(SERVE)),--no-serve)
 
-test: setup ## every test this machine can run, three files at a time
+test: setup ## every test this machine can run, three files at a time; of tests of many cases, 40 % of the cases
 	@# Three on two cores, since many tests wait for servers. In the order of their names: the long ones first, so that
 	@# none of the three ends much later than the others.
 	$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
+thorough: export OPIC_THOROUGH := 1
+thorough: test ## the same with all cases
 
 lint: setup ## style and types
 	$(BIN)/ruff check .

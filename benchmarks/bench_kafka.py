@@ -1,10 +1,11 @@
 """How many events of 40 links a second go from the Kafka topic to durable effect, and what is busy meanwhile?
 
-A real Kafka and real servers on loopback, `opic worker` processes as users run them. A topic is filled first; then each
-set-up is a crawl of its own, which reads all of it: 1 and 2 workers, 1 and 3 nodes of a cluster, 1 and 16 shards, and
-one worker without offsets and fence (`unfenced_worker.py`). An event counts once its read stands in the books of a
-server that syncs its file before it answers. The rate is that between 25 and 85 % of all events, while every worker has
-some left; so are the CPU times of workers, servers and Kafka, each by itself. Set-ups take turns, round by round.
+A real Kafka and real servers on loopback, `opic worker` processes as users run them. A topic is filled first; then an
+endpoint publishes what is posted to it; then each set-up is a crawl of its own, which reads all of the topic: 1 to 8
+workers, 1 and 3 nodes of a cluster, 1 and 16 shards, one worker without offsets and fence (`unfenced_worker.py`), and
+one that reads the same from the log in the store. An event counts once its read stands in the books of a server that
+syncs its file before it answers. The rate is that between 25 and 85 % of all events, while every worker has some left;
+so are the CPU times of workers, servers and Kafka, each by itself. Set-ups take turns, round by round.
 
 Before a rate is reported: every event took effect once, the resume points are the topic's ends, all outboxes are empty,
 and the audit of all shards holds.
@@ -20,31 +21,38 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from harness import SEEDS_A_RECORD, write_result
+from http_load import Request, wrk
 from workloads import LINKS, REPOSITORY, Crawl
 
 # What starts real servers is with the tests, and we use it from there.
 sys.path.append(str(REPOSITORY / "tests"))
-from kafka_crawl import Topic, WorkerProcess, opened, settings_of
+from kafka_crawl import Topic, WorkerProcess, opened, serving, settings_of
 from kafka_server import Kafka, find_kafka
+from processes import children_of
 from redis_cluster import Cluster
 from servers import Missing, find_server
 
+from opic.ingest.event_log import EventLog
 from opic.ingest.kafka.connection import headers_of
 from opic.ingest.publish import Publisher
-from opic.model.events import encode_seeds
+from opic.ingest.step_counts import Tallied
+from opic.model.events import LOG_PARTITION, decode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards
 from opic.service.embedded import CONFIG
 from opic.settings import Settings
 
 NEW_SHARE = 0.1
 PARTITIONS = 16
+POSTED = 100  # Events of one call.
+BODIES = 100  # Different calls.
 FROM_SHARE, TO_SHARE = 0.25, 0.85  # Of the events: between these the rate is taken.
 SETTLE_SECONDS_MAX = 240.0
 POLL_SECONDS = 0.05
@@ -62,33 +70,46 @@ class SetUp:
     nodes: int
     shards: int
     fenced: bool = True
+    built_in: bool = False  # The events are in the store's log instead of the topic.
+    replicas: int = 0  # Of each node; a step waits for them (WAIT).
 
     @property
     def name(self) -> str:
         """As it is printed."""
-        return f"{self.workers}w {self.nodes}n {self.shards}s" + ("" if self.fenced else " unfenced")
+        more = ("" if self.fenced else " unfenced") + (" built-in" if self.built_in else "")
+        more += " wait" if self.replicas else ""
+        return f"{self.workers}w {self.nodes}n {self.shards}s{more}"
 
 
 SET_UPS = (
+    SetUp(1, 1, 1, built_in=True),
     SetUp(1, 1, 1),
     SetUp(1, 1, 1, fenced=False),
     SetUp(1, 1, 16),
     SetUp(1, 1, 16, fenced=False),
     SetUp(1, 3, 16),
+    SetUp(1, 3, 16, replicas=1),
     SetUp(2, 1, 1),
     SetUp(2, 1, 16),
     SetUp(2, 3, 16),
+    SetUp(4, 1, 16),
+    SetUp(8, 1, 16),
 )
 # What is compared with what.
+BUILT_IN = SET_UPS[0].name  # Each set-up is compared with it as well, where it is measured.
 RATIOS = {
     "1w 1n 1s unfenced": "1w 1n 1s",
     "1w 1n 16s unfenced": "1w 1n 16s",
     "1w 1n 16s": "1w 1n 1s",
     "1w 3n 16s": "1w 1n 16s",
+    "1w 3n 16s wait": "1w 3n 16s",
     "2w 1n 1s": "1w 1n 1s",
     "2w 1n 16s": "1w 1n 16s",
     "2w 3n 16s": "1w 1n 16s",
+    "4w 1n 16s": "1w 1n 16s",
+    "8w 1n 16s": "1w 1n 16s",
 }
+FIGURES = ("events_per_s", "worker_us", "server_us")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +123,7 @@ class Cost:
     busy: float  # With these processes.
     others: float  # With anything else, this benchmark's own looks among it.
     idle: float  # Waiting for disks among it.
+    p99_ms: float  # Of a step, from the reply before to its own; the upper bound of its class.
 
 
 def cpu_s(pids: Sequence[int]) -> float:
@@ -120,6 +142,16 @@ def machine_s() -> tuple[float, float]:
     return (sum(words) - idle) / TICKS, idle / TICKS
 
 
+@dataclass(frozen=True, slots=True)
+class Log:
+    """What the crawls read: on a topic, and the same values for a log in a store."""
+
+    topic: Topic
+    seeds: Sequence[bytes]
+    events: Sequence[bytes]
+    pages: int  # Known once all is read.
+
+
 class Store:
     """What a set-up is given in the place of a server: its URL."""
 
@@ -129,25 +161,25 @@ class Store:
 
 
 @contextmanager
-def served(nodes: int) -> Iterator[Cluster]:
-    """Lend a cluster of so many primaries with the settings of the embedded store."""
+def served(set_up: SetUp) -> Iterator[Cluster]:
+    """Lend a cluster of so many nodes, and their replicas, with the settings of the embedded store."""
     binary = find_server("valkey")
     if isinstance(binary, Missing):
         raise SystemExit(binary.reason)
-    with Cluster(binary, primaries=nodes) as cluster:
+    with Cluster(binary, primaries=set_up.nodes, replicas=set_up.replicas) as cluster:
         for node in cluster.nodes:
             for name in LIVE:
                 node.ask("CONFIG", "SET", name, CONFIG[name])
         yield cluster
 
 
-def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Topic, int, dict[str, float]]:
-    """Make a topic and publish seeds and events; return how many pages there are, and the price of publishing."""
+def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Log, dict[str, float]]:
+    """Make a topic and publish seeds and events; return them, and the price of publishing."""
     topic, crawl = Topic(kafka, PARTITIONS), Crawl(pages)
     urls = crawl.urls()
-    for at in range(0, len(urls), SEEDS_A_RECORD):
-        value = encode_seeds(urls[at : at + SEEDS_A_RECORD])
-        topic.put([value], at // SEEDS_A_RECORD % PARTITIONS, headers=headers_of("seeds"))
+    seeds = [encode_seeds(urls[at : at + SEEDS_A_RECORD]) for at in range(0, len(urls), SEEDS_A_RECORD)]
+    for number, value in enumerate(seeds):
+        topic.put([value], number % PARTITIONS, headers=headers_of("seeds"))
     values = crawl.events(events, new_share)
     settings = Settings.load(kafka_bootstrap=kafka.bootstrap, kafka_topic=topic.name)
     with Publisher(settings=settings) as publisher:
@@ -167,15 +199,49 @@ def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Topic
         "bytes_an_event": statistics.mean(map(len, values)),
         "log_bytes_an_event": log_bytes / events,  # With the seeds, which are some per cent.
     }
-    return topic, len(crawl.known), price
+    return Log(topic, seeds, values, len(crawl.known)), price
 
 
-def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, topic: Topic, crawl: str, events: int, pages: int) -> Cost:
-    """Let a new crawl read the topic from its start; return what the middle of it cost."""
-    more = {"crawl": crawl, "shards": set_up.shards, "kafka_session_seconds": SESSION_SECONDS, "keep_links": False}
-    settings = settings_of(kafka, Store(cluster), topic.name, **more)
+def post(kafka: Kafka, values: Sequence[bytes], seconds: float) -> dict[str, float]:
+    """Let an endpoint publish what wrk posts over CONNECTIONS connections, POSTED events a call; return the price."""
+    topic, bodies = Topic(kafka, PARTITIONS), []
+    for at in range(0, len(values) - POSTED + 1, POSTED):
+        events = [decode_crawl_event(value) for value in values[at : at + POSTED]]
+        bodies.append(Request("POST", "/v1/events", msgspec.json.encode(events).decode()))
+    with served(SetUp(1, 1, PARTITIONS)) as cluster, tempfile.TemporaryDirectory(prefix="opic-bench-") as directory:
+        settings = settings_of(kafka, Store(cluster), topic.name, shards=PARTITIONS)
+        others = set(children_of(os.getpid()))
+        with serving(settings, Path(directory) / "said.log") as url:
+            pids = [[pid for pid in children_of(os.getpid()) if pid not in others], [kafka._process.pid]]
+            before = list(map(cpu_s, pids))
+            events = POSTED * wrk(url, bodies[:BODIES], seconds, Path(directory))["requests"]
+            ours, theirs = (1e6 * (cpu_s(of) - then) / events for of, then in zip(pids, before, strict=True))
+            ends = sum(topic.ends().values())
+    if ends < events:  # A call that was not answered may be there as well.
+        raise SystemExit(f"{events:,} events were accepted, but {ends:,} are on the topic")
+    return {"events_per_s": events / seconds, "endpoint_us": ours, "kafka_us": theirs}
+
+
+def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str) -> Cost:
+    """Let a new crawl read all from the start; return what the middle of it cost."""
+    more: dict[str, Any] = {
+        "crawl": crawl,
+        "shards": set_up.shards,
+        "kafka_session_seconds": SESSION_SECONDS,
+        "keep_links": False,
+        "wait_replicas": set_up.replicas,
+    }
+    if set_up.built_in:
+        settings = Settings.load(store=Store(cluster).url, **more)
+    else:
+        settings = settings_of(kafka, Store(cluster), log.topic.name, **more)
+    events = len(log.events)
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as directory, ExitStack() as stack:
         shards = stack.enter_context(opened(settings))
+        if set_up.built_in:
+            stored = EventLog(shards.client, shards.shards[0].keys)
+            stored.append(log.seeds, time.time_ns() // 1000, "seeds")
+            stored.append(log.events, time.time_ns() // 1000)
         workers = []
         for number in range(set_up.workers):
             said = Path(directory) / f"{number}.log"
@@ -189,18 +255,28 @@ def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, topic: Topic, crawl: str,
             if time.monotonic() - began > SETTLE_SECONDS_MAX or any(w.process.poll() is not None for w in workers):
                 raise SystemExit(f"{set_up.name}: {done:,} of {events:,} events\n{workers[0].said()[-2000:]}")
             time.sleep(POLL_SECONDS)
-        check(set_up, shards, topic, events, pages)
+        check(set_up, shards, log)
+        for worker in workers:
+            worker.stop()  # With its last counts.
+        p99 = slowest(shards)
     middle = [look for look in looks if FROM_SHARE <= look[1] / events <= TO_SHARE]
     if len(middle) < 2 or middle[0][1] == middle[-1][1]:  # Too few events: with the start of the workers, then.
         middle = looks
     wall, count, busy, idle, *cpu = (b - a for a, b in zip(middle[0], middle[-1], strict=True))
     each, cores = [1e6 * seconds / count for seconds in cpu], wall * (os.cpu_count() or 1)
-    return Cost(count / wall, *each, sum(cpu) / cores, max(0.0, busy - sum(cpu)) / cores, idle / cores)
+    return Cost(count / wall, *each, sum(cpu) / cores, max(0.0, busy - sum(cpu)) / cores, idle / cores, p99)
 
 
-def check(set_up: SetUp, shards: Shards, topic: Topic, events: int, pages: int) -> None:
+def slowest(shards: Shards) -> float:
+    """Return the upper bound of the 99th percentile of all steps, in milliseconds."""
+    found = Tallied.of([shard.client.hgetall(shard.keys.metrics) for shard in shards.shards]).seconds
+    return next(1000 * float(bound) for bound, count in found if count >= 0.99 * found[-1][1])
+
+
+def check(set_up: SetUp, shards: Shards, log: Log) -> None:
     """Wait until the workers have emptied all outboxes; stop if an event or a grain is missing or there twice."""
-    deadline, ends = time.monotonic() + SETTLE_SECONDS_MAX, topic.ends()
+    deadline, events, pages = time.monotonic() + SETTLE_SECONDS_MAX, len(log.events), log.pages
+    ends = {LOG_PARTITION: events + len(log.seeds)} if set_up.built_in else log.topic.ends()
     while shards.waiting() or (set_up.fenced and any(shards.resume(name) < end for name, end in ends.items())):
         if time.monotonic() > deadline:
             raise SystemExit(f"{set_up.name}: {shards.waiting()} entries wait; {ends}")
@@ -214,19 +290,26 @@ def check(set_up: SetUp, shards: Shards, topic: Topic, events: int, pages: int) 
 
 def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) -> dict[str, Any]:
     """Publish; let all set-ups take turns."""
-    topic, pages, price = fill(kafka, args.pages, args.events, args.new_share)
+    log, price = fill(kafka, args.pages, args.events, args.new_share)
     print(
         f"publishing: {price['events_per_s']:,.0f} events/s of {price['bytes_an_event']:,.0f} bytes, "
         f"{price['log_bytes_an_event']:,.0f} in Kafka's log; {price['publisher_us']:.0f} us of the publisher and "
         f"{price['kafka_us']:.0f} us of Kafka an event",
         flush=True,
     )
+    posting = post(kafka, log.events, args.post_seconds)
+    print(
+        f"posting: {posting['events_per_s']:,.0f} events/s in calls of {POSTED}; {posting['endpoint_us']:.0f} us of "
+        f"the endpoint and {posting['kafka_us']:.0f} us of Kafka an event",
+        flush=True,
+    )
     costs: dict[str, list[Cost]] = {one.name: [] for one in set_ups}
     for number in range(args.rounds):
         for nth, one in enumerate(set_ups):
-            crawl = f"{topic.name}.{number}.{nth}"  # A name of its own: what its group has applied is lost otherwise.
-            with served(one.nodes) as cluster:
-                costs[one.name].append(run(one, kafka, cluster, topic, crawl, args.events, pages))
+            # A name of its own: what its group has applied is lost otherwise.
+            crawl = f"{log.topic.name}.{number}.{nth}"
+            with served(one) as cluster:
+                costs[one.name].append(run(one, kafka, cluster, log, crawl))
             print(f"  round {number + 1}: {one.name}: {costs[one.name][-1].events_per_s:,.0f} events/s", flush=True)
     rows = {}
     for one in set_ups:
@@ -235,11 +318,14 @@ def measure(kafka: Kafka, args: argparse.Namespace, set_ups: Sequence[SetUp]) ->
             field.name: statistics.median(getattr(cost, field.name) for cost in found) for field in fields(Cost)
         }
         rows[one.name]["rounds"] = [round(cost.events_per_s) for cost in found]
+        whole = statistics.median(cost.worker_us + cost.server_us + cost.kafka_us for cost in found)
+        rows[one.name]["whole_way_us"] = whole + (0.0 if one.built_in else price["publisher_us"] + price["kafka_us"])
         if (than := RATIOS.get(one.name)) in costs:
-            for figure in ("events_per_s", "worker_us", "server_us"):
-                rows[one.name][f"{figure}_ratio"] = ratio(figure, found, costs[than])
+            rows[one.name] |= {f"{figure}_ratio": ratio(figure, found, costs[than]) for figure in FIGURES}
             rows[one.name]["ratio_to"] = than
-    return {"publishing": price, "set_ups": rows}
+        if BUILT_IN in costs:
+            rows[one.name]["to_built_in"] = {figure: ratio(figure, found, costs[BUILT_IN]) for figure in FIGURES}
+    return {"publishing": price, "posting": posting, "set_ups": rows}
 
 
 def ratio(figure: str, found: Sequence[Cost], than: Sequence[Cost]) -> float | None:
@@ -252,17 +338,23 @@ def print_rows(rows: dict[str, Any]) -> None:
     """Print the table."""
     print(
         f"\n{'workers nodes shards':<20} {'events/s':>9} {'worker us':>10} {'server us':>10} {'Kafka us':>9} "
-        f"{'busy':>5} {'others':>6} {'idle':>5}   rate, worker, server to"
+        f"{'whole':>6} {'p99':>7} {'busy':>5} {'others':>6} {'idle':>5}   rate, worker, server to"
     )
     for name, one in rows.items():
         told = ""
         if "ratio_to" in one:
-            ratios = [one[f"{figure}_ratio"] for figure in ("events_per_s", "worker_us", "server_us")]
-            told = " ".join("-" if value is None else f"{value:.2f}" for value in ratios) + f"  {one['ratio_to']}"
+            told = f"{_ratios(one[f'{figure}_ratio'] for figure in FIGURES)}  {one['ratio_to']}"
+        if "to_built_in" in one and name != BUILT_IN:
+            told += f"   {_ratios(one['to_built_in'].values())}  built-in"
         print(
             f"{name:<20} {one['events_per_s']:>9,.0f} {one['worker_us']:>10.0f} {one['server_us']:>10.0f} "
-            f"{one['kafka_us']:>9.0f} {one['busy']:>5.0%} {one['others']:>6.0%} {one['idle']:>5.0%}   {told}"
+            f"{one['kafka_us']:>9.0f} {one['whole_way_us']:>6.0f} {one['p99_ms']:>4g} ms {one['busy']:>5.0%} "
+            f"{one['others']:>6.0%} {one['idle']:>5.0%}   {told}"
         )
+
+
+def _ratios(found: Iterable[float | None]) -> str:
+    return " ".join("-" if value is None else f"{value:.2f}" for value in found)
 
 
 def main() -> int:
@@ -272,6 +364,7 @@ def main() -> int:
     parser.add_argument("--events", type=int, default=12_000, help="on the topic")
     parser.add_argument("--new-share", type=float, default=NEW_SHARE, help="of links, to pages never seen before")
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--post-seconds", type=float, default=10.0, help="posting to an endpoint, which publishes")
     parser.add_argument("--set-ups", default="", help="comma-separated, as printed; all if empty")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import servers as real_servers
 from chromium import find_chromium
+from example_counts import USUAL, part_of
 from hypothesis import HealthCheck, settings
 from kafka_server import Kafka, find_kafka
 from redis_cluster import Cluster
@@ -20,7 +21,10 @@ SKIP_PREFIX = "wants a real server: "
 
 # No property test fails for being slow on a busy machine. Fixtures that outlast an example are meant to.
 settings.register_profile(
-    "opic", deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+    "opic",
+    deadline=None,
+    max_examples=part_of(USUAL),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 settings.register_profile("quick", parent=settings.get_profile("opic"), max_examples=20)  # `make check` chooses it.
 settings.load_profile("opic")

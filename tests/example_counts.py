@@ -1,10 +1,19 @@
-"""How many examples a property is tried with: all in `make test`, a share of them in the quick `make check`."""
+"""How much of a test of many cases is run: all by `make thorough`, a part by `make test`, less by `make check`."""
+
+import os
 
 from hypothesis import settings
 
-USUAL = 100  # What Hypothesis takes unless told; the profile `quick` takes fewer (tests/conftest.py).
+THOROUGH = bool(os.environ.get("OPIC_THOROUGH"))
+USUAL = 100  # What Hypothesis takes unless told; the profiles `opic` and `quick` take fewer (tests/conftest.py).
+PART = 40  # Per cent of what a thorough run tries.
 
 
 def examples(count: int, **others: int) -> settings:
     """Settings for so many examples, or for as much less as the profile's is less than usual."""
     return settings(max_examples=max(1, count * settings().max_examples // USUAL), **others)
+
+
+def part_of(count: int) -> int:
+    """How many of so many cases to try."""
+    return count if THOROUGH else max(1, count * PART // 100)

@@ -199,10 +199,11 @@ def test_benchmark_of_archives_runs(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_benchmark_of_kafka_runs(tmp_path: Path) -> None:
     want_server("kafka")
-    small = ("--pages", "2000", "--events", "2000", "--set-ups", "2w 1n 16s,1w 1n 16s unfenced,1w 1n 16s")
+    set_ups = "2w 1n 16s,1w 1n 16s unfenced,1w 1n 16s,1w 1n 1s built-in"
+    small = ("--pages", "2000", "--events", "2000", "--post-seconds", "1", "--set-ups", set_ups)
     found = run_benchmark("bench_kafka.py", tmp_path / "kafka.json", *small)
     assert found["publishing"]["events_per_s"] > 0
-    assert len(found["set_ups"]) == 3
+    assert len(found["set_ups"]) == 4
     assert all(row["events_per_s"] > 0 for row in found["set_ups"].values())
 
 
@@ -221,6 +222,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_flow.py", ("--graphs", "wikispeedia", "--pages", "5000")),
         ("bench_links.py", ("--pages", "1000", "--scan", "500")),
         ("bench_kafka_client.py", ("--events", "500", "--rounds", "2")),
+        ("bench_librdkafka.py", ("--pages", "1000", "--events", "1000")),
         ("bench_local_rank.py", ("--local", "300", "--candidates", "2000")),
         ("bench_rankmass.py", ("--pages", "1000", "--plain-downloads", "50")),
         ("bench_discovery.py", ("--candidates", "1000,2000", "--steps", "200")),

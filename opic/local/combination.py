@@ -29,8 +29,9 @@ SMOOTHED_SHARE: Final = 0.2
 UNREAD_SCALE_MAX: Final = 2.5
 # Once the crawl has this share of all known pages, its own PageRank is nearer than what the service says of the rest.
 CRAWLED_SHARE_MAX: Final = 0.95
-# Factor of a candidate's score where the service has read the page: its links are in the in-flow already.
-READ_WEIGHT: Final = 0.3
+# Where the service has read this share of the fetched pages, what it has not read lies elsewhere and does not link
+# here: no in-flow is added for it, and its rank goes to all pages alike, as the service itself has it.
+AROUND_READ_MIN: Final = 0.97
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,8 +105,9 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     """Return what flows into the fetched pages from pages that are neither fetched nor local.
 
     The service counts in its in-flow what pages pay that we have fetched as well; as we know their links, that part is
-    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read, and
-    to pages that the service does not know: see `_unknown_scale`.
+    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read,
+    unless the service has read nearly all of the fetched pages (AROUND_READ_MIN); and to pages that the service does
+    not know: see `_unknown_scale`.
     """
     local, out = graph.local, graph.out_degrees
     importance, unread_here = np.nan_to_num(service.importance), ~service.read
@@ -120,7 +122,9 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     mass = max(service.outside_mass - float(importance[local:].sum()), 0.0)
     unread = min(max(service.unread_mass - float(importance[local:][unread_here[local:]].sum()), 0.0), mass)
     idle = max(service.dangling_mass - float(importance[local:][idle_here[local:]].sum()), 0.0)
-    scale = min(mass / (mass - unread), UNREAD_SCALE_MAX) if unread < mass else 1.0
+    elsewhere = unread if service.read.mean() >= AROUND_READ_MIN else 0.0
+    around = unread - elsewhere
+    scale = min(mass / (mass - around), UNREAD_SCALE_MAX) if around < mass else 1.0
     scale *= _unknown_scale(graph, service)
     inflow = np.zeros(len(out))
     inflow[:local] = service.inflow - (graph.inside.T @ ours)[:local]
@@ -129,7 +133,7 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     pages = max(service.known_pages + int(np.isnan(service.importance).sum()), len(out))
     scaled = scale * np.maximum(inflow, 0.0)
     scaled[:local] = _smoothed(scaled[:local], scale, graph)
-    return Outside(scaled, min(scale * idle, mass), pages)
+    return Outside(scaled, min(scale * idle + elsewhere, mass), pages)
 
 
 def _unknown_scale(graph: CrawledGraph, service: ServiceKnowledge) -> float:

@@ -20,7 +20,7 @@ from opic.local.combination import ServiceKnowledge, combined_estimate
 from opic.local.crawl_pages import Bools, FetchedPage, PageNumbers, fetched_page
 from opic.local.fetcher import Fetcher
 from opic.local.journal import LOCAL, OUTSIDE, Journal, PlannedRound, batches
-from opic.local.selection import check_selection, choose, scores, with_prior
+from opic.local.selection import check_selection, choose, scores, with_suggestions
 from opic.local.service_view import ServiceView
 from opic.model.events import CrawlEvent, EventLimits, Outcome
 
@@ -282,7 +282,7 @@ class Estimator:
         scored = np.where(open_pages, self._scores(), -np.inf)
         release: Callable[[Sequence[str]], None] | None = None
         if options.select == "combined" and self.service is not None:
-            scored, release = with_prior(scored, graph, self._numbers, self.service, count)
+            scored, release = with_suggestions(scored, graph, self._numbers, self.service, count)
         columns = choose(scored, graph, self._numbers, count, self._fetcher.host_pages_max)
         urls = [self._numbers.urls[page] for page in graph.candidates[columns].tolist()]
         planned = self._journal.plan(OUTSIDE, urls)

@@ -9,13 +9,12 @@ import numpy as np
 from opic.errors import BadInput
 from opic.graph.crawled import CrawledGraph, Float64s
 from opic.graph.page_selection import highest, outlink_counts, pf_scores, sc_scores
-from opic.local.combination import READ_WEIGHT
 from opic.local.crawl_pages import PageNumbers
 from opic.local.service_view import ServiceView
 from opic.urls.canonical import host_of
 
 SELECTIONS: Final = ("sc", "pf", "outlinks", "random", "combined")
-PRIOR_PAGES_MAX: Final = 5_000  # The candidates with the highest scores of which the service is asked.
+ASKED_PAGES_MAX: Final = 5_000  # The candidates with the highest scores; the service suggests pages of their hosts.
 SUGGESTED: Final = 2.0  # Factor of the score of a page that the service suggests.
 
 
@@ -41,29 +40,26 @@ def scores(name: str, graph: CrawledGraph, ranks: Float64s, seed: Sequence[int])
     return sc_scores(graph, ranks)
 
 
-def with_prior(
+def with_suggestions(
     scored: Float64s, graph: CrawledGraph, numbers: PageNumbers, service: ServiceView, count: int
 ) -> tuple[Float64s, Callable[[Sequence[str]], None]]:
-    """Multiply the highest scores by what the service says of their pages: whether it read them, or would do so next.
+    """Multiply the scores of pages that the service would read next.
 
-    Its importance of candidates does not count: as a factor it made the estimate worse on recorded graphs, see
-    docs/decisions/0021-local-estimator.md.
+    Its importance of candidates does not count, nor whether it has read them: as factors they made the estimate worse
+    on recorded graphs, see docs/decisions/0021-local-estimator.md.
 
     Returns:
         The scores, and a function to call with the pages that are fetched: it releases the leases of the others.
     """
-    best = highest(scored, PRIOR_PAGES_MAX)
+    best = highest(scored, ASKED_PAGES_MAX)
     best = best[scored[best] > -np.inf]
     urls = {numbers.urls[graph.candidates[column]]: int(column) for column in best.tolist()}
-    factors = {url: READ_WEIGHT for url, page in service.importances(list(urls)).items() if page.read}
     hosts = list(dict.fromkeys(host_of(url) for url in urls))
     leased = service.suggestions(hosts, count)
-    for page in leased:
-        factors[page.url] = SUGGESTED * factors.get(page.url, 1.0)
     weighed = scored.copy()
-    for url, factor in factors.items():
-        if url in urls:
-            weighed[urls[url]] *= factor
+    for page in leased:
+        if page.url in urls:
+            weighed[urls[page.url]] *= SUGGESTED
 
     def release(fetched: Sequence[str]) -> None:
         chosen = set(fetched)

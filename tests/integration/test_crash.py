@@ -7,6 +7,7 @@ from itertools import groupby
 
 import pytest
 from crashing_worker import near_the_append, run_worker
+from example_counts import part_of
 from files import append_only_file, cut
 from logs import NOW_US, PARTITION, pep_history
 from sameness import assert_same, small_blocks
@@ -19,8 +20,9 @@ from opic.model.ledger import Ledger
 from opic.replica import Crawl
 from opic.store import Shard, connect
 
-CRASHES = 50
-OTHERS = 25  # Crashes anywhere, once each statement near the append had its turn.
+EVENTS = part_of(17_000)
+CRASHES = part_of(50)
+OTHERS = part_of(25)  # Crashes anywhere, once each statement near the append had its turn.
 SEED = 20030524
 
 
@@ -41,9 +43,9 @@ def fill(server: Server, crawl: str, log: Sequence[Record]) -> Shard:
 
 def weighed_history() -> list[Record]:
     """The history of the Python proposals, in which classes are defined, changed and removed on the way."""
-    records = [("event", record.value) for record in pep_history()]
+    records = [("event", record.value) for record in pep_history()[:EVENTS]]
     recent = {"name": "recent", "weight": 4, "contains": ["-05", "-06"]}
-    for at, classes in ((9_000, [{**recent, "weight": 0.5}]), (200, [recent]), (6_000, [])):
+    for at, classes in ((EVENTS // 2, [{**recent, "weight": 0.5}]), (200, [recent]), (EVENTS // 3, [])):
         made = [("classes", encode_classes(check_classes(classes)))]
         records[at:at] = made + [("classify", encode_ids((first, first + 300))) for first in (0, 300, 600)]
     return [Record(offset, NOW_US, value, kind) for offset, (kind, value) in enumerate(records)]
@@ -69,7 +71,7 @@ def test_killed_before_any_of_many_statements_nothing_is_lost_or_doubled(
     assert {statement.partition(":")[0] for statement in statements} >= {"checkpoint.py", "url_tail.py", "follow.py"}
     near = near_the_append(seen)
     assert len(near) > 30
-    turns = [(statement, at % 2 == 0) for at, statement in enumerate(near)]
+    turns = [(statement, at % 2 == 0) for at, statement in enumerate(rng.sample(near, part_of(len(near))))]
     crashes_max = max(CRASHES, len(turns) + OTHERS)
 
     shard = fill(valkey, "real", log)
@@ -93,7 +95,7 @@ def test_killed_before_any_of_many_statements_nothing_is_lost_or_doubled(
             valkey.restart()
         audit, _ = audited.audit()
         assert audit.conserved, (crashes[-1], audit)
-    assert behind > 5
+    assert behind > crashes_max // 20
     assert run_worker(valkey, "real", 1000, {"statement": "", "victim": 0}).returncode == 0
 
     ledger = Ledger()

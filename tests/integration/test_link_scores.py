@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from example_counts import part_of
 from linked_web import PAGES, Web
 from processes import wait_until
 from sameness import small_blocks
@@ -31,7 +32,7 @@ from opic.settings import Settings
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.
 
 CHANCE = 1e-6  # Of right frequencies that the test rejects.
-DRAWS = 1_000
+DRAWS = part_of(1_000)
 WAIT_SECONDS = 20.0
 READ = PAGES[:6]
 
@@ -187,12 +188,20 @@ class Scored:
         self.web.writer.drain()
         assert told(self.kept) == {READ[0]: 6, READ[1]: 4}
 
+    def start_again(self) -> None:
+        """Go on with the frontier of an endpoint that starts now, and reads links from a checkpoint."""
+        for writer in self.web.writer.stores:
+            writer.checkpoint()
+        crawl = self.web.opened(len(self.web.crawl))
+        self.frontier = Frontier(crawl, self.frontier.politeness, links=KeptLinks(crawl))
+        self.frontier._hand.hot.rng = np.random.default_rng(11)
+
     def drawn(self, count: int, **more: Any) -> Iterator[tuple[str, ...]]:
         request = PagesRequest.of(count, 1.0, mode="refresh", policy="LDU", **more)
         urls: dict[Any, str] = {}
         for _ in range(DRAWS):
             places = self.frontier._hand.peek(request)
-            urls |= self.web.crawl.urls_of([place for place in places if place not in urls])
+            urls |= self.frontier.crawl.urls_of([place for place in places if place not in urls])
             yield tuple(urls[place] for place in places)
 
 
@@ -222,6 +231,17 @@ def test_half_the_draws_are_the_page_with_the_greatest_score(valkey: Server, sha
         counts = [found[order] for order in expected]
         assert stats.chisquare(counts, [DRAWS * chance for chance in expected.values()]).pvalue > CHANCE
     assert all(sorted(drawn) == sorted(READ) for drawn in itertools.islice(scored.drawn(9), 50))
+
+
+@pytest.mark.parametrize("shards", [1, 16])
+def test_endpoint_that_starts_later_draws_as_the_one_that_saw_the_reads(valkey: Server, shards: int) -> None:
+    scored = Scored(valkey, shards)
+    expected = chances(READ, 2)
+    for _ in ("followed", "started later"):
+        found = Counter(scored.drawn(2))
+        counts = [found[order] for order in expected]
+        assert stats.chisquare(counts, [DRAWS * chance for chance in expected.values()]).pvalue > CHANCE
+        scored.start_again()
 
 
 def test_within_a_domain_the_best_of_its_pages_is_drawn(valkey: Server) -> None:

@@ -11,7 +11,7 @@ from itertools import count
 import networkx as nx
 import pytest
 from example_counts import examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 from logs import NOW_US, PARTITION, pep_history
@@ -232,7 +232,7 @@ class ThoroughClassesMachine(ClassesMachine):
 TestClasses = ClassesMachine.TestCase
 TestClasses.settings = examples(100, stateful_step_count=30)
 TestClassesThoroughly = pytest.mark.slow(ThoroughClassesMachine.TestCase)
-TestClassesThoroughly.settings = settings(max_examples=600, stateful_step_count=60)
+TestClassesThoroughly.settings = examples(600, stateful_step_count=60)
 
 
 # The store does the same.

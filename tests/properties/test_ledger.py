@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 from example_counts import examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from witness import (
     FIRST_DAY_S,
@@ -34,7 +34,7 @@ class ThoroughLedgerMachine(LedgerMachine):
 TestLedger = LedgerMachine.TestCase
 TestLedger.settings = examples(150, stateful_step_count=30)
 TestLedgerThoroughly = pytest.mark.slow(ThoroughLedgerMachine.TestCase)
-TestLedgerThoroughly.settings = settings(max_examples=1_000, stateful_step_count=60)
+TestLedgerThoroughly.settings = examples(1_000, stateful_step_count=60)
 
 
 # One log, one state.

@@ -65,6 +65,17 @@ def test_service_that_read_everything_gives_the_global_pagerank(seed: int) -> No
     assert found.importance == pytest.approx(truth / truth.sum(), abs=1e-5)
 
 
+@given(seed=st.integers(0, 1 << 32))
+def test_service_that_read_all_fetched_pages_is_believed_about_those_that_it_has_not_read(seed: int) -> None:
+    web = random_web(seed)
+    graph, read = crawled(web), np.random.default_rng(seed).random(PAGES) < 0.3
+    read[:FETCHED] = True
+    service = service_that_read(web, read)
+    found = combined_estimate(graph, pagerank(graph.inside), service)
+    own = service.importance[:LOCAL]
+    assert found.importance == pytest.approx(own / own.sum(), abs=1e-5)
+
+
 def test_links_that_only_we_know_count_once_and_so_do_those_of_both() -> None:
     # The service has read all pages but some of those that we have fetched: together we know every link.
     read = np.ones(PAGES, np.bool_)
