@@ -12,6 +12,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 import redis
 import yaml
@@ -257,7 +258,7 @@ class Stack:
             ended = [name for name, process in self._started.items() if process.poll() is not None]
             assert not ended, "\n".join(self.said(name)[-3000:] for name in ended)
             try:
-                return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
+                return curls.get(f"{url}/readyz", timeout=10).status_code == 200
             except httpx.TransportError:
                 return False
 

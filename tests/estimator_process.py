@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 from ports import free_port
 from processes import Service, environment, wait_until
@@ -40,7 +41,7 @@ class LocalDomain:
     def metric(self, name: str) -> float:
         """A metric; 0 while there is none."""
         try:
-            text = httpx.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
+            text = curls.get(f"http://127.0.0.1:{self.port}/metrics", timeout=5).text
         except httpx.TransportError:
             assert self.process.poll() is None, self._said.read_text()
             return 0.0

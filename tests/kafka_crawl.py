@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.admin import NewTopic
@@ -195,7 +196,7 @@ class WorkerProcess:
 
     def get(self, path: str) -> httpx.Response:
         """Ask its own port."""
-        return httpx.get(f"http://127.0.0.1:{self.port}{path}", timeout=10)
+        return curls.get(f"http://127.0.0.1:{self.port}{path}", timeout=10)
 
     def ready(self) -> bool:
         """Whether it says so."""
@@ -246,7 +247,7 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
     def ready() -> bool:
         assert process.poll() is None, said.read_text()[-3000:]
         try:
-            return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
+            return curls.get(f"{url}/readyz", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 

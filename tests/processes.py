@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 from ports import free_port
 from repository import ROOT
@@ -89,13 +90,13 @@ class Service:
 
     def alive(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/healthz", timeout=5).status_code == 200
+            return curls.get(f"{self.url}/healthz", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
     def ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/readyz", timeout=10).status_code == 200
+            return curls.get(f"{self.url}/readyz", timeout=10).status_code == 200
         except httpx.TransportError:
             return False
 
@@ -116,10 +117,10 @@ class Service:
 
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         """Send a call; it may take long, but not for ever."""
-        return httpx.post(f"{self.url}{path}", json=body, headers=headers, timeout=60)
+        return curls.post(f"{self.url}{path}", json=body, headers=headers, timeout=60)
 
     def get(self, path: str, **parameters: str) -> httpx.Response:
-        return httpx.get(f"{self.url}{path}", params=parameters, timeout=60)
+        return curls.get(f"{self.url}{path}", params=parameters, timeout=60)
 
     def settle(self) -> None:
         """Wait until all that was accepted has taken effect."""

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import curls
 import httpx
 import yaml
 from ports import free_port
@@ -35,13 +36,13 @@ class Prometheus(ServerProcess):
 
     def _ready(self) -> bool:
         try:
-            return httpx.get(f"{self.url}/-/ready", timeout=5).status_code == 200
+            return curls.get(f"{self.url}/-/ready", timeout=5).status_code == 200
         except httpx.TransportError:
             return False
 
     def query(self, expression: str) -> list[float]:
         """The values that an expression has now, one a series."""
-        answer = httpx.post(f"{self.url}/api/v1/query", data={"query": expression}, timeout=10)
+        answer = curls.post(f"{self.url}/api/v1/query", data={"query": expression}, timeout=10)
         assert answer.status_code == 200, f"{expression}: {answer.text}"
         found = answer.json()["data"]
         if found["resultType"] == "scalar":
@@ -50,5 +51,5 @@ class Prometheus(ServerProcess):
 
     def rules(self) -> list[dict[str, Any]]:
         """Its rules, with how they are."""
-        found = httpx.get(f"{self.url}/api/v1/rules", timeout=10).raise_for_status().json()
+        found = curls.get(f"{self.url}/api/v1/rules", timeout=10).raise_for_status().json()
         return [rule for group in found["data"]["groups"] for rule in group["rules"]]

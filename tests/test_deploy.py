@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import composed
-import httpx
+import curls
 import jsonschema
 import pytest
 import redis
@@ -371,12 +371,12 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
                 {"url": f"http://h{i}.example/", "links": [f"http://h{(i * 7 + j) % 90}.example/{j}" for j in range(9)]}
                 for i in range(90)
             ]
-            assert httpx.post(f"{url}/v1/events", json=events, timeout=60).status_code == 401
-            sent = httpx.post(f"{url}/v1/events", json=events, headers={**token, "Idempotency-Key": "a"}, timeout=60)
+            assert curls.post(f"{url}/v1/events", json=events, timeout=60).status_code == 401
+            sent = curls.post(f"{url}/v1/events", json=events, headers={**token, "Idempotency-Key": "a"}, timeout=60)
             assert (sent.status_code, sent.json()["accepted"]) == (202, 90)
             wait_until(lambda: _get(url, "stats", token)["lag"] == 0)
             assert _get(url, "stats", token)["read_pages"] == 90
-            offered = httpx.post(f"{url}/v1/next", json={"n": 5, "crawler": "c"}, headers=token, timeout=60).json()
+            offered = curls.post(f"{url}/v1/next", json={"n": 5, "crawler": "c"}, headers=token, timeout=60).json()
             assert len(offered["pages"]) == 5
             wait_until(lambda: _get(url, "audit", token)["in_flight"] == 0)
             _check_metrics(url, workers)
@@ -393,7 +393,7 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
             assert _get(url, "stats", token)["read_pages"] == 90
             assert _get(url, "audit", token)["conserved"] is True
             more = [{"url": f"http://h{i}.example/more", "links": [f"http://h{i + 1}.example/"]} for i in range(90)]
-            assert httpx.post(f"{url}/v1/events", json=more, headers=token, timeout=60).status_code == 202
+            assert curls.post(f"{url}/v1/events", json=more, headers=token, timeout=60).status_code == 202
             wait_until(lambda: _get(url, "stats", token)["lag"] == 0)
             assert _get(url, "stats", token)["read_pages"] == 180
             wait_until(lambda: _get(url, "audit", token)["in_flight"] == 0)
@@ -407,7 +407,7 @@ def test_composed_services_run_with_the_rights_they_are_given(name: str, tmp_pat
 
 
 def _get(url: str, what: str, token: dict[str, str]) -> dict[str, Any]:
-    found: dict[str, Any] = httpx.get(f"{url}/v1/{what}", headers=token, timeout=30).raise_for_status().json()
+    found: dict[str, Any] = curls.get(f"{url}/v1/{what}", headers=token, timeout=30).raise_for_status().json()
     return found
 
 
@@ -431,7 +431,7 @@ def _check_health(stack: Stack, worker: str, endpoint: str) -> None:
 
 def _check_metrics(url: str, workers: list[str]) -> None:
     """Each metric of ours that an alert asks for is there, but for those of rules; no token is wanted."""
-    told = [httpx.get(f"{one}/metrics", timeout=30).raise_for_status().text for one in (url, *workers)]
+    told = [curls.get(f"{one}/metrics", timeout=30).raise_for_status().text for one in (url, *workers)]
     names = set(re.findall(r"^(\w+)", "\n".join(told), re.MULTILINE))
     assert {name for rule in rules("alert") for name in metrics_in(rule["expr"]) if ":" not in name} <= names
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import curls
 import httpx
 import pytest
 import redis
@@ -157,7 +158,7 @@ class Machine:
         """What the endpoint counts; nothing while it does not answer."""
         header = {"Authorization": f"Bearer {self.own['OPIC_API_TOKEN']}"}
         try:
-            answer = httpx.get(f"http://127.0.0.1:{self.port}/v1/stats", headers=header, timeout=10)
+            answer = curls.get(f"http://127.0.0.1:{self.port}/v1/stats", headers=header, timeout=10)
         except httpx.TransportError:
             return {}
         found: dict[str, int] = answer.json() if answer.status_code == 200 else {}
@@ -188,7 +189,7 @@ def test_units_run_and_the_store_restarts_without_a_password_in_the_shell(tmp_pa
         wait_until(lambda: "known_pages" in machine.stats())
         events = [{"url": f"http://h{i}.example/", "links": [f"http://h{i + 1}.example/"]} for i in range(30)]
         header = {"Authorization": f"Bearer {machine.own['OPIC_API_TOKEN']}"}
-        sent = httpx.post(f"http://127.0.0.1:{machine.port}/v1/events", json=events, headers=header, timeout=60)
+        sent = curls.post(f"http://127.0.0.1:{machine.port}/v1/events", json=events, headers=header, timeout=60)
         assert sent.status_code == 202, sent.text
         wait_until(lambda: machine.stats().get("read_pages") == 30)
         checks = machine.run("doctor").stdout.splitlines()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import curls
 import httpx
 import pytest
 from chromium import running_browser
@@ -304,7 +305,7 @@ def test_classes_and_rules_are_shown(watched: Watched, service: Service) -> None
     page = watched.loaded()
     watched.text("#classes-none", "No classes: every page gets the same grants.")
     watched.text("#rules-none", "No rules: every URL may be fetched.")
-    httpx.put(
+    curls.put(
         f"{service.url}/v1/rules",
         json={
             "rules": [
@@ -324,7 +325,7 @@ def test_classes_and_rules_are_shown(watched: Watched, service: Service) -> None
         )
         watched.text("#rules-traps", "held back")
     finally:
-        httpx.put(f"{service.url}/v1/rules", json={"rules": []}, timeout=30).raise_for_status()
+        curls.put(f"{service.url}/v1/rules", json={"rules": []}, timeout=30).raise_for_status()
 
 
 def test_in_flow_of_a_domain_is_shown(watched: Watched, service: Service) -> None:
@@ -351,7 +352,7 @@ RANKED = {
 
 def put_local(service: Service, domain: str, **ranking: object) -> None:
     body = {**RANKED, **ranking}
-    httpx.put(f"{service.url}/v1/local/{domain}", json=body, timeout=30).raise_for_status()
+    curls.put(f"{service.url}/v1/local/{domain}", json=body, timeout=30).raise_for_status()
 
 
 def test_local_domains_are_shown_with_their_lists(watched: Watched, service: Service) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-import httpx
+import curls
 import pytest
 from chromium import running_browser
 from conftest import want_server
@@ -69,8 +69,8 @@ def test_page_loads_without_the_token_from_the_service_alone(browser: Browser, s
     context.close()
     assert complaints == []
     assert {urlsplit(url).netloc for url in asked if not url.startswith("data:")} == {urlsplit(service.url).netloc}
-    assert httpx.get(f"{service.url}/").status_code == 200
-    assert httpx.get(f"{service.url}/v1/stats").status_code == 401
+    assert curls.get(f"{service.url}/").status_code == 200
+    assert curls.get(f"{service.url}/v1/stats").status_code == 401
 
 
 def test_call_without_the_token_is_refused_and_with_it_every_example_is_answered(page: Page) -> None:
@@ -93,7 +93,7 @@ def test_examples_show_what_came_of_the_ones_before(page: Page, service: Service
     headers = {"Authorization": f"Bearer {TOKEN}"}
 
     def get(path: str) -> Any:
-        return httpx.get(service.url + path, headers=headers).raise_for_status().json()
+        return curls.get(service.url + path, headers=headers).raise_for_status().json()
 
     assert "https://a.example/" in [one["url"] for one in get("/v1/top")["pages"]]
     assert get("/v1/inflow?domain=a.example")["pages"]

@@ -5,6 +5,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import curls
 import httpx
 from kafka_crawl import Topic, WorkerProcess, event
 from processes import wait_until
@@ -58,7 +59,7 @@ def flood(scene: Scene, name: str, host: str, ending: str) -> None:
     def known() -> bool:
         scene.heal()  # A doomed worker may have ended meanwhile.
         try:
-            return httpx.get(f"{scene.urls()[0]}/v1/explain", params={"url": pages[-1]}, timeout=30).is_success
+            return curls.get(f"{scene.urls()[0]}/v1/explain", params={"url": pages[-1]}, timeout=30).is_success
         except httpx.TransportError:
             return False
 
@@ -66,7 +67,7 @@ def flood(scene: Scene, name: str, host: str, ending: str) -> None:
 
 
 def put_rules(scene: Scene, rules: list[dict[str, str]]) -> None:
-    httpx.put(f"{scene.urls()[0]}/v1/rules", json={"rules": rules}, timeout=60).raise_for_status()
+    curls.put(f"{scene.urls()[0]}/v1/rules", json={"rules": rules}, timeout=60).raise_for_status()
 
 
 @action()
@@ -330,7 +331,7 @@ def restart_the_server_while_kept_links_load(scene: Scene) -> None:
         scene.store.proxy.before(call, scene.rng.randint(*LINKS_READS), scene.store.crash)
         try:
             endpoint.start()
-            wait_until(lambda: httpx.get(f"{endpoint.url}/v1/top", params={"policy": "exact"}, timeout=60).is_success)
+            wait_until(lambda: curls.get(f"{endpoint.url}/v1/top", params={"policy": "exact"}, timeout=60).is_success)
         finally:
             missed = scene.store.proxy.never()
     if missed:

@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 from kafka_crawl import SESSION_SECONDS, STOP_SECONDS_MAX, Topic, WorkerProcess
 from kafka_server import Kafka
@@ -93,7 +94,7 @@ class Endpoint:
 def answers(url: str) -> bool:
     """Whether a service says that it is ready."""
     try:
-        return httpx.get(f"{url}/readyz", timeout=10).status_code == 200
+        return curls.get(f"{url}/readyz", timeout=10).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -220,12 +221,12 @@ class Scene:
         url = self.urls()[0]
         for at in range(0, len(pages), SEEDS_A_CALL):
             some = pages[at : at + SEEDS_A_CALL]
-            httpx.post(f"{url}/v1/seeds", json={"urls": some}, timeout=60).raise_for_status()
+            curls.post(f"{url}/v1/seeds", json={"urls": some}, timeout=60).raise_for_status()
             self.seeds.append(encode_seeds(some))
             call = KeyedEvents("", [self.notes.read(page, self.rng.sample(pages, 5)) for page in some])
-            httpx.post(f"{url}/v1/events", json=call.body, timeout=60).raise_for_status()
+            curls.post(f"{url}/v1/events", json=call.body, timeout=60).raise_for_status()
             self.notes.confirm(call.events)
-        wait_until(lambda: httpx.get(f"{url}/v1/stats", timeout=60).json()["lag"] == 0, SETTLE_SECONDS_MAX)
+        wait_until(lambda: curls.get(f"{url}/v1/stats", timeout=60).json()["lag"] == 0, SETTLE_SECONDS_MAX)
 
     def urls(self) -> Sequence[str]:
         """Where the service answers."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import curls
 import httpx
 import pytest
 from processes import environment, wait_until
@@ -270,7 +271,7 @@ def test_ten_thousand_idle_connections_are_held_and_cost_what_is_stated() -> Non
             before = memory_of(process.pid)
             idle = [stack.enter_context(connected(port)) for _ in range(IDLE)]
             # Ours was silent for longest by then, and has made room for the last.
-            assert httpx.get(f"{client.base_url}/healthz").status_code == 200
+            assert curls.get(f"{client.base_url}/healthz").status_code == 200
             assert (memory_of(process.pid) - before) / IDLE < BYTES_AN_IDLE_CONNECTION
         assert idle[0].recv(1) == b""  # And this one for the last question.
         idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -381,7 +382,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(port: int) -> 
             with connected(port) as wire:
                 wire.sendall(sent)
                 wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
-    wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/healthz").status_code == 200)
+    wait_until(lambda: curls.get(f"http://127.0.0.1:{port}/healthz").status_code == 200)
 
 
 @pytest.mark.slow
@@ -390,7 +391,7 @@ def test_who_is_silent_is_named(who: str) -> None:
     quiet = quiet_service()
     quiet.backend.waits_for, quiet.not_ready = who, lambda: time.sleep(6)
     with serving(quiet) as url:
-        answer = httpx.get(f"{url}/readyz", timeout=WAIT_SECONDS)
+        answer = curls.get(f"{url}/readyz", timeout=WAIT_SECONDS)
     assert (answer.status_code, answer.json()["detail"]) == (503, f"{who} did not answer within 5 s")
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import curls
 import httpx
 import jsonschema
 import msgpack
@@ -92,7 +93,7 @@ def wait_for(ask: Callable[[], Any], good: Callable[[Any], bool]) -> Any:
 @cache
 def openapi(url: str, token: str | None) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {token}"} if token else {}
-    return dict(httpx.get(f"{url}/openapi.json", headers=headers).raise_for_status().json())
+    return dict(curls.get(f"{url}/openapi.json", headers=headers).raise_for_status().json())
 
 
 def fits(document: dict[str, Any], schema: dict[str, Any], value: object) -> None:
@@ -949,7 +950,7 @@ def test_with_the_token_all_is_answered(guarded: Api) -> None:
     document = openapi(guarded.url, TOKEN)
     validate(document)
     assert document["components"]["securitySchemes"]["token"]["scheme"] == "bearer"
-    answer = httpx.get(f"{guarded.url}/v1/stats", headers={"authorization": f"bearer  {TOKEN}"})
+    answer = curls.get(f"{guarded.url}/v1/stats", headers={"authorization": f"bearer  {TOKEN}"})
     assert answer.status_code == 200
 
 
@@ -970,8 +971,8 @@ def test_a_log_holds_one_line_a_request_and_nothing_a_stranger_wrote_in_it(
         api.client.post("/v1/events", json={"url": "\nERROR forged\x1b[31m"})
         api.client.get("/v1/top", headers={"x-request-id": "a" * 100})
         guarded.client.get("/v1/stats")
-        httpx.get(guarded.url + "/v1/stats", headers={"authorization": f"Bearer {TOKEN}x"})
-        httpx.request("FORGED", guarded.url + "/" + "a" * 10_000)
+        curls.get(guarded.url + "/v1/stats", headers={"authorization": f"Bearer {TOKEN}x"})
+        curls.request("FORGED", guarded.url + "/" + "a" * 10_000)
 
         def logged() -> list[str]:
             lines = [r.getMessage() for r in caplog.records if r.name.startswith("opic.api")]
@@ -1027,7 +1028,7 @@ def test_a_fault_of_ours_is_a_500_without_a_trace(service: EmbeddedService, capl
             raise RuntimeError("the secret cause")
 
     with checking(Broken()) as served:
-        answer = httpx.get(f"{served.url}/readyz")
+        answer = curls.get(f"{served.url}/readyz")
     found = problem(answer, 500, "its log says why")
     assert "secret" not in answer.text
     told = [r for r in caplog.records if r.exc_info and found["request_id"] in r.getMessage()]
@@ -1062,7 +1063,7 @@ def test_told_to_end_it_answers_what_it_has_in_hand_and_lets_its_caller_close(nu
         found: list[int] = []
         with httpx.Client(base_url=url, timeout=WAIT_SECONDS) as idle:
             assert idle.get("/healthz").status_code == 200
-            asking = threading.Thread(target=lambda: found.append(httpx.get(f"{url}/readyz").status_code))
+            asking = threading.Thread(target=lambda: found.append(curls.get(f"{url}/readyz").status_code))
             asking.start()
             time.sleep(0.25)
             process.send_signal(number)

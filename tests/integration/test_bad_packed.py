@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import curls
 import httpx
 import msgpack
 import pytest
@@ -27,7 +28,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
 
 def send(service: Service, body: bytes) -> httpx.Response:
     headers = {"content-type": "application/msgpack"}
-    return httpx.post(f"{service.url}/v1/events", content=body, headers=headers, timeout=60)
+    return curls.post(f"{service.url}/v1/events", content=body, headers=headers, timeout=60)
 
 
 def good(number: int) -> bytes:
@@ -66,7 +67,7 @@ def test_last_of_two_equal_keys_counts_as_in_json(service: Service) -> None:
     packed = b"\x82" + PACKED[1:] + b"\xa3url" + msgpack.packb("http://last.example/msgpack")
     assert send(service, packed).json() == {"accepted": 1, "rejected": []}
     text = b'{"url":"http://a.example/","url":"http://last.example/json"}'
-    assert httpx.post(f"{service.url}/v1/events", content=text).status_code == 202
+    assert curls.post(f"{service.url}/v1/events", content=text).status_code == 202
     service.settle()
     assert service.reads(["http://last.example/msgpack", "http://last.example/json"]) == [1, 1]
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+import curls
 import httpx
 import pytest
 import redis
@@ -108,11 +109,11 @@ class Running:
     url: str
 
     def post(self, path: str, body: object) -> httpx.Response:
-        return httpx.post(self.url + path, json=body, timeout=30)
+        return curls.post(self.url + path, json=body, timeout=30)
 
     def feed(self) -> None:
         assert self.post("/v1/events", EVENTS).json()["accepted"] == len(EVENTS)
-        while httpx.get(f"{self.url}/v1/stats").json()["lag"]:
+        while curls.get(f"{self.url}/v1/stats").json()["lag"]:
             pass
 
 
@@ -185,7 +186,7 @@ def test_json_is_what_the_api_answers(name: str, service: tuple[Path, Running]) 
     data, running = service
     done = opic(*QUESTIONS[name], "--data", data, "--json", OPIC_REVISIT_SECONDS="0")
     assert (done.returncode, done.stderr) == (0, "")
-    answer, expected = json.loads(done.stdout), httpx.get(running.url + API_OF[name]).json()
+    answer, expected = json.loads(done.stdout), curls.get(running.url + API_OF[name]).json()
     assert answer.keys() == expected.keys()
     for found in (answer, expected):
         found.pop("as_of", None)
@@ -417,7 +418,7 @@ def test_service_ends_cleanly_when_told_and_comes_back_with_everything(tmp_path:
         with serving(data) as running:
             if not expected:
                 running.feed()
-            found = httpx.get(f"{running.url}/v1/top").json()["pages"]
+            found = curls.get(f"{running.url}/v1/top").json()["pages"]
             expected = expected or found
             for page, before in zip(found, expected, strict=True):  # Settled anew, from the visits that were saved.
                 assert page["importance"] == pytest.approx(before["importance"], abs=2 * before["error_bound"])
@@ -441,7 +442,7 @@ def test_worker_runs_beside_a_service_until_told_to_end(service: tuple[Path, Run
         assert worker.poll() is None
         worker.terminate()
         assert worker.wait(SECONDS_MAX) == 0
-    assert httpx.get(f"{running.url}/v1/audit").json()["conserved"]
+    assert curls.get(f"{running.url}/v1/audit").json()["conserved"]
 
 
 def test_interrupted_command_says_nothing_and_ends_with_130(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import curls
 import pytest
 from ports import free_port
 from processes import Service, environment, running
@@ -191,7 +191,7 @@ def test_politeness_is_set_from_a_file_and_from_its_own_json(service: Service, t
 
 def test_waiting_needs_no_store(service: Service) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}"}
-    httpx.post(f"{service.url}/v1/events", json=EVENTS, headers=headers).raise_for_status()
+    curls.post(f"{service.url}/v1/events", json=EVENTS, headers=headers).raise_for_status()
     stats = printed("stats", "--wait", "--timeout", "60", "--service", service.url, OPIC_API_TOKEN=TOKEN)
     assert (stats["lag"], stats["undelivered"]) == (0, 0)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import curls
 import httpx
 import pytest
 from conftest import want_tool
@@ -173,7 +174,7 @@ def test_every_query_is_answered_by_a_real_prometheus(watched: Watched) -> None:
 
 def _check_scrapes(watched: Watched) -> None:
     """What the two export is what the tables say, and promtool has no complaint of either."""
-    told = [httpx.get(f"{watched.endpoint}/metrics", timeout=9).text, watched.worker.get("/metrics").text]
+    told = [curls.get(f"{watched.endpoint}/metrics", timeout=9).text, watched.worker.get("/metrics").text]
     assert exported(told[0]) | exported(told[1]) == documented()
     for text in told:
         command = [want_tool("promtool", "prometheus"), "check", "metrics"]

@@ -9,7 +9,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
-import httpx
+import curls
 import pytest
 from logs import record
 from repository import ROOT
@@ -158,7 +158,7 @@ def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
     events.write_text('{"url":"http://b.example/","links":["http://b.example/1"]}\n')
     with running(Settings.load(data=tmp_path / "d", crawl="a")) as (service, url):
         key = {"idempotency-key": "one"}
-        one = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, headers=key)
+        one = curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}, headers=key)
         assert one.status_code == 202
         service.backend.await_effect({"log/0": 1})
         fed = opic("replay", events, "--data", tmp_path / "d", "--crawl", "b", "--json")
@@ -171,12 +171,12 @@ def test_crawls_of_one_store_do_not_see_each_other(tmp_path: Path) -> None:
             for crawl in "ab"
         }
         assert seen == {"a": {"http://a.example/"}, "b": {"http://b.example/", "http://b.example/1"}}
-        assert {p["url"] for p in httpx.get(f"{url}/v1/top").json()["pages"]} == seen["a"]
+        assert {p["url"] for p in curls.get(f"{url}/v1/top").json()["pages"]} == seen["a"]
         for crawl in "ab":
             assert opic("doctor", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
             assert opic("audit", "--crawl", crawl, "--data", tmp_path / "d").returncode == 0
         assert "no crawl named 'c'" in opic("stats", "--crawl", "c", "--data", tmp_path / "d").stderr
     with running(Settings.load(data=tmp_path / "d", crawl="b")) as (_, url):
-        assert {p["url"] for p in httpx.get(f"{url}/v1/top").json()["pages"]} == seen["b"]
+        assert {p["url"] for p in curls.get(f"{url}/v1/top").json()["pages"]} == seen["b"]
         # The key is another crawl's.
-        assert httpx.post(f"{url}/v1/events", json={"url": "http://b.example/"}, headers=key).status_code == 202
+        assert curls.post(f"{url}/v1/events", json={"url": "http://b.example/"}, headers=key).status_code == 202

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from types import SimpleNamespace
 
-import httpx
+import curls
 import pytest
 from serving import serving
 
@@ -35,14 +35,14 @@ def url() -> Iterator[str]:
 
 @pytest.mark.parametrize("host", OURS)
 def test_names_and_addresses_of_this_machine_are_taken(url: str, host: str) -> None:
-    assert httpx.get(f"{url}/healthz", headers={"host": host}).status_code == 200
+    assert curls.get(f"{url}/healthz", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize("host", FOREIGN)
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/top"), ("POST", "/v1/seeds"), ("GET", "/docs")])
 def test_name_of_another_machine_is_refused_with_what_to_set(url: str, host: str, method: str, path: str) -> None:
     origin = {"origin": f"http://{host}"} if method == "POST" else {}
-    answer = httpx.request(method, url + path, headers={"host": host, **origin})
+    answer = curls.request(method, url + path, headers={"host": host, **origin})
     assert (answer.status_code, answer.json()["type"]) == (403, "urn:opic:problem:foreign-host")
     assert repr(host) in answer.json()["detail"]
     assert "OPIC_API_TOKEN" in answer.json()["detail"]
@@ -51,10 +51,10 @@ def test_name_of_another_machine_is_refused_with_what_to_set(url: str, host: str
 def test_name_that_the_operator_gave_is_taken() -> None:
     with serving(stub(host="opic.example")) as url:
         for host, status in {"opic.example": 200, "OPIC.example:80": 200, "127.0.0.1": 200, "x.example": 403}.items():
-            assert httpx.get(f"{url}/healthz", headers={"host": host}).status_code == status
+            assert curls.get(f"{url}/healthz", headers={"host": host}).status_code == status
 
 
 def test_with_a_token_or_opened_to_all_any_name_is_taken() -> None:
     for settings, open_to_all in (({"api_token": "secret"}, False), ({}, True)):
         with serving(stub(**settings), allow_open=open_to_all) as url:
-            assert httpx.get(f"{url}/healthz", headers={"host": "opic.example"}).status_code == 200
+            assert curls.get(f"{url}/healthz", headers={"host": "opic.example"}).status_code == 200

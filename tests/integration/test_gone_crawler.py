@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-import httpx
+import curls
 import pytest
 from processes import wait_until
 from servers import Server
@@ -63,9 +63,9 @@ def test_crawler_that_left_while_the_store_stood_still_has_no_lease(
         writer, ends = Writer(backend.crawl), backend.accept([encode_seeds(PAGES)], "seeds")
         (partition,) = ends
         writer.apply(partition, backend.log.read(0, 100))  # type: ignore[attr-defined]
-        answer = httpx.post(f"{url}/v1/next", json={"n": 2}).json()  # All that the endpoint keeps is made by now.
+        answer = curls.post(f"{url}/v1/next", json={"n": 2}).json()  # All that the endpoint keeps is made by now.
         assert len(answer["pages"]) == 2
-        httpx.post(f"{url}/v1/release", json={"leases": [page["lease"] for page in answer["pages"]]})
+        curls.post(f"{url}/v1/release", json={"leases": [page["lease"] for page in answer["pages"]]})
 
         def leases() -> int:
             return sum(backend.crawl.client.zcard(shard.keys.leases) for shard in backend.crawl.shards)
@@ -80,5 +80,5 @@ def test_crawler_that_left_while_the_store_stood_still_has_no_lease(
             wait_until(lambda: caplog.text.count("disconnected") == len(wires))
         wait_until(lambda: not is_asked_for_pages())
         assert leases() == 0
-        assert len(httpx.post(f"{url}/v1/next", json={"n": 8}).json()["pages"]) == len(PAGES)
+        assert len(curls.post(f"{url}/v1/next", json={"n": 8}).json()["pages"]) == len(PAGES)
         assert leases() == len(PAGES)

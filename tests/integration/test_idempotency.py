@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 
+import curls
 import httpx
 import msgpack
 import pytest
@@ -225,7 +226,7 @@ def post(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     def send(body: object, key: str = "key", kind: str = "application/json") -> httpx.Response:
         content = body if isinstance(body, bytes) else json.dumps(body).encode()
         headers = {"content-type": kind, "idempotency-key": key}
-        return httpx.post(made.url + "/v1/events", content=content, headers=headers, timeout=30)
+        return curls.post(made.url + "/v1/events", content=content, headers=headers, timeout=30)
 
     made.restart, made.send = restart, send
     restart()
@@ -345,8 +346,8 @@ def test_clock_of_an_endpoint_that_is_a_day_ahead_ends_no_key_and_dates_no_recor
     monkeypatch.setattr(time, "time", lambda: ours() + ahead / 1e9)
     monkeypatch.setattr(time, "time_ns", lambda: ours_ns() + ahead)
     post.restart()
-    unkeyed = httpx.post(post.url + "/v1/events", json=EVENTS[0])
-    far = httpx.post(post.url + "/v1/events", json={**EVENTS[0], "fetched_at": now_us / 1e6 + 25 * 3_600})
+    unkeyed = curls.post(post.url + "/v1/events", json=EVENTS[0])
+    far = curls.post(post.url + "/v1/events", json={**EVENTS[0], "fetched_at": now_us / 1e6 + 25 * 3_600})
     assert (unkeyed.status_code, far.status_code) == (202, 422)
     assert post.send(EVENTS[0], key="other").status_code == 202
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
+import curls
 import pytest
 from kafka_crawl import Topic, event, opened, opic, serving, settings_of, settle, workers
 from kafka_server import Kafka
@@ -21,11 +21,11 @@ pytestmark = pytest.mark.slow
 
 
 def lag(url: str) -> int:
-    return int(httpx.get(f"{url}/v1/stats", timeout=30).raise_for_status().json()["lag"])
+    return int(curls.get(f"{url}/v1/stats", timeout=30).raise_for_status().json()["lag"])
 
 
 def reads(url: str, *pages: str) -> list[int]:
-    found = httpx.post(f"{url}/v1/importance", json={"urls": list(pages)}, timeout=30).raise_for_status().json()
+    found = curls.post(f"{url}/v1/importance", json={"urls": list(pages)}, timeout=30).raise_for_status().json()
     return [page.get("reads", 0) for page in found["pages"]]
 
 
@@ -35,7 +35,7 @@ def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, t
     settings = settings_of(kafka, valkey, topic.name, shards=shards)
     with serving(settings, tmp_path / "serve.log") as url:
         events = [{"url": f"http://h{i}.example/", "links": ["http://x.example/"]} for i in range(40)]
-        answer = httpx.post(f"{url}/v1/events", json=[*events, {"url": "/about"}], timeout=30)
+        answer = curls.post(f"{url}/v1/events", json=[*events, {"url": "/about"}], timeout=30)
         assert (answer.status_code, answer.json()["accepted"], len(answer.json()["rejected"])) == (202, 40, 1)
         assert len(topic.messages()) == 40
         assert {m.key for m in topic.messages()} == {f"h{i}.example".encode() for i in range(40)}
@@ -43,28 +43,31 @@ def test_events_seeds_and_stats_go_the_whole_way(kafka: Kafka, valkey: Server, t
         with workers(settings, tmp_path) as (worker,):
             wait_until(lambda: lag(url) == 0)
             seeds = [f"http://s{i}.example/{j}" for i in range(20) for j in range(2)]
-            known = httpx.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30)
+            known = curls.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30)
             assert known.json() == {"known": 0, "new": 40}
-            assert httpx.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30).json() == {"known": 40, "new": 0}
+            assert curls.post(f"{url}/v1/seeds", json={"urls": seeds}, timeout=30).json() == {
+                "known": 40,
+                "new": 0,
+            }
             records = [m for m in topic.messages() if ("opic-kind", b"seeds") in m.headers]
             assert len(records) == 2 * shards
             wait_until(lambda: reads(url, "http://h7.example/", "http://h39.example/") == [1, 1])
-            stats = httpx.get(f"{url}/v1/stats", timeout=30).json()
+            stats = curls.get(f"{url}/v1/stats", timeout=30).json()
             assert (stats["read_pages"], stats["known_pages"], stats["lag"]) == (40, 81, 0)
-            wait_until(lambda: httpx.get(f"{url}/v1/audit", timeout=30).json()["in_flight"] == 0)
-            assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
+            wait_until(lambda: curls.get(f"{url}/v1/audit", timeout=30).json()["in_flight"] == 0)
+            assert curls.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
             # What an autoscaler sees, which goes by what the group has committed, is then the lag that we tell.
             ends = {int(name.rpartition("/")[2]): end for name, end in topic.ends().items() if end}
             wait_until(lambda: {part: at for part, at in topic.committed().items() if at} == ends)
-            assert "opic_lag_events 0.0" in httpx.get(f"{url}/metrics", timeout=30).text.splitlines()
+            assert "opic_lag_events 0.0" in curls.get(f"{url}/metrics", timeout=30).text.splitlines()
             classes = {"classes": [{"name": "a", "weight": 2, "hosts": ["h7.example", "h8.example"]}]}
-            answer = httpx.put(f"{url}/v1/classes", json=classes, timeout=60)
+            answer = curls.put(f"{url}/v1/classes", json=classes, timeout=60)
             if shards == 1:  # Its events have no common order.
                 assert answer.status_code == 422
             else:
                 assert answer.status_code == 200, answer.text
-                wait_until(lambda: httpx.get(f"{url}/v1/classes").json()["classes"][0]["known_pages"] == 2)
-                assert httpx.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
+                wait_until(lambda: curls.get(f"{url}/v1/classes").json()["classes"][0]["known_pages"] == 2)
+                assert curls.get(f"{url}/v1/audit", timeout=30).json()["conserved"] is True
             worker.stop()
 
 
@@ -74,10 +77,10 @@ def test_repeated_call_carries_its_key_to_the_step(kafka: Kafka, valkey: Server,
     with serving(settings, tmp_path / "serve.log") as url, workers(settings, tmp_path) as (worker,):
         body = [{"url": "http://a.example/"}, {"url": "http://b.example/"}]
         answers = [
-            httpx.post(f"{url}/v1/events", json=body, headers={"Idempotency-Key": "one"}, timeout=30) for _ in range(3)
+            curls.post(f"{url}/v1/events", json=body, headers={"Idempotency-Key": "one"}, timeout=30) for _ in range(3)
         ]
         assert [(a.status_code, a.json()["accepted"]) for a in answers] == [(202, 2)] * 3
-        other = httpx.post(f"{url}/v1/events", json=body[:1], headers={"Idempotency-Key": "one"}, timeout=30)
+        other = curls.post(f"{url}/v1/events", json=body[:1], headers={"Idempotency-Key": "one"}, timeout=30)
         assert other.status_code == 422
         keys = {(dict(m.headers)["opic-key"], dict(m.headers)["opic-index"]) for m in topic.messages()}
         assert len({key for key, _ in keys}) == 1
@@ -91,19 +94,19 @@ def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server
     settings = settings_of(kafka, valkey, topic.name)
     with serving(settings, tmp_path / "serve.log") as url:
         kafka.kill()
-        refused = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
+        refused = curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
         assert refused.status_code == 503
         assert "Kafka at" in refused.json()["detail"]
         assert "Retry-After" in refused.headers
-        assert httpx.get(f"{url}/readyz", timeout=30).status_code == 503
-        told = httpx.get(f"{url}/metrics", timeout=9).text  # Prometheus would wait for 10 s.
+        assert curls.get(f"{url}/readyz", timeout=30).status_code == 503
+        told = curls.get(f"{url}/metrics", timeout=9).text  # Prometheus would wait for 10 s.
         assert {"opic_store_up 1.0", "opic_kafka_up 0.0", "opic_known_pages 0.0"} <= set(told.splitlines())
         assert "\nopic_lag_events" not in told  # Nobody knows.
         kafka.start()
-        wait_until(lambda: httpx.get(f"{url}/readyz", timeout=30).status_code == 200)
-        told = httpx.get(f"{url}/metrics", timeout=9).text
+        wait_until(lambda: curls.get(f"{url}/readyz", timeout=30).status_code == 200)
+        told = curls.get(f"{url}/metrics", timeout=9).text
         assert {"opic_store_up 1.0", "opic_kafka_up 1.0", "opic_lag_events 0.0"} <= set(told.splitlines())
-        taken = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
+        taken = curls.post(f"{url}/v1/events", json={"url": "http://a.example/"}, timeout=60)
         assert taken.status_code == 202
     lines = (tmp_path / "serve.log").read_text().splitlines()
     assert sum("opic.ingest: Kafka at" in line for line in lines) == 1
@@ -114,7 +117,7 @@ def test_kafka_that_is_away_is_a_503_and_comes_back(kafka: Kafka, valkey: Server
 def test_endpoint_without_kafka_feeds_a_worker_by_the_store(valkey: Server, tmp_path: Path) -> None:
     settings = Settings.load(store=valkey.url, crawl=f"plain.{os.getpid()}", shards=1)
     with serving(settings, tmp_path / "serve.log") as url:
-        posted = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/", "links": []}, timeout=30)
+        posted = curls.post(f"{url}/v1/events", json={"url": "http://a.example/", "links": []}, timeout=30)
         assert posted.status_code == 202
         assert lag(url) == 1
         with workers(settings, tmp_path) as (worker,):
@@ -145,15 +148,15 @@ def test_topic_of_dead_letters_that_is_missing_is_a_503_until_it_is_made(
     topic = Topic(kafka, letters=False)
     settings = settings_of(kafka, valkey, topic.name)
     with serving(settings, tmp_path / "serve.log") as url:
-        missing = httpx.get(f"{url}/v1/dead-letters", timeout=30)
+        missing = curls.get(f"{url}/v1/dead-letters", timeout=30)
         assert (missing.status_code, missing.json()["type"]) == (503, "urn:opic:problem:kafka-refused")
         assert f"has no topic {topic.name}.dlq: create it with `opic topics create`" in missing.json()["detail"]
         assert int(missing.headers["retry-after"]) > 0
-        described = httpx.get(f"{url}/openapi.json", timeout=30).json()["paths"]["/v1/dead-letters"]["get"]["responses"]
+        described = curls.get(f"{url}/openapi.json", timeout=30).json()["paths"]["/v1/dead-letters"]["get"]["responses"]
         assert "Kafka is misconfigured" in described["503"]["description"]
         made = opic(settings, "topics", "create", "--partitions", 1)
         assert f"{topic.name}.dlq\tmade" in made.stdout, made.stderr
-        found = httpx.get(f"{url}/v1/dead-letters", timeout=30)
+        found = curls.get(f"{url}/v1/dead-letters", timeout=30)
         assert (found.status_code, found.json()["dead_letters"]) == (200, [])
     assert "Traceback" not in (tmp_path / "serve.log").read_text()
 
@@ -189,7 +192,7 @@ def test_endpoint_accepts_events_again_after_an_outage_in_which_records_expired(
 
         def answer(number: int) -> int:
             body = {"url": f"http://h{number}.example/"}
-            return httpx.post(f"{url}/v1/events", json=body, timeout=60).status_code
+            return curls.post(f"{url}/v1/events", json=body, timeout=60).status_code
 
         assert answer(0) == 202
         kafka.pause()

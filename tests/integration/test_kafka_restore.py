@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import curls
 import httpx
 import pytest
 from kafka_crawl import Topic, event, ledger_of, opened, opic, serving, settings_of, settle, workers
@@ -101,7 +102,7 @@ def test_what_is_confirmed_around_a_restore_takes_effect_once_and_workers_go_on(
             assert crawl.audit()[0].conserved
             if shards == 1:
                 assert_same(crawl.shards[0], ledger_of(topic))
-        wait_until(lambda: httpx.get(f"{url}/v1/stats", timeout=30).json()["lag"] == 0)
+        wait_until(lambda: curls.get(f"{url}/v1/stats", timeout=30).json()["lag"] == 0)
         (worker,) = running
         wait_until(worker.ready)
         assert " ERROR " not in worker.said()

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import curls
 import pytest
 from kafka_crawl import Topic, WorkerProcess, opened, serving, settings_of, settle, workers
 from kafka_server import Kafka
@@ -50,12 +50,12 @@ class Web:
         with Publisher(settings=self.settings) as publisher:
             for _ in range(count // 2):
                 publisher.publish(**self.event())  # type: ignore[arg-type]
-        posted = httpx.post(f"{self.url}/v1/events", json=[self.event() for _ in range(count // 2)], timeout=60)
+        posted = curls.post(f"{self.url}/v1/events", json=[self.event() for _ in range(count // 2)], timeout=60)
         assert (posted.status_code, posted.json()["accepted"]) == (202, count // 2)
 
     def seed(self, urls: list[str], trust: float, crawl: Crawl, topic: Topic) -> None:
         """Give trust, and wait until it has taken effect; while killed workers come back, the call may end before."""
-        posted = httpx.post(f"{self.url}/v1/seeds", json={"urls": urls, "trust": trust}, timeout=60)
+        posted = curls.post(f"{self.url}/v1/seeds", json={"urls": urls, "trust": trust}, timeout=60)
         assert posted.status_code == 200 or "accepted, but it did not take effect" in posted.text, posted.text
         settle(crawl, topic)
 
@@ -108,7 +108,7 @@ def test_coverage_is_that_of_the_topic_however_often_workers_are_killed(
             web.seed(trusted, weight, crawl, topic)
             check(url, crawl, topic)
         web.seed(PAGES[:20], 0.0, crawl, topic)
-        assert httpx.get(f"{url}/v1/coverage", timeout=60).status_code == 409
+        assert curls.get(f"{url}/v1/coverage", timeout=60).status_code == 409
         web.seed(PAGES[40:41], 1e-3, crawl, topic)
         check(url, crawl, topic)
         for worker in running:
@@ -122,7 +122,7 @@ def check(url: str, crawl: Crawl, topic: Topic) -> None:
     wait_until(lambda: crawl.waiting() == 0)
     records = [record for records in topic.all_records().values() for record in records]
     log = TrustLog(sorted(records, key=lambda record: record.time_us))  # Stable: each partition keeps its order.
-    found = httpx.get(f"{url}/v1/coverage", timeout=60).raise_for_status().json()
+    found = curls.get(f"{url}/v1/coverage", timeout=60).raise_for_status().json()
     flow, least = log.flow(), log.least
     assert 0 < flow.coverage < 1
     assert found["coverage"] == pytest.approx(flow.coverage, abs=1e-5)

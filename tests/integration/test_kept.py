@@ -10,6 +10,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import curls
 import httpx
 import msgpack
 import pytest
@@ -179,7 +180,7 @@ def test_a_logged_line_in_json_is_one_line_whatever_is_in_it() -> None:
 def test_a_service_logs_json_where_it_is_told_to(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log", log_format="json") as service:
         service.get("/v1/top", n="7")
-        httpx.get(f"{service.url}/v1/nope", headers={"x-request-id": "mine"})
+        curls.get(f"{service.url}/v1/nope", headers={"x-request-id": "mine"})
         os.kill(service.pids()["worker"], 15)
         wait_until(lambda: "the worker ended" in service.said())
     lines = [json.loads(line) for line in service.said().splitlines() if not line.startswith("opic answers at")]

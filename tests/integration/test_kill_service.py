@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import curls
 import httpx
 import pytest
 from processes import START_SECONDS_MAX, Service, running
@@ -48,7 +49,7 @@ def test_kill_nine_of_everything_loses_and_doubles_no_accepted_event(service: Se
                     if pids[victim]:
                         os.kill(pids[victim], signal.SIGKILL)
             try:
-                answer = httpx.post(
+                answer = curls.post(
                     f"{service.url}/v1/events", json=[{"url": u, "links": links} for u in urls], timeout=30
                 )
             except httpx.TransportError:
@@ -70,14 +71,14 @@ def test_kill_nine_of_everything_loses_and_doubles_no_accepted_event(service: Se
             time.sleep(0.02)
 
     deadline = time.monotonic() + DRAIN_SECONDS_MAX
-    while httpx.get(f"{service.url}/v1/stats").json()["lag"]:
+    while curls.get(f"{service.url}/v1/stats").json()["lag"]:
         assert time.monotonic() < deadline, "the worker does not drain"
         time.sleep(0.05)
-    audit = httpx.get(f"{service.url}/v1/audit").json()
+    audit = curls.get(f"{service.url}/v1/audit").json()
     assert audit["conserved"], audit
-    pages = httpx.post(f"{service.url}/v1/importance", json={"urls": accepted}).json()["pages"]
+    pages = curls.post(f"{service.url}/v1/importance", json={"urls": accepted}).json()["pages"]
     assert len(accepted) > 200
     assert [page["reads"] for page in pages] == [1] * len(accepted)
     if unanswered:
-        pages = httpx.post(f"{service.url}/v1/importance", json={"urls": unanswered}).json()["pages"]
+        pages = curls.post(f"{service.url}/v1/importance", json={"urls": unanswered}).json()["pages"]
         assert all(page.get("reads", 0) <= 1 for page in pages)

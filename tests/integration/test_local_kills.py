@@ -14,6 +14,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import curls
 import httpx
 import pytest
 from estimator_process import RUN_SECONDS_MAX, LocalDomain, settled_list
@@ -76,7 +77,7 @@ class FileSites:
     def _answers(self) -> bool:
         assert all(process.poll() is None for process in self._processes)
         try:
-            return all(httpx.get(self.url(host, "robots.txt"), timeout=5).is_success for host in (HOME, OTHER))
+            return all(curls.get(self.url(host, "robots.txt"), timeout=5).is_success for host in (HOME, OTHER))
         except httpx.TransportError:
             return False
 

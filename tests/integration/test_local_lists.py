@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import httpx
+import curls
 import pytest
 from serving import serving
 
@@ -54,15 +54,15 @@ def test_domain_without_an_estimator_is_not_found(url: str) -> None:
     ],
 )
 def test_list_that_is_none_is_refused(url: str, change: dict[str, object], complaint: str) -> None:
-    answer = httpx.put(f"{url}/v1/local/a.example", json={**RANKING, "pages": PAGES, **change})
+    answer = curls.put(f"{url}/v1/local/a.example", json={**RANKING, "pages": PAGES, **change})
     assert answer.status_code == 422
     assert complaint in answer.json()["detail"]
-    assert httpx.get(f"{url}/v1/local/a.example").status_code == 404
+    assert curls.get(f"{url}/v1/local/a.example").status_code == 404
 
 
 def test_name_that_is_no_domain_is_refused(url: str) -> None:
-    assert httpx.get(f"{url}/v1/local/a.example:80").status_code == 422
-    assert httpx.get(f"{url}/v1/local/a.example", params={"n": 101}).json()["detail"] == "n=101 is over OPIC_MAX_N 100"
+    assert curls.get(f"{url}/v1/local/a.example:80").status_code == 422
+    assert curls.get(f"{url}/v1/local/a.example", params={"n": 101}).json()["detail"] == "n=101 is over OPIC_MAX_N 100"
 
 
 def test_lists_of_domains_are_limited(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,5 +113,5 @@ def test_list_that_nobody_renews_expires_and_makes_room(url: str, monkeypatch: p
 
 
 def test_other_methods_are_told_which_there_are(url: str) -> None:
-    answer = httpx.delete(f"{url}/v1/local/a.example")
+    answer = curls.delete(f"{url}/v1/local/a.example")
     assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD, PUT")

@@ -10,7 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
+import curls
 import pytest
 from estimator_process import LocalDomain, clean, settled_list
 from processes import running, wait_until
@@ -137,7 +137,7 @@ def test_estimator_outlives_its_service_and_tells_it_all_when_it_is_back(tmp_pat
         wait_until(lambda: estimator.metric("opic_local_outside_fetched") > 5)
         service.stop()
         wait_until(lambda: estimator.metric("opic_local_outside_fetched") + estimator.metric("opic_local_failed") == 40)
-        assert httpx.get(f"http://127.0.0.1:{estimator.port}/readyz").status_code == 200
+        assert curls.get(f"http://127.0.0.1:{estimator.port}/readyz").status_code == 200
         wait_until(lambda: estimator.metric("opic_local_service_away") == 1)
         service.start()
         wait_until(lambda: estimator.metric("opic_local_combined") == 1)

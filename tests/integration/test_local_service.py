@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
+import curls
 import pytest
 from processes import Service, running
 from website import WebPage, Website, website
@@ -206,6 +206,6 @@ def test_service_that_comes_back_is_used_again_and_gets_what_it_missed(tmp_path:
 def test_what_a_website_asks_for_is_no_service(tmp_path: Path) -> None:
     site: Website
     with website("127.0.0.1", {"/": WebPage("hello")}) as site, ServiceView(site.url, DOMAIN) as view:
-        assert httpx.get(f"{site.url}/").text == "hello"
+        assert curls.get(f"{site.url}/").text == "hello"
         assert estimated(view, EstimatorOptions(5)).method == "paper"
         assert "another program listens there" in str(view.away)

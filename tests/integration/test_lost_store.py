@@ -5,7 +5,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import httpx
+import curls
 import pytest
 from kafka_crawl import Topic, event, opic, settings_of, settle, workers
 from kafka_server import Kafka
@@ -108,21 +108,21 @@ def test_running_worker_asks_for_no_rewrite_of_a_server_that_lost_the_crawl(serv
 def test_endpoint_says_everywhere_that_the_store_lost_its_crawl(valkey: Server) -> None:
     with StandingService(Settings.load(store=valkey.url, shards=1)) as service, serving(service) as url:
         Writer(service.backend.crawl).apply(PARTITION, LOG)
-        assert httpx.get(f"{url}/readyz").status_code == 200
-        assert "opic_store_lost 0.0" in httpx.get(f"{url}/metrics").text
+        assert curls.get(f"{url}/readyz").status_code == 200
+        assert "opic_store_lost 0.0" in curls.get(f"{url}/metrics").text
         valkey.client().flushall()
         for path in ("/readyz", "/v1/stats", "/v1/top"):
-            answer = httpx.get(f"{url}{path}")
+            answer = curls.get(f"{url}{path}")
             assert (answer.status_code, path) == (503, path)
             assert "the store lost crawl 'default': shard 0 of 1 is gone" in answer.json()["detail"]
-        answer = httpx.post(f"{url}/v1/events", json={"url": "http://a.example/"})
+        answer = curls.post(f"{url}/v1/events", json={"url": "http://a.example/"})
         assert (answer.status_code, "the store lost crawl" in answer.json()["detail"]) == (503, True)
-        wait_until(lambda: "opic_store_lost 1.0" in httpx.get(f"{url}/metrics").text)
+        wait_until(lambda: "opic_store_lost 1.0" in curls.get(f"{url}/metrics").text)
         Crawl.open(valkey.client())  # By a process that knows nothing of it.
-        assert "made anew by a process that did not know of it" in httpx.get(f"{url}/readyz").json()["detail"]
+        assert "made anew by a process that did not know of it" in curls.get(f"{url}/readyz").json()["detail"]
         begin_anew(valkey.client(), "default", {}, 1)
-        assert httpx.get(f"{url}/readyz").status_code == 200
-        assert httpx.get(f"{url}/v1/stats").json()["known_pages"] == 0
+        assert curls.get(f"{url}/readyz").status_code == 200
+        assert curls.get(f"{url}/v1/stats").json()["known_pages"] == 0
 
 
 def test_data_directory_remembers_the_crawl(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
+import curls
 import msgpack
 import pytest
 from frontiers import Crawl, pages_of
@@ -237,10 +237,10 @@ def test_client_gives_depth_and_metadata_and_has_them_back(url: str) -> None:
     ],
 )
 def test_notes_that_can_not_be_kept_are_refused(url: str, path: str, body: dict[str, Any], why: str) -> None:
-    answer = httpx.post(f"{url}/v1/{path}", json=body)
+    answer = curls.post(f"{url}/v1/{path}", json=body)
     assert (answer.status_code, why in answer.text) == (422, True), answer.text
     if path == "events":
-        packed = httpx.post(
+        packed = curls.post(
             f"{url}/v1/events", content=msgpack.packb(body), headers={"content-type": "application/msgpack"}
         )
         assert (packed.status_code, why in packed.text) == (422, True), packed.text

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import httpx
+import curls
 import msgpack
 import pytest
 import schemathesis
@@ -79,8 +79,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Report]:
     settings = Settings.load(data=tmp_path_factory.mktemp("schemathesis"), host_delay_seconds=0.0)
     with EmbeddedService(settings) as service, serving(service) as url:
         sent = [{"url": page, "links": PAGES} for page in PAGES[:2]]
-        assert httpx.post(f"{url}/v1/events", json=sent).json()["accepted"] == len(sent)
-        wait_until(lambda: httpx.get(f"{url}/v1/stats").json()["lag"] == 0)
+        assert curls.post(f"{url}/v1/events", json=sent).json()["accepted"] == len(sent)
+        wait_until(lambda: curls.get(f"{url}/v1/stats").json()["lag"] == 0)
         yield Report(url)
 
 
@@ -115,11 +115,11 @@ def test_every_answer_is_one_that_the_document_describes(
             )
             create_test(operation=operation, test_func=ask, config=config)()
     print(f"\n{report}")
-    paths = httpx.get(f"{report.url}/openapi.json").json()["paths"]
+    paths = curls.get(f"{report.url}/openapi.json").json()["paths"]
     assert report.cases.keys() == {f"{method.upper()} {path}" for path, calls in paths.items() for method in calls}
     assert report.good == report.cases.total() > 1_000
-    assert httpx.get(f"{report.url}/readyz").status_code == 200
-    assert httpx.get(f"{report.url}/v1/audit").json()["conserved"] is True
+    assert curls.get(f"{report.url}/readyz").status_code == 200
+    assert curls.get(f"{report.url}/v1/audit").json()["conserved"] is True
 
 
 def spare_key(case: schemathesis.Case, seen: set[str]) -> None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-import httpx
+import curls
 import pytest
 from processes import wait_until
 from serving import serving
@@ -77,5 +77,5 @@ def test_search_that_makes_no_sense_is_refused(client: Client, asked: dict[str, 
 
 def test_search_without_a_text_is_refused(client: Client, service: EmbeddedService) -> None:
     with serving(service) as url:
-        assert httpx.get(f"{url}/v1/search").status_code == 422
-        assert httpx.get(f"{url}/v1/search", params={"text": "a", "n": 1_001}).status_code == 422
+        assert curls.get(f"{url}/v1/search").status_code == 422
+        assert curls.get(f"{url}/v1/search", params={"text": "a", "n": 1_001}).status_code == 422
