@@ -136,7 +136,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def uv(*words: str) -> None:
     command = [str(Path(sys.executable).with_name("uv")), *words, "--offline", "--no-config"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
 
 
@@ -162,7 +162,7 @@ def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.Compl
         cwd=cwd,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=240,
         check=False,
     )
 

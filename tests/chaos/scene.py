@@ -33,6 +33,7 @@ from chaos.report import WorldReport
 from chaos.stores import BundledStore, ManyNodes, OneServer
 from chaos.worlds import World
 from opic.ingest.event_log import EventLog
+from opic.ingest.step_counts import WORKER_AT
 from opic.model.events import LOG_PARTITION, Record, encode_seeds
 from opic.model.ledger import Ledger
 from opic.replica import Crawl
@@ -46,7 +47,7 @@ READY_SECONDS_MAX = 60.0
 RETRY_SECONDS = 0.3
 HOST_DELAY_SECONDS = 0.02
 JOURNAL_BYTES = 1 << 20  # The least: what is older has to come from the checkpoint.
-SEEDS_A_CALL = 1_000
+SEEDS_A_CALL = 250
 RECORD_US = 1_800_000_000_000_000  # Later than any fetch of the crawlers.
 CLOCK = Path(__file__).with_name("clock")
 
@@ -219,6 +220,9 @@ class Scene:
         """
         pages = [url_of(number) for number in range(PAGES)]
         url = self.urls()[0]
+        with connect(self.store.workers_url) as client:
+            first = self.opened(client).shards[0]
+            wait_until(lambda: first.client.hexists(first.keys.metrics, WORKER_AT), READY_SECONDS_MAX)
         for at in range(0, len(pages), SEEDS_A_CALL):
             some = pages[at : at + SEEDS_A_CALL]
             curls.post(f"{url}/v1/seeds", json={"urls": some}, timeout=60).raise_for_status()

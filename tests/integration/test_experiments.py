@@ -29,7 +29,7 @@ from opic.graph.pagerank import DAMPING, pagerank
 
 pytestmark = pytest.mark.slow
 
-ALGORITHMS = {"none", "SC", "PF", "OutlinkCount", "InlinkCount", "Random"}
+ALGORITHMS = {"none", "SC", "SC, focused start", "PF", "OutlinkCount", "InlinkCount", "Random"}
 ARTICLES = load_articles(None)
 WITHOUT_FIGURES = {"discovery-knob", "rankmass-fig10"}  # Experiments of which the paper prints no figures.
 

@@ -42,10 +42,10 @@ def test_crawler_of_the_readme_ends_where_pages_time_out_fail_and_redirect_in_ci
     (block,) = fences(ROOT / "README.md", "python")
     settings = Settings.load(data=tmp_path, host_delay_seconds=0.0, retry_seconds=0.05, max_failures=FAILURES)
     with website("127.0.0.1", site_page) as site, EmbeddedService(settings) as service, serving(service) as url:
-        for words in (README_URL, "https://a.example/", "curls.get(url)"):
+        for words in (README_URL, "https://a.example/", "httpx.get(url)"):
             assert words in block
         crawler = block.replace(README_URL, url).replace("https://a.example/", f"{site.url}/")
-        crawler = crawler.replace("curls.get(url)", f"curls.get(url, timeout={ANSWER_SECONDS})")
+        crawler = crawler.replace("httpx.get(url)", f"httpx.get(url, timeout={ANSWER_SECONDS})")
         began = time.monotonic()
         exec(compile(crawler, "README", "exec"), {"links_of": links_of})
         with Client(url) as client:
