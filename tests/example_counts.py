@@ -15,5 +15,5 @@ def examples(count: int, **others: int) -> settings:
 
 
 def part_of(count: int) -> int:
-    """How many of so many cases to try."""
+    """How many of `count` cases a run tries."""
     return count if THOROUGH else max(1, count * PART // 100)

@@ -1,32 +1,35 @@
-"""Ports for servers that tests start: none that the system gives to a connection meanwhile, none of another process.
+"""Ports for the servers that tests start.
 
-A server binds its port seconds after it was chosen. A port below the system's range for connections stays free until
-then, and each process that runs tests takes its own ones, in turn.
+A server binds its port seconds after it was chosen. So a port lies below the range from which the system takes ports of
+connections, and each worker of pytest-xdist has a part of the rest to itself.
 """
 
 import itertools
 import os
+import random
 import socket
 from contextlib import suppress
 
-FIRST, LAST = 10_000, 32_767  # The system gives out 32768 and more (ip_local_port_range).
-PROCESSES_MAX = 32
+FIRST, LAST = 10_000, 32_767  # The system takes 32768 and more for connections (ip_local_port_range).
+WORKERS_MAX = 8
 
-_SHARE = (LAST - FIRST) // PROCESSES_MAX
-_BEGIN = FIRST + os.getpid() % PROCESSES_MAX * _SHARE
-_TURN = itertools.cycle(range(_BEGIN, _BEGIN + _SHARE))
+_PART = (LAST - FIRST + 1) // WORKERS_MAX
+_BEGIN = FIRST + int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % WORKERS_MAX * _PART
+# From a random place on: other processes of this worker, and other sessions, take ports of the same part.
+_PORTS = itertools.cycle(range(_BEGIN, _BEGIN + _PART))
+next(itertools.islice(_PORTS, random.SystemRandom().randrange(_PART), None))
 
 
 def free_port() -> int:
-    """A port that nobody listens on now; the next call gives another."""
-    for port in itertools.islice(_TURN, _SHARE):
+    """A port on which nobody listens; each call gives another."""
+    for port in itertools.islice(_PORTS, _PART):
         with suppress(OSError), socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # As servers do: a closed one is free.
             probe.bind(("127.0.0.1", port))
             return port
-    raise RuntimeError(f"no port from {_BEGIN} to {_BEGIN + _SHARE - 1} is free")
+    raise RuntimeError(f"no port from {_BEGIN} to {_BEGIN + _PART - 1} is free")
 
 
 def free_ports(count: int) -> list[int]:
-    """So many, each another."""
+    """Different free ports, `count` of them."""
     return [free_port() for _ in range(count)]

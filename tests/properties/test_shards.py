@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import pytest
 from example_counts import examples
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, record, seeds, trusts
 from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
@@ -208,7 +208,7 @@ def test_shards_end_in_the_states_of_their_ledgers_whoever_writes(valkey: Server
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@examples(200)
 @interleaved
 def test_shards_end_in_the_states_of_their_ledgers_thoroughly(valkey: Server, **drawn: Any) -> None:
     write_in_turns(valkey, **drawn)
