@@ -38,7 +38,7 @@ from kafka_crawl import Topic, WorkerProcess, opened, serving, settings_of
 from kafka_server import Kafka, find_kafka
 from processes import children_of, gone, wait_until
 from redis_cluster import Cluster
-from servers import Missing, find_server
+from servers import Binary, Missing, find_server
 
 from opic.ingest.event_log import EventLog
 from opic.ingest.kafka.connection import headers_of
@@ -96,8 +96,7 @@ SET_UPS = (
     SetUp(4, 1, 16),
     SetUp(8, 1, 16),
 )
-# What is compared with what.
-BUILT_IN = SET_UPS[0].name  # Each set-up is compared with it as well, where it is measured.
+BUILT_IN = SET_UPS[0].name  # Each set-up is compared with it, where it is measured, and with one of these.
 RATIOS = {
     "1w 1n 1s unfenced": "1w 1n 1s",
     "1w 1n 16s unfenced": "1w 1n 16s",
@@ -125,6 +124,15 @@ class Cost:
     others: float  # With anything else, this benchmark's own looks among it.
     idle: float  # Waiting for disks among it.
     p99_ms: float  # Of a step, from the reply before to its own; the upper bound of its class.
+
+
+def kafka_or_end() -> Binary:
+    """Return what runs Kafka; where it is missing, say so and end without an error."""
+    binary = find_kafka()
+    if isinstance(binary, Missing):
+        print(f"skipped: {binary.reason}")
+        raise SystemExit(0)
+    return binary
 
 
 def cpu_s(pids: Sequence[int]) -> float:
@@ -163,7 +171,7 @@ class Store:
 
 @contextmanager
 def served(set_up: SetUp) -> Iterator[Cluster]:
-    """Lend a cluster of so many nodes, and their replicas, with the settings of the embedded store."""
+    """Lend the cluster of a set-up, with the settings of the embedded store."""
     binary = find_server("valkey")
     if isinstance(binary, Missing):
         raise SystemExit(binary.reason)
@@ -378,13 +386,9 @@ def main() -> int:
     parser.add_argument("--set-ups", default="", help="comma-separated, as printed; all if empty")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
-    binary = find_kafka()
-    if isinstance(binary, Missing):
-        print(f"skipped: {binary.reason}")
-        return 0
     set_ups = [one for one in SET_UPS if not args.set_ups or one.name in args.set_ups.split(",")]
     print(f"an event has {LINKS} links, {args.new_share:.0%} to new pages; {PARTITIONS} partitions")
-    with Kafka(binary) as kafka:
+    with Kafka(kafka_or_end()) as kafka:
         found = measure(kafka, args, set_ups)
     print_rows(found["set_ups"])
     about = {"pages": args.pages, "events": args.events, "links": LINKS, "new_share": args.new_share}

@@ -14,8 +14,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import confluent_kafka
 from harness import write_result
@@ -23,10 +24,9 @@ from workloads import LINKS, REPOSITORY, Crawl
 
 # What starts real servers is with the tests, and we use it from there.
 sys.path.append(str(REPOSITORY / "tests"))
-from bench_kafka import cpu_s
+from bench_kafka import NEW_SHARE, PARTITIONS, cpu_s, kafka_or_end
 from kafka_crawl import Topic
-from kafka_server import Kafka, find_kafka
-from servers import Missing
+from kafka_server import Kafka
 
 from opic.ingest.kafka import KafkaCluster
 from opic.ingest.kafka.consumer import FETCH_BYTES_MAX, PARTITION_FETCH_BYTES_MAX, RECORDS_A_POLL_MIN
@@ -36,9 +36,9 @@ from opic.model.events import Record, check_event, decode_crawl_event
 from opic.settings import Settings
 from opic.urls.canonical import host_of, shard_of
 
-PARTITIONS: Final = 16
 POLL_SECONDS: Final = 1.0
 Values = Sequence[bytes]
+T = TypeVar("T")
 
 
 def publish_by_kafka_python(kafka: Kafka, topic: str, values: Values) -> None:
@@ -131,18 +131,18 @@ def read_by_librdkafka(kafka: Kafka, topic: str, count: int) -> int:
     return size
 
 
-def taken(kafka: Kafka, do: Callable[[], object], events: int) -> dict[str, float]:
-    """Return what an event costs: microseconds of our CPU and of Kafka's, and of time."""
+def taken(kafka: Kafka, do: Callable[[], T], events: int) -> tuple[dict[str, float], T]:
+    """Return what an event costs, in microseconds of our CPU, of Kafka's and of time; and what was returned."""
     before = time.process_time(), cpu_s([kafka._process.pid]), time.perf_counter()
-    do()
+    found = do()
     after = time.process_time(), cpu_s([kafka._process.pid]), time.perf_counter()
     spent = (1e6 * (b - a) / events for a, b in zip(before, after, strict=True))
-    return dict(zip(("client_us", "kafka_us", "wall_us"), spent, strict=True))
+    return dict(zip(("client_us", "kafka_us", "wall_us"), spent, strict=True)), found
 
 
 def measure(kafka: Kafka, events: int, rounds: int, pages: int) -> dict[str, Any]:
     """Let the clients take turns; return medians, and the median ratio of the turns."""
-    values = Crawl(pages).events(events, 0.1)
+    values = Crawl(pages).events(events, NEW_SHARE)
     size = sum(map(len, values))
     ways = {
         "kafka-python": (publish_by_kafka_python, read_by_kafka_python),
@@ -152,15 +152,12 @@ def measure(kafka: Kafka, events: int, rounds: int, pages: int) -> dict[str, Any
     for number in range(rounds):
         for name in list(ways) if number % 2 else list(ways)[::-1]:
             topic, (publish, read) = Topic(kafka, PARTITIONS), ways[name]
-            costs["publish"].setdefault(name, []).append(
-                taken(kafka, lambda: publish(kafka, topic.name, values), events)  # noqa: B023 - called at once
-            )
-            found = list[int]()
-            costs["read"].setdefault(name, []).append(
-                taken(kafka, lambda: found.append(read(kafka, topic.name, events)), events)  # noqa: B023
-            )
-            if found != [size]:
-                raise SystemExit(f"{name} read {found} bytes of {size}")
+            cost, _ = taken(kafka, partial(publish, kafka, topic.name, values), events)
+            costs["publish"].setdefault(name, []).append(cost)
+            cost, found = taken(kafka, partial(read, kafka, topic.name, events), events)
+            costs["read"].setdefault(name, []).append(cost)
+            if found != size:
+                raise SystemExit(f"{name} read {found:,} bytes of {size:,}")
             topic.delete()
     return {
         what: {
@@ -188,11 +185,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--result", type=Path, help="where the JSON goes")
     args = parser.parse_args()
-    binary = find_kafka()
-    if isinstance(binary, Missing):
-        print(f"skipped: {binary.reason}")
-        return 0
-    with Kafka(binary) as kafka:
+    with Kafka(kafka_or_end()) as kafka:
         found = measure(kafka, args.events, args.rounds, args.pages)
     for what, rows in found.items():
         for name in ("kafka-python", "librdkafka"):

@@ -53,7 +53,6 @@ class TablePlan:
     budget       outside pages fetched, for each local page
     pages_min    least number of pages of a domain
     domains_max  number of domains of each graph
-    large_max    number of domains of a graph of more than LARGE_PAGES pages
     reads        reads of the service for each of its pages
     """
 
@@ -62,7 +61,6 @@ class TablePlan:
     budget: float
     pages_min: int
     domains_max: int
-    large_max: int = 8
     reads: int = READS
     coverages: Sequence[float] = COVERAGES
 
@@ -291,14 +289,14 @@ def rows_of(run: Run, plan: TablePlan) -> Iterator[list[object]]:
     if run.quick:
         plan = replace(plan, iterations=5, domains_max=2, reads=2, coverages=(0.5,))
     graphs = run.graphs(plan.graphs)
-    run.note(*NOTES, _run_note(graphs, plan, run))
+    run.note(*NOTES, _run_note(graphs, run))
     for graph in run.steps(graphs, lambda graph: graph.name):
         large = len(graph) > LARGE_PAGES
         if large and run.number:
             continue
         truth = pagerank(graph.links, threshold=TRUTH_THRESHOLD)
         views, curves = views_of(graph, plan, run.number), list[dict[str, Curve]]()
-        domains = graph.domains(plan.pages_min, min(plan.domains_max, plan.large_max) if large else plan.domains_max)
+        domains = graph.domains(plan.pages_min, plan.domains_max)
         for domain in run.steps(domains, lambda domain: domain.name):
             curves.append(run_domain(graph, truth, domain, plan, views, run.number))
             held_out = HELD_OUT if large and len(curves) > SEEN_DOMAINS else ""
@@ -359,10 +357,9 @@ def _geometric_mean(values: Float64s) -> float:
     return float(np.exp(np.log(np.maximum(values, RATIO_MIN)).mean()))
 
 
-def _run_note(graphs: Sequence[RecordedGraph], plan: TablePlan, run: Run) -> str:
+def _run_note(graphs: Sequence[RecordedGraph], run: Run) -> str:
     large = [graph.name for graph in graphs if len(graph) > LARGE_PAGES]
-    more = f"1, {plan.large_max} domains, and only a service that keeps links, to save time"
-    of_large = f"; on {', '.join(large)}, {more}" if large else ""
+    of_large = f"; on {', '.join(large)}, 1, and only a service that keeps links, to save time" if large else ""
     return f"Runs of each domain: {run.count}{of_large}."
 
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import curls
-import httpx
 import redis
 import yaml
 from kafka_server import CLUSTER_ID, Kafka
@@ -257,10 +256,7 @@ class Stack:
         def ready() -> bool:
             ended = [name for name, process in self._started.items() if process.poll() is not None]
             assert not ended, "\n".join(self.said(name)[-3000:] for name in ended)
-            try:
-                return curls.get(f"{url}/readyz", timeout=10).status_code == 200
-            except httpx.TransportError:
-                return False
+            return curls.ready(url)
 
         wait_until(ready)
 

@@ -246,10 +246,7 @@ def serving(settings: Settings, said: Path) -> Iterator[str]:
 
     def ready() -> bool:
         assert process.poll() is None, said.read_text()[-3000:]
-        try:
-            return curls.get(f"{url}/readyz", timeout=10).status_code == 200
-        except httpx.TransportError:
-            return False
+        return curls.ready(url)
 
     try:
         wait_until(ready)

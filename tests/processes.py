@@ -95,10 +95,7 @@ class Service:
             return False
 
     def ready(self) -> bool:
-        try:
-            return curls.get(f"{self.url}/readyz", timeout=10).status_code == 200
-        except httpx.TransportError:
-            return False
+        return curls.ready(self.url)
 
     def store_pid(self) -> int:
         """The store's server, the last one that was started."""

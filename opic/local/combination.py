@@ -29,8 +29,8 @@ SMOOTHED_SHARE: Final = 0.2
 UNREAD_SCALE_MAX: Final = 2.5
 # Once the crawl has this share of all known pages, its own PageRank is nearer than what the service says of the rest.
 CRAWLED_SHARE_MAX: Final = 0.95
-# Where the service has read this share of the fetched pages, what it has not read lies elsewhere and does not link
-# here: no in-flow is added for it, and its rank goes to all pages alike, as the service itself has it.
+# If the service has read this share of the fetched pages, the pages that it has not read are assumed not to link to
+# them: no in-flow is added for unread pages, and their rank is spread evenly over all pages, as the service does.
 AROUND_READ_MIN: Final = 0.97
 
 
@@ -105,8 +105,8 @@ def outside_of(graph: CrawledGraph, service: ServiceKnowledge, damping: float = 
     """Return what flows into the fetched pages from pages that are neither fetched nor local.
 
     The service counts in its in-flow what pages pay that we have fetched as well; as we know their links, that part is
-    taken out. What is left is scaled up to pages that nobody has read, as if they linked like those that are read,
-    unless the service has read nearly all of the fetched pages (AROUND_READ_MIN); and to pages that the service does
+    taken out. The rest is scaled up for pages that nobody has read, which are assumed to link like those that were
+    read, unless the service has read nearly all fetched pages (AROUND_READ_MIN); and for pages that the service does
     not know: see `_unknown_scale`.
     """
     local, out = graph.local, graph.out_degrees

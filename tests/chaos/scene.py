@@ -83,21 +83,13 @@ class Endpoint:
     def ready(self) -> bool:
         assert self.process is not None
         assert self.process.poll() is None, self._said.read_text(errors="replace")[-2000:]
-        return answers(self.url)
+        return curls.ready(self.url)
 
     def end(self, how: signal.Signals = signal.SIGKILL) -> None:
         """End it, and wait until it has."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(how)
             self.process.wait(STOP_SECONDS_MAX)
-
-
-def answers(url: str) -> bool:
-    """Whether a service says that it is ready."""
-    try:
-        return curls.get(f"{url}/readyz", timeout=10).status_code == 200
-    except httpx.TransportError:
-        return False
 
 
 class Scene:
@@ -301,7 +293,7 @@ class Scene:
 
     def await_ready(self) -> None:
         """Wait until each endpoint says that it is ready."""
-        wait_until(lambda: all(answers(url) for url in self.urls()), READY_SECONDS_MAX)
+        wait_until(lambda: all(map(curls.ready, self.urls())), READY_SECONDS_MAX)
 
     def settle(self, crawl: Crawl) -> None:
         """Wait until all that was accepted took effect, and nothing is on its way between shards."""
