@@ -20,11 +20,20 @@ START_SECONDS_MAX = 120.0
 STOP_SECONDS_MAX = 30.0
 POLL_SECONDS = 0.02
 ASKED_MAX = 10_000  # OPIC_MAX_URLS.
+WORKER = "opic.service.worker_process"
 
 
 def children_of(pid: int) -> list[int]:
     listing = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True, check=False)
     return [int(word) for word in listing.stdout.split()]
+
+
+def command_of(pid: int) -> list[str]:
+    """Its command line; empty for one that has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except FileNotFoundError:
+        return []
 
 
 def gone(pid: int) -> bool:
@@ -108,9 +117,9 @@ class Service:
     def pids(self) -> dict[str, int]:
         """The three processes that are the service; 0 is one that does not run."""
         assert self.process is not None
-        server = self.store_pid()
-        (worker,) = [pid for pid in children_of(self.process.pid) if pid != server] or [0]
-        return {"endpoint": self.process.pid, "worker": worker, "store": server}
+        # By its command: a store that is being started again is a child before its number is written down.
+        (worker,) = [pid for pid in children_of(self.process.pid) if WORKER in command_of(pid)] or [0]
+        return {"endpoint": self.process.pid, "worker": worker, "store": self.store_pid()}
 
     def post(self, path: str, body: object, **headers: str) -> httpx.Response:
         """Send a call; it may take long, but not for ever."""
