@@ -18,13 +18,12 @@ from typing import Final
 
 from opic.errors import SettingsError
 from opic.ingest.kafka import KafkaCluster
-from opic.ingest.kafka.topic_log import Producer, Sent
+from opic.ingest.kafka.topic_log import BATCH_BYTES, Producer, Sent
 from opic.model.events import CrawlEvent, check_event, decode_crawl_event, encode_crawl_event
 from opic.settings import Settings
 from opic.urls.canonical import host_of
 
 LINGER_SECONDS: Final = 0.02  # How long the client waits for more events to send together.
-BATCH_BYTES: Final = 1 << 18
 WAITING_MAX: Final = 10_000  # Events sent but not acknowledged; at this limit `publish` waits for the oldest.
 DELIVERY_SECONDS: Final = 120.0  # How long the client retries. The producer is idempotent: no event is sent twice.
 

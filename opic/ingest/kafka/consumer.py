@@ -27,7 +27,7 @@ log = logging.getLogger("opic.ingest")
 
 # Memory holds the records of one poll, and what the client prefetched: a few requests per broker.
 RECORDS_A_POLL_MIN: Final = 2_000
-RECORDS_A_SHARD: Final = 250  # So that a shard gets a few whole steps of a poll, not parts of one (decision 0009).
+RECORDS_A_SHARD: Final = 600  # So that steps are whole, and deliveries after a poll large (decision 0029).
 RECORDS_A_POLL_MAX: Final = 16_000  # Some 100 MB of events of 40 links once they are decoded.
 FETCH_BYTES_MAX: Final = 16 << 20
 PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record is fetched alone.
