@@ -5,6 +5,7 @@ from typing import Final
 
 HIDDEN: Final = "…"
 _SCHEME: Final = re.compile(r"[a-z][a-z0-9+]{0,19}", re.IGNORECASE)
+_SCHEMES: Final = ("redis", "rediss", "redis+cluster", "rediss+cluster", "unix", "http", "https")
 _AUTHORITY: Final = re.compile(r"[^/?#]*")
 _HOST: Final = re.compile(r"(\[[0-9a-f:.%]*\]|[\w.-]*)(:\d{0,5})?", re.IGNORECASE)
 _WITH_PATHS: Final = ("unix", "http", "https")
@@ -28,8 +29,12 @@ def without_secret(url: str) -> str:
     if url.split(":", 1)[0] == "embedded":
         return url
     scheme, colon, rest = url.rpartition("://") if url.count("://") == 1 else ("", "", url)
-    start = (scheme if _SCHEME.fullmatch(scheme) else HIDDEN) + colon if colon else ""
-    login, _, shown = rest.rpartition("@")
+    login, at, shown = rest.rpartition("@")
+    if colon and not _SCHEME.fullmatch(scheme):  # The :// is inside of a password.
+        return HIDDEN
+    if at and scheme.lower() not in _SCHEMES:  # It may be the beginning of a login without a scheme.
+        scheme = colon and HIDDEN
+    start = scheme + colon
     if not _AUTHORITY.fullmatch(login):  # Its / ? or # may belong to the password, or the @ to an option.
         return start + HIDDEN
     authority = _AUTHORITY.match(shown)

@@ -31,6 +31,8 @@ def shows(text: str) -> set[str]:
 @example("Q#X", "redis+cluster", "u:{}@h:1")
 @example("63/X", "redis", "u:{}@h:1")  # It would be taken for the host u and the port 63.
 @example("QX@", "redis", "h:1/?password={}")
+@example("Q://X", "redis", "{}@h")  # Typed without a scheme, it would be taken for one.
+@example("Q://X", "redis", "h:1/?password={}")
 def test_no_part_of_a_password_in_the_url_of_a_store_is_shown(password: str, scheme: str, form: str) -> None:
     for url in (f"{scheme}://{form.format(password)}", form.format(password), f"{scheme}:/{form.format(password)}"):
         assert not shows(without_secret(url)), url
