@@ -34,7 +34,7 @@ test: setup ## every test this machine can run, three files at a time; of tests 
 	@# none of the three ends much later than the others.
 	$(BIN)/python -m pytest tests --numprocesses 3 --dist loadfile --no-loadscope-reorder
 
-thorough: export OPIC_THOROUGH := 1
+thorough: export THOROUGH_TESTS := 1
 thorough: test ## the same with all cases
 
 lint: setup ## style and types

@@ -4,7 +4,7 @@ import os
 
 from hypothesis import settings
 
-THOROUGH = bool(os.environ.get("OPIC_THOROUGH"))
+THOROUGH = bool(os.environ.get("THOROUGH_TESTS"))
 USUAL = 100  # What Hypothesis takes unless told; the profiles `opic` and `quick` take fewer (tests/conftest.py).
 PART = 40  # Per cent of what a thorough run tries.
 
