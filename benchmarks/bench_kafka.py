@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from harness import SEEDS_A_RECORD, write_result
+from harness import seed_records, write_result
 from http_load import Request, wrk
 from workloads import LINKS, REPOSITORY, Crawl
 
@@ -44,7 +44,7 @@ from opic.ingest import Writer
 from opic.ingest.event_log import EventLog
 from opic.ingest.publish import Publisher
 from opic.ingest.step_counts import Tallied
-from opic.model.events import LOG_PARTITION, Record, decode_crawl_event, encode_seeds
+from opic.model.events import LOG_PARTITION, decode_crawl_event
 from opic.replica import Crawl as Shards
 from opic.service.embedded import CONFIG
 from opic.settings import Settings
@@ -156,7 +156,7 @@ class Log:
     """What the crawls read: on a topic, and the same values for a log in a store."""
 
     topic: Topic
-    seeds: Sequence[bytes]
+    known: Sequence[str]  # Pages, before the events.
     events: Sequence[bytes]
     pages: int  # Known once all is read.
 
@@ -183,10 +183,9 @@ def served(set_up: SetUp) -> Iterator[Cluster]:
 
 
 def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Log, dict[str, float]]:
-    """Make a topic and publish seeds and events; return them, and the price of publishing."""
+    """Make a topic and publish events; return them, and the price of publishing."""
     topic, crawl = Topic(kafka, PARTITIONS), Crawl(pages)
     urls = crawl.urls()
-    seeds = [encode_seeds(urls[at : at + SEEDS_A_RECORD]) for at in range(0, len(urls), SEEDS_A_RECORD)]
     values = crawl.events(events, new_share)
     settings = Settings.load(kafka_bootstrap=kafka.bootstrap, kafka_topic=topic.name)
     with Publisher(settings=settings) as publisher:
@@ -206,7 +205,7 @@ def fill(kafka: Kafka, pages: int, events: int, new_share: float) -> tuple[Log, 
         "bytes_an_event": statistics.mean(map(len, values)),
         "log_bytes_an_event": log_bytes / events,
     }
-    return Log(topic, seeds, values, len(crawl.known)), price
+    return Log(topic, urls, values, len(crawl.known)), price
 
 
 def post(kafka: Kafka, values: Sequence[bytes], seconds: float) -> dict[str, float]:
@@ -255,7 +254,9 @@ def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str) -> 
     with tempfile.TemporaryDirectory(prefix="opic-bench-") as directory, ExitStack() as stack:
         shards = stack.enter_context(opened(settings))
         # Before the events: on the topic, those of one partition would come before the seeds of the others.
-        seed(Writer(shards), log.seeds)
+        writer = Writer(shards)
+        writer.apply("seeds/0", seed_records(log.known))
+        writer.drain()
         if set_up.built_in:
             EventLog(shards.client, shards.shards[0].keys).append(log.events, time.time_ns() // 1000)
         workers = []
@@ -281,14 +282,6 @@ def run(set_up: SetUp, kafka: Kafka, cluster: Cluster, log: Log, crawl: str) -> 
     wall, count, busy, idle, *cpu = (b - a for a, b in zip(middle[0], middle[-1], strict=True))
     each, cores = [1e6 * seconds / count for seconds in cpu], wall * (os.cpu_count() or 1)
     return Cost(count / wall, *each, sum(cpu) / cores, max(0.0, busy - sum(cpu)) / cores, idle / cores, p99)
-
-
-def seed(writer: Writer, seeds: Sequence[bytes]) -> None:
-    """Make the pages known to a crawl that no worker has yet."""
-    now_us = time.time_ns() // 1000
-    writer.apply("seeds/0", [Record(offset, now_us, value, "seeds") for offset, value in enumerate(seeds)])
-    while writer.deliver():
-        pass
 
 
 def slowest(shards: Shards) -> float:

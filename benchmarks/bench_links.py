@@ -16,19 +16,19 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
+from harness import RECORD_TIME_US, embedded_server, seed_records, write_result
 
 from opic.frontier import Frontier, PolitenessSettings
 from opic.frontier.requests import PagesRequest
 from opic.graph.link_pool import LinkPool
 from opic.ingest import ShardWriter, Writer
-from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.events import Record as LogRecord
 from opic.query.inlinks import inlinks
 from opic.query.kept_links import KeptLinks
@@ -79,14 +79,9 @@ class Web:
         """Return other pages at random."""
         return [to for to in self.rng.sample(range(len(self.urls)), count) if to != page]
 
-    def seeds(self) -> Iterator[LogRecord]:
-        """Yield records that make all pages known, so that ids are the numbers."""
-        for nth, at in enumerate(range(0, len(self.urls), SEEDS_A_RECORD)):
-            yield LogRecord(nth, RECORD_TIME_US, encode_seeds(self.urls[at : at + SEEDS_A_RECORD]), "seeds")
-
     def fill(self, writer: Writer) -> None:
         """Make all pages known and read each once."""
-        writer.apply("seeds/0", list(self.seeds()))
+        writer.apply("seeds/0", seed_records(self.urls))  # So ids are the numbers.
         for at in range(0, len(self.urls), EVENTS_A_CALL):
             writer.apply("fill/0", self.read(list(range(at, min(at + EVENTS_A_CALL, len(self.urls)))), at))
         writer.drain()

@@ -21,12 +21,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
-from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
+from harness import embedded_server, seed_records, write_result
 
 from opic.frontier import Frontier, PolitenessSettings
 from opic.ingest import ShardWriter
 from opic.model.cash import MINTED_GRAINS
-from opic.model.events import CrawlEvent, encode_crawl_event, encode_seeds
+from opic.model.events import CrawlEvent, encode_crawl_event
 from opic.model.events import Record as LogRecord
 from opic.model.series import Window
 from opic.query.queries import Query
@@ -61,11 +61,7 @@ def urls_of(pages: int) -> list[str]:
 def fill(shard: Shard, pages: int) -> ShardWriter:
     """Make `pages` pages known and read a third as many; return who did, whose next offset is `pages`."""
     writer, urls = ShardWriter(shard), urls_of(pages)
-    starts = range(0, pages, SEEDS_A_RECORD)
-    writer.apply("seeds/0", [
-        LogRecord(i, RECORD_TIME_US, encode_seeds(urls[at : at + SEEDS_A_RECORD]), "seeds")
-        for i, at in enumerate(starts)
-    ])  # fmt: skip
+    writer.apply("seeds/0", seed_records(urls))
     rng, events = random.Random(SEED), pages // READ_SHARE
     for at in range(0, events, EVENTS_A_CALL):
         writer.apply("fill/0", reads(rng, urls, at, min(EVENTS_A_CALL, events - at)))

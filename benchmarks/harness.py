@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +17,7 @@ import opic
 from opic.api import bind, create_app, make_server
 from opic.api.server import url_of
 from opic.model.cash import MILLION
+from opic.model.events import Record, encode_seeds
 from opic.service.embedded import EmbeddedServer
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
@@ -25,6 +26,15 @@ RESULTS = Path(__file__).parent / "results"
 SEEDS_A_RECORD = 1_000
 STOP_SECONDS = 30.0
 RECORD_TIME_US = 1_750_000_000 * MILLION  # Of the log: the events' own time.
+
+
+def seed_records(urls: Sequence[str]) -> list[Record]:
+    """Return records that make pages known, in this order."""
+    starts = range(0, len(urls), SEEDS_A_RECORD)
+    return [
+        Record(nth, RECORD_TIME_US, encode_seeds(urls[at : at + SEEDS_A_RECORD]), "seeds")
+        for nth, at in enumerate(starts)
+    ]
 
 
 @contextmanager

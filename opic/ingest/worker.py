@@ -24,7 +24,8 @@ from opic.urls.canonical import shown
 log = logging.getLogger("opic.ingest")
 
 RECORDS_A_READ = 2_000
-RECORDS_A_SHARD = 640  # Of several partitions, that are applied together: all records of a poll, mostly.
+# Of a poll, and of several partitions that are applied together: whole steps, large deliveries (decision 0029).
+RECORDS_A_SHARD = 600
 IDLE_SECONDS = 0.5  # Longest wait for a record before the loop checks whether to stop.
 COMPARE_SECONDS = 2.0  # Minimum time between comparisons of all positions with the store's.
 PURGE_IDLE_SECONDS = 1.0  # URLs of forgotten pages are purged so long after the last was forgotten,

@@ -19,7 +19,7 @@ import httpx
 from kafka_crawl import SESSION_SECONDS, STOP_SECONDS_MAX, Topic, WorkerProcess
 from kafka_server import Kafka
 from ports import free_port
-from processes import Service, children_of, environment, wait_until
+from processes import WORKER, Service, children_of, command_of, environment, wait_until
 from repository import ROOT
 from sameness import assert_same
 from servers import Binary, find_server
@@ -411,10 +411,7 @@ class Scene:
 
 def is_a_worker(pid: int) -> bool:
     """Whether a process is a service's worker: its number may be somebody else's by now."""
-    try:
-        return b"opic.service.worker_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    except FileNotFoundError:
-        return False
+    return WORKER in command_of(pid)
 
 
 def end_process(pid: int) -> None:

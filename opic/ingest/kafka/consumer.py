@@ -19,7 +19,7 @@ from opic.ingest.kafka.connection import Client, KafkaCluster, kafka_errors, nam
 from opic.ingest.kafka.first_offsets import FirstOffsets
 from opic.ingest.kafka.record_batches import Parts
 from opic.ingest.kafka.signatures import Signatures
-from opic.ingest.worker import Lag
+from opic.ingest.worker import RECORDS_A_SHARD, Lag
 from opic.ingest.writer import Taken
 from opic.model.events import Record
 
@@ -27,7 +27,6 @@ log = logging.getLogger("opic.ingest")
 
 # Memory holds the records of one poll, and what the client prefetched: a few requests per broker.
 RECORDS_A_POLL_MIN: Final = 2_000
-RECORDS_A_SHARD: Final = 600  # So that steps are whole, and deliveries after a poll large (decision 0029).
 RECORDS_A_POLL_MAX: Final = 16_000  # Some 100 MB of events of 40 links once they are decoded.
 FETCH_BYTES_MAX: Final = 16 << 20
 PARTITION_FETCH_BYTES_MAX: Final = 4 << 20  # A larger record is fetched alone.
