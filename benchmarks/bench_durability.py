@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -267,29 +267,53 @@ def vars_of(fed: Fed) -> dict[str, Any]:
     return {name: getattr(fed.shard.books(), name) for name in fed.shard.books().__dataclass_fields__}
 
 
+def sizes(text: str) -> list[int]:
+    """Parse comma-separated numbers."""
+    return [int(size) for size in text.split(",")]
+
+
 def main() -> int:
     """Measure, print, write the JSON."""
     parser = argparse.ArgumentParser(description="The price of durability, and the time to be back.")
     parser.add_argument("--pages", type=int, default=20_000, help="known at the start")
     parser.add_argument("--events", type=int, default=1_000, help="a round")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--batches", default="100,500", help="events a batch, comma-separated")
+    parser.add_argument("--batches", type=sizes, default=[100, 500], help="events a batch, comma-separated")
     parser.add_argument("--result", type=Path, help="where the JSON goes")
+    parser.add_argument("--recovery-only", action="store_true", help="only the ways back, for a large store")
     args = parser.parse_args()
-    batches = [int(size) for size in args.batches.split(",")]
-    levels = measure_levels(args.pages, args.events, args.rounds, batches)
+    found: dict[str, Any] = {"pages": args.pages, "links": LINKS}
+    if not args.recovery_only:
+        found["levels"] = levels = measure_levels(args.pages, args.events, args.rounds, args.batches)
+        print_levels(levels, args.batches)
+        found["waitaof"] = waitaof = measure_waitaof()
+        print_waitaof(waitaof)
+    found["recovery"] = back = measure_recovery(args.pages, args.events)
+    print_recovery(back)
+    write_result("durability", found, args.result)
+    return 0
+
+
+def print_levels(levels: Mapping[str, Mapping[str, Any]], batches: Sequence[int]) -> None:
+    """Print a row for each level."""
     print(f"an event has {LINKS} links; events/s and, paired, their ratio to no file at all, by events a batch")
     print(f"{'':<22}" + "".join(f"{batch:>16}" for batch in batches))
     for name in LEVELS:
         rows = [levels[str(batch)][name] for batch in batches]
         print(f"{name:<22}" + "".join(f"{row['events_per_s']:>10,.0f} {row['ratio']:>5.2f}" for row in rows))
-    waitaof = measure_waitaof()
+
+
+def print_waitaof(waitaof: Mapping[str, Mapping[str, Any]]) -> None:
+    """Print how fast WAITAOF answered."""
     for policy, row in waitaof.items():
         print(
             f"WAITAOF 1 0 under {policy}: {row['answered_at_once']} of {row['waits']} answered within "
             f"{1000 * AT_ONCE_SECONDS:.0f} ms, median {row['median_ms']:.2f} ms"
         )
-    back = measure_recovery(args.pages, args.events)
+
+
+def print_recovery(back: Mapping[str, Any]) -> None:
+    """Print both ways back."""
     print(
         f"{back['pages']:,} pages: backup {back['backup_s']:.2f} s, {back['backup_mb']:.1f} MB; restore "
         f"{back['restore_s']:.2f} s, then replay at {back['replay_events_per_s']:,.0f} events/s: "
@@ -297,9 +321,6 @@ def main() -> int:
         f"from the append-only file {back['file_s']:.2f} s, once it was rewritten {back['file_rewritten_s']:.2f} s "
         f"({back['copy_and_replay_s'] / back['file_s']:.1f} times as long by copy and replay)"
     )
-    found = {"pages": args.pages, "links": LINKS, "levels": levels, "waitaof": waitaof, "recovery": back}
-    write_result("durability", found, args.result)
-    return 0
 
 
 if __name__ == "__main__":

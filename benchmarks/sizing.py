@@ -6,9 +6,9 @@ syncs its file, and answers. Its constants come from `bench_shards` (CPU of work
 event with one worker) and from one row of `bench_kafka` (what reading from Kafka adds); it then says the rates of the
 other rows of `bench_kafka`, with as much of the machine taken by others as was measured there. Both are printed.
 
-Then the same simulation on cores enough, with the constants of a large store (`bench_journal`, `bench_memory`), and
-plain multiplication for memory, network and disks. The result is a Markdown table, the one of
-docs/decisions/0011-sizing.md.
+Then the same simulation on cores enough, with the constants of a large store (`bench_journal`, `bench_memory`), times
+what an event cost each of the most workers of `bench_kafka` beside a worker that is alone; and plain multiplication for
+memory, network and disks. The result is a Markdown table, the one of docs/decisions/0011-sizing.md.
 
     python benchmarks/sizing.py
     python benchmarks/sizing.py --events-a-day 1e8 --pages 2e8
@@ -33,8 +33,8 @@ USED_MAX = 0.6  # Of a core, a memory or a disk's bandwidth, at the peak: what i
 NODE_GIB = 32
 REPLICATION = 3  # Of Kafka's records.
 RETENTION_DAYS = 7
-WORKER_BYTES_A_PAGE = 21  # Of the shards that it serves: state, domain, two sums (opic/store/step.py); arrays double.
 WORKER_BYTES = 0.5e9  # Besides: caches of links, pages of other shards, a poll's events.
+CORES = 2  # Of the machine of the results.
 STEPS = 4_000  # Simulated of each set-up.
 SEED = 1
 
@@ -86,21 +86,19 @@ class Machine:
             self._jobs.pop(number)[1]()
 
 
-def simulate(constants: Constants, workers: int, nodes: int, cores: float, crowded: float = 1.0) -> dict[str, float]:
-    """Return events a second of all workers with a backlog, and how busy workers and nodes are.
+def simulate(constants: Constants, workers: int, nodes: int, cores: float, crowded: float = 1.0) -> float:
+    """Return events a second of all workers with a backlog.
 
     Steps of a worker go to nodes at random, as shards lie on them, and differ in size as links do: exponentially.
     """
     draw, machine = random.Random(SEED), Machine(cores, crowded)
     queues: list[deque[Any]] = [deque() for _ in range(nodes)]
     done = [0]
-    busy = {"worker": 0.0, "node": 0.0}
 
     def serve(node: int) -> None:
         cpu, then = queues[node][0]
 
         def applied() -> None:
-            busy["node"] += cpu
             queues[node].popleft()
             machine.after(constants.wait * constants.events_a_step, then)
             if queues[node]:
@@ -123,7 +121,6 @@ def simulate(constants: Constants, workers: int, nodes: int, cores: float, crowd
                 work()
 
         def sent() -> None:
-            busy["worker"] += alone + beside
             queues[node].append((constants.server * size, joined))
             if len(queues[node]) == 1:
                 serve(node)
@@ -135,12 +132,7 @@ def simulate(constants: Constants, workers: int, nodes: int, cores: float, crowd
         work()
     while done[0] < STEPS:
         machine.step()
-    seconds = machine.now / 1e6
-    return {
-        "events_per_s": STEPS * constants.events_a_step / seconds,
-        "worker_busy": busy["worker"] / machine.now / workers,
-        "node_busy": busy["node"] / machine.now / nodes,
-    }
+    return STEPS * constants.events_a_step / machine.now * 1e6
 
 
 def read(name: str) -> dict[str, Any]:
@@ -177,6 +169,9 @@ def constants_of(result: Mapping[str, Any], shards: int, new_share: float, readi
 def compare(shards: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[list[dict[str, Any]], float, float]:
     """Hold the simulation against the measured set-ups.
 
+    Set-ups of more workers than cores are left out: what workers do to each other there is not what they do with a core
+    each.
+
     Returns:
         Rows; what reading from Kafka costs an event; and how much longer work takes on two busy cores, which share
         caches and a power budget, by the set-up that is not predicted: two workers on one shard.
@@ -187,18 +182,20 @@ def compare(shards: Mapping[str, Any], kafka: Mapping[str, Any]) -> tuple[list[d
     two = kafka["set_ups"]["2w 1n 1s"]
     crowded = max(1.0, (two["worker_us"] + two["server_us"]) / (first["worker_us"] + first["server_us"]))
     for name, one in kafka["set_ups"].items():
-        if not one["fenced"] or (one["shards"] == 1 and one["workers"] > 1):  # Two on one shard refuse each other.
+        if not one["fenced"] or one["built_in"] or one["workers"] > CORES:
+            continue
+        if one["shards"] == 1 and one["workers"] > 1:  # They refuse each other.
             continue
         constants = constants_of(shards, one["shards"], new_share, reading)
-        cores = 2.0 * (1 - one["others"]) - one["kafka_us"] * one["events_per_s"] / 1e6
-        found = simulate(constants, one["workers"], one["nodes"], cores, crowded)
+        cores = CORES * (1 - one["others"]) - one["kafka_us"] * one["events_per_s"] / 1e6
+        predicted = simulate(constants, one["workers"], one["nodes"], cores, crowded)
         rows.append(
             {
                 "set_up": name,
                 "cores_left": cores,
-                "predicted": found["events_per_s"],
+                "predicted": predicted,
                 "measured": one["events_per_s"],
-                "error": found["events_per_s"] / one["events_per_s"] - 1,
+                "error": predicted / one["events_per_s"] - 1,
             }
         )
     return rows, reading, crowded
@@ -208,7 +205,7 @@ def size(
     args: argparse.Namespace, shards: Mapping[str, Any], kafka: Mapping[str, Any], reading: float
 ) -> dict[str, Any]:
     """Multiply, and find by simulation how many workers keep up at the peak."""
-    journal, memory = read(args.journal), read("memory")
+    journal, memory = read(args.journal), read(args.memory)["engines"]["defaults"]
     rows = [row for row in journal["speed"] if row["kind"] == "tenth" and row["inflow"]]
     row = max((row for row in rows if row["pages"] <= args.shard_pages), key=lambda row: row["pages"])
     large, new_share = row["now"], row["new_share"]
@@ -219,17 +216,17 @@ def size(
         at_new_share(shards, args.shards_measured, figure, new_share) - at_new_share(shards, 1, figure, new_share)
         for figure in ("worker_cpu_us", "server_cpu_us")
     )
-    worker = large["worker_cpu_us"] + extra_worker + reading
+    together = most_workers(kafka)
+    worker = (large["worker_cpu_us"] + extra_worker + reading) * together
     server = large["server_cpu_us"] + max(0.0, extra_server)
-    resident = memory["engines"]["defaults"]["resident_bytes_a_page"]
-    memory_bytes = resident * args.pages
+    memory_bytes = memory["resident_bytes_a_page"] * args.pages
     nodes_memory = math.ceil(memory_bytes / (NODE_GIB * 2**30 * USED_MAX))
     nodes_cpu = math.ceil(peak * server / 1e6 / USED_MAX)
     nodes = max(nodes_memory, nodes_cpu)
     small = constants_of(shards, args.shards_measured, new_share)
     constants = Constants(worker, server, small.wait, 0.0, small.events_a_step)
-    workers = max(1, math.ceil(peak * worker / 1e6))
-    while (found := simulate(constants, workers, nodes, math.inf))["events_per_s"] < peak:
+    workers = max(1, math.ceil(peak * worker / 1e6 / USED_MAX))
+    while simulate(constants, workers, nodes, math.inf) < peak:
         workers = max(workers + 1, math.ceil(workers * 1.05))
     partitions = 1 << max(0, math.ceil(math.log2(workers)))
     crossing = next(r for r in shards["warm"] if r["shards"] == args.shards_measured)
@@ -241,19 +238,19 @@ def size(
         "events_per_s_mean": mean,
         "events_per_s_peak": peak,
         "worker_us": worker,
+        "times_alone": together,
         "server_us": server,
         "workers": workers,
-        "workers_busy": found["worker_busy"],
+        "workers_busy": peak * worker / 1e6 / workers,
         "nodes": nodes,
         "nodes_for_memory": nodes_memory,
         "nodes_for_cpu": nodes_cpu,
-        "nodes_busy": found["node_busy"],
+        "nodes_busy": peak * server / 1e6 / nodes,
         "partitions": partitions,
         "shards": max(partitions, 1 << math.ceil(math.log2(4 * nodes))),
         "memory_gb": memory_bytes / 1e9,
         "memory_a_node_gb": memory_bytes / nodes / 1e9,
-        "worker_gb": (WORKER_BYTES_A_PAGE * args.pages / workers + WORKER_BYTES) / 1e9,
-        "worker_gb_max": (2 * WORKER_BYTES_A_PAGE * args.pages / workers + WORKER_BYTES) / 1e9,
+        "worker_gb": (memory["worker_bytes_a_page"] * args.pages / workers + WORKER_BYTES) / 1e9,
         "store_mb_per_s_peak": wire * peak / 1e6,
         "store_mb_per_s_a_node": wire * peak / 1e6 / nodes,
         "aof_mb_per_s_a_node": aof * peak / 1e6 / nodes,
@@ -265,6 +262,13 @@ def size(
         "deposits_between_shards_per_s": crossing["deposits_an_event"] * peak,
         "largest_store_measured": row["pages"],
     }
+
+
+def most_workers(kafka: Mapping[str, Any]) -> float:
+    """Return how much more CPU an event costs a worker when it is one of the most that were measured."""
+    set_ups = [one for one in kafka["set_ups"].values() if one["nodes"] == 1 and one["shards"] > 1]
+    alone, most = (pick(set_ups, key=lambda one: one["workers"]) for pick in (min, max))
+    return float(most["worker_us"] / alone["worker_us"])
 
 
 def first_kafka_us(kafka: Mapping[str, Any]) -> float:
@@ -284,10 +288,7 @@ def markdown(args: argparse.Namespace, found: Mapping[str, Any]) -> str:
          f"the peak, at {found['server_us']:.0f} us an event"),
         ("replicas", "the same nodes again, one for each"),
         ("memory", f"{found['memory_gb']:.0f} GB resident in all, {found['memory_a_node_gb']:.0f} GB a node"),
-        (
-            "memory of a worker",
-            f"{found['worker_gb']:.1f} to {found['worker_gb_max']:.1f} GB, for the shards of its partitions",
-        ),
+        ("memory of a worker", f"{found['worker_gb']:.0f} GB, for the shards of its partitions"),
         ("partitions, shards", f"{found['partitions']}, {found['shards']}"),
         ("traffic with the store", f"{found['store_mb_per_s_peak']:.0f} MB/s at the peak, "
          f"{found['store_mb_per_s_a_node']:.1f} MB/s a node"),
@@ -309,7 +310,8 @@ def main() -> int:
     parser.add_argument("--events-a-day", type=float, default=1e9)
     parser.add_argument("--pages", type=float, default=2e9, help="known")
     parser.add_argument("--shards-measured", type=int, default=64, help="the row of bench_shards that costs follow")
-    parser.add_argument("--journal", default="journal", help="the result of bench_journal to count with, one shard")
+    parser.add_argument("--journal", default="journal-sizing", help="the result of bench_journal to count with")
+    parser.add_argument("--memory", default="memory-large", help="the result of bench_memory to count with")
     parser.add_argument("--shard-pages", type=float, default=math.inf, help="costs of a shard of at most so many pages")
     args = parser.parse_args()
     shards, kafka = read("shards"), read("kafka")
