@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 from harness import STOP_SECONDS, served, write_result
 from workloads import SEED
@@ -58,16 +59,21 @@ def site(folder: Path, pages: int) -> Iterator[str]:
         thread.join(STOP_SECONDS)
 
 
-def cpu_seconds(pages: int, *arguments: str) -> float:
+def cpu_seconds(pages: int, start: str, settings: dict[str, Any]) -> float:
     """Crawl a site; return the CPU time of the spider and of what it started."""
-    command = [sys.executable, str(Path(__file__).with_name("scrapy_site.py")), *arguments]
+    command = [sys.executable, str(Path(__file__).with_name("scrapy_site.py")), json.dumps(settings), start]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
-        fetched = json.loads(process.stdout.read())
+        parsed = json.loads(process.stdout.read())["parsed"]
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
-    assert (process.returncode, fetched) == (0, pages), f"{fetched} of {pages} pages"
+    assert (process.returncode, parsed) == (0, pages), f"{parsed} of {pages} pages"
     return used.ru_utime + used.ru_stime
+
+
+def by_service(url: str) -> dict[str, Any]:
+    """Return the settings of a project whose pages a service hands out."""
+    return {"ADDONS": {"opic.scrapy.Addon": 500}, "OPIC_URL": url, "OPIC_CLOSE_AFTER_IDLE": 1}
 
 
 def crawls(pages: int) -> tuple[float, float]:
@@ -76,8 +82,8 @@ def crawls(pages: int) -> tuple[float, float]:
         folder = Path(name)
         (folder / "site").mkdir()
         with site(folder / "site", pages) as start, served(folder / "service", host_delay_seconds=0) as url:
-            alone = cpu_seconds(pages + 1, start)  # Scrapy fetches its start page again when a page links to it.
-            ours = cpu_seconds(pages, start, url)
+            alone = cpu_seconds(pages + 1, start, {})  # Scrapy fetches its start page again when a page links to it.
+            ours = cpu_seconds(pages, start, by_service(url))
             with Client(url) as client:
                 assert client.stats().read_pages == pages
                 assert client.audit().conserved

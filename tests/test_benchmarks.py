@@ -207,6 +207,21 @@ def test_benchmark_of_kafka_runs(tmp_path: Path) -> None:
     assert all(row["events_per_s"] > 0 for row in found["set_ups"].values())
 
 
+@pytest.mark.slow
+def test_benchmark_of_the_order_of_scrapy_runs(tmp_path: Path) -> None:
+    folders = [tmp_path / name for name in ("one", "two")]
+    for folder in folders:
+        folder.mkdir()
+        for page in range(12):
+            links = "".join(f'<a href="{link}.html">x</a>' for link in (2 * page, 2 * page + 1) if link < 12)
+            (folder / f"{page}.html").write_text(f"<title>t</title>{links}")
+        (folder / "index.html").write_text('<title>t</title><a href="1.html">x</a>')
+    small = ("--runs", "1", "--no-peer", "--folders", ",".join(map(str, folders)))
+    found = run_benchmark("bench_scrapy_order.py", tmp_path / "order.json", *small)
+    assert found["pages"] == 24
+    assert list(found["schedulers"]) == ["Scrapy, depth-first", "Scrapy, breadth-first", "opic.scrapy"]
+
+
 def test_each_benchmark_runs_small_in_a_test() -> None:
     run = set(re.findall(r'"(bench_\w+\.py)"', Path(__file__).read_text()))
     assert run == {path.name for path in BENCHMARKS.glob("bench_*.py")}

@@ -38,6 +38,7 @@ PARQUET = "opic/ops/export_tables.py"
 ARCHIVES = "opic/ops/archive"
 HTML = "opic/html/"
 SCRAPY = "opic/scrapy/"
+URLFRONTIER = "opic/urlfrontier/"
 CRAWLEE = "opic/crawlee.py"
 WHERE_INSTALLED = {"opic/query/verification.py": {"igraph"}}  # Used where it is there, and no extra brings it.
 
@@ -112,6 +113,8 @@ def test_module_imports_only_packages_that_its_extra_names(path: Path) -> None:
         allowed = named(PROJECT["dependencies"]) | named(EXTRAS["html"]) | named(EXTRAS["crawlee"])
     if relative(path).startswith(ARCHIVES):
         allowed |= named(EXTRAS["warc"])
+    if relative(path).startswith(URLFRONTIER):
+        allowed |= named(EXTRAS["urlfrontier"])
     if relative(path) == PARQUET:
         allowed |= named(EXTRAS["parquet"])
     assert set(packages_imported(path)) <= allowed | WHERE_INSTALLED.get(relative(path), set())

@@ -44,6 +44,7 @@ MAY_IMPORT: dict[str, list[str]] = {
 MAY_IMPORT["service"] += ["frontier", "redaction"]
 MAY_IMPORT["ops"] = [*MAY_IMPORT["service"], "html", "service"]
 MAY_IMPORT["api"] = [*MAY_IMPORT["service"], "service"]
+MAY_IMPORT["urlfrontier"] = [*MAY_IMPORT["service"], "service", "api"]
 MAY_IMPORT["cli"] = list(MAY_IMPORT)
 MAY_IMPORT["__main__"] = ["cli"]
 MAY_IMPORT["__init__"] = ["client"]  # When one of its names is asked for: `import opic` imports nothing else.
@@ -424,8 +425,8 @@ def own_line():
 
 class Watched(type(os.environ)):
     def __getitem__(self, key):
-        # Pydantic asks for its own switch whenever a model is defined.
-        if not key.startswith("PYDANTIC_") and (line := own_line()):
+        # Pydantic asks for its own switch whenever a model is defined, protobuf where an interface is.
+        if not key.startswith(("PYDANTIC_", "TEMPORARILY_DISABLE_PROTOBUF")) and (line := own_line()):
             deeds.append(f"{line} reads {key} from the environment")
         return super().__getitem__(key)
 

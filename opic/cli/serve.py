@@ -3,8 +3,10 @@
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -12,6 +14,9 @@ from opic.cli.options import FOUND_A_PROBLEM, Chosen, ResultAsJson, choosing, en
 from opic.cli.output import print_json
 from opic.errors import SettingsError
 from opic.logs import log_to_stderr
+
+if TYPE_CHECKING:
+    from opic.service.service import Backend
 
 STARTING: Final = "opic serve: starting"
 
@@ -26,6 +31,12 @@ def serve(
     port: Annotated[
         int | None, typer.Option(help="Port to listen on, 0 for any free one; default 8080. [OPIC_PORT]")
     ] = None,
+    urlfrontier: Annotated[
+        int | None, typer.Option(metavar="PORT", help="Answer URLFrontier's gRPC calls too; 0 for any free port.")
+    ] = None,
+    urlfrontier_allow_delete: Annotated[
+        bool, typer.Option("--urlfrontier-allow-delete", help="Let URLFrontier's DeleteCrawl forget all pages.")
+    ] = False,
     allow_open: Annotated[
         bool, typer.Option("--allow-open", help="Allow connections from other machines without OPIC_API_TOKEN.")
     ] = False,
@@ -58,11 +69,23 @@ def serve(
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
-    with listener, ending_in_order(), opened as service:
+    with listener, ending_in_order(), opened as service, ExitStack() as more:
         application = create_app(service, allow_open=allow_open)
+        if urlfrontier is not None:
+            more.enter_context(_urlfrontier(service.backend, urlfrontier, allow_delete=urlfrontier_allow_delete))
         with service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
+
+
+@contextmanager
+def _urlfrontier(backend: "Backend", port: int, *, allow_delete: bool) -> Iterator[None]:
+    """Answer URLFrontier's calls, and print where."""
+    from opic.urlfrontier.server import serving
+
+    with serving(backend, backend.settings.host, port, allow_delete=allow_delete) as address:
+        print(f"opic answers URLFrontier's calls at {address}", flush=True)
+        yield
 
 
 @choosing

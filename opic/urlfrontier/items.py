@@ -1,0 +1,126 @@
+"""What URLFrontier's items say, as crawl events; and pages as its items."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urljoin
+
+from opic.errors import BadInput
+from opic.model.events import CrawlEvent
+from opic.urlfrontier.urlfrontier_pb2 import KnownURLItem, StringList, URLInfo
+from opic.urls.canonical import host_of, registered_domain, shown
+
+LINKS: Final = "opic.links"  # Metadata: the links of a page, all of them,
+BASE: Final = "opic.base"  # and what they are relative to; the page's URL if not given.
+PATH: Final = "url.path"  # Metadata: the pages that led to this one, the last of which links to it.
+STATUS: Final = "fetch.statusCode"
+ERRORS: Final = "fetch.error.count"
+CAUSE: Final = "error.cause"
+REDIRECTED: Final = "_redirTo"
+ROBOTS: Final = "robots.txt"
+NOT_KEPT: Final = (LINKS, BASE, PATH)  # Of the metadata.
+NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: pages that are done are not offered before.
+Metadata = Mapping[str, StringList]
+
+
+def key_of(url: str, key: str) -> str:
+    """Return the queue of a page: its host.
+
+    Raises:
+        BadInput: `key` is neither that host, nor its registered domain, nor empty.
+    """
+    host = host_of(url)
+    if key not in ("", host, registered_domain(host)):
+        raise BadInput(f"key={shown(key)} is neither the host {host} of its URL nor its registered domain")
+    return host
+
+
+def is_read(metadata: Metadata) -> bool:
+    """Return whether a Known item tells by itself that its page was fetched."""
+    return STATUS in metadata or LINKS in metadata
+
+
+def links_of(url: str, metadata: Metadata) -> list[str]:
+    """Return the links that an item has of its own page, absolute."""
+    base = _first(metadata, BASE) or url
+    return [urljoin(base, link) for link in metadata[LINKS].values] if LINKS in metadata else []
+
+
+def parent_of(metadata: Metadata, batch: str = "") -> str | None:
+    """Return the URL of the page that links to a Discovered one; None if the item names none."""
+    path = metadata[PATH].values if PATH in metadata else ()
+    if path:
+        return path[-1]
+    return batch if batch.startswith(("http://", "https://")) else None
+
+
+def event_of(url: str, known: KnownURLItem, links: Sequence[str]) -> CrawlEvent:
+    """Return the event of a page that was fetched.
+
+    Raises:
+        BadInput: the status is no number.
+    """
+    metadata = known.info.metadata
+    code, target, cause = (_first(metadata, name) for name in (STATUS, REDIRECTED, CAUSE))
+    if code is not None and not code.isdecimal():
+        raise BadInput(f"{STATUS}={shown(code)} is no number")
+    status = None if code is None else int(code)
+    event = CrawlEvent(url, meta=meta_of(metadata), not_before=refetched_from(known))
+    failed = cause is not None or (_first(metadata, ERRORS) or "0") != "0"
+    if cause is not None and ROBOTS in cause:
+        event.status, event.excluded = 0, True
+    elif target is not None:
+        event.status = status if status is not None and 300 <= status <= 399 else 301
+        event.redirect = urljoin(url, target)
+    elif status is None:
+        event.status = 0 if failed else 200
+    else:
+        event.status = 0 if failed and status <= 399 else status
+    if 200 <= event.status <= 299:
+        event.links = list(links)
+    return event
+
+
+def refetched_from(known: KnownURLItem) -> float:
+    """Return when a page may be fetched again, in Unix seconds."""
+    return float(min(known.refetchable_from_date or NEVER, NEVER))
+
+
+def meta_of(metadata: Metadata) -> dict[str, str] | None:
+    """Return an item's metadata as it is kept with its page; None if there is none.
+
+    A list of one string is kept as that string, any other as JSON.
+
+    >>> meta_of({"a": StringList(values=["x"]), "b": StringList(values=["y", "z"]), "url.path": StringList()})
+    {'a': 'x', 'b': '["y", "z"]'}
+    """
+    kept = {name: list(found.values) for name, found in metadata.items() if name not in NOT_KEPT}
+    packed = {
+        name: values[0] if len(values) == 1 and values[0][:1] != "[" else json.dumps(values)
+        for name, values in kept.items()
+    }
+    return packed or None
+
+
+def info_of(url: str, crawl: str, meta: Mapping[str, Any] | None) -> URLInfo:
+    """Return a page as it is handed out, with its metadata."""
+    info = URLInfo(url=url, key=host_of(url), crawlID=crawl)
+    for name, value in (meta or {}).items():
+        info.metadata[name].values.extend(_unpacked(str(value)))
+    return info
+
+
+def _unpacked(value: str) -> list[str]:
+    if value[:1] == "[":
+        try:
+            found = json.loads(value)
+        except (ValueError, RecursionError):
+            return [value]  # Another client's.
+        if isinstance(found, list) and all(isinstance(one, str) for one in found):
+            return found
+    return [value]
+
+
+def _first(metadata: Metadata, name: str) -> str | None:
+    values = metadata[name].values if name in metadata else ()
+    return values[0] if values else None

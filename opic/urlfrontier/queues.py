@@ -1,0 +1,68 @@
+"""The queues of URLFrontier: the hosts of a crawl, with their pages that are done and those that are not."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.frontier.held_pages import ids_of, read_sets
+from opic.model.cash import MILLION, Flag
+from opic.model.ledger_page import LedgerPage
+from opic.replica import Crawl
+from opic.urlfrontier.items import NEVER
+from opic.urls.canonical import host_of
+
+Int64s = NDArray[np.int64]
+OFFERED: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
+
+
+@dataclass(slots=True)
+class Queue:
+    """How many pages of a host are still to be fetched, now or later, are leased, and are done."""
+
+    active: int = 0
+    leased: int = 0
+    completed: int = 0
+
+
+def queues(crawl: Crawl) -> dict[str, Queue]:
+    """Return the queues of all hosts that have pages, by name. Costs a pass over all pages."""
+    crawl.follow()
+    times_us = crawl.ask([["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards])
+    now = [f"({time_us}" for time_us in times_us]
+    leases = read_sets(crawl, [(shard.keys.leases, since) for shard, since in zip(crawl.shards, now, strict=True)])
+    found = dict[str, Queue]()
+    for replica, (members, _) in zip(crawl.replicas, leases, strict=True):
+        with replica.reading():
+            pages = len(replica)
+            ids = np.flatnonzero((replica.state[:pages] & OFFERED) == Flag.KNOWN)
+            done = np.zeros(len(ids), np.bool_)
+            read = np.flatnonzero(replica.state[ids] & Flag.OPEN)
+            _, not_before, _ = replica.offers.of(ids[read])
+            done[read] = not_before >= NEVER * MILLION
+            hosts, names = replica.host[ids], replica.hosts.names
+            leased = ids_of(members)
+            of_leases = replica.host[leased[leased < pages]]
+            counts = [np.bincount(some, minlength=len(names)) for some in (hosts[~done], of_leases, hosts[done])]
+        for name, *count in zip(names, *(column.tolist() for column in counts), strict=False):
+            if any(count):
+                found[name] = Queue(*count)
+    return found
+
+
+def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> Iterator[LedgerPage]:
+    """Yield the pages of a host, or of all if `key` is empty, whose URLs have a text in them."""
+    text = wanted.lower() if wanted and ignore_case else wanted
+    for page in crawl.pages():
+        url = page.url.lower() if ignore_case else page.url
+        there = page.state & OFFERED == Flag.KNOWN and (not key or host_of(page.url) == key)
+        if there and (not text or text in url):
+            yield page
+
+
+def some_of(found: Iterator[LedgerPage], start: int, size: int) -> list[LedgerPage]:
+    """Return a part of them."""
+    return list(islice(found, start, start + size))

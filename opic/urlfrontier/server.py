@@ -1,0 +1,168 @@
+"""The gRPC server of URLFrontier's interface, in a thread with an event loop of its own."""
+
+import asyncio
+import hmac
+import logging
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from inspect import isasyncgenfunction
+from typing import Any, Final
+
+from opic.errors import BadInput, MissingExtra, OpicError, SettingsError
+
+try:
+    import grpc
+    from google.protobuf.message_factory import GetMessageClass
+    from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+    from grpc_reflection.v1alpha import reflection
+
+    from opic.urlfrontier.service import NOT_BUILT, UrlFrontier
+    from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
+except ModuleNotFoundError as error:
+    raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
+
+from opic.service.service import Backend
+
+log = logging.getLogger("opic.urlfrontier")
+
+INTERFACE: Final = DESCRIPTOR.services_by_name["URLFrontier"]
+KINDS: Final[dict[tuple[bool, bool], Any]] = {  # By whether requests and answers are streams.
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+MESSAGE_BYTES_MAX: Final = 4 << 20
+START_SECONDS: Final = 30.0
+GRACE_SECONDS: Final = 5.0
+
+
+@contextmanager
+def serving(backend: Backend, host: str, port: int, *, allow_delete: bool = False) -> Iterator[str]:
+    """Answer URLFrontier's calls on a port; lend the address.
+
+    Raises:
+        SettingsError: the port can't be had, or the interface would be open to other machines without a token.
+    """
+    token = backend.settings.api_token
+    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+        raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
+    started: list[str | BaseException] = []
+    ready, loop, end = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+
+    async def run() -> None:
+        secret = None if token is None else token.get_secret_value()
+        server = grpc.aio.server(
+            interceptors=[] if secret is None else [_Token(secret)],
+            options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
+        )
+        bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
+        address = f"{host}:{bound}"
+        frontier = UrlFrontier(backend, address, allow_delete=allow_delete)
+        server.add_generic_rpc_handlers([handlers(frontier)])
+        checks = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+        await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
+        names = (INTERFACE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, server)
+        await server.start()
+        started.append(address)
+        ready.set()
+        await end.wait()
+        await server.stop(GRACE_SECONDS)
+        frontier.close()
+
+    def work() -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_until_complete(run())
+        except Exception as error:  # noqa: BLE001 - raised to the caller
+            started.append(error)
+        finally:
+            ready.set()
+            loop.close()
+
+    thread = threading.Thread(target=work, name="opic-urlfrontier")
+    thread.start()
+    ready.wait(START_SECONDS)
+    if not started or isinstance(started[0], BaseException):
+        raise SettingsError(f"--urlfrontier can't listen on {host}:{port}: {started[0] if started else 'no answer'}")
+    try:
+        yield started[0]
+    finally:
+        loop.call_soon_threadsafe(end.set)
+        thread.join()
+
+
+def handlers(frontier: UrlFrontier) -> Any:
+    """Return the handlers of all calls of the interface."""
+    return grpc.method_handlers_generic_handler(
+        INTERFACE.full_name,
+        {
+            method.name: KINDS[method.client_streaming, method.server_streaming](
+                _not_built(method.name) if method.name in NOT_BUILT else _translated(getattr(frontier, method.name)),
+                request_deserializer=GetMessageClass(method.input_type).FromString,
+                response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            )
+            for method in INTERFACE.methods
+        },
+    )
+
+
+def _translated(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return a call whose errors of ours become statuses."""
+
+    async def fail(error: OpicError, context: Any) -> None:
+        bad = isinstance(error, BadInput)
+        await context.abort(grpc.StatusCode.INVALID_ARGUMENT if bad else grpc.StatusCode.UNAVAILABLE, str(error))
+
+    async def one(asked: Any, context: Any) -> Any:
+        try:
+            return await call(asked, context)
+        except OpicError as error:
+            return await fail(error, context)
+
+    async def many(asked: Any, context: Any) -> AsyncIterator[Any]:
+        try:
+            async with aclosing(call(asked, context)) as answers:
+                async for answer in answers:
+                    yield answer
+        except OpicError as error:
+            await fail(error, context)
+
+    return many if isasyncgenfunction(call) else one
+
+
+def _not_built(name: str) -> Callable[[Any, Any], Awaitable[None]]:
+    async def refuse(_: Any, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built yet: {NOT_BUILT[name]}")
+
+    return refuse
+
+
+class _Token(grpc.aio.ServerInterceptor):
+    """Refuses calls without the token, but those of the health service."""
+
+    def __init__(self, token: str) -> None:
+        self._wanted = f"Bearer {token}".encode()
+
+    async def intercept_service(self, continuation: Any, call: Any) -> Any:
+        given = dict(call.invocation_metadata).get("authorization", "")
+        if call.method.startswith(f"/{health.SERVICE_NAME}/") or hmac.compare_digest(str(given).encode(), self._wanted):
+            return await continuation(call)
+        handler = await continuation(call)
+
+        async def refuse(_: Any, context: Any) -> None:
+            why = "send the token of OPIC_API_TOKEN as the metadata authorization: Bearer TOKEN"
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, why)
+
+        async def refuse_stream(_: Any, context: Any) -> Any:
+            await refuse(_, context)
+            yield  # pragma: no cover - makes this a generator
+
+        if handler is None or not handler.response_streaming:
+            return grpc.unary_unary_rpc_method_handler(refuse)
+        kind = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+        return kind(refuse_stream)

@@ -1,0 +1,405 @@
+"""The calls of URLFrontier, for one crawl; see docs/guide/urlfrontier.md for what each of them means here."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from itertools import groupby
+from typing import Any, Final, TypeAlias, TypeVar
+
+import grpc
+import msgpack
+
+from opic.api.coalescing import Coalescer
+from opic.errors import BadInput, OpicError
+from opic.frontier import Manners, PagesRequest
+from opic.model.cash import MILLION
+from opic.model.events import SeedList, check_event, encode_without_passwords
+from opic.model.ledger_page import LedgerPage
+from opic.service.forgetting import PageSelection, forget
+from opic.service.service import Backend
+from opic.urlfrontier import urlfrontier_pb2 as pb
+from opic.urlfrontier.items import (
+    NEVER,
+    event_of,
+    info_of,
+    is_read,
+    key_of,
+    links_of,
+    meta_of,
+    parent_of,
+    refetched_from,
+)  # fmt: skip
+from opic.urlfrontier.parents import Child, Parents, tell
+from opic.urlfrontier.queues import pages, queues, some_of
+from opic.urls.canonical import canonical_host
+
+log = logging.getLogger("opic.urlfrontier")
+
+PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the page that links to it.
+LEASE_SECONDS: Final = 30.0  # Of a call without `delay_requestable`; the reference implementation's.
+URLS_DEFAULT: Final = 1_000  # Handed out at most by a call without limits.
+LISTED_DEFAULT: Final = 100
+EVENTS_TOGETHER: Final = 1_000
+UNANSWERED_MAX: Final = 100_000  # Items of a stream; then no more are read from it.
+DEFAULT_CRAWLS: Final = ("", "DEFAULT")
+LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
+NOT_BUILT: Final = {
+    "BlockQueueUntil": "answer with `fetch.error.count` and a refetch date for the pages of a host that asks to wait",
+    "SetCrawlLimit": "set OPIC_MAX_PAGES_PER_HOST, which is for all hosts",
+    "PurgeURLs": "when a page became known is not kept; forget pages by `opic forget`",
+}
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Message = TypeVar("Message")
+Ack = TypeVar("Ack")
+Status = pb.AckMessage.Status
+
+
+class UrlFrontier:
+    """The calls: each a coroutine; what may block runs in threads."""
+
+    def __init__(self, backend: Backend, address: str, *, allow_delete: bool) -> None:
+        """Answer for the crawl of `backend`.
+
+        Args:
+            backend: the open store.
+            address: what ListNodes tells.
+            allow_delete: whether DeleteCrawl may forget all pages.
+        """
+        self._backend, self._address, self._allow_delete = backend, address, allow_delete
+        self._active = True
+        self._parents = Parents()
+        self._handed = dict[str, float]()  # By URL: when the lease of a page that this node handed out ends, monotonic.
+        self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
+        self._seeds = Coalescer[tuple[str, SeedList], None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
+
+    # Writing.
+
+    def _accept(self, values: Sequence[bytes]) -> Sequence[None]:
+        self._backend.accept(values)
+        return [None] * len(values)
+
+    def _seed(self, asked: Sequence[tuple[str, SeedList]]) -> Sequence[Exception | None]:
+        """Make pages known, those with the same notes together."""
+        found: list[Exception | None] = []
+        for _, group in groupby(asked, key=lambda one: (one[1].depth, one[1].meta, one[1].not_before)):
+            some = list(group)
+            said = some[0][1]
+            try:
+                self._backend.seed([url for url, _ in some], said.depth, meta=said.meta, not_before=said.not_before)
+                found += [None] * len(some)
+            except OpicError as error:
+                found += [error] * len(some)
+        return found
+
+    async def PutURLs(self, items: AsyncIterator[pb.URLItem], context: Context) -> AsyncIterator[pb.AckMessage]:
+        """Take reads and schedules of known pages, and pages that were discovered."""
+        del context
+        async for ack in _answered(items, self._put):
+            yield ack
+
+    async def _put(self, item: pb.URLItem) -> pb.AckMessage:
+        known = item.WhichOneof("item") == "known"
+        info = item.known.info if known else item.discovered.info
+        status = await _status(self._known(item.known) if known else self._discovered(info, ""), info.url)
+        return pb.AckMessage(ID=item.ID or info.url, status=status)
+
+    async def PutDiscovered(
+        self, batches: AsyncIterator[pb.DiscoveredBatch], context: Context
+    ) -> AsyncIterator[pb.BatchAck]:
+        """Take batches of discovered pages."""
+        del context
+
+        async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
+            each = [_status(self._discovered(info, batch.ID), info.url) for info in batch.items]
+            return pb.BatchAck(ID=batch.ID, statuses=await asyncio.gather(*each))
+
+        async for ack in _answered(batches, put):
+            yield ack
+
+    def _canonical(self, info: pb.URLInfo) -> str:
+        """Return the canonical URL of an item.
+
+        Raises:
+            BadInput: the URL, its key or its crawl can't be taken.
+        """
+        self._check_crawl(info.crawlID)
+        url = self._backend.limits.canonical(info.url)
+        key_of(url, info.key)
+        return url
+
+    async def _known(self, known: pb.KnownURLItem) -> None:
+        url, metadata = self._canonical(known.info), known.info.metadata
+        if not is_read(metadata) and not await self._is_leased(url):
+            said = SeedList([], None, meta_of(metadata), not_before=refetched_from(known))
+            return await self._seeds.ask((url, said))
+        children: list[Child] = self._parents.take(url)
+        try:
+            event = event_of(url, known, [*links_of(url, metadata), *(child.url for child in children)])
+            check_event(event, self._backend.clock.now_us(), self._backend.limits)
+            await self._events.ask(encode_without_passwords(event))
+        except BaseException as error:
+            tell(children, error)
+            raise
+        self._handed.pop(url, None)
+        tell(children)
+        return None
+
+    async def _is_leased(self, url: str) -> bool:
+        if self._handed.get(url, 0.0) > time.monotonic():
+            return True
+        standing = await asyncio.to_thread(self._backend.frontier.explain, url)
+        return standing is not None and standing["lease_until"] is not None
+
+    async def _discovered(self, info: pb.URLInfo, batch: str) -> None:
+        url, meta = self._canonical(info), meta_of(info.metadata)
+        if (named := parent_of(info.metadata, batch)) is not None:
+            parent = self._backend.limits.canonical(named)
+            if await self._parents.linked(parent, url, PARENT_SECONDS) and meta is None:
+                return
+        await self._seeds.ask((url, SeedList([], 0 if named is None else None, meta)))
+
+    # Handing out.
+
+    async def GetURLs(self, asked: pb.GetParams, context: Context) -> AsyncIterator[pb.URLInfo]:
+        """Lease pages: the best ones first, of at most so many hosts, at most so many of each."""
+        if not self._active or (asked.WhichOneof("item") == "crawlID" and not self._is_ours(asked.crawlID)):
+            return
+        del context
+        wish = self._wish(asked)
+        found = (await asyncio.to_thread(self._lease, wish))["pages"]
+        given = self._within(found, asked)
+        left = {page["lease"] for page in found} - {page["lease"] for page in given}
+        ends = time.monotonic() + wish.seconds
+        try:
+            for page in given:
+                left.add(page["lease"])
+                self._handed[page["url"]] = ends
+                yield info_of(page["url"], asked.crawlID, page.get("meta"))
+                left.discard(page["lease"])
+        finally:
+            if left:  # Over the limits, or the client left.
+                await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(left)))
+            self._forget_ended()
+
+    def _wish(self, asked: pb.GetParams) -> PagesRequest:
+        each, hosts = asked.max_urls_per_queue, asked.max_queues
+        n = min(each * hosts or URLS_DEFAULT, self._backend.settings.max_n)
+        return self._backend.frontier.wish(
+            min(n, each) if asked.key and each else n,
+            lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
+            domain=asked.key or None,
+        )
+
+    def _lease(self, wish: PagesRequest) -> dict[str, Any]:
+        self._backend.check_room()
+        (found,) = self._backend.frontier.next_many([wish])
+        return found
+
+    def _within(self, found: Sequence[dict[str, Any]], asked: pb.GetParams) -> list[dict[str, Any]]:
+        counts, given = Counter[str](), list[dict[str, Any]]()
+        for page in found:
+            host = info_of(page["url"], "", None).key
+            hosts_left = not asked.max_queues or host in counts or len(counts) < asked.max_queues
+            pages_left = not asked.max_urls_per_queue or counts[host] < asked.max_urls_per_queue
+            if hosts_left and pages_left:
+                counts[host] += 1
+                given.append(page)
+        return given
+
+    def _forget_ended(self) -> None:
+        now = time.monotonic()
+        self._handed = {url: ends for url, ends in self._handed.items() if ends > now}
+
+    # Looking.
+
+    async def ListNodes(self, asked: pb.Empty, context: Context) -> pb.StringList:
+        """Return the address of this node; it knows no others."""
+        del asked, context
+        return pb.StringList(values=[self._address])
+
+    async def ListCrawls(self, asked: pb.Local, context: Context) -> pb.StringList:
+        """Return the name of the crawl."""
+        del asked, context
+        return pb.StringList(values=[self._backend.settings.crawl])
+
+    async def ListQueues(self, asked: pb.Pagination, context: Context) -> pb.QueueList:
+        """Return names of hosts."""
+        del context
+        self._check_crawl(asked.crawlID)
+        found = await asyncio.to_thread(queues, self._backend.crawl)
+        names = sorted(name for name, queue in found.items() if queue.active or asked.include_inactive)
+        some = names[asked.start : asked.start + (asked.size or LISTED_DEFAULT)]
+        return pb.QueueList(values=some, total=len(names), start=asked.start, size=len(some), crawlID=asked.crawlID)
+
+    async def GetStats(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Stats:
+        """Count pages, of a host or of all."""
+        del context
+        self._check_crawl(asked.crawlID)
+        found = await asyncio.to_thread(queues, self._backend.crawl)
+        some = [queue for name, queue in found.items() if asked.key in ("", name)]
+        return pb.Stats(
+            size=sum(queue.active for queue in some),
+            inProcess=sum(queue.leased for queue in some),
+            counts={
+                "completed": sum(queue.completed for queue in some),
+                "active_queues": sum(queue.active > 0 for queue in some),
+            },
+            numberOfQueues=len(some),
+            crawlID=asked.crawlID or self._backend.settings.crawl,
+        )
+
+    async def GetURLStatus(self, asked: pb.URLStatusRequest, context: Context) -> pb.URLItem:
+        """Return a page as it is kept."""
+        self._check_crawl(asked.crawlID)
+        page = await asyncio.to_thread(self._backend.crawl.page, self._backend.limits.canonical(asked.url))
+        if page is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such page is known")
+        assert page is not None
+        return _item(page, asked.crawlID)
+
+    async def ListURLs(self, asked: pb.ListUrlParams, context: Context) -> AsyncIterator[pb.URLItem]:
+        """Return pages, whatever their schedule."""
+        del context
+        self._check_crawl(asked.crawlID)
+        found = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        for page in await asyncio.to_thread(some_of, found, asked.start, asked.size or LISTED_DEFAULT):
+            yield _item(page, asked.crawlID)
+
+    async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
+        """Count pages, whatever their schedule."""
+        del context
+        self._check_crawl(asked.crawlID)
+        found = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        return pb.Long(value=await asyncio.to_thread(lambda: sum(1 for _ in found)))
+
+    # Changing.
+
+    async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Long:
+        """Forget the pages of a host."""
+        del context
+        self._check_crawl(asked.crawlID)
+
+        return pb.Long(value=await asyncio.to_thread(self._forget, asked.key))
+
+    def _forget(self, host: str) -> int:
+        """Forget the pages of a host; return how many there were."""
+        chosen, count, more = PageSelection.of({"host": host}), 0, True
+        while more:
+            answer = forget(self._backend, chosen)
+            count, more = count + int(str(answer["forgotten"])), bool(answer.get("more"))
+        return count
+
+    async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage, context: Context) -> pb.Long:
+        """Forget all pages, if that is allowed."""
+        self._check_crawl(asked.value)
+        if not self._allow_delete:
+            why = "start the service with --urlfrontier-allow-delete to let clients forget all pages of the crawl"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+
+        def forget_all() -> int:
+            self._backend.crawl.follow()
+            names = [name for replica in self._backend.crawl.replicas for name in list(replica.hosts.names)]
+            return sum(map(self._forget, names))
+
+        return pb.Long(value=await asyncio.to_thread(forget_all))
+
+    async def SetActive(self, asked: pb.Active, context: Context) -> pb.Empty:
+        """Let this node hand out pages, or not."""
+        del context
+        self._active = asked.state
+        return pb.Empty()
+
+    async def GetActive(self, asked: pb.Local, context: Context) -> pb.Boolean:
+        """Return whether this node hands out pages."""
+        del asked, context
+        return pb.Boolean(state=self._active)
+
+    async def SetDelay(self, asked: pb.QueueDelayParams, context: Context) -> pb.Empty:
+        """Set the delay of a host, for all endpoints."""
+        self._check_crawl(asked.crawlID)
+        if not asked.key:
+            why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
+
+        def set_delay() -> None:
+            frontier = self._backend.frontier
+            manners, host = frontier.manners(), canonical_host(asked.key)
+            own = manners.get(host, Manners())
+            frontier.set_manners({**manners, host: own._replace(delay_seconds=float(asked.delay_requestable))})
+
+        await asyncio.to_thread(set_delay)
+        return pb.Empty()
+
+    async def SetLogLevel(self, asked: pb.LogLevelParams, context: Context) -> pb.Empty:
+        """Set the level of one of this program's loggers, such as opic.frontier."""
+        del context
+        logging.getLogger(asked.package or "opic").setLevel(LEVELS[asked.level])
+        return pb.Empty()
+
+    # Crawls.
+
+    def _is_ours(self, crawl: str) -> bool:
+        return crawl in (*DEFAULT_CRAWLS, self._backend.settings.crawl)
+
+    def _check_crawl(self, crawl: str) -> None:
+        if not self._is_ours(crawl):
+            raise BadInput(f"this service has the crawl {self._backend.settings.crawl} alone")
+
+    def close(self) -> None:
+        """Stop the threads."""
+        self._events.close()
+        self._seeds.close()
+
+
+async def _status(taking: Awaitable[None], url: str) -> "pb.AckMessage.Status":
+    """Return what became of an item: FAIL if it may be sent again."""
+    try:
+        await taking
+    except BadInput as error:
+        log.info("an item is skipped: %s", error)
+        return Status.SKIPPED
+    except OpicError as error:
+        log.info("an item is not taken: %s", error)
+        return Status.FAIL
+    return Status.OK
+
+
+async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], Awaitable[Ack]]) -> AsyncIterator[Ack]:
+    """Put all messages of a stream, many at a time; yield the answers as they come, in any order."""
+    room, done = asyncio.Semaphore(UNANSWERED_MAX), asyncio.Queue[asyncio.Task[Ack] | None]()
+    tasks = set[asyncio.Task[Ack]]()
+
+    async def read() -> None:
+        try:
+            async for message in messages:
+                await room.acquire()
+                task = asyncio.ensure_future(put(message))
+                tasks.add(task)
+                task.add_done_callback(done.put_nowait)
+            if tasks:
+                await asyncio.wait(tasks)
+        finally:
+            done.put_nowait(None)
+
+    reader = asyncio.ensure_future(read())
+    try:
+        while (task := await done.get()) is not None:
+            yield task.result()
+            tasks.discard(task)
+            room.release()
+        await reader
+    finally:
+        reader.cancel()
+        for task in tasks:
+            task.cancel()
+
+
+def _item(page: LedgerPage, crawl: str) -> pb.URLItem:
+    info = info_of(page.url, crawl, msgpack.unpackb(page.meta) if page.meta else None)
+    if not page.reads and not page.status:
+        return pb.URLItem(discovered=pb.DiscoveredURLItem(info=info), ID=page.url)
+    date = page.not_before_us // MILLION
+    known = pb.KnownURLItem(info=info, refetchable_from_date=0 if date >= NEVER else date)
+    return pb.URLItem(known=known, ID=page.url)

@@ -1,0 +1,319 @@
+"""URLFrontier's gRPC interface: real clients of gRPC, a real service."""
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import networkx
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from processes import environment, wait_until
+from repository import ROOT
+from servers import Server
+from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known
+
+from opic.errors import SettingsError
+from opic.service.service import EmbeddedService
+from opic.service.standing import StandingService
+from opic.settings import Settings
+from opic.urlfrontier import service as calls
+from opic.urlfrontier import urlfrontier_pb2 as pb
+from opic.urlfrontier.server import serving
+
+pytestmark = pytest.mark.slow
+
+INTERFACE_FILE = "opic/urlfrontier/urlfrontier.proto"
+A, B, C = (f"http://a.example/{name}" for name in "abc")
+
+
+@contextmanager
+def frontier(directory: Path, *, allow_delete: bool = False, **settings: Any) -> Iterator[tuple[Stub, EmbeddedService]]:
+    terms = {"host_delay_seconds": 0, "revisit_seconds": 0, **settings}
+    with (
+        EmbeddedService(Settings.load(data=directory, **terms)) as service,
+        serving(service.backend, "127.0.0.1", 0, allow_delete=allow_delete) as address,
+        connected(address, settings.get("api_token")) as stub,
+    ):
+        yield stub, service
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[tuple[Stub, EmbeddedService]]:
+    with frontier(tmp_path / "data") as both:
+        yield both
+
+
+def settled(service: EmbeddedService) -> dict[str, Any]:
+    """The totals, once all that was accepted took effect."""
+    return wait_until(lambda: (stats := service.backend.stats())["lag"] == 0 and stats)
+
+
+def test_the_compiled_interface_is_that_of_its_file(tmp_path: Path) -> None:
+    out = (f"--python_out={tmp_path}", f"--pyi_out={tmp_path}")
+    subprocess.run([sys.executable, "-m", "grpc_tools.protoc", "-I", ".", *out, INTERFACE_FILE], cwd=ROOT, check=True)
+    for ending in ("_pb2.py", "_pb2.pyi"):
+        name = INTERFACE_FILE.replace(".proto", ending)
+        assert (tmp_path / name).read_text() == (ROOT / name).read_text()
+    assert len(INTERFACE.methods) == 19
+
+
+@pytest.mark.parametrize("way", ["opic.links", "url.path", "batch"])
+def test_a_crawl_by_it_ranks_pages_as_their_graph_does(served: tuple[Stub, EmbeddedService], way: str) -> None:
+    stub, service = served
+    graph = networkx.gnp_random_graph(30, 0.1, seed=1, directed=True)
+    graph.add_edges_from((0, page) for page in range(1, 6))
+    reachable = graph.subgraph(networkx.descendants(graph, 0) | {0})
+    urls = {page: f"http://h{page % 3}.example/{page}" for page in graph}
+    pages = {url: page for page, url in urls.items()}
+    assert set(stub.put([discovered(urls[0])]).values()) == {OK}
+    fetched = list[str]()
+    while found := stub.take(max_urls_per_queue=2, max_queues=3):
+        for one in found:
+            fetched.append(one.url)
+            links = [urls[page] for page in graph[pages[one.url]]]
+            items, batches = [], []
+            if way == "opic.links":
+                items.append(known(one.url, {"opic.links": links, "opic.base": one.url}))
+            elif way == "url.path":
+                items += [discovered(link, {"url.path": [urls[0], one.url]}) for link in links]
+                items.append(known(one.url))
+            else:
+                batches.append(pb.DiscoveredBatch(ID=one.url, items=[info(link) for link in links]))
+            answers = stub.PutDiscovered(iter(batches)) if batches else ()
+            assert way == "batch" or set(stub.put(items).values()) == {OK}
+            if way == "batch":
+                assert stub.put([known(one.url)]) == {one.url: OK}
+            assert all(set(answer.statuses) <= {OK} for answer in answers)
+        settled(service)
+    stats = settled(service)
+    assert sorted(fetched) == sorted(urls[page] for page in reachable)
+    # Pages of a batch may come before or behind their page, whose event then lacks them.
+    assert stats["links"] == reachable.number_of_edges() or way == "batch"
+    assert stats["reads"] == len(reachable)
+    if way != "batch":
+        wanted = networkx.pagerank(reachable, alpha=0.85, tol=1e-12, max_iter=1_000)
+        (answer,) = service.backend.query.importance([urls[0]])
+        assert answer is not None
+        assert abs(answer["importance"] - wanted[0]) <= answer["error_bound"]
+
+
+def test_a_discovered_page_waits_for_the_page_that_links_to_it(
+    served: tuple[Stub, EmbeddedService], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub, service = served
+    monkeypatch.setattr(calls, "PARENT_SECONDS", 0.5)
+    stub.put([discovered(A)])
+    assert [one.url for one in stub.take()] == [A]
+    began = time.monotonic()
+    assert stub.put([discovered(B, {"url.path": A})]) == {B: OK}
+    assert time.monotonic() - began >= 0.5
+    stats = settled(service)
+    assert (stats["known_pages"], stats["links"]) == (2, 0)
+    assert service.backend.crawl.page(B).nearness == 0  # It is no seed.
+    assert stub.put([known(A, {"opic.links": [B, "/c"]})]) == {A: OK}
+    assert settled(service)["links"] == 2
+
+
+def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    later = int(time.time()) + 3_600
+    stub.put([discovered(A, {"depth": "3", "many": ["1", "2"], "url.path": []}), discovered(B)])
+    assert stub.put([known(A, {"depth": "4", "many": ["x"]}, date=later)]) == {A: OK}
+    assert settled(service)["reads"] == 0
+    assert [one.url for one in stub.take()] == [B]
+    item = stub.GetURLStatus(pb.URLStatusRequest(url=A))
+    assert item.discovered.info.metadata["depth"].values == ["4"]
+    assert stub.put([known(A, {"depth": "4"}, date=1)]) == {A: OK}
+    (one,) = stub.take()
+    assert (one.url, one.key, list(one.metadata["depth"].values)) == (A, "a.example", ["4"])
+
+
+def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    names = ("done", "again", "gone", "robots", "moved", "failed", "page")
+    urls = {name: f"http://a.example/{name}" for name in names}
+    stub.put([discovered(url) for url in urls.values()])
+    assert len(stub.take()) == len(urls)
+    later = int(time.time()) + 3_600
+    said = [
+        known(urls["done"], {"fetch.statusCode": "200", "opic.links": ["/page"], "k": ["a", "b"]}),
+        known(urls["again"], {"fetch.statusCode": "200"}, date=later),
+        known(urls["gone"], {"fetch.statusCode": "404", "error.cause": "HTTP 404"}),
+        known(urls["robots"], {"error.cause": "robots.txt"}),
+        known(urls["moved"], {"fetch.statusCode": "302", "_redirTo": "/page"}),
+        known(urls["failed"], {"fetch.error.count": "1", "error.cause": "timeout"}, date=later),
+        known(urls["page"]),
+    ]
+    assert set(stub.put(said).values()) == {OK}
+    stats = settled(service)
+    assert (stats["reads"], stats["failures"], stats["departures"], stats["exclusions"]) == (4, 1, 1, 1)
+    assert stats["links"] == 2
+    shown = {name: stub.GetURLStatus(pb.URLStatusRequest(url=url)).known for name, url in urls.items()}
+    assert list(shown["done"].info.metadata["k"].values) == ["a", "b"]
+    assert "opic.links" not in shown["done"].info.metadata
+    assert (shown["done"].refetchable_from_date, shown["again"].refetchable_from_date) == (0, later)
+    assert stub.take() == []
+    counted = stub.GetStats(pb.QueueWithinCrawlParams(key="a.example"))
+    assert (counted.size, counted.inProcess, counted.counts["completed"]) == (2, 0, 3)
+
+
+def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    bad = [
+        discovered("no url"),
+        discovered(""),
+        discovered("http://b.example/key", key="a.example"),
+        discovered("http://b.example/crawl", crawlID="another"),
+        discovered("http://b.example/large", {"text": "x" * 2_000}),
+        known("http://b.example/code", {"fetch.statusCode": "many"}),
+        known("http://b.example/status", {"fetch.statusCode": "99999"}),
+        pb.URLItem(ID="none"),
+    ]
+    good = [discovered("http://www.b.example/", key="b.example", crawlID="DEFAULT"), discovered(A, key="a.example")]
+    found = stub.put([*bad[:4], *good, *bad[4:]])
+    assert {status for key, status in found.items() if key in {item.discovered.info.url for item in good}} == {OK}
+    assert list(found.values()).count(SKIPPED) == len(bad)
+    assert settled(service)["known_pages"] == 2
+    large = discovered("http://b.example/", {"text": "x" * (5 << 20)})
+    assert stub.refused("PutURLs", iter([large])) == grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert stub.refused("GetURLs", pb.GetParams(key="no host")) == grpc.StatusCode.INVALID_ARGUMENT
+    assert stub.refused("GetURLStatus", pb.URLStatusRequest(url="no url")) == grpc.StatusCode.INVALID_ARGUMENT
+    assert stub.refused("GetURLStatus", pb.URLStatusRequest(url=C)) == grpc.StatusCode.NOT_FOUND
+    assert stub.take(crawlID="another") == []
+
+
+def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server) -> None:
+    with (
+        StandingService(Settings.load(store=valkey.url, shards=1)) as service,
+        serving(service.backend, "127.0.0.1", 0) as address,
+        connected(address) as stub,
+    ):
+        valkey.kill()
+        assert stub.put([known(A, {"fetch.statusCode": "200"})]) == {A: FAIL}
+        assert stub.refused("GetURLs", pb.GetParams()) == grpc.StatusCode.UNAVAILABLE
+        valkey.restart()
+        wait_until(lambda: stub.put([known(A, {"fetch.statusCode": "200"})]) == {A: OK})
+
+
+def test_limits_of_a_call_and_what_is_over_them_is_free_again(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, _ = served
+    urls = [f"http://h{host}.example/{page}" for host in range(4) for page in range(4)]
+    stub.put(map(discovered, urls))
+    found = stub.take(max_urls_per_queue=1, max_queues=2, delay_requestable=60)
+    assert len({one.key for one in found}) == len(found) <= 2
+    only = stub.take(key="h3.example", max_urls_per_queue=2)
+    assert {one.key for one in only} == {"h3.example"}
+    assert len(only) == 2
+    rest = stub.take()
+    assert sorted(one.url for one in [*found, *only, *rest]) == sorted(urls)
+    assert stub.GetStats(pb.QueueWithinCrawlParams()).inProcess == len(urls)
+
+
+def test_what_operators_do(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", allow_delete=True) as (stub, service):
+        stub.put(map(discovered, [A, B, "http://b.example/a", "http://www.c.example/"]))
+        assert list(stub.ListQueues(pb.Pagination(start=1, size=1)).values) == ["b.example"]
+        assert stub.ListQueues(pb.Pagination(size=10)).total == 3
+        assert list(stub.ListCrawls(pb.Local()).values) == ["default"]
+        assert len(stub.ListNodes(pb.Empty()).values) == 1
+        listed = [item.ID for item in stub.ListURLs(pb.ListUrlParams(key="a.example", filter="/B", ignoreCase=True))]
+        assert listed == [B]
+        assert stub.CountURLs(pb.CountUrlParams(filter=".example/a")).value == 2
+        stub.SetActive(pb.Active(state=False))
+        assert not stub.GetActive(pb.Local()).state
+        assert stub.take() == []
+        stub.SetActive(pb.Active(state=True))
+        stub.SetDelay(pb.QueueDelayParams(key="a.example", delay_requestable=600))
+        assert sum(one.key == "a.example" for one in stub.take()) == 1
+        assert stub.refused("SetDelay", pb.QueueDelayParams(delay_requestable=1)) == (
+            grpc.StatusCode.FAILED_PRECONDITION
+        )
+        assert stub.DeleteQueue(pb.QueueWithinCrawlParams(key="a.example")).value == 2
+        assert list(stub.ListQueues(pb.Pagination()).values) == ["b.example", "www.c.example"]
+        assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage(value="another")) == (grpc.StatusCode.INVALID_ARGUMENT)
+        assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
+        assert settled(service)["known_pages"] == 0
+        for name, asked in (
+            ("BlockQueueUntil", pb.BlockQueueParams()),
+            ("SetCrawlLimit", pb.CrawlLimitParams()),
+            ("PurgeURLs", pb.PurgeUrlParams()),
+        ):
+            assert stub.refused(name, asked) == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", api_token="secret-of-the-test") as (stub, service):
+        assert stub.put([discovered(A)]) == {A: OK}
+        with serving(service.backend, "127.0.0.1", 0) as address, connected(address) as stranger:
+            assert stranger.refused("GetURLs", pb.GetParams()) == grpc.StatusCode.UNAUTHENTICATED
+            assert stranger.refused("PutURLs", iter([discovered(B)])) == grpc.StatusCode.UNAUTHENTICATED
+            assert stranger.refused("DeleteCrawl", pb.DeleteCrawlMessage()) == grpc.StatusCode.UNAUTHENTICATED
+        assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage()) == grpc.StatusCode.PERMISSION_DENIED
+
+
+def test_without_a_token_it_is_not_open_to_others(served: tuple[Stub, EmbeddedService]) -> None:
+    _, service = served
+    with pytest.raises(SettingsError, match="OPIC_API_TOKEN"), serving(service.backend, "0.0.0.0", 0):
+        pass
+
+
+@contextmanager
+def command(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the service as its command; lend the process and the address of the interface."""
+    serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", "0"]
+    with subprocess.Popen(
+        [*serve, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = re.search(r"URLFrontier's calls at (\S+)", process.stdout.readline())
+            assert told is not None
+            yield process, told[1]
+        finally:
+            process.terminate()
+
+
+def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
+    urls, taken = [f"http://h{page % 7}.example/{page}" for page in range(20_000)], list[str]()
+    with command(tmp_path / "data") as (process, address), connected(address) as stub:
+
+        def put() -> None:
+            for ack in stub.PutURLs(known(url, {"opic.links": [urls[0]]}) for url in urls):
+                taken.extend([ack.ID] if ack.status == OK else [])
+                if len(taken) == 500:
+                    process.kill()
+
+        with pytest.raises(grpc.RpcError):
+            put()
+    assert 500 <= len(taken) < len(urls)
+    with command(tmp_path / "data") as (_, address), connected(address) as stub:
+
+        def read() -> set[str]:
+            listed = stub.ListURLs(pb.ListUrlParams(size=len(urls)))
+            return {item.ID for item in listed if item.WhichOneof("item") == "known"}
+
+        wait_until(lambda: set(taken) <= read())
+
+
+def test_the_command_tells_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
+    with (
+        command(tmp_path / "data") as (process, address),
+        grpc.insecure_channel(address) as channel,
+        connected(address) as stub,
+    ):
+        asked = health_pb2.HealthCheckRequest(service=INTERFACE.full_name)
+        assert health_pb2_grpc.HealthStub(channel).Check(asked).status == health_pb2.HealthCheckResponse.SERVING
+        names = reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(
+            iter([reflection_pb2.ServerReflectionRequest(list_services="")])
+        )
+        listed = {one.name for answer in names for one in answer.list_services_response.service}
+        assert INTERFACE.full_name in listed
+        assert stub.put([discovered(A)]) == {A: OK}
+    assert process.wait(30) == 0
