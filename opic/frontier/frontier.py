@@ -28,7 +28,7 @@ from opic.query.coverage import CoverageQuery
 from opic.query.fetch_order import FetchOrder
 from opic.query.kept_links import KeptLinks
 from opic.replica import Crawl
-from opic.urls.canonical import URL_BYTES_MAX, canonical_url, host_of
+from opic.urls.canonical import URL_BYTES_MAX, canonical_host, canonical_url, host_of
 
 
 class Frontier:
@@ -304,6 +304,26 @@ class Frontier:
         """
         write_manners(self.crawl, manners)
         self._hand.forget()
+
+    def report_delays(self, delays: Mapping[str, float]) -> None:
+        """Store the crawl-delay of hosts that have pages, in seconds, 0 for none; see `next`.
+
+        Raises:
+            BadInput: a host or a delay is invalid.
+        """
+        self.crawl.follow()
+        self._hand.report(self.wish(1, crawl_delays=delays).crawl_delays)
+
+    def block(self, host: str, until: float) -> None:
+        """Hand out no page of a host that has pages before a time, in Unix seconds, at all endpoints.
+
+        A past time ends that. Leases that run go on.
+
+        Raises:
+            BadInput: `host` is no host.
+        """
+        self.crawl.follow()
+        self._hand.block(canonical_host(host), until)
 
     def release(self, leases: Sequence[str]) -> dict[str, object]:
         """Release leases without fetching the pages; host delays stay in effect.

@@ -105,7 +105,7 @@ def lease_command(
         sweep: end expired leases first.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
-    names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders]
+    names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders, keys.blocks]
     blob = [
         head and ([b"%d" % head.lsn, head.digest] if head.lsn else [b"", b""]),
         stamp and [b"%d" % stamp.freed, stamp.leases],

@@ -10,7 +10,7 @@ exact. On a large store the order is that of a moment ago, when the replicas cau
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -199,7 +199,7 @@ class Scheduler:
         return [{**self._answer([]), **NOTHING_WAITS} if left else next(found) for left in gone]
 
     def _hand_out(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        self._report(wishes)
+        self.report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
         self._lease(parts)
         if any(part.mode != wishes[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
@@ -254,13 +254,13 @@ class Scheduler:
             modes = {"discover": discover, "refresh": wish.n - discover}
         return [RequestPart(at, wish, n, mode) for mode, n in modes.items() if n]
 
-    def _report(self, wishes: Sequence[PagesRequest]) -> None:
+    def report(self, delays: Mapping[str, float]) -> None:
         """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
 
         Each report is sent, because another endpoint may have stored another one since, and the last one counts.
         """
         by_shard: dict[int, list[str]] = {}
-        for host, delay in {host: delay for wish in wishes for host, delay in wish.crawl_delays.items()}.items():
+        for host, delay in delays.items():
             if (place := self.hot.number(host)) is not None:
                 by_shard.setdefault(place[0], []).extend((host, repr(delay)))
         if by_shard:
@@ -268,6 +268,12 @@ class Scheduler:
                 ["FCALL", "opic_4_delays", 1, self.crawl.shards[shard].keys.crawl_delays, *pairs]
                 for shard, pairs in by_shard.items()
             ])  # fmt: skip
+
+    def block(self, host: str, until: float) -> None:
+        """Lease no page of a host before a time, in Unix seconds, if it has pages here; a past time ends that."""
+        if (place := self.hot.number(host)) is not None:
+            keys = self.crawl.shards[place[0]].keys
+            self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
 
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""

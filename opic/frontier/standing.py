@@ -47,7 +47,7 @@ class PageStanding:
     ) -> "PageStanding":
         """Read the state of a page from the store. Reads all active leases of the shard."""
         keys, page = crawl.shards[place[0]].keys, str(place[1])
-        time_us, lease, waits, failed, host_free, polite, asked_for, refusal = crawl.ask(
+        time_us, lease, waits, failed, host_free, polite, asked_for, blocked, refusal = crawl.ask(
             [
                 ["FCALL_RO", "opic_4_now", 1, keys.leases],
                 ["ZSCORE", keys.leases, page],
@@ -56,6 +56,7 @@ class PageStanding:
                 ["ZSCORE", keys.hosts, host],
                 ["HGET", keys.polite, host],
                 ["HGET", keys.crawl_delays, host],
+                ["HGET", keys.blocks, host],
                 ["HGET", keys.refusals, field_of(place[1])],
             ]
         )
@@ -74,7 +75,8 @@ class PageStanding:
         delay = max(politeness.host_delay_seconds, float(asked_for or 0))
         if manners.delay_seconds is not None:
             delay = manners.delay_seconds
-        free = None if host_free is None or not delay or float(host_free) <= now else float(host_free)
+        free_from = max(float(host_free or 0) if delay else 0.0, float(blocked or 0))
+        free = free_from if free_from > now else None
         ((leased, _),) = read_sets(crawl, [(keys.leases, f"({time_us}")])
         replica, ids = crawl.replicas[place[0]], ids_of(leased)
         terms, page_id = RevisitTerms(replica, politeness.revisit_seconds, by_rule), np.array([place[1]])

@@ -74,6 +74,7 @@ SETTINGS: Final = (
     ("rules", "hash"),
     ("polite", "hash"),
     ("crawldelays", "hash"),
+    ("blocks", "hash"),
     ("curve", "hash"),
     ("local", "hash"),
     ("replayed", "set"),

@@ -65,6 +65,7 @@ class Keys:
         self.released = self.prefix + "released"
         self.polite = self.prefix + "polite"
         self.crawl_delays = self.prefix + "crawldelays"
+        self.blocks = self.prefix + "blocks"
         self.flights = self.prefix + "flights"
         self.flight_ends = self.prefix + "flightends"
         self.barrier = self.prefix + "barrier"

@@ -7,6 +7,7 @@
 --               leases of the page no event of theirs has ended ..; without a lease 0, NOBODY, and the latter
 --   polite      hash: host -> "delay cap" or "delay cap revisit", set by an operator; '-' means the default setting
 --   crawldelays hash: host -> delay in seconds from its robots.txt
+--   blocks      hash: host -> when its next page may be leased, as a crawler or an operator said
 --   flights     hash: host with a cap -> its leased pages, with the ends of their leases
 --   flightends  sorted set: host in flights -> the last of those ends
 --   freed       hash: n counts early releases of pages and hosts; a reader whose count is below `whole` must read all
@@ -241,7 +242,7 @@ end
 
 -- opic_4_lease: lease pages, in the given order, each to one crawler. The caller chose them from a replica; this
 -- function only checks leases, waits and hosts.
---   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders
+--   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
 --   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob most-pages-in-waits
 --   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
 --     ids, hosts, for each wish: digest of its crawler's name or ''}
@@ -249,7 +250,7 @@ end
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
---   leased, 2 its host's delay has not passed, 3 its host has reached its limit of pages in flight, until the first of
+--   leased, 2 its host's delay has not passed or it is blocked, 3 its host has reached its limit of pages in flight, until the first of
 --   their leases ends, 4 the page is backing off.
 local function take_moved(there, frees, count, head, held)
   return there[2] == 'restoring' or (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
@@ -272,6 +273,15 @@ local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, 
     return 3, first
   end
   return nil, nil, flying
+end
+
+-- Until when a host is blocked, in microseconds; nil if it is not. What is over is forgotten.
+local function take_block(keys, host, now)
+  local till = redis.call('HGET', keys[13], host)
+  if not till then return nil end
+  if tonumber(till) * 1000000 > now then return tonumber(till) * 1000000 end
+  redis.call('HDEL', keys[13], host)
+  return nil
 end
 
 -- Write who leases pages {end, id, ..} from now on.
@@ -335,6 +345,7 @@ local function take(keys, args)
 
   local granted, refused, out, plan = {}, {}, {}, {pages = {}, next_of = {}, flying = {}}
   local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
+  local some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
   local wish, left, until_us = 0, 0, nil
   for i = 1, #ids do
     while left == 0 and wishes[2 * wish + 1] do
@@ -345,7 +356,13 @@ local function take(keys, args)
     if left == 0 then break end
     local id, host = string.format('%.0f', ids[i]), names[i]
     local host_delay, host_cap = manners_of(keys, host, delay, cap, some_polite, some_delays)
-    local what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
+    local what, till, flying
+    local blocked = some_blocks and take_block(keys, host, now)
+    if blocked then
+      what, till = 2, blocked
+    else
+      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
+    end
     if what then
       refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = i, what, math.ceil(till)
     else
@@ -480,6 +497,20 @@ local function delays(keys, args)
   return #args / 2
 end
 
+-- opic_4_block: lease no page of a host until then, in Unix seconds; 0 for an end.  KEYS blocks freed   ARGV host until
+-- Calls for pages are told of a block by what they are refused. Where it ends earlier, its readers must read again.
+local function block(keys, args)
+  local till, before = tonumber(args[2]), tonumber(redis.call('HGET', keys[1], args[1])) or 0
+  if not till then return redis.error_reply('OPICARGS expected a time') end
+  if till * 1000000 > now_us() then
+    redis.call('HSET', keys[1], args[1], string.format('%.6f', till))
+  else
+    redis.call('HDEL', keys[1], args[1])
+  end
+  if till < before then redis.call('HSET', keys[2], 'whole', redis.call('HINCRBY', keys[2], 'n', 1)) end
+  return 1
+end
+
 -- opic_4_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
@@ -505,4 +536,5 @@ redis.register_function('opic_4_renew', renew)
 redis.register_function('opic_4_release', release)
 redis.register_function('opic_4_polite', polite)
 redis.register_function('opic_4_delays', delays)
+redis.register_function('opic_4_block', block)
 redis.register_function('opic_4_rules', set_rules)

@@ -1,6 +1,6 @@
 """The queues of URLFrontier: the hosts of a crawl, with their pages that are done and those that are not."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -51,6 +51,17 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
             if any(count):
                 found[name] = Queue(*count)
     return found
+
+
+def leased(crawl: Crawl, urls: Sequence[str]) -> list[bool]:
+    """Return which pages are leased now, by whatever endpoint."""
+    places = crawl.ids_of(list(urls))
+    known = [place for place in places if place is not None]
+    clocks = [["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards]
+    asked = [["ZSCORE", crawl.shards[shard].keys.leases, page] for shard, page in known]
+    found = crawl.ask([*clocks, *asked])
+    ends = dict(zip(known, found[len(clocks) :], strict=True))
+    return [place is not None and float(ends[place] or 0) > found[place[0]] for place in places]
 
 
 def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> Iterator[LedgerPage]:

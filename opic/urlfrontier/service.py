@@ -5,6 +5,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, TypeAlias, TypeVar
 
@@ -13,7 +14,7 @@ import msgpack
 
 from opic.api.coalescing import Coalescer
 from opic.errors import BadInput, OpicError
-from opic.frontier import Manners, PagesRequest
+from opic.frontier import PagesRequest
 from opic.model.cash import MILLION
 from opic.model.events import SeedList, check_event, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
@@ -32,8 +33,7 @@ from opic.urlfrontier.items import (
     refetched_from,
 )  # fmt: skip
 from opic.urlfrontier.parents import Child, Parents, tell
-from opic.urlfrontier.queues import pages, queues, some_of
-from opic.urls.canonical import canonical_host
+from opic.urlfrontier.queues import leased, pages, queues, some_of
 
 log = logging.getLogger("opic.urlfrontier")
 
@@ -46,7 +46,6 @@ UNANSWERED_MAX: Final = 100_000  # Items of a stream; then no more are read from
 DEFAULT_CRAWLS: Final = ("", "DEFAULT")
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 NOT_BUILT: Final = {
-    "BlockQueueUntil": "answer with `fetch.error.count` and a refetch date for the pages of a host that asks to wait",
     "SetCrawlLimit": "set OPIC_MAX_PAGES_PER_HOST, which is for all hosts",
     "PurgeURLs": "when a page became known is not kept; forget pages by `opic forget`",
 }
@@ -72,6 +71,7 @@ class UrlFrontier:
         self._parents = Parents()
         self._handed = dict[str, float]()  # By URL: when the lease of a page that this node handed out ends, monotonic.
         self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
+        self._leases = Coalescer[str, bool](partial(leased, backend.crawl), "urlfrontier-leases", EVENTS_TOGETHER)
         self._seeds = Coalescer[tuple[str, SeedList], None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
 
     # Writing.
@@ -147,10 +147,7 @@ class UrlFrontier:
         return None
 
     async def _is_leased(self, url: str) -> bool:
-        if self._handed.get(url, 0.0) > time.monotonic():
-            return True
-        standing = await asyncio.to_thread(self._backend.frontier.explain, url)
-        return standing is not None and standing["lease_until"] is not None
+        return self._handed.get(url, 0.0) > time.monotonic() or await self._leases.ask(url)
 
     async def _discovered(self, info: pb.URLInfo, batch: str) -> None:
         url, meta = self._canonical(info), meta_of(info.metadata)
@@ -323,13 +320,15 @@ class UrlFrontier:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
-        def set_delay() -> None:
-            frontier = self._backend.frontier
-            manners, host = frontier.manners(), canonical_host(asked.key)
-            own = manners.get(host, Manners())
-            frontier.set_manners({**manners, host: own._replace(delay_seconds=float(asked.delay_requestable))})
+        delays = {asked.key: float(asked.delay_requestable)}
+        await asyncio.to_thread(self._backend.frontier.report_delays, delays)
+        return pb.Empty()
 
-        await asyncio.to_thread(set_delay)
+    async def BlockQueueUntil(self, asked: pb.BlockQueueParams, context: Context) -> pb.Empty:
+        """Hand out no page of a host before a time, at all endpoints; 0 ends that."""
+        del context
+        self._check_crawl(asked.crawlID)
+        await asyncio.to_thread(self._backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
         return pb.Empty()
 
     async def SetLogLevel(self, asked: pb.LogLevelParams, context: Context) -> pb.Empty:
@@ -350,6 +349,7 @@ class UrlFrontier:
     def close(self) -> None:
         """Stop the threads."""
         self._events.close()
+        self._leases.close()
         self._seeds.close()
 
 

@@ -20,6 +20,8 @@ from servers import Server
 from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known
 
 from opic.errors import SettingsError
+from opic.ingest import Writer
+from opic.model.events import Record, encode_seeds
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
@@ -241,11 +243,43 @@ def test_what_operators_do(tmp_path: Path) -> None:
         assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
         assert settled(service)["known_pages"] == 0
         for name, asked in (
-            ("BlockQueueUntil", pb.BlockQueueParams()),
             ("SetCrawlLimit", pb.CrawlLimitParams()),
             ("PurgeURLs", pb.PurgeUrlParams()),
         ):
             assert stub.refused(name, asked) == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey: Server) -> None:
+    settings = Settings.load(store=valkey.url, shards=2, host_delay_seconds=0, retry_seconds=0)
+    with (
+        StandingService(settings) as service,
+        StandingService(settings) as beside,
+        serving(service.backend, "127.0.0.1", 0) as address,
+        serving(beside.backend, "127.0.0.1", 0) as another,
+        connected(address) as stub,
+        connected(another) as stranger,
+    ):
+        urls = [f"http://{host}.example/{page}" for host in "ab" for page in range(30)]
+        Writer(service.backend.crawl).apply(
+            "p/0", [Record(0, service.backend.clock.now_us(), encode_seeds(urls), "seeds")]
+        )
+        in_an_hour = int(time.time()) + 3_600
+        stub.BlockQueueUntil(pb.BlockQueueParams(key="A.example", time=in_an_hour))
+        assert {one.key for one in stranger.take(max_urls_per_queue=5, max_queues=2)} == {"b.example"}
+        assert {one.key for one in stub.take(max_urls_per_queue=5, max_queues=2)} == {"b.example"}
+        assert stub.take(key="a.example") == []
+        told = service.backend.frontier.explain(urls[0])
+        assert told is not None
+        assert (told["host_free_at"], told["next"]) == (in_an_hour, False)
+        stub.BlockQueueUntil(pb.BlockQueueParams(key="a.example"))
+        assert len(stranger.take(key="a.example", max_urls_per_queue=4)) == 4
+        assert len(stub.take(key="a.example", max_urls_per_queue=4)) == 4
+        soon = time.time() + 1.5
+        stub.BlockQueueUntil(pb.BlockQueueParams(key="a.example", time=int(soon)))
+        wait_until(lambda: stranger.take(key="a.example", max_urls_per_queue=1))
+        assert time.time() >= int(soon)
+        stub.BlockQueueUntil(pb.BlockQueueParams(key="unknown.example", time=in_an_hour))
+        assert stub.refused("BlockQueueUntil", pb.BlockQueueParams(key="no host")) == grpc.StatusCode.INVALID_ARGUMENT
 
 
 def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
