@@ -33,10 +33,11 @@ from opic.service.service import Backend
 log = logging.getLogger("opic.api")
 
 
-def create_app(service: Service, *, allow_open: bool = False) -> Application:
+def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics | None = None) -> Application:
     """Create the application that serves `service`. The settings, including the token, are those of its backend.
 
-    Without a token, requests must name this machine in their header Host, unless `allow_open` is set.
+    Without a token, requests must name this machine in their header Host, unless `allow_open` is set. `metrics` are
+    those of the process, if something else counts in them too.
 
     >>> app = create_app(service)  # doctest: +SKIP
     >>> serve(app, sockets=[bind("127.0.0.1", 8080)])  # doctest: +SKIP
@@ -44,7 +45,7 @@ def create_app(service: Service, *, allow_open: bool = False) -> Application:
     backend = service.backend
     settings = backend.settings
     token = settings.api_token.get_secret_value() if settings.api_token is not None else None
-    metrics = Metrics(backend)
+    metrics = metrics or Metrics(backend)
     calls = Calls(service, metrics.handed)
 
     async def get_metrics(request: Request) -> Response:

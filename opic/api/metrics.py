@@ -49,6 +49,7 @@ REQUEST_SECONDS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.
 POLICIES_OF: Final = {"refresh": POLICIES, "discover": EXPANSIONS}  # By mode.
 ASKED: Final = [(mode, policy) for mode in MODES for policy in (None, *POLICIES_OF.get(mode, ()))]
 ORDERS: Final = ("exact", "cash")
+ITEM_STATUSES: Final = ("ok", "skipped", "fail")
 METHODS: Final = ("GET", "POST", "PUT")  # HEAD counts as GET. A route matches before its methods are checked.
 OUTCOMES: Final = {
     Outcome.READ: "reads",
@@ -82,6 +83,10 @@ class Metrics:
             self._orders.labels(order)
         for mode, policy in ASKED:
             self.handed({"pages": []}, mode, policy, calls=0)
+        about = "Items that URLFrontier's clients put, by what they were answered."
+        self._items = Counter("opic_urlfrontier_items", about, ("status",), registry=self._registry)
+        for status in ITEM_STATUSES:
+            self._items.labels(status)
         ProcessCollector(registry=self._registry)
         self._registry.register(_Collector(backend))
 
@@ -98,6 +103,10 @@ class Metrics:
             self._calls.labels(answer, *asked).inc(calls * given)
         if found.get("order") in ORDERS:
             self._orders.labels(found["order"]).inc(calls)
+
+    def item_answered(self, status: str) -> None:
+        """Count an item of one of URLFrontier's clients, by one of ITEM_STATUSES."""
+        self._items.labels(status).inc()
 
     def scrape(self, accept: str) -> tuple[bytes, str]:
         """Return the metrics in the format that the header `Accept` requests, and their content type."""

@@ -16,6 +16,7 @@ from opic.errors import SettingsError
 from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
+    from opic.api.metrics import Metrics
     from opic.service.service import Backend
 
 STARTING: Final = "opic serve: starting"
@@ -59,6 +60,7 @@ def serve(
     log_to_stderr(logging.INFO, settings.log_format)
     from opic.api import ConnectionLimits, bind, create_app
     from opic.api import serve as serve_app
+    from opic.api.metrics import Metrics
     from opic.api.server import url_of
     from opic.memory import give_back_large_arrays
     from opic.service.service import EmbeddedService
@@ -70,20 +72,21 @@ def serve(
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)
     log.info("opening the store (%s)", f"embedded in {settings.data_dir()}" if settings.embedded else "a server")
     with listener, ending_in_order(), opened as service, ExitStack() as more:
-        application = create_app(service, allow_open=allow_open)
+        metrics = Metrics(service.backend)
+        application = create_app(service, allow_open=allow_open, metrics=metrics)
         if urlfrontier is not None:
-            more.enter_context(_urlfrontier(service.backend, urlfrontier, allow_delete=urlfrontier_allow_delete))
+            more.enter_context(_urlfrontier(service.backend, urlfrontier, metrics, urlfrontier_allow_delete))
         with service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
 
 
 @contextmanager
-def _urlfrontier(backend: "Backend", port: int, *, allow_delete: bool) -> Iterator[None]:
+def _urlfrontier(backend: "Backend", port: int, metrics: "Metrics", allow_delete: bool) -> Iterator[None]:
     """Answer URLFrontier's calls, and print where."""
     from opic.urlfrontier.server import serving
 
-    with serving(backend, backend.settings.host, port, allow_delete=allow_delete) as address:
+    with serving(backend, backend.settings.host, port, metrics, allow_delete=allow_delete) as address:
         print(f"opic answers URLFrontier's calls at {address}", flush=True)
         yield
 

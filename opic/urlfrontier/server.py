@@ -22,6 +22,7 @@ try:
 except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
 
+from opic.api.metrics import Metrics
 from opic.service.service import Backend
 
 log = logging.getLogger("opic.urlfrontier")
@@ -38,8 +39,15 @@ GRACE_SECONDS: Final = 5.0
 
 
 @contextmanager
-def serving(backend: Backend, host: str, port: int, *, allow_delete: bool = False) -> Iterator[str]:
+def serving(backend: Backend, host: str, port: int, metrics: Metrics, *, allow_delete: bool = False) -> Iterator[str]:
     """Answer URLFrontier's calls on a port; lend the address.
+
+    Args:
+        backend: the open store.
+        host: the address to listen on.
+        port: the port, 0 for any free one.
+        metrics: count what is handed out and taken.
+        allow_delete: whether clients may forget all pages of the crawl.
 
     Raises:
         SettingsError: the port can't be had, or the interface would be open to other machines without a token.
@@ -52,21 +60,13 @@ def serving(backend: Backend, host: str, port: int, *, allow_delete: bool = Fals
 
     async def run() -> None:
         secret = None if token is None else token.get_secret_value()
-        server = grpc.aio.server(
-            interceptors=[] if secret is None else [_Token(secret)],
-            options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
-        )
+        server, checks = _server(secret)
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
-        address = f"{host}:{bound}"
-        frontier = UrlFrontier(backend, address, allow_delete=allow_delete)
+        frontier = UrlFrontier(backend, f"{host}:{bound}", metrics, allow_delete=allow_delete)
         server.add_generic_rpc_handlers([handlers(frontier)])
-        checks = health.aio.HealthServicer()
-        health_pb2_grpc.add_HealthServicer_to_server(checks, server)
         await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
-        names = (INTERFACE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, server)
         await server.start()
-        started.append(address)
+        started.append(f"{host}:{bound}")
         ready.set()
         await end.wait()
         await server.stop(GRACE_SECONDS)
@@ -92,6 +92,19 @@ def serving(backend: Backend, host: str, port: int, *, allow_delete: bool = Fals
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join()
+
+
+def _server(token: str | None) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:
+    """Return a server with reflection and the health service."""
+    server = grpc.aio.server(
+        interceptors=[] if token is None else [_Token(token)],
+        options=[("grpc.max_receive_message_length", MESSAGE_BYTES_MAX), ("grpc.so_reuseport", 0)],
+    )
+    checks = health.aio.HealthServicer()
+    health_pb2_grpc.add_HealthServicer_to_server(checks, server)
+    names = (INTERFACE.full_name, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    return server, checks
 
 
 def handlers(frontier: UrlFrontier) -> Any:

@@ -13,6 +13,7 @@ import grpc
 import msgpack
 
 from opic.api.coalescing import Coalescer
+from opic.api.metrics import Metrics
 from opic.errors import BadInput, OpicError
 from opic.frontier import PagesRequest
 from opic.model.cash import MILLION
@@ -58,15 +59,17 @@ Status = pb.AckMessage.Status
 class UrlFrontier:
     """The calls: each a coroutine; what may block runs in threads."""
 
-    def __init__(self, backend: Backend, address: str, *, allow_delete: bool) -> None:
+    def __init__(self, backend: Backend, address: str, metrics: Metrics, *, allow_delete: bool) -> None:
         """Answer for the crawl of `backend`.
 
         Args:
             backend: the open store.
             address: what ListNodes tells.
+            metrics: count pages handed out, and items.
             allow_delete: whether DeleteCrawl may forget all pages.
         """
         self._backend, self._address, self._allow_delete = backend, address, allow_delete
+        self._metrics = metrics
         self._active = True
         self._parents = Parents()
         self._handed = dict[str, float]()  # By URL: when the lease of a page that this node handed out ends, monotonic.
@@ -102,7 +105,7 @@ class UrlFrontier:
     async def _put(self, item: pb.URLItem) -> pb.AckMessage:
         known = item.WhichOneof("item") == "known"
         info = item.known.info if known else item.discovered.info
-        status = await _status(self._known(item.known) if known else self._discovered(info, ""), info.url)
+        status = await self._status(self._known(item.known) if known else self._discovered(info, ""))
         return pb.AckMessage(ID=item.ID or info.url, status=status)
 
     async def PutDiscovered(
@@ -112,11 +115,25 @@ class UrlFrontier:
         del context
 
         async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
-            each = [_status(self._discovered(info, batch.ID), info.url) for info in batch.items]
+            each = [self._status(self._discovered(info, batch.ID)) for info in batch.items]
             return pb.BatchAck(ID=batch.ID, statuses=await asyncio.gather(*each))
 
         async for ack in _answered(batches, put):
             yield ack
+
+    async def _status(self, taking: Awaitable[None]) -> "pb.AckMessage.Status":
+        """Return what became of an item: FAIL if it may be sent again."""
+        status = Status.OK
+        try:
+            await taking
+        except BadInput as error:
+            log.info("an item is skipped: %s", error)
+            status = Status.SKIPPED
+        except OpicError as error:
+            log.info("an item is not taken: %s", error)
+            status = Status.FAIL
+        self._metrics.item_answered(Status.Name(status).lower())
+        return status
 
     def _canonical(self, info: pb.URLInfo) -> str:
         """Return the canonical URL of an item.
@@ -165,9 +182,9 @@ class UrlFrontier:
             return
         del context
         wish = self._wish(asked)
-        found = (await asyncio.to_thread(self._lease, wish))["pages"]
-        given = self._within(found, asked)
-        left = {page["lease"] for page in found} - {page["lease"] for page in given}
+        found = await asyncio.to_thread(self._lease, wish)
+        given = self._within(found["pages"], asked)
+        left = {page["lease"] for page in found["pages"]} - {page["lease"] for page in given}
         ends = time.monotonic() + wish.seconds
         try:
             for page in given:
@@ -175,6 +192,7 @@ class UrlFrontier:
                 self._handed[page["url"]] = ends
                 yield info_of(page["url"], asked.crawlID, page.get("meta"))
                 left.discard(page["lease"])
+            self._metrics.handed({**found, "pages": given}, "any", None)
         finally:
             if left:  # Over the limits, or the client left.
                 await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(left)))
@@ -351,19 +369,6 @@ class UrlFrontier:
         self._events.close()
         self._leases.close()
         self._seeds.close()
-
-
-async def _status(taking: Awaitable[None], url: str) -> "pb.AckMessage.Status":
-    """Return what became of an item: FAIL if it may be sent again."""
-    try:
-        await taking
-    except BadInput as error:
-        log.info("an item is skipped: %s", error)
-        return Status.SKIPPED
-    except OpicError as error:
-        log.info("an item is not taken: %s", error)
-        return Status.FAIL
-    return Status.OK
 
 
 async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], Awaitable[Ack]]) -> AsyncIterator[Ack]:

@@ -10,15 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import grpc
+import httpx
 import networkx
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
+from ports import free_port
 from processes import environment, wait_until
 from repository import ROOT
 from servers import Server
 from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known
 
+from opic.api.metrics import Metrics
 from opic.errors import SettingsError
 from opic.ingest import Writer
 from opic.model.events import Record, encode_seeds
@@ -40,7 +43,7 @@ def frontier(directory: Path, *, allow_delete: bool = False, **settings: Any) ->
     terms = {"host_delay_seconds": 0, "revisit_seconds": 0, **settings}
     with (
         EmbeddedService(Settings.load(data=directory, **terms)) as service,
-        serving(service.backend, "127.0.0.1", 0, allow_delete=allow_delete) as address,
+        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend), allow_delete=allow_delete) as address,
         connected(address, settings.get("api_token")) as stub,
     ):
         yield stub, service
@@ -194,7 +197,7 @@ def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedServ
 def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server) -> None:
     with (
         StandingService(Settings.load(store=valkey.url, shards=1)) as service,
-        serving(service.backend, "127.0.0.1", 0) as address,
+        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
         connected(address) as stub,
     ):
         valkey.kill()
@@ -254,8 +257,8 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
     with (
         StandingService(settings) as service,
         StandingService(settings) as beside,
-        serving(service.backend, "127.0.0.1", 0) as address,
-        serving(beside.backend, "127.0.0.1", 0) as another,
+        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
+        serving(beside.backend, "127.0.0.1", 0, Metrics(beside.backend)) as another,
         connected(address) as stub,
         connected(another) as stranger,
     ):
@@ -285,7 +288,10 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
 def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", api_token="secret-of-the-test") as (stub, service):
         assert stub.put([discovered(A)]) == {A: OK}
-        with serving(service.backend, "127.0.0.1", 0) as address, connected(address) as stranger:
+        with (
+            serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
+            connected(address) as stranger,
+        ):
             assert stranger.refused("GetURLs", pb.GetParams()) == grpc.StatusCode.UNAUTHENTICATED
             assert stranger.refused("PutURLs", iter([discovered(B)])) == grpc.StatusCode.UNAUTHENTICATED
             assert stranger.refused("DeleteCrawl", pb.DeleteCrawlMessage()) == grpc.StatusCode.UNAUTHENTICATED
@@ -294,14 +300,17 @@ def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
 
 def test_without_a_token_it_is_not_open_to_others(served: tuple[Stub, EmbeddedService]) -> None:
     _, service = served
-    with pytest.raises(SettingsError, match="OPIC_API_TOKEN"), serving(service.backend, "0.0.0.0", 0):
+    with (
+        pytest.raises(SettingsError, match="OPIC_API_TOKEN"),
+        serving(service.backend, "0.0.0.0", 0, Metrics(service.backend)),
+    ):
         pass
 
 
 @contextmanager
-def command(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def command(directory: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the service as its command; lend the process and the address of the interface."""
-    serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", "0"]
+    serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", str(port)]
     with subprocess.Popen(
         [*serve, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True, env=environment()
     ) as process:
@@ -337,8 +346,9 @@ def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
 
 
 def test_the_command_tells_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
+    port = free_port()
     with (
-        command(tmp_path / "data") as (process, address),
+        command(tmp_path / "data", port) as (process, address),
         grpc.insecure_channel(address) as channel,
         connected(address) as stub,
     ):
@@ -350,4 +360,10 @@ def test_the_command_tells_its_address_and_answers_health_and_reflection(tmp_pat
         listed = {one.name for answer in names for one in answer.list_services_response.service}
         assert INTERFACE.full_name in listed
         assert stub.put([discovered(A)]) == {A: OK}
+        stub.put([discovered("no url")])
+        assert [one.url for one in stub.take()] == [A]
+        told = wait_until(lambda: httpx.get(f"http://127.0.0.1:{port}/metrics")).text
+        assert 'opic_urlfrontier_items_total{status="ok"} 1.0' in told
+        assert 'opic_urlfrontier_items_total{status="skipped"} 1.0' in told
+        assert 'opic_suggestions_total{mode="any",policy=""} 1.0' in told
     assert process.wait(30) == 0
