@@ -18,6 +18,7 @@ ERRORS: Final = "fetch.error.count"
 CAUSE: Final = "error.cause"
 REDIRECTED: Final = "_redirTo"
 ROBOTS: Final = "robots.txt"
+ABSOLUTE: Final = ("http://", "https://")
 NOT_KEPT: Final = (LINKS, BASE, PATH)  # Of the metadata.
 NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: pages that are done are not offered before.
 Metadata = Mapping[str, StringList]
@@ -42,8 +43,10 @@ def is_read(metadata: Metadata) -> bool:
 
 def links_of(url: str, metadata: Metadata) -> list[str]:
     """Return the links that an item has of its own page, absolute."""
+    if LINKS not in metadata:
+        return []
     base = _first(metadata, BASE) or url
-    return [urljoin(base, link) for link in metadata[LINKS].values] if LINKS in metadata else []
+    return [link if link.startswith(ABSOLUTE) else urljoin(base, link) for link in metadata[LINKS].values]
 
 
 def parent_of(metadata: Metadata, batch: str = "") -> str | None:
@@ -51,7 +54,7 @@ def parent_of(metadata: Metadata, batch: str = "") -> str | None:
     path = metadata[PATH].values if PATH in metadata else ()
     if path:
         return path[-1]
-    return batch if batch.startswith(("http://", "https://")) else None
+    return batch if batch.startswith(ABSOLUTE) else None
 
 
 def event_of(url: str, known: KnownURLItem, links: Sequence[str]) -> CrawlEvent:
