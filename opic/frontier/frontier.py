@@ -305,22 +305,24 @@ class Frontier:
         write_manners(self.crawl, manners)
         self._hand.forget()
 
-    def report_delays(self, delays: Mapping[str, float]) -> None:
-        """Store the crawl-delay of hosts that have pages, in seconds, 0 for none; see `next`.
+    def report_delay(self, host: str, seconds: float) -> None:
+        """Store the crawl-delay of a host, for all endpoints; 0 removes it. Ignored if the host has no pages.
+
+        Unlike the delays in a request for pages, it is not cut to CRAWL_DELAY_SECONDS_MAX.
 
         Raises:
-            BadInput: a host or a delay is invalid.
+            BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        self._hand.report(self.wish(1, crawl_delays=delays).crawl_delays)
+        self._hand.report({canonical_host(host): seconds})
 
     def block(self, host: str, until: float) -> None:
-        """Hand out no page of a host that has pages before a time, in Unix seconds, at all endpoints.
+        """Hand out no page of a host before a time, in Unix seconds, at all endpoints; a past time ends the block.
 
-        A past time ends that. Leases that run go on.
+        Existing leases are unaffected. Ignored if the host has no pages.
 
         Raises:
-            BadInput: `host` is no host.
+            BadInput: `host` is not a host.
         """
         self.crawl.follow()
         self._hand.block(canonical_host(host), until)

@@ -1,4 +1,4 @@
-"""What URLFrontier's items say, as crawl events; and pages as its items."""
+"""Conversion of URLFrontier's items to crawl events, and of pages to its messages."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,17 +10,17 @@ from opic.model.events import CrawlEvent
 from opic.urlfrontier.urlfrontier_pb2 import KnownURLItem, StringList, URLInfo
 from opic.urls.canonical import host_of, registered_domain, shown
 
-LINKS: Final = "opic.links"  # Metadata: the links of a page, all of them,
-BASE: Final = "opic.base"  # and what they are relative to; the page's URL if not given.
-PATH: Final = "url.path"  # Metadata: the pages that led to this one, the last of which links to it.
+LINKS: Final = "opic.links"  # Metadata: all links of the page.
+BASE: Final = "opic.base"  # Metadata: the base of relative links; the page's URL if absent.
+PATH: Final = "url.path"  # Metadata: the path of pages to this one; the last of them links to it.
 STATUS: Final = "fetch.statusCode"
 ERRORS: Final = "fetch.error.count"
 CAUSE: Final = "error.cause"
 REDIRECTED: Final = "_redirTo"
 ROBOTS: Final = "robots.txt"
 ABSOLUTE: Final = ("http://", "https://")
-NOT_KEPT: Final = (LINKS, BASE, PATH)  # Of the metadata.
-NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: pages that are done are not offered before.
+NOT_STORED: Final = (LINKS, BASE, PATH)
+NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: the refetch date of pages that are done.
 Metadata = Mapping[str, StringList]
 
 
@@ -37,12 +37,12 @@ def key_of(url: str, key: str) -> str:
 
 
 def is_read(metadata: Metadata) -> bool:
-    """Return whether a Known item tells by itself that its page was fetched."""
+    """Return whether a Known item alone shows that its page was fetched."""
     return STATUS in metadata or LINKS in metadata
 
 
 def links_of(url: str, metadata: Metadata) -> list[str]:
-    """Return the links that an item has of its own page, absolute."""
+    """Return the links of the page that an item reports, as absolute URLs."""
     if LINKS not in metadata:
         return []
     base = _first(metadata, BASE) or url
@@ -50,7 +50,7 @@ def links_of(url: str, metadata: Metadata) -> list[str]:
 
 
 def parent_of(metadata: Metadata, batch: str = "") -> str | None:
-    """Return the URL of the page that links to a Discovered one; None if the item names none."""
+    """Return the URL of the page that links to a discovered page; None if the item names none."""
     path = metadata[PATH].values if PATH in metadata else ()
     if path:
         return path[-1]
@@ -85,19 +85,19 @@ def event_of(url: str, known: KnownURLItem, links: Sequence[str]) -> CrawlEvent:
 
 
 def refetched_from(known: KnownURLItem) -> float:
-    """Return when a page may be fetched again, in Unix seconds."""
+    """Return the time from which a page may be fetched again, in Unix seconds."""
     return float(min(known.refetchable_from_date or NEVER, NEVER))
 
 
 def meta_of(metadata: Metadata) -> dict[str, str] | None:
-    """Return an item's metadata as it is kept with its page; None if there is none.
+    """Return an item's metadata in the form stored with its page; None if there is none.
 
-    A list of one string is kept as that string, any other as JSON.
+    A list of one string is stored as that string, any other list as JSON.
 
     >>> meta_of({"a": StringList(values=["x"]), "b": StringList(values=["y", "z"]), "url.path": StringList()})
     {'a': 'x', 'b': '["y", "z"]'}
     """
-    kept = {name: list(found.values) for name, found in metadata.items() if name not in NOT_KEPT}
+    kept = {name: list(found.values) for name, found in metadata.items() if name not in NOT_STORED}
     packed = {
         name: values[0] if len(values) == 1 and values[0][:1] != "[" else json.dumps(values)
         for name, values in kept.items()
@@ -106,7 +106,7 @@ def meta_of(metadata: Metadata) -> dict[str, str] | None:
 
 
 def info_of(url: str, crawl: str, meta: Mapping[str, Any] | None) -> URLInfo:
-    """Return a page as it is handed out, with its metadata."""
+    """Return the message for a page, with its stored metadata."""
     info = URLInfo(url=url, key=host_of(url), crawlID=crawl)
     for name, value in (meta or {}).items():
         info.metadata[name].values.extend(_unpacked(str(value)))

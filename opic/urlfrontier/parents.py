@@ -1,27 +1,31 @@
-"""Discovered pages that wait for the page that links to them: its event carries them as links, and then they count."""
+"""Discovered pages that wait for the event of the page that links to them, so that they count as its links."""
 
 import asyncio
 from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+
+from opic.errors import BadInput, OpicError, StoreUnavailable
 
 
 @dataclass(eq=False, slots=True)
 class Child:
-    """A page, and whether the event with the link to it became durable."""
+    """A discovered page; `linked` tells whether an event with a link to it became durable."""
 
     url: str
     linked: asyncio.Future[bool]
 
 
 class Parents:
-    """The pages that wait, by the URL of the page that links to them. For one event loop."""
+    """Waiting pages, by the URL of the page that links to them. Not thread-safe: used in one event loop."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Nothing waits yet."""
         self._children: defaultdict[str, list[Child]] = defaultdict(list)
 
     async def linked(self, parent: str, url: str, seconds: float) -> bool:
-        """Wait until a page's event has a link to `url`; return False if none comes in time.
+        """Wait until an event of `parent` with a link to `url` is durable; return False if none arrives in time.
 
         Raises:
             OpicError: the event could not be taken.
@@ -42,16 +46,35 @@ class Parents:
                 del self._children[parent]
 
     def take(self, parent: str) -> list[Child]:
-        """Return those that wait for a page, whose event carries them from now on: they wait for that alone."""
+        """Return and remove the pages that wait for `parent`. The caller puts them into its event: see `tell`."""
         return self._children.pop(parent, [])
 
 
-def tell(children: list[Child], error: BaseException | None = None) -> None:
-    """Tell pages that the event with their links is durable, or why it is not."""
+@contextmanager
+def tell(children: list[Child]) -> Iterator[None]:
+    """Report to waiting pages the outcome of the block, which makes the event with their links durable.
+
+    If the event is invalid, the pages learn that they were not linked. Any other error is raised to them too.
+    """
+    try:
+        yield
+    except BadInput:
+        _tell(children, linked=False)
+        raise
+    except BaseException as error:
+        ours = isinstance(error, OpicError)  # Otherwise the client that reported the page disconnected.
+        _fail(children, error if ours else StoreUnavailable("the report of the page was broken off: send it again"))
+        raise
+    _tell(children, linked=True)
+
+
+def _tell(children: list[Child], *, linked: bool) -> None:
     for child in children:
-        if child.linked.done():
-            continue
-        if error is None:
-            child.linked.set_result(True)
-        else:
+        if not child.linked.done():
+            child.linked.set_result(linked)
+
+
+def _fail(children: list[Child], error: BaseException) -> None:
+    for child in children:
+        if not child.linked.done():
             child.linked.set_exception(error)

@@ -1,8 +1,7 @@
-"""The queues of URLFrontier: the hosts of a crawl, with their pages that are done and those that are not."""
+"""URLFrontier's queues: the hosts of a crawl, with page counts."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -21,7 +20,7 @@ OFFERED: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
 
 @dataclass(slots=True)
 class Queue:
-    """How many pages of a host are still to be fetched, now or later, are leased, and are done."""
+    """Page counts of a host: to be fetched now or later, leased, and not to be fetched again."""
 
     active: int = 0
     leased: int = 0
@@ -29,7 +28,7 @@ class Queue:
 
 
 def queues(crawl: Crawl) -> dict[str, Queue]:
-    """Return the queues of all hosts that have pages, by name. Costs a pass over all pages."""
+    """Return the counts of all hosts that have pages, by name. Scans all pages."""
     crawl.follow()
     times_us = crawl.ask([["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards])
     now = [f"({time_us}" for time_us in times_us]
@@ -54,7 +53,7 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
 
 
 def leased(crawl: Crawl, urls: Sequence[str]) -> list[bool]:
-    """Return which pages are leased now, by whatever endpoint."""
+    """Return for each page whether it is leased now, through any endpoint."""
     places = crawl.ids_of(list(urls))
     known = [place for place in places if place is not None]
     clocks = [["FCALL_RO", "opic_4_now", 1, shard.keys.leases] for shard in crawl.shards]
@@ -65,15 +64,10 @@ def leased(crawl: Crawl, urls: Sequence[str]) -> list[bool]:
 
 
 def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> Iterator[LedgerPage]:
-    """Yield the pages of a host, or of all if `key` is empty, whose URLs have a text in them."""
+    """Yield the pages of a host, or of all hosts if `key` is empty, whose URLs contain `wanted`."""
     text = wanted.lower() if wanted and ignore_case else wanted
     for page in crawl.pages():
         url = page.url.lower() if ignore_case else page.url
         there = page.state & OFFERED == Flag.KNOWN and (not key or host_of(page.url) == key)
         if there and (not text or text in url):
             yield page
-
-
-def some_of(found: Iterator[LedgerPage], start: int, size: int) -> list[LedgerPage]:
-    """Return a part of them."""
-    return list(islice(found, start, start + size))

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -17,7 +17,7 @@ from opic.api.metrics import Metrics
 from opic.errors import BadInput, OpicError
 from opic.frontier import PagesRequest
 from opic.model.cash import MILLION
-from opic.model.events import SeedList, check_event, encode_without_passwords
+from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
 from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
@@ -32,18 +32,21 @@ from opic.urlfrontier.items import (
     meta_of,
     parent_of,
     refetched_from,
-)  # fmt: skip
-from opic.urlfrontier.parents import Child, Parents, tell
-from opic.urlfrontier.queues import leased, pages, queues, some_of
+)
+from opic.urlfrontier.parents import Parents, tell
+from opic.urlfrontier.queues import leased, pages, queues
 
 log = logging.getLogger("opic.urlfrontier")
 
-PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the page that links to it.
-LEASE_SECONDS: Final = 30.0  # Of a call without `delay_requestable`; the reference implementation's.
-URLS_DEFAULT: Final = 1_000  # Handed out at most by a call without limits.
+PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
+LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as in the reference implementation.
+URLS_MAX: Final = 1_000  # Pages returned by a call without max_queues.
+HOST_URLS_MAX: Final = 100  # Pages of one host returned by a call without max_urls_per_queue.
+PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
+DELAY_SECONDS_MAX: Final = 86_400  # As of a host delay that an operator sets.
 LISTED_DEFAULT: Final = 100
 EVENTS_TOGETHER: Final = 1_000
-UNANSWERED_MAX: Final = 100_000  # Items of a stream; then no more are read from it.
+UNANSWERED_MAX: Final = 100_000  # Unanswered items of a stream; reading pauses beyond this.
 DEFAULT_CRAWLS: Final = ("", "DEFAULT")
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 NOT_BUILT: Final = {
@@ -64,18 +67,19 @@ class UrlFrontier:
 
         Args:
             backend: the open store.
-            address: what ListNodes tells.
-            metrics: count pages handed out, and items.
+            address: returned by ListNodes.
+            metrics: counts items and the pages handed out.
             allow_delete: whether DeleteCrawl may forget all pages.
         """
         self._backend, self._address, self._allow_delete = backend, address, allow_delete
         self._metrics = metrics
         self._active = True
         self._parents = Parents()
-        self._handed = dict[str, float]()  # By URL: when the lease of a page that this node handed out ends, monotonic.
+        self._own_leases = dict[str, float]()  # By URL: the end of the lease of each page handed out here, monotonic.
+        self._pruned_at = time.monotonic()
         self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
         self._leases = Coalescer[str, bool](partial(leased, backend.crawl), "urlfrontier-leases", EVENTS_TOGETHER)
-        self._seeds = Coalescer[tuple[str, SeedList], None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
+        self._seeds = Coalescer[SeedList, None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
 
     # Writing.
 
@@ -83,21 +87,25 @@ class UrlFrontier:
         self._backend.accept(values)
         return [None] * len(values)
 
-    def _seed(self, asked: Sequence[tuple[str, SeedList]]) -> Sequence[Exception | None]:
-        """Make pages known, those with the same notes together."""
+    def _seed(self, asked: Sequence[SeedList]) -> Sequence[Exception | None]:
+        """Add pages or update their notes; wait until this has taken effect."""
         found: list[Exception | None] = []
-        for _, group in groupby(asked, key=lambda one: (one[1].depth, one[1].meta, one[1].not_before)):
-            some = list(group)
-            said = some[0][1]
+        values: list[bytes] = []
+        for (depth, meta, not_before), group in groupby(asked, key=lambda one: (one.depth, one.meta, one.not_before)):
+            urls = [url for one in group for url in one.urls]
             try:
-                self._backend.seed([url for url, _ in some], said.depth, meta=said.meta, not_before=said.not_before)
-                found += [None] * len(some)
-            except OpicError as error:
-                found += [error] * len(some)
+                together = SeedList(urls, depth, meta, not_before=not_before)
+                check_seeds(together, self._backend.clock.now_us(), self._backend.limits)
+                values.append(encode_seeds(urls, depth, meta, not_before=not_before))
+                found += [None] * len(urls)
+            except BadInput as error:
+                found += [error] * len(urls)
+        if values:
+            self._backend.settle(self._backend.accept(values, "seeds"))
         return found
 
     async def PutURLs(self, items: AsyncIterator[pb.URLItem], context: Context) -> AsyncIterator[pb.AckMessage]:
-        """Take reads and schedules of known pages, and pages that were discovered."""
+        """Record fetches and schedules of known pages, and discovered pages."""
         del context
         async for ack in _answered(items, self._put):
             yield ack
@@ -111,7 +119,7 @@ class UrlFrontier:
     async def PutDiscovered(
         self, batches: AsyncIterator[pb.DiscoveredBatch], context: Context
     ) -> AsyncIterator[pb.BatchAck]:
-        """Take batches of discovered pages."""
+        """Record batches of discovered pages."""
         del context
 
         async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
@@ -122,7 +130,7 @@ class UrlFrontier:
             yield ack
 
     async def _status(self, taking: Awaitable[None]) -> "pb.AckMessage.Status":
-        """Return what became of an item: FAIL if it may be sent again."""
+        """Return the status of an item: FAIL if the client may send it again, SKIPPED if not."""
         status = Status.OK
         try:
             await taking
@@ -149,22 +157,18 @@ class UrlFrontier:
     async def _known(self, known: pb.KnownURLItem) -> None:
         url, metadata = self._canonical(known.info), known.info.metadata
         if not is_read(metadata) and not await self._is_leased(url):
-            said = SeedList([], None, meta_of(metadata), not_before=refetched_from(known))
-            return await self._seeds.ask((url, said))
-        children: list[Child] = self._parents.take(url)
-        try:
+            said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
+            return await self._seeds.ask(said)
+        children = self._parents.take(url)
+        with tell(children):
             event = event_of(url, known, [*links_of(url, metadata), *(child.url for child in children)])
             check_event(event, self._backend.clock.now_us(), self._backend.limits)
             await self._events.ask(encode_without_passwords(event))
-        except BaseException as error:
-            tell(children, error)
-            raise
-        self._handed.pop(url, None)
-        tell(children)
+        self._own_leases.pop(url, None)
         return None
 
     async def _is_leased(self, url: str) -> bool:
-        return self._handed.get(url, 0.0) > time.monotonic() or await self._leases.ask(url)
+        return self._own_leases.get(url, 0.0) > time.monotonic() or await self._leases.ask(url)
 
     async def _discovered(self, info: pb.URLInfo, batch: str) -> None:
         url, meta = self._canonical(info), meta_of(info.metadata)
@@ -172,7 +176,7 @@ class UrlFrontier:
             parent = self._backend.limits.canonical(named)
             if await self._parents.linked(parent, url, PARENT_SECONDS) and meta is None:
                 return
-        await self._seeds.ask((url, SeedList([], 0 if named is None else None, meta)))
+        await self._seeds.ask(SeedList([url], 0 if named is None else None, meta))
 
     # Handing out.
 
@@ -181,40 +185,43 @@ class UrlFrontier:
         if not self._active or (asked.WhichOneof("item") == "crawlID" and not self._is_ours(asked.crawlID)):
             return
         del context
-        wish = self._wish(asked)
-        found = await asyncio.to_thread(self._lease, wish)
-        given = self._within(found["pages"], asked)
-        left = {page["lease"] for page in found["pages"]} - {page["lease"] for page in given}
-        ends = time.monotonic() + wish.seconds
+        request = self._request(asked)
+        answer = await asyncio.to_thread(self._lease, request)
+        given = self._within(answer["pages"], asked)
+        unsent = {page["lease"] for page in answer["pages"]} - {page["lease"] for page in given}
+        ends = time.monotonic() + request.seconds
         try:
             for page in given:
-                left.add(page["lease"])
-                self._handed[page["url"]] = ends
+                unsent.add(page["lease"])
+                self._own_leases[page["url"]] = ends
                 yield info_of(page["url"], asked.crawlID, page.get("meta"))
-                left.discard(page["lease"])
-            self._metrics.handed({**found, "pages": given}, "any", None)
+                unsent.discard(page["lease"])
+            self._metrics.handed({**answer, "pages": given}, "any", None)
         finally:
-            if left:  # Over the limits, or the client left.
-                await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(left)))
-            self._forget_ended()
+            if unsent:  # They exceed the limits, or the client disconnected.
+                await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(unsent)))
+            self._prune_leases()
 
-    def _wish(self, asked: pb.GetParams) -> PagesRequest:
-        each, hosts = asked.max_urls_per_queue, asked.max_queues
-        n = min(each * hosts or URLS_DEFAULT, self._backend.settings.max_n)
+    def _request(self, asked: pb.GetParams) -> PagesRequest:
+        settings = self._backend.settings
+        each = 1 if settings.host_delay_seconds else asked.max_urls_per_queue or HOST_URLS_MAX
+        # Lease no more than will be returned: releasing a page does not undo the delay of its host.
+        n = each * (1 if asked.key else asked.max_queues) or URLS_MAX
         return self._backend.frontier.wish(
-            min(n, each) if asked.key and each else n,
+            min(n, settings.max_n),
             lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
             domain=asked.key or None,
         )
 
-    def _lease(self, wish: PagesRequest) -> dict[str, Any]:
+    def _lease(self, request: PagesRequest) -> dict[str, Any]:
         self._backend.check_room()
-        (found,) = self._backend.frontier.next_many([wish])
-        return found
+        (answer,) = self._backend.frontier.next_many([request])
+        return answer
 
-    def _within(self, found: Sequence[dict[str, Any]], asked: pb.GetParams) -> list[dict[str, Any]]:
+    def _within(self, leased_pages: Sequence[dict[str, Any]], asked: pb.GetParams) -> list[dict[str, Any]]:
+        """Return the pages that are within the limits of a call."""
         counts, given = Counter[str](), list[dict[str, Any]]()
-        for page in found:
+        for page in leased_pages:
             host = info_of(page["url"], "", None).key
             hosts_left = not asked.max_queues or host in counts or len(counts) < asked.max_queues
             pages_left = not asked.max_urls_per_queue or counts[host] < asked.max_urls_per_queue
@@ -223,9 +230,11 @@ class UrlFrontier:
                 given.append(page)
         return given
 
-    def _forget_ended(self) -> None:
+    def _prune_leases(self) -> None:
         now = time.monotonic()
-        self._handed = {url: ends for url, ends in self._handed.items() if ends > now}
+        if now - self._pruned_at > PRUNE_SECONDS:
+            self._own_leases = {url: ends for url, ends in self._own_leases.items() if ends > now}
+            self._pruned_at = now
 
     # Looking.
 
@@ -278,16 +287,18 @@ class UrlFrontier:
         """Return pages, whatever their schedule."""
         del context
         self._check_crawl(asked.crawlID)
-        found = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
-        for page in await asyncio.to_thread(some_of, found, asked.start, asked.size or LISTED_DEFAULT):
+        matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        for page in await asyncio.to_thread(
+            list, islice(matching, asked.start, asked.start + (asked.size or LISTED_DEFAULT))
+        ):
             yield _item(page, asked.crawlID)
 
     async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
         """Count pages, whatever their schedule."""
         del context
         self._check_crawl(asked.crawlID)
-        found = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
-        return pb.Long(value=await asyncio.to_thread(lambda: sum(1 for _ in found)))
+        matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
+        return pb.Long(value=await asyncio.to_thread(lambda: sum(1 for _ in matching)))
 
     # Changing.
 
@@ -295,7 +306,6 @@ class UrlFrontier:
         """Forget the pages of a host."""
         del context
         self._check_crawl(asked.crawlID)
-
         return pb.Long(value=await asyncio.to_thread(self._forget, asked.key))
 
     def _forget(self, host: str) -> int:
@@ -338,8 +348,8 @@ class UrlFrontier:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
 
-        delays = {asked.key: float(asked.delay_requestable)}
-        await asyncio.to_thread(self._backend.frontier.report_delays, delays)
+        seconds = float(min(asked.delay_requestable, DELAY_SECONDS_MAX))
+        await asyncio.to_thread(self._backend.frontier.report_delay, asked.key, seconds)
         return pb.Empty()
 
     async def BlockQueueUntil(self, asked: pb.BlockQueueParams, context: Context) -> pb.Empty:
@@ -372,7 +382,7 @@ class UrlFrontier:
 
 
 async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], Awaitable[Ack]]) -> AsyncIterator[Ack]:
-    """Put all messages of a stream, many at a time; yield the answers as they come, in any order."""
+    """Process the messages of a stream concurrently; yield the answers as they complete, in any order."""
     room, done = asyncio.Semaphore(UNANSWERED_MAX), asyncio.Queue[asyncio.Task[Ack] | None]()
     tasks = set[asyncio.Task[Ack]]()
 

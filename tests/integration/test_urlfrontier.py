@@ -126,6 +126,33 @@ def test_a_discovered_page_waits_for_the_page_that_links_to_it(
     assert settled(service)["links"] == 2
 
 
+def test_a_discovered_page_is_not_lost_with_a_report_that_cannot_be_taken(
+    served: tuple[Stub, EmbeddedService],
+) -> None:
+    stub, service = served
+    stub.put([discovered(A)])
+    items = [discovered(B, {"url.path": A}), known(A, {"fetch.statusCode": "99999"})]
+    assert stub.put(items) == {B: OK, A: SKIPPED}
+    stats = settled(service)
+    assert (stats["known_pages"], stats["reads"], stats["links"]) == (2, 0, 0)
+
+
+def test_each_of_many_pages_keeps_metadata_of_its_own(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, _ = served
+    urls = [f"http://a.example/{page}" for page in range(300)]
+    assert set(stub.put([discovered(url, {"name": url}) for url in urls]).values()) == {OK}
+    found = stub.take(max_urls_per_queue=300, max_queues=1)
+    assert {one.url: list(one.metadata["name"].values) for one in found} == {url: [url] for url in urls}
+
+
+def test_hosts_beyond_the_limit_are_not_delayed(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", host_delay_seconds=60) as (stub, _):
+        stub.put([discovered(f"http://h{host}.example/{page}") for host in range(6) for page in range(5)])
+        rounds = [stub.take(max_urls_per_queue=5, max_queues=2) for _ in range(4)]
+        assert [len(found) for found in rounds] == [2, 2, 2, 0]
+        assert len({one.key for found in rounds for one in found}) == 6
+
+
 def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     later = int(time.time()) + 3_600
