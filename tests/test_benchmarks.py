@@ -253,6 +253,7 @@ def test_each_benchmark_runs_small_in_a_test() -> None:
         ("bench_export.py", ("--pages", "2000")),
         ("bench_archives.py", ("--pages", "50")),
         ("bench_scrapy.py", ("--pages", "50", "--rounds", "1")),
+        ("bench_urlfrontier.py", ("--items", "200")),
         ("bench_sampling.py", ("--pages", "2000", "--steps", "3000")),
         ("bench_shards_accuracy.py", ("--reads", "1", "--setups", "1x1")),
         ("bench_accuracy.py", ("--sets", "hollins", "--choices", "1")),
