@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -61,14 +61,18 @@ def site(folder: Path, pages: int) -> Iterator[str]:
 
 def cpu_seconds(pages: int, start: str, settings: dict[str, Any]) -> float:
     """Crawl a site; return the CPU time of the spider and of what it started."""
-    command = [sys.executable, str(Path(__file__).with_name("scrapy_site.py")), json.dumps(settings), start]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(spider(Path(sys.executable), settings, [start]), stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         parsed = json.loads(process.stdout.read())["parsed"]
         _, status, used = os.wait4(process.pid, 0)
         process.returncode = os.waitstatus_to_exitcode(status)
     assert (process.returncode, parsed) == (0, pages), f"{parsed} of {pages} pages"
     return used.ru_utime + used.ru_stime
+
+
+def spider(python: Path, settings: Mapping[str, Any], starts: Sequence[str]) -> list[str]:
+    """Return the command that lets the spider crawl."""
+    return [str(python), str(Path(__file__).with_name("scrapy_site.py")), json.dumps(settings), *starts]
 
 
 def by_service(url: str) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import networkx
-from bench_scrapy import by_service
+from bench_scrapy import by_service, spider
 from harness import STOP_SECONDS, embedded_server, served, write_result
 from peer_frontiers import install
 
@@ -143,8 +143,9 @@ def masses(answers: Sequence[str], ranks: Mapping[str, float]) -> dict[str, floa
 
 def crawl(python: Path, settings: Mapping[str, Any], starts: Sequence[str]) -> list[str]:
     """Let the spider crawl; return the URLs of its answers, in their order."""
-    command = [str(python), str(Path(__file__).with_name("scrapy_site.py")), json.dumps(settings), *starts]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CRAWL_SECONDS_MAX)
+    done = subprocess.run(
+        spider(python, settings, starts), stdout=subprocess.PIPE, check=True, timeout=CRAWL_SECONDS_MAX
+    )
     answers: list[str] = json.loads(done.stdout)["answers"]
     return answers
 

@@ -10,14 +10,11 @@ answered with OK, and every read and link took effect.
 
 import argparse
 import random
-import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -26,30 +23,14 @@ from workloads import LINKS, SEED
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from ports import free_port
-from urlfrontier_client import OK, Stub, connected, discovered, known
+from processes import wait_until
+from urlfrontier_client import OK, Stub, connected, discovered, known, served_by_command
 
 from opic.urlfrontier import urlfrontier_pb2 as pb
 
 HOSTS, CHILDREN = 500, 40
 CALLS, PAGES_A_CALL = 200, 10
 EFFECT_SECONDS_MAX = 120.0
-
-
-@contextmanager
-def service(directory: Path) -> Iterator[tuple[Stub, str]]:
-    """Run the service as its command."""
-    port = free_port()
-    command = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", str(port)]
-    with subprocess.Popen([*command, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            told = re.search(r"at (\S+)$", process.stdout.readline().strip())
-            assert told is not None, "the service did not start"
-            process.stdout.readline()
-            with connected(told[1]) as stub:
-                yield stub, f"http://127.0.0.1:{port}"
-        finally:
-            process.terminate()
 
 
 def rate(stub: Stub, items: Sequence[pb.URLItem]) -> float:
@@ -63,19 +44,14 @@ def rate(stub: Stub, items: Sequence[pb.URLItem]) -> float:
 
 
 def check(url: str, reads: int, links: int) -> None:
-    """Stop unless so many reads and links take effect."""
-    deadline, wanted = (
-        time.monotonic() + EFFECT_SECONDS_MAX,
-        {'opic_events_total{outcome="read"}': reads, "opic_links_total": links},
-    )
-    while True:
-        lines = httpx.get(f"{url}/metrics").text.splitlines()
-        found = {line.split()[0]: int(float(line.split()[1])) for line in lines if line.split()[0] in wanted}
-        if found == wanted:
-            return
-        if time.monotonic() > deadline:
-            raise SystemExit(f"{found} took effect of {wanted}")
-        time.sleep(0.05)
+    """Wait until exactly these reads and links have taken effect."""
+    wanted = {'opic_events_total{outcome="read"}': reads, "opic_links_total": links}
+
+    def counted() -> bool:
+        lines = [line.split() for line in httpx.get(f"{url}/metrics").text.splitlines()]
+        return {line[0]: float(line[1]) for line in lines if line[0] in wanted} == wanted
+
+    wait_until(counted, EFFECT_SECONDS_MAX)
 
 
 def main() -> int:
@@ -94,7 +70,13 @@ def main() -> int:
         discovered(f"http://n{number % HOSTS}.example/{number}", {"url.path": parents[number // CHILDREN]})
         for number in range(args.items)
     ]
-    with tempfile.TemporaryDirectory(prefix="opic-bench-") as name, service(Path(name)) as (stub, url):
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with (
+        tempfile.TemporaryDirectory(prefix="opic-bench-") as name,
+        served_by_command(Path(name), port) as (_, address),
+        connected(address) as stub,
+    ):
         known_per_s = rate(stub, fetched)
         links = sum(len(set(item.known.info.metadata["opic.links"].values) - {item.known.info.url}) for item in fetched)
         check(url, len(urls), links)

@@ -192,6 +192,11 @@ class Settings(BaseSettings):
         return "greedy" if self.strategy in {None, "exact"} else str(self.strategy)
 
     @property
+    def on_loopback(self) -> bool:
+        """Whether OPIC_HOST is one of the usual names of this machine's loopback."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
     def shards_made(self) -> int:
         """Number of shards of a new crawl: the setting if given, else 1 for an embedded store and 16 otherwise."""
         return self.shards or (1 if self.embedded else SHARDS)

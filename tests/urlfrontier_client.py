@@ -1,11 +1,16 @@
 """A client of URLFrontier's interface, made from its descriptor, as clients in other languages are."""
 
+import re
+import subprocess
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
 from google.protobuf.message_factory import GetMessageClass
+from processes import environment
 
 from opic.urlfrontier import urlfrontier_pb2 as pb
 
@@ -58,6 +63,22 @@ class Stub:
 def connected(address: str, token: str | None = None) -> Iterator[Stub]:
     with grpc.insecure_channel(address) as channel:
         yield Stub(channel, token)
+
+
+@contextmanager
+def served_by_command(directory: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the service as its command; lend the process and the address of the interface."""
+    serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", str(port)]
+    with subprocess.Popen(
+        [*serve, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True, env=environment()
+    ) as process:
+        try:
+            assert process.stdout is not None
+            told = re.search(r"URLFrontier's calls at (\S+)", process.stdout.readline())
+            assert told is not None
+            yield process, told[1]
+        finally:
+            process.terminate()
 
 
 def info(url: str, metadata: dict[str, str | Sequence[str]] | None = None, **more: str) -> pb.URLInfo:

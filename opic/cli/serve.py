@@ -86,7 +86,7 @@ def _urlfrontier(backend: "Backend", port: int, metrics: "Metrics", allow_delete
     """Answer URLFrontier's calls, and print where."""
     from opic.urlfrontier.server import serving
 
-    with serving(backend, backend.settings.host, port, metrics, allow_delete=allow_delete) as address:
+    with serving(backend, port, metrics, allow_delete=allow_delete) as address:
         print(f"opic answers URLFrontier's calls at {address}", flush=True)
         yield
 

@@ -61,7 +61,8 @@ class PageStanding:
             ]
         )
         now, retry, failures = time_us / MILLION, politeness.retry_seconds, int(failed or 0)
-        lease_until, waits_until = lease and float(lease) / MILLION, waits and float(waits)
+        lease_until = None if lease is None else float(lease) / MILLION
+        waits_until = None if waits is None else float(waits)
         if lease_until is not None and lease_until <= now:  # It expired; the next call that leases pages does this.
             failures += 1
             waits_until = lease_until + back_off_seconds(failures, retry) if retry else None

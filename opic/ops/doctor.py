@@ -57,7 +57,7 @@ def look(load: Callable[[], Settings]) -> Iterator[Finding]:
         return
     given = ", ".join(f"OPIC_{name.upper()}" for name in sorted(settings.model_fields_set)) or "all have their defaults"
     yield Finding("settings", "ok", f"set: {given}" if settings.model_fields_set else given)
-    if settings.api_token is None and settings.host not in ("127.0.0.1", "::1", "localhost"):
+    if settings.api_token is None and not settings.on_loopback:
         advice = "set one, or `opic serve` needs --allow-open"
         yield Finding("token", "warn", f"OPIC_HOST is {settings.host} without OPIC_API_TOKEN: {advice}")
     log_answers = True

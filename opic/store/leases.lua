@@ -250,8 +250,8 @@ end
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
---   leased, 2 its host's delay has not passed or it is blocked, 3 its host has reached its limit of pages in flight, until the first of
---   their leases ends, 4 the page is backing off.
+--   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
+--   the first of their leases ends, 4 the page is backing off.
 local function take_moved(there, frees, count, head, held)
   return there[2] == 'restoring' or (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
     or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))

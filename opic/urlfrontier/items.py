@@ -24,16 +24,15 @@ NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: the refetch date of pa
 Metadata = Mapping[str, StringList]
 
 
-def key_of(url: str, key: str) -> str:
-    """Return the queue of a page: its host.
+def check_key(url: str, key: str) -> None:
+    """Check the queue that an item names for its URL.
 
     Raises:
-        BadInput: `key` is neither that host, nor its registered domain, nor empty.
+        BadInput: it is neither the host, nor its registered domain, nor empty.
     """
     host = host_of(url)
     if key not in ("", host, registered_domain(host)):
         raise BadInput(f"key={shown(key)} is neither the host {host} of its URL nor its registered domain")
-    return host
 
 
 def is_read(metadata: Metadata) -> bool:

@@ -22,7 +22,7 @@ class Parents:
 
     def __init__(self) -> None:
         """Nothing waits yet."""
-        self._children: defaultdict[str, list[Child]] = defaultdict(list)
+        self._children: defaultdict[str, dict[Child, None]] = defaultdict(dict)  # In the order of their arrival.
 
     async def linked(self, parent: str, url: str, seconds: float) -> bool:
         """Wait until an event of `parent` with a link to `url` is durable; return False if none arrives in time.
@@ -31,7 +31,7 @@ class Parents:
             OpicError: the event could not be taken.
         """
         child = Child(url, asyncio.get_running_loop().create_future())
-        self._children[parent].append(child)
+        self._children[parent][child] = None
         try:
             return await asyncio.wait_for(child.linked, seconds)
         except TimeoutError:
@@ -40,14 +40,14 @@ class Parents:
             self._drop(parent, child)
 
     def _drop(self, parent: str, child: Child) -> None:
-        if child in (waiting := self._children.get(parent, [])):
-            waiting.remove(child)
-            if not waiting:
-                del self._children[parent]
+        waiting = self._children.get(parent, {})
+        waiting.pop(child, None)
+        if not waiting:
+            self._children.pop(parent, None)
 
     def take(self, parent: str) -> list[Child]:
         """Return and remove the pages that wait for `parent`. The caller puts them into its event: see `tell`."""
-        return self._children.pop(parent, [])
+        return list(self._children.pop(parent, ()))
 
 
 @contextmanager

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from opic.frontier.held_pages import ids_of, read_sets
+from opic.frontier.page_keys import OFFERED_BITS
 from opic.model.cash import MILLION, Flag
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
 from opic.urlfrontier.items import NEVER
 from opic.urls.canonical import host_of
-
-Int64s = NDArray[np.int64]
-OFFERED: Final = Flag.KNOWN | Flag.GONE | Flag.EXCLUDED
 
 
 @dataclass(slots=True)
@@ -37,7 +33,7 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
     for replica, (members, _) in zip(crawl.replicas, leases, strict=True):
         with replica.reading():
             pages = len(replica)
-            ids = np.flatnonzero((replica.state[:pages] & OFFERED) == Flag.KNOWN)
+            ids = np.flatnonzero((replica.state[:pages] & OFFERED_BITS) == Flag.KNOWN)
             done = np.zeros(len(ids), np.bool_)
             read = np.flatnonzero(replica.state[ids] & Flag.OPEN)
             _, not_before, _ = replica.offers.of(ids[read])
@@ -68,6 +64,6 @@ def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> I
     text = wanted.lower() if wanted and ignore_case else wanted
     for page in crawl.pages():
         url = page.url.lower() if ignore_case else page.url
-        there = page.state & OFFERED == Flag.KNOWN and (not key or host_of(page.url) == key)
+        there = page.state & OFFERED_BITS == Flag.KNOWN and (not key or host_of(page.url) == key)
         if there and (not text or text in url):
             yield page

@@ -5,6 +5,7 @@ import hmac
 import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
 from typing import Any, Final
@@ -39,24 +40,22 @@ GRACE_SECONDS: Final = 5.0
 
 
 @contextmanager
-def serving(backend: Backend, host: str, port: int, metrics: Metrics, *, allow_delete: bool = False) -> Iterator[str]:
-    """Answer URLFrontier's calls on a port; lend the address.
+def serving(backend: Backend, port: int, metrics: Metrics, *, allow_delete: bool = False) -> Iterator[str]:
+    """Answer URLFrontier's calls on a port of OPIC_HOST; lend the address.
 
     Args:
         backend: the open store.
-        host: the address to listen on.
         port: the port, 0 for any free one.
-        metrics: count what is handed out and taken.
+        metrics: counts items and the pages handed out.
         allow_delete: whether clients may forget all pages of the crawl.
 
     Raises:
         SettingsError: the port can't be had, or the interface would be open to other machines without a token.
     """
-    token = backend.settings.api_token
-    if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+    host, token = backend.settings.host, backend.settings.api_token
+    if token is None and not backend.settings.on_loopback:
         raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
-    started: list[str | BaseException] = []
-    ready, loop, end = threading.Event(), asyncio.new_event_loop(), asyncio.Event()
+    started, loop, end = Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
         secret = None if token is None else token.get_secret_value()
@@ -66,8 +65,7 @@ def serving(backend: Backend, host: str, port: int, metrics: Metrics, *, allow_d
         server.add_generic_rpc_handlers([handlers(frontier)])
         await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
-        started.append(f"{host}:{bound}")
-        ready.set()
+        started.set_result(f"{host}:{bound}")
         await end.wait()
         await server.stop(GRACE_SECONDS)
         frontier.close()
@@ -76,19 +74,21 @@ def serving(backend: Backend, host: str, port: int, metrics: Metrics, *, allow_d
         asyncio.set_event_loop(loop)
         try:
             loop.run_until_complete(run())
-        except Exception as error:  # noqa: BLE001 - raised to the caller
-            started.append(error)
+        except Exception as error:
+            if started.done():
+                log.exception("URLFrontier's calls are not answered any more")
+            else:
+                started.set_exception(error)
         finally:
-            ready.set()
             loop.close()
 
     thread = threading.Thread(target=work, name="opic-urlfrontier")
     thread.start()
-    ready.wait(START_SECONDS)
-    if not started or isinstance(started[0], BaseException):
-        raise SettingsError(f"--urlfrontier can't listen on {host}:{port}: {started[0] if started else 'no answer'}")
+    wait([started], START_SECONDS)
+    if error := started.exception() if started.done() else "no answer":
+        raise SettingsError(f"--urlfrontier can't listen on {host}:{port}: {error}")
     try:
-        yield started[0]
+        yield started.result()
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join()
@@ -175,7 +175,4 @@ class _Token(grpc.aio.ServerInterceptor):
 
         if handler is None or not handler.response_streaming:
             return grpc.unary_unary_rpc_method_handler(refuse)
-        kind = (
-            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
-        )
-        return kind(refuse_stream)
+        return KINDS[handler.request_streaming, True](refuse_stream)

@@ -10,7 +10,6 @@ from itertools import groupby, islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
-import msgpack
 
 from opic.api.coalescing import Coalescer
 from opic.api.metrics import Metrics
@@ -19,15 +18,16 @@ from opic.frontier import PagesRequest
 from opic.model.cash import MILLION
 from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
+from opic.model.page_notes import unpack_meta
 from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.items import (
     NEVER,
+    check_key,
     event_of,
     info_of,
     is_read,
-    key_of,
     links_of,
     meta_of,
     parent_of,
@@ -35,6 +35,7 @@ from opic.urlfrontier.items import (
 )
 from opic.urlfrontier.parents import Parents, tell
 from opic.urlfrontier.queues import leased, pages, queues
+from opic.urls.canonical import host_of
 
 log = logging.getLogger("opic.urlfrontier")
 
@@ -151,7 +152,7 @@ class UrlFrontier:
         """
         self._check_crawl(info.crawlID)
         url = self._backend.limits.canonical(info.url)
-        key_of(url, info.key)
+        check_key(url, info.key)
         return url
 
     async def _known(self, known: pb.KnownURLItem) -> None:
@@ -181,7 +182,7 @@ class UrlFrontier:
     # Handing out.
 
     async def GetURLs(self, asked: pb.GetParams, context: Context) -> AsyncIterator[pb.URLInfo]:
-        """Lease pages: the best ones first, of at most so many hosts, at most so many of each."""
+        """Lease the best pages, within the limits on hosts and on pages of each host."""
         if not self._active or (asked.WhichOneof("item") == "crawlID" and not self._is_ours(asked.crawlID)):
             return
         del context
@@ -222,7 +223,7 @@ class UrlFrontier:
         """Return the pages that are within the limits of a call."""
         counts, given = Counter[str](), list[dict[str, Any]]()
         for page in leased_pages:
-            host = info_of(page["url"], "", None).key
+            host = host_of(page["url"])
             hosts_left = not asked.max_queues or host in counts or len(counts) < asked.max_queues
             pages_left = not asked.max_urls_per_queue or counts[host] < asked.max_urls_per_queue
             if hosts_left and pages_left:
@@ -284,7 +285,7 @@ class UrlFrontier:
         return _item(page, asked.crawlID)
 
     async def ListURLs(self, asked: pb.ListUrlParams, context: Context) -> AsyncIterator[pb.URLItem]:
-        """Return pages, whatever their schedule."""
+        """Return pages, also those that are not due."""
         del context
         self._check_crawl(asked.crawlID)
         matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
@@ -294,7 +295,7 @@ class UrlFrontier:
             yield _item(page, asked.crawlID)
 
     async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
-        """Count pages, whatever their schedule."""
+        """Count pages, also those that are not due."""
         del context
         self._check_crawl(asked.crawlID)
         matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
@@ -412,7 +413,7 @@ async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], A
 
 
 def _item(page: LedgerPage, crawl: str) -> pb.URLItem:
-    info = info_of(page.url, crawl, msgpack.unpackb(page.meta) if page.meta else None)
+    info = info_of(page.url, crawl, unpack_meta(page.meta))
     if not page.reads and not page.status:
         return pb.URLItem(discovered=pb.DiscoveredURLItem(info=info), ID=page.url)
     date = page.not_before_us // MILLION

@@ -1,6 +1,5 @@
 """URLFrontier's gRPC interface: real clients of gRPC, a real service."""
 
-import re
 import subprocess
 import sys
 import time
@@ -16,10 +15,10 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from ports import free_port
-from processes import environment, wait_until
+from processes import wait_until
 from repository import ROOT
 from servers import Server
-from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known
+from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, discovered, info, known, served_by_command
 
 from opic.api.metrics import Metrics
 from opic.errors import SettingsError
@@ -43,7 +42,7 @@ def frontier(directory: Path, *, allow_delete: bool = False, **settings: Any) ->
     terms = {"host_delay_seconds": 0, "revisit_seconds": 0, **settings}
     with (
         EmbeddedService(Settings.load(data=directory, **terms)) as service,
-        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend), allow_delete=allow_delete) as address,
+        serving(service.backend, 0, Metrics(service.backend), allow_delete=allow_delete) as address,
         connected(address, settings.get("api_token")) as stub,
     ):
         yield stub, service
@@ -56,7 +55,7 @@ def served(tmp_path: Path) -> Iterator[tuple[Stub, EmbeddedService]]:
 
 
 def settled(service: EmbeddedService) -> dict[str, Any]:
-    """The totals, once all that was accepted took effect."""
+    """Return the totals once all accepted events have taken effect."""
     return wait_until(lambda: (stats := service.backend.stats())["lag"] == 0 and stats)
 
 
@@ -224,7 +223,7 @@ def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedServ
 def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server) -> None:
     with (
         StandingService(Settings.load(store=valkey.url, shards=1)) as service,
-        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
+        serving(service.backend, 0, Metrics(service.backend)) as address,
         connected(address) as stub,
     ):
         valkey.kill()
@@ -284,8 +283,8 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
     with (
         StandingService(settings) as service,
         StandingService(settings) as beside,
-        serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
-        serving(beside.backend, "127.0.0.1", 0, Metrics(beside.backend)) as another,
+        serving(service.backend, 0, Metrics(service.backend)) as address,
+        serving(beside.backend, 0, Metrics(beside.backend)) as another,
         connected(address) as stub,
         connected(another) as stranger,
     ):
@@ -316,7 +315,7 @@ def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", api_token="secret-of-the-test") as (stub, service):
         assert stub.put([discovered(A)]) == {A: OK}
         with (
-            serving(service.backend, "127.0.0.1", 0, Metrics(service.backend)) as address,
+            serving(service.backend, 0, Metrics(service.backend)) as address,
             connected(address) as stranger,
         ):
             assert stranger.refused("GetURLs", pb.GetParams()) == grpc.StatusCode.UNAUTHENTICATED
@@ -325,34 +324,18 @@ def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage()) == grpc.StatusCode.PERMISSION_DENIED
 
 
-def test_without_a_token_it_is_not_open_to_others(served: tuple[Stub, EmbeddedService]) -> None:
-    _, service = served
+def test_without_a_token_it_is_not_open_to_others(tmp_path: Path) -> None:
     with (
+        EmbeddedService(Settings.load(data=tmp_path / "data", host="0.0.0.0")) as service,
         pytest.raises(SettingsError, match="OPIC_API_TOKEN"),
-        serving(service.backend, "0.0.0.0", 0, Metrics(service.backend)),
+        serving(service.backend, 0, Metrics(service.backend)),
     ):
         pass
 
 
-@contextmanager
-def command(directory: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run the service as its command; lend the process and the address of the interface."""
-    serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", str(port)]
-    with subprocess.Popen(
-        [*serve, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True, env=environment()
-    ) as process:
-        try:
-            assert process.stdout is not None
-            told = re.search(r"URLFrontier's calls at (\S+)", process.stdout.readline())
-            assert told is not None
-            yield process, told[1]
-        finally:
-            process.terminate()
-
-
 def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
     urls, taken = [f"http://h{page % 7}.example/{page}" for page in range(20_000)], list[str]()
-    with command(tmp_path / "data") as (process, address), connected(address) as stub:
+    with served_by_command(tmp_path / "data") as (process, address), connected(address) as stub:
 
         def put() -> None:
             for ack in stub.PutURLs(known(url, {"opic.links": [urls[0]]}) for url in urls):
@@ -363,7 +346,7 @@ def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
         with pytest.raises(grpc.RpcError):
             put()
     assert 500 <= len(taken) < len(urls)
-    with command(tmp_path / "data") as (_, address), connected(address) as stub:
+    with served_by_command(tmp_path / "data") as (_, address), connected(address) as stub:
 
         def read() -> set[str]:
             listed = stub.ListURLs(pb.ListUrlParams(size=len(urls)))
@@ -375,7 +358,7 @@ def test_what_was_answered_with_ok_survives_a_kill(tmp_path: Path) -> None:
 def test_the_command_tells_its_address_and_answers_health_and_reflection(tmp_path: Path) -> None:
     port = free_port()
     with (
-        command(tmp_path / "data", port) as (process, address),
+        served_by_command(tmp_path / "data", port) as (process, address),
         grpc.insecure_channel(address) as channel,
         connected(address) as stub,
     ):
