@@ -134,6 +134,7 @@ def test_forgotten_page_loses_its_lease_and_its_back_off(web: tuple[httpx.Client
         return found
 
     client.event(OTHER, status=503)
+    wait_until(lambda: client.stats().lag == 0)  # Until the failure takes effect, the page is still offered.
     assert OTHER not in offered({SPARED})
     client.forget(domain="org")
     client.seed([OTHER, SPARED])
