@@ -21,10 +21,10 @@ from opic.frontier.held_pages import read_held, read_released, read_stamps
 from opic.frontier.hot_order import LEASED, Bools, HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
-from opic.frontier.picking import SIDES, Fit, PageSource, Picked, Scope, first_free, near_of, pick
+from opic.frontier.picking import SIDES, Fit, PageSource, Picked, Scope, Within, first_free, near_of, pick
 from opic.frontier.ranked_order import RankedOrder, RankedScope
 from opic.frontier.recrawl import PageWeights, draw_pages
-from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, FrontierTerms
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, Choice, FrontierTerms
 from opic.frontier.suspects import Suspects
 from opic.frontier.timers import Floats
 from opic.frontier.verdicts import URLS_AT_ONCE
@@ -256,18 +256,10 @@ class HotCrawl:
 
     # Choices.
 
-    def pick(
-        self,
-        mode: str,
-        domains: tuple[str, ...],
-        count: int,
-        busy: Collection[str],
-        ration: Ration | None = None,
-        *,
-        nearness: int = 0,
-        policy: str | None = None,
-    ) -> Picked:
+    def pick(self, by: Choice, count: int, ration: Ration | None = None) -> Picked:
         """Return the first free pages that rules admit, most cash first; see `opic.frontier.picking.pick`.
+
+        With a limit on hosts, those of the hosts that have the first pages.
 
         With a recrawl policy, pages that were read as it draws them; see `opic.frontier.recrawl`. Pages not judged yet
         are judged when they are chosen, and dropped if they are unfit. While there are such pages, the answer may lack
@@ -275,14 +267,15 @@ class HotCrawl:
         """
 
         def choose(wide: int) -> Picked:
-            return self._choose(mode, domains, wide, busy, ration, nearness, policy)
+            return self._choose(by, wide, None if by.hosts is None else by.hosts * wide // count, ration)
 
         ways = [self._from_all, self._without_suspects]
         first, second = ways if self.is_exact() else reversed(ways)
 
         def found() -> Picked:
             picked, sure = first(choose, count)
-            return picked if len(picked) or sure else second(choose, count)[0]
+            picked = picked if len(picked) or sure else second(choose, count)[0]
+            return picked if by.hosts is None else picked.of_hosts(by.hosts)
 
         return self.crawl.steadily(found)
 
@@ -319,32 +312,41 @@ class HotCrawl:
                 return fit.first(count), not (len(self._suspects) or self.turning)
             wide = min(WIDER * wide, count + WIDER_MAX)
 
-    def _choose(  # noqa: PLR0917 - the terms of one request
-        self,
-        mode: str,
-        domains: tuple[str, ...],
-        count: int,
-        busy: Collection[str],
-        ration: Ration | None,
-        nearness: int,
-        policy: str | None,
-    ) -> Picked:
+    def _choose(self, by: Choice, count: int, hosts: int | None, ration: Ration | None) -> Picked:
         for _ in range(PICKS_MAX):
-            if ration is not None:
-                ration.take(())
             with self.locked():
                 if all(map(self._is_current, range(len(self.crawl)))):
-                    now, fit = [hot.now() for hot in self.shards], self._fit_of(ration)
-                    within, numbers = self._scope(mode, domains), self._numbers(busy)
-                    restart = (lambda: None) if ration is None else partial(ration.take, ())
-                    by, orders = self.ranking(mode, policy), self.orders
-                    return pick(
-                        orders, count, now, mode=mode, busy=numbers, within=within, fit=fit, nearness=nearness,
-                        restart=restart, drawn=partial(self._drawn, policy, domains, nearness) if policy else None,
-                        ranked=[by.of(shard, order, mode) for shard, order in enumerate(orders)] if by else None,
-                    )  # fmt: skip
+                    within = self._scope(by.mode, by.domains)
+                    if hosts is not None:
+                        first = self._picked(by, hosts, ration, within, 1)
+                        if by.host_pages == 1:
+                            return first
+                        shards = range(len(self.crawl))
+                        within = Within([np.unique(first.hosts[first.shards == shard]) for shard in shards])
+                    return self._picked(by, count, ration, within, by.host_pages)
             self.prepare()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+
+    def _picked(
+        self, by: Choice, count: int, ration: Ration | None, within: Scope | None, host_pages: int | None
+    ) -> Picked:
+        if ration is not None:
+            ration.take(())
+        ranking, orders = self.ranking(by.mode, by.policy), self.orders
+        return pick(
+            orders,
+            count,
+            [hot.now() for hot in self.shards],
+            mode=by.mode,
+            busy=self._numbers(by.busy),
+            within=within,
+            fit=self._fit_of(ration),
+            nearness=by.nearness,
+            restart=(lambda: None) if ration is None else partial(ration.take, ()),
+            drawn=partial(self._drawn, by.policy, by.domains, by.nearness) if by.policy else None,
+            ranked=[ranking.of(shard, order, by.mode) for shard, order in enumerate(orders)] if ranking else None,
+            host_pages=host_pages,
+        )
 
     def priorities(self, shards: Int64s, ids: Int64s) -> Floats:
         """Return the priorities of pages."""
@@ -425,16 +427,18 @@ class HotCrawl:
         shards = len(self.crawl)
         return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
 
-    def first_free(
-        self, mode: str, domains: tuple[str, ...], busy: Collection[str], seconds_max: float, nearness: int = 0
-    ) -> float | None:
+    def first_free(self, by: Choice, seconds_max: float) -> float | None:
         """Return the number of seconds until the first requested page is free; None if there is none."""
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            within, numbers = self._scope(mode, domains), self._numbers(busy)
             first = first_free(
-                self.orders, mode=mode, busy=numbers, within=within, nearness=nearness, seconds_max=seconds_max
+                self.orders,
+                mode=by.mode,
+                busy=self._numbers(by.busy),
+                within=self._scope(by.mode, by.domains),
+                nearness=by.nearness,
+                seconds_max=seconds_max,
             )
             return 0.0 if self.turning else first
 

@@ -28,6 +28,7 @@ class Quota(NamedTuple):
     pages: int
     seconds: float
     crawler: bytes = b""  # Digest of its name; see `opic.model.events.crawler_digest`.
+    host_pages: int = 1  # Of a host that has a delay.
 
 
 class Granted(NamedTuple):
@@ -113,6 +114,7 @@ def lease_command(
         [page for page, _ in pages],
         [host for _, host in pages],
         [quota.crawler for quota in quotas],
+        [quota.host_pages for quota in quotas],
     ]
     terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight, int(sweep))
     packed = msgpack.packb(blob, use_bin_type=False)

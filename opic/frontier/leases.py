@@ -13,11 +13,11 @@ import numpy as np
 from opic.errors import BadInput
 from opic.frontier.hot_order import Int64s
 from opic.frontier.page_keys import times_priority
-from opic.frontier.requests import PagesRequest
+from opic.frontier.requests import Choice, PagesRequest
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
-from opic.urls.canonical import shown
+from opic.urls.canonical import host_of, shown
 
 RELEASES_A_CALL: Final = 1_000
 # Shard, page, end of the lease in microseconds, and a MAC, which the tokens of earlier versions lack.
@@ -84,16 +84,6 @@ class Leased:
         return {**notes, "meta": unpack_meta(self.meta)} if self.meta else notes
 
 
-class Choice(NamedTuple):
-    """What pages are chosen by; parts of requests that share it are given pages of one choice."""
-
-    mode: str
-    policy: str | None
-    domains: tuple[str, ...]
-    busy: frozenset[str]
-    nearness: int
-
-
 @dataclass(slots=True)
 class RequestPart:
     """A request, or the part of a request for pages of one mode."""
@@ -102,20 +92,31 @@ class RequestPart:
     request: PagesRequest
     n: int
     mode: str
+    hosts: int | None = None  # Maximum number of hosts.
     granted: list[Leased] = field(default_factory=list)
     cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
     over: bool = False  # Whether there are no more pages for it.
 
+    @classmethod
+    def of(cls, at: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
+        """Return a part of a request: so many hosts, or so many pages if it has no limit on hosts."""
+        each = request.n // request.wanted
+        return cls(at, request, wanted * each, mode, wanted if request.hosts else None)
+
+    @property
+    def given(self) -> int:
+        """How many hosts it was given pages of, or how many pages if it has no limit on hosts."""
+        return len({host_of(page.url) for page in self.granted}) if self.hosts else len(self.granted)
+
     @property
     def choice(self) -> Choice:
         """Which pages it can be given."""
-        request = self.request
-        return Choice(self.mode, request.policy, request.domains, request.busy, request.nearness)
+        return self.request.choice(self.mode, self.hosts, self.at)
 
     @property
     def missing(self) -> int:
-        """How many pages it still wants."""
-        return 0 if self.over else self.n - len(self.granted)
+        """How many pages it still wants. With a limit on hosts it takes what the first choice gives."""
+        return 0 if self.over or (self.hosts and self.granted) else self.n - len(self.granted)
 
 
 @dataclass(slots=True)

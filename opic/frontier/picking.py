@@ -1,19 +1,20 @@
-"""Choose the free pages with the most cash: a merge over the hot orders of all shards, one page per delayed host."""
+"""Choose the free pages with the most cash: a merge over the hot orders of all shards, a few pages of each host."""
 
 import heapq
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from opic.frontier import page_counts
+from opic.frontier.host_quota import Bools, HostQuota
 from opic.frontier.hot_order import HotOrder, Int64s, first, is_held
 from opic.frontier.hot_side import Side
 from opic.frontier.page_keys import Keys
 
-Bools = NDArray[np.bool_]
 STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
 DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
@@ -345,6 +346,12 @@ class Picked:
         """Return the pages of a mask."""
         return Picked(self.shards[mask], self.ids[mask], self.hosts[mask], self.counts[mask], self.following)
 
+    def of_hosts(self, count: int) -> "Picked":
+        """Return the pages of the first `count` hosts."""
+        hosts = list(zip(self.shards.tolist(), self.hosts.tolist(), strict=True))
+        some = set(islice(dict.fromkeys(hosts), count))
+        return self.only(np.array([host in some for host in hosts], np.bool_))
+
     def first(self, count: int) -> "Picked":
         """Return the first `count` pages."""
         following = self.counts[count].item() if len(self) > count else self.following
@@ -367,8 +374,9 @@ def pick(
     restart: Callable[[], object] = lambda: None,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
     ranked: Sequence[Sequence[RankedPages]] | None = None,
+    host_pages: int | None = None,
 ) -> Picked:
-    """Return the first free pages of all shards, ties by shard and id; at most one page of a host with a delay.
+    """Return the first free pages of all shards, ties by shard and id.
 
     Args:
         orders: the order of each shard.
@@ -384,6 +392,7 @@ def pick(
         drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
             are then its business.
         ranked: the pages of each shard in another order, maybe in several parts; only these, on the hosts of `within`.
+        host_pages: maximum number of pages of a host; if None, one of each host with a delay.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
@@ -397,7 +406,7 @@ def pick(
         else:
             sources = _sources(orders, SIDES[mode], within, nearness, listed=listed)
         try:
-            picked = _merge(orders, sources, count, fit)
+            picked = _merge(orders, sources, count, fit, HostQuota(orders, host_pages))
         finally:
             for source in sources:
                 source.close()
@@ -523,7 +532,9 @@ def _ranked_sources(
     return sources
 
 
-def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None) -> Picked:
+def _merge(
+    orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None, quota: HostQuota
+) -> Picked:
     """Merge the sources in order until more than `count` pages are taken, or no more are left."""
     size, have = max(STRETCH, 2 * count), 0
     nothing = np.empty(0, np.int64)
@@ -541,7 +552,7 @@ def _merge(orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int
         for shard in {source.shard for source in nonempty}:
             at = np.flatnonzero(shards == shard)
             hosts[at] = orders[shard].columns.host[ids[at]]
-        keep = _different(orders, shards, hosts)
+        keep = quota.keep(shards, hosts)
         shards, ids, neg, hosts = shards[keep], ids[keep], neg[keep], hosts[keep]
         if fit is not None and len(ids):
             fits = fit(shards, hosts)
@@ -576,19 +587,3 @@ def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)]
     order = np.lexsort((columns[1], columns[0], columns[2]))
     return columns[0][order], columns[1][order], columns[2][order]
-
-
-def _different(orders: Sequence[HotOrder], shards: Int64s, hosts: Int64s) -> Bools:
-    """Return a mask of the pages to keep: of a host with a delay only its first page, if none was taken before."""
-    keep = np.ones(len(hosts), np.bool_)
-    for shard in set(shards.tolist()):
-        order, at = orders[shard], np.flatnonzero(shards == shard)
-        late = order.mark[hosts[at]] == order.tick  # Marked since they were examined.
-        single = np.flatnonzero(order.single[hosts[at]] & ~late)
-        different, nth = np.unique(hosts[at[single]], return_index=True)
-        late[single] = True
-        late[single[nth]] = False
-        order.mark[different] = order.tick
-        order.passed_over(hosts[at[late]])
-        keep[at[late]] = False
-    return keep

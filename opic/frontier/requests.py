@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from opic.errors import BadInput
 from opic.frontier.page_keys import GREEDY
@@ -53,6 +53,19 @@ class FrontierTerms:
         return abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)
 
 
+class Choice(NamedTuple):
+    """What pages are chosen by; parts of requests that share it are given pages of one choice."""
+
+    mode: str = "any"
+    policy: str | None = None
+    domains: tuple[str, ...] = ()
+    busy: frozenset[str] = frozenset()
+    nearness: int = 0
+    host_pages: int | None = None
+    hosts: int | None = None
+    alone: int = -1  # A request with a limit on hosts shares its choice with no other.
+
+
 @dataclass(frozen=True, slots=True)
 class PagesRequest:
     """A crawler's request for pages. Create it with `PagesRequest.of`, which validates it."""
@@ -66,7 +79,19 @@ class PagesRequest:
     busy: frozenset[str] = frozenset()  # Hosts to skip.
     nearness: int = 0  # Only pages at least so near to a seed, see `opic.model.page_notes`; 0 for all.
     crawl_delays: Mapping[str, float] = field(default_factory=dict)  # By host, in seconds, from its robots.txt.
+    host_pages: int | None = None  # Maximum number of pages of a host; if None, one where it has a delay.
+    hosts: int | None = None  # Maximum number of hosts; `n` is a multiple of it.
     gone: Callable[[], bool] = field(default=lambda: False, compare=False)  # Whether its crawler has disconnected.
+
+    @property
+    def wanted(self) -> int:
+        """The maximum number of hosts, or of pages without a limit on hosts."""
+        return self.hosts or self.n
+
+    def choice(self, mode: str, hosts: int | None = None, alone: int = -1) -> Choice:
+        """Return what its pages of a mode are chosen by: of so many hosts, then not together with other requests."""
+        by = self.policy, self.domains, self.busy, self.nearness, self.host_pages
+        return Choice(mode, *by, hosts, alone if hosts else -1)
 
     @classmethod
     def of(
@@ -82,6 +107,8 @@ class PagesRequest:
         busy_hosts: Sequence[str] = (),
         crawl_delays: Mapping[str, float] | None = None,
         max_depth: int | None = None,
+        host_pages: int | None = None,
+        hosts: int | None = None,
     ) -> "PagesRequest":
         """Validate a request.
 
@@ -110,8 +137,22 @@ class PagesRequest:
             raise BadInput(f"domains: {len(domains):,} is over the limit of {DOMAINS_MAX}: send several requests")
         within = {canonical_host(name) for name in (*domains, *(() if domain is None else (domain,)))}
         near = nearness_of(None if max_depth is None else min(max_depth, DEPTH_MAX))
-        busy = frozenset(map(canonical_host, busy_hosts))
-        return cls(n, seconds, crawler_digest(crawler), mode, policy, tuple(sorted(within)), busy, near, delays)
+        if hosts is not None:
+            hosts = max(min(hosts, n), 1)
+            n = n // hosts * hosts
+        return cls(
+            n,
+            seconds,
+            crawler_digest(crawler),
+            mode,
+            policy,
+            tuple(sorted(within)),
+            frozenset(map(canonical_host, busy_hosts)),
+            near,
+            delays,
+            host_pages,
+            hosts,
+        )
 
 
 def check_lease_seconds(seconds: float) -> float:

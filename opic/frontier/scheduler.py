@@ -22,11 +22,11 @@ from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Choice, Chunk, Lease, Leased, RequestPart, await_leases, release_leases, server_runs
+from opic.frontier.leases import Chunk, Lease, Leased, RequestPart, await_leases, release_leases, server_runs
 from opic.frontier.page_counts import FOR_GOOD, KINDS
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
-from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, FrontierTerms, PagesRequest
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
 from opic.model.cash import MILLION, Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import LinkScores
@@ -85,9 +85,7 @@ class Scheduler:
             self._use(trust, worth, scores, linked=linked)
             try:
                 self.hot.look()
-                picked = self.hot.pick(
-                    wish.mode, wish.domains, wish.n, wish.busy, nearness=wish.nearness, policy=wish.policy
-                )
+                picked = self.hot.pick(wish.choice(wish.mode, wish.hosts), wish.n)
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated.
                 raise
@@ -203,11 +201,11 @@ class Scheduler:
         parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
         self._lease(parts)
         if any(part.mode != wishes[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
-            missing = [0] * len(wishes)
+            missing = [wish.wanted for wish in wishes]
             for part in parts:
-                missing[part.at] += part.n - len(part.granted)
+                missing[part.at] -= part.given
             rest = [
-                RequestPart(at, wish, missing[at], wish.mode)
+                RequestPart.of(at, wish, wish.mode, missing[at])
                 for at, wish in enumerate(wishes)
                 if wish.mode == "any" and missing[at]
             ]
@@ -218,7 +216,8 @@ class Scheduler:
         for part in parts:
             granted[part.at] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
-            rest = [RequestPart(at, wish, wish.n, wish.mode) for at, wish in enumerate(wishes) if not granted[at]]
+            idle = [at for at, pages in enumerate(granted) if not pages]
+            rest = [RequestPart.of(at, wishes[at], wishes[at].mode, wishes[at].wanted) for at in idle]
             self._lease(rest, idle=True)
             for part in rest:
                 granted[part.at] += part.granted
@@ -240,7 +239,7 @@ class Scheduler:
         return answers
 
     def _parts(self, at: int, wish: PagesRequest) -> list[RequestPart]:
-        modes, share = {wish.mode: wish.n}, self.terms.share
+        modes, share = {wish.mode: wish.wanted}, self.terms.share
         if self.hot.ranking(wish.mode, None) is not None and wish.mode == "any":
             share = SHARE_BY_IMPORTANCE if share is None else share
             if not self.hot.free(READ):  # It saves a second turn.
@@ -248,11 +247,11 @@ class Scheduler:
             elif not self.hot.free(UNREAD):
                 share = 0.0
         if share is not None and wish.mode == "any":
-            self._discoveries += wish.n * share
-            discover = min(int(self._discoveries), wish.n)
+            self._discoveries += wish.wanted * share
+            discover = min(int(self._discoveries), wish.wanted)
             self._discoveries -= discover
-            modes = {"discover": discover, "refresh": wish.n - discover}
-        return [RequestPart(at, wish, n, mode) for mode, n in modes.items() if n]
+            modes = {"discover": discover, "refresh": wish.wanted - discover}
+        return [RequestPart.of(at, wish, mode, wanted) for mode, wanted in modes.items() if wanted]
 
     def report(self, delays: Mapping[str, float]) -> None:
         """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
@@ -322,12 +321,11 @@ class Scheduler:
         ration = self.admission.ration(idle=idle) if self.admission else None
         for by, group in groups.items():
             total = sum(part.missing for part in group)
-            spare = more if len(self.crawl) == len(groups) == 1 else 0  # Several would compete for spares.
+            # Several would compete for spares, and spares are of other hosts than the first.
+            spare = more if len(self.crawl) == len(groups) == 1 and by.hosts is None else 0
             # A request for domains is not limited by their share of the crawl.
             limits = None if by.domains else ration
-            picked = self.hot.pick(
-                by.mode, by.domains, total + spare, by.busy, limits, nearness=by.nearness, policy=by.policy
-            )
+            picked = self.hot.pick(by, total + spare, limits)
             priorities = self.hot.priorities(picked.shards, picked.ids)  # A batch ends by worth without these.
             counts, at, least = times_priority(picked.counts, 1 / priorities).tolist(), 0, -math.inf
             pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
@@ -388,7 +386,10 @@ class Scheduler:
                     self.crawl.shards[chunk.shard].keys,
                     self.terms.politeness,
                     [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
-                    [Quota(count, part.request.seconds, part.request.crawler) for part, count in chunk.quotas()],
+                    [
+                        Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
+                        for part, count in chunk.quotas()
+                    ],
                     head=heads[chunk.shard] if heads is not None else None,
                     stamp=stamp if patient and not again else None,
                     sweep=sweep and not again,
@@ -551,7 +552,7 @@ class Scheduler:
 
     def _retry_after(self, wish: PagesRequest) -> float:
         """Return the number of seconds until the first of the requested pages may be free."""
-        first = self.hot.first_free(wish.mode, wish.domains, wish.busy, RETRY_SECONDS_MAX, wish.nearness)
+        first = self.hot.first_free(wish.choice(wish.mode), RETRY_SECONDS_MAX)
         if first is None:
             return RETRY_SECONDS_DEFAULT
         if self._rationed:

@@ -245,7 +245,8 @@ end
 --   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
 --   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob most-pages-in-waits
 --   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
---     ids, hosts, for each wish: digest of its crawler's name or ''}
+--     ids, hosts, for each wish: digest of its crawler's name or '', for each wish: how many pages a host with a
+--     delay may give it, 1 if absent}
 -- If the state is not as expected, the caller chose by an old state: nothing is leased, and it must choose again.
 -- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
 -- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
@@ -259,13 +260,15 @@ end
 
 -- Why a page can't be leased: nil if it can; else 1 to 4, and the time in microseconds when it can. The third result
 -- is the host's pages in flight.
-local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
+local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, wish)
   local lease_end = plan.pages[id] and now or redis.call('ZSCORE', keys[1], id)
   if lease_end then return 1, tonumber(lease_end) + retry * 1000000 end
   local wait = tonumber(redis.call('ZSCORE', keys[2], id))
   if wait and wait * 1000000 > now then return 4, wait * 1000000 end
-  local free = plan.next_of[host] or (host_delay > 0 and tonumber(redis.call('ZSCORE', keys[4], host))) or 0
-  if host_delay > 0 and free * 1000000 > now then return 2, free * 1000000 end
+  local given = plan.given[host]
+  local free = host_delay > 0 and (plan.next_of[host] or tonumber(redis.call('ZSCORE', keys[4], host))) or 0
+  local more = given and given.wish == wish and given.pages < plan.each[wish]
+  if not more and free * 1000000 > now then return 2, free * 1000000 end
   local flying = host_cap > 0 and (plan.flying[host] or in_flight(keys, host, now))
   if flying and #flying / 2 >= host_cap then
     local first = flying[2]
@@ -330,7 +333,7 @@ end
 local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local blob = cmsgpack.unpack(args[5])
-  local head, held, wishes, ids, names, crawlers = unpack(blob, 1, 6)
+  local head, held, wishes, ids, names, crawlers, each = unpack(blob, 1, 7)
   if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   for i = 1, #ids do
     if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS expected pages') end
@@ -343,7 +346,8 @@ local function take(keys, args)
   if take_moved(there, frees, count, head, held) then ids = {} end
   local running = redis.call('ZCOUNT', keys[1], '(' .. string.format('%.0f', now), '+inf')
 
-  local granted, refused, out, plan = {}, {}, {}, {pages = {}, next_of = {}, flying = {}}
+  local granted, refused, out = {}, {}, {}
+  local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each or {}}
   local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
   local some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
   local wish, left, until_us = 0, 0, nil
@@ -351,7 +355,7 @@ local function take(keys, args)
     while left == 0 and wishes[2 * wish + 1] do
       left, until_us = wishes[2 * wish + 1], math.floor(now + wishes[2 * wish + 2] * 1000000)
       wish = wish + 1
-      granted[wish] = {}
+      granted[wish], plan.each[wish] = {}, plan.each[wish] or 1
     end
     if left == 0 then break end
     local id, host = string.format('%.0f', ids[i]), names[i]
@@ -361,7 +365,7 @@ local function take(keys, args)
     if blocked then
       what, till = 2, blocked
     else
-      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan)
+      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, wish)
     end
     if what then
       refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = i, what, math.ceil(till)
@@ -371,7 +375,11 @@ local function take(keys, args)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_us, id
       plan.pages[id] = crawler_of(crawlers and crawlers[wish])
-      if host_delay > 0 then plan.next_of[host] = now / 1000000 + host_delay end
+      if host_delay > 0 then
+        local given = plan.given[host]
+        plan.next_of[host] = now / 1000000 + host_delay
+        plan.given[host] = {wish = wish, pages = given and given.pages + 1 or 1}
+      end
       if flying then
         flying[#flying + 1], flying[#flying + 2] = id, until_us
         plan.flying[host] = flying

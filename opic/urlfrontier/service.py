@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from itertools import groupby, islice
@@ -42,7 +41,7 @@ log = logging.getLogger("opic.urlfrontier")
 PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
 LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as in the reference implementation.
 URLS_MAX: Final = 1_000  # Pages returned by a call without max_queues.
-HOST_URLS_MAX: Final = 100  # Pages of one host returned by a call without max_urls_per_queue.
+HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_queue.
 PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
 DELAY_SECONDS_MAX: Final = 86_400  # As of a host delay that an operator sets.
 LISTED_DEFAULT: Final = 100
@@ -188,48 +187,35 @@ class UrlFrontier:
         del context
         request = self._request(asked)
         answer = await asyncio.to_thread(self._lease, request)
-        given = self._within(answer["pages"], asked)
-        unsent = {page["lease"] for page in answer["pages"]} - {page["lease"] for page in given}
+        hosts = {host: at for at, host in enumerate(dict.fromkeys(host_of(page["url"]) for page in answer["pages"]))}
+        given = sorted(answer["pages"], key=lambda page: hosts[host_of(page["url"])])
+        unsent = {page["lease"] for page in given}
         ends = time.monotonic() + request.seconds
         try:
             for page in given:
-                unsent.add(page["lease"])
                 self._own_leases[page["url"]] = ends
                 yield info_of(page["url"], asked.crawlID, page.get("meta"))
                 unsent.discard(page["lease"])
-            self._metrics.handed({**answer, "pages": given}, "any", None)
+            self._metrics.handed(answer, "any", None)
         finally:
-            if unsent:  # They exceed the limits, or the client disconnected.
+            if unsent:  # The client disconnected.
                 await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(unsent)))
             self._prune_leases()
 
     def _request(self, asked: pb.GetParams) -> PagesRequest:
-        settings = self._backend.settings
-        each = 1 if settings.host_delay_seconds else asked.max_urls_per_queue or HOST_URLS_MAX
-        # Lease no more than will be returned: releasing a page does not undo the delay of its host.
-        n = each * (1 if asked.key else asked.max_queues) or URLS_MAX
+        most, each = self._backend.settings.max_n, asked.max_urls_per_queue or HOST_URLS
         return self._backend.frontier.wish(
-            min(n, settings.max_n),
+            min(each if asked.key else asked.max_queues * each or URLS_MAX, most),
             lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
             domain=asked.key or None,
+            host_pages=asked.max_urls_per_queue or None,
+            hosts=None if asked.key else asked.max_queues or None,
         )
 
     def _lease(self, request: PagesRequest) -> dict[str, Any]:
         self._backend.check_room()
         (answer,) = self._backend.frontier.next_many([request])
         return answer
-
-    def _within(self, leased_pages: Sequence[dict[str, Any]], asked: pb.GetParams) -> list[dict[str, Any]]:
-        """Return the pages that are within the limits of a call."""
-        counts, given = Counter[str](), list[dict[str, Any]]()
-        for page in leased_pages:
-            host = host_of(page["url"])
-            hosts_left = not asked.max_queues or host in counts or len(counts) < asked.max_queues
-            pages_left = not asked.max_urls_per_queue or counts[host] < asked.max_urls_per_queue
-            if hosts_left and pages_left:
-                counts[host] += 1
-                given.append(page)
-        return given
 
     def _prune_leases(self) -> None:
         now = time.monotonic()

@@ -24,7 +24,7 @@ class Caller:
     def take(
         self,
         pages: Sequence[tuple[int, str]] = PAGES,
-        quotas: Sequence[tuple[int, float]] = ((10, 60.0),),
+        quotas: Sequence[tuple[Any, ...]] = ((10, 60.0),),
         politeness: PolitenessSettings = AT_ONCE,
         **more: Any,
     ) -> LeaseAnswer:
@@ -64,6 +64,15 @@ def test_host_with_a_delay_gives_one_page(servers: Server) -> None:
     assert places(
         caller.take([(1, "a.org"), (3, "b.org")], politeness=PolitenessSettings(host_delay_seconds=30.0))
     ) == [(0, 0)]
+
+
+def test_host_with_a_delay_gives_one_call_as_many_pages_as_it_asks_for(servers: Server) -> None:
+    caller, slow = Caller(servers), PolitenessSettings(host_delay_seconds=30.0)
+    pages = [(page, "a.org") for page in range(4)] + [(page, "b.org") for page in range(4, 8)]
+    answer = caller.take(pages, [(5, 60.0, b"", 3), (5, 60.0, b"", 3)], slow)
+    assert places(answer) == [(0, 0), (0, 1), (0, 2), (0, 4), (0, 5)]  # The second may not add to what the first got.
+    assert {page.until_us - answer.now_us for page in answer.refused} == {30_000_000}
+    assert places(caller.take(pages, [(5, 60.0, b"", 3)], slow)) == []
 
 
 def test_cap_of_a_host_counts_pages_of_this_call_and_of_others(servers: Server) -> None:

@@ -147,9 +147,27 @@ def test_each_of_many_pages_keeps_metadata_of_its_own(served: tuple[Stub, Embedd
 def test_hosts_beyond_the_limit_are_not_delayed(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", host_delay_seconds=60) as (stub, _):
         stub.put([discovered(f"http://h{host}.example/{page}") for host in range(6) for page in range(5)])
-        rounds = [stub.take(max_urls_per_queue=5, max_queues=2) for _ in range(4)]
-        assert [len(found) for found in rounds] == [2, 2, 2, 0]
+        rounds = [stub.take(max_urls_per_queue=3, max_queues=2) for _ in range(4)]
+        assert [len(found) for found in rounds] == [6, 6, 6, 0]
+        assert [len({one.key for one in found}) for found in rounds] == [2, 2, 2, 0]
         assert len({one.key for found in rounds for one in found}) == 6
+
+
+def test_hosts_of_the_best_pages_come_first_each_with_its_best_pages(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", host_delay_seconds=60, keep_links=False) as (stub, service):
+        urls = [f"http://{host}.example/{page}" for host in "pqr" for page in range(4)]
+        stub.put([discovered(A)])
+        for some in (urls, urls[3:4] * 3, urls[9:11] * 2):  # Cash goes to what the last reads link to.
+            stub.put([known(A, {"opic.links": some})])
+        settled(service)
+        _, rows = service.backend.crawl.look(urls)
+        cash = dict(zip(urls, rows.cash.tolist(), strict=True))
+        hosts = sorted("pqr", key=lambda host: -max(cash[url] for url in urls if url[7] == host))
+        by_host = [sorted((url for url in urls if url[7] == host), key=lambda url: -cash[url]) for host in hosts]
+        assert [one.url for one in stub.take(max_urls_per_queue=2, max_queues=2)] == [
+            *by_host[0][:2], *by_host[1][:2]
+        ]  # fmt: skip
+        assert [one.url for one in stub.take(max_urls_per_queue=3, max_queues=1)] == by_host[2][:3]
 
 
 def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, EmbeddedService]) -> None:

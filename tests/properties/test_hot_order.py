@@ -49,6 +49,7 @@ PICK = call(
     st.none() | st.sets(HOST),
     st.none() | st.integers(0, 2),
     st.sampled_from([0, 0, 1, 2]),
+    st.sampled_from([None, None, 1, 2]),
 )
 CALLS = st.lists(
     st.one_of(
@@ -183,7 +184,15 @@ class Twin:
         return (page_counts.FREE if key else page_counts.NEITHER), read
 
     def pick(
-        self, count: int, now: float, mode: str, busy: set[int], within: set[int] | None, room: int | None, near: int
+        self,
+        count: int,
+        now: float,
+        mode: str,
+        busy: set[int],
+        within: set[int] | None,
+        room: int | None,
+        near: int,
+        host_pages: int | None,
     ) -> list[tuple[int, int]]:
         pages = []
         for shard, columns in enumerate(self.columns):
@@ -197,7 +206,7 @@ class Twin:
         found: list[tuple[int, int]] = []
         had: Counter[tuple[int, int]] = Counter()
         for _, shard, page, host in sorted(pages):
-            if had[shard, host] and self.single[shard][host]:
+            if had[shard, host] >= (host_pages or (1 if self.single[shard][host] else np.inf)):
                 continue
             if room is not None and had[shard, host] >= room:
                 continue
@@ -330,7 +339,14 @@ class Both:
         self.now += seconds
 
     def pick(
-        self, count: int, mode: str, busy: set[int], within: set[int] | None, room: int | None, near: int = 0
+        self,
+        count: int,
+        mode: str,
+        busy: set[int],
+        within: set[int] | None,
+        room: int | None,
+        near: int = 0,
+        host_pages: int | None = None,
     ) -> list[tuple[int, int]]:
         wanted = None
         if within is not None:
@@ -341,8 +357,10 @@ class Both:
         terms: dict[str, Any] = {"mode": mode, "busy": numbers, "within": wanted, "nearness": near}
         limit = Room(room or 0)
         fit = None if room is None else limit.fit
-        found = pick(self.orders, count, [self.now] * SHARDS, **terms, fit=fit, restart=limit.restart)
-        expected = self.twin.pick(count, self.now, mode, busy, within, room, near)
+        found = pick(
+            self.orders, count, [self.now] * SHARDS, **terms, fit=fit, restart=limit.restart, host_pages=host_pages
+        )
+        expected = self.twin.pick(count, self.now, mode, busy, within, room, near, host_pages)
         places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
         assert places == expected[:count]
         assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
