@@ -327,6 +327,20 @@ class Frontier:
         self.crawl.follow()
         self._hand.block(canonical_host(host), until)
 
+    def limit(self, host: str, pages: int) -> bool:
+        """Hand out no page of a host once `pages` of its pages were read, at all endpoints; 0 ends the limit.
+
+        Pages leased by then may still be read.
+
+        Returns:
+            Whether the host has pages; otherwise it can't have a limit.
+
+        Raises:
+            BadInput: `host` is not a host.
+        """
+        self.crawl.follow()
+        return self._hand.limit(canonical_host(host), pages)
+
     def release(self, leases: Sequence[str]) -> dict[str, object]:
         """Release leases without fetching the pages; host delays stay in effect.
 

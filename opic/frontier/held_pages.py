@@ -39,6 +39,7 @@ class Held:
     hosts: tuple[list[str], Float64s]
     running: int  # Number of active leases.
     manners: dict[str, Manners]  # Only hosts for which an operator set any.
+    limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
 
 
 def read_stamps(crawl: Crawl) -> list[LeaseStamp]:
@@ -64,10 +65,11 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
         command
         for k in keys
         for command in (
-            ["HGET", k.freed, "n"], ["ZCARD", k.leases], ["FCALL_RO", "opic_4_now", 1, k.leases], ["HGETALL", k.polite]
+            ["HGET", k.freed, "n"], ["ZCARD", k.leases], ["FCALL_RO", "opic_4_now", 1, k.leases], ["HGETALL", k.polite],
+            ["HGETALL", k.limits],
         )
     ])  # fmt: skip
-    now = [us / MILLION for us in first[2::4]]
+    now = [us / MILLION for us in first[2::5]]
     parts = read_sets(crawl, [
         (name, least)
         for k, t in zip(keys, now, strict=True)
@@ -75,7 +77,7 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
     ])  # fmt: skip
     held_of_shards = []
     for nth, t in enumerate(now):
-        freed, leases, _, rules = first[4 * nth : 4 * nth + 4]
+        freed, leases, _, rules, limits = first[5 * nth : 5 * nth + 5]
         (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
         held_of_shards.append(
             Held(
@@ -87,23 +89,34 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
                 (names.decode().split("\n") if names else [], free),
                 int(np.count_nonzero(ends > t * MILLION)),
                 {host.decode(): manners_of(rule) for host, rule in rules.items()},
+                {host.decode(): int(limit) for host, limit in limits.items()},
             )
         )
     return held_of_shards
 
 
-def read_released(crawl: Crawl, shard: int, known: int) -> tuple[int, list[int] | None]:
-    """Return the shard's `freed` counter, and the pages released since it was `known`.
+class Released(NamedTuple):
+    """What became free at other endpoints."""
 
-    The pages are None if there are too many of them or if host settings changed; then read everything with `read_held`.
-    """
+    freed: int  # The counter of a shard.
+    pages: list[int] | None  # None if there are too many, or host settings changed: then read all with `read_held`.
+    limits: dict[str, int] | None  # The present ones, if they changed.
+
+
+def read_released(crawl: Crawl, shard: int, known: int) -> Released:
+    """Return what became free since the shard's `freed` counter was `known`."""
     keys = crawl.shards[shard].keys
-    (freed, whole), ids = crawl.ask([
-        ["HMGET", keys.freed, "n", "whole"],
+    (freed, whole, limited), ids, limits = crawl.ask([
+        ["HMGET", keys.freed, "n", "whole", "limits"],
         ["ZRANGE", keys.released, f"({known}", "+inf", "BYSCORE"],
+        ["HGETALL", keys.limits],
     ])  # fmt: skip
     count = int(freed or 0)
-    return count, None if count < known or known < int(whole or 0) else [int(page) for page in ids]
+    return Released(
+        count,
+        None if count < known or known < int(whole or 0) else [int(page) for page in ids],
+        {host.decode(): int(limit) for host, limit in limits.items()} if known < int(limited or 0) else None,
+    )
 
 
 def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:

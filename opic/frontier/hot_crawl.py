@@ -235,12 +235,13 @@ class HotCrawl:
     def hear_freed(self, shard: int) -> None:
         """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
         hot = self.shards[shard]
-        freed, ids = read_released(self.crawl, shard, hot.stamp.freed)
-        if ids is None:
+        released = read_released(self.crawl, shard, hot.stamp.freed)
+        if released.pages is None:
             self.stale.add(shard)
             return
         with hot.replica.lock:
-            hot.hear_freed(ids, freed)
+            if hot.loads == hot.replica.loads:
+                hot.hear_freed(released.pages, released.freed, released.limits)
 
     def look(self) -> None:
         """Bring everything up to date with the store, for a peek, which makes no leasing call."""

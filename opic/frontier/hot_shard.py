@@ -7,7 +7,8 @@ caller must hold the replica's lock.
 """
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import reduce
 from typing import Final
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy as np
 from opic.frontier import page_counts
 from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
+from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
 from opic.frontier.page_keys import GREEDY
@@ -41,6 +43,7 @@ class ShardColumns:
         shut: Callable[[Int64s], Bools | None] | None = None,
         revisit: RevisitTerms | None = None,
         max_failures: int = 0,
+        limits: HostLimits | None = None,
     ) -> None:
         """Wrap a replica.
 
@@ -49,8 +52,10 @@ class ShardColumns:
             shut: returns a mask of the pages that rules keep from being offered.
             revisit: when pages that were read are due again.
             max_failures: failed fetches in a row after which a page is given up; 0 means never.
+            limits: hosts that have a limit on pages read.
         """
         self._replica, self._shut, self._revisit, self._max_failures = replica, shut, revisit, max_failures
+        self._limits = limits
 
     def __len__(self) -> int:
         """Return the number of known pages."""
@@ -77,9 +82,14 @@ class ShardColumns:
         return len(self._replica.hosts)
 
     def shut(self, ids: Int64s) -> Bools | None:
-        """Return a mask of the pages that rules, or failures, keep from being offered; None if there are none."""
-        by_rule, given_up = None if self._shut is None else self._shut(ids), self.given_up(ids)
-        return by_rule if given_up is None else given_up if by_rule is None else by_rule | given_up
+        """Return a mask of the pages not offered by rules, failures, or limits of hosts; None if there are none."""
+        masks = [
+            None if self._shut is None else self._shut(ids),
+            self.given_up(ids),
+            None if self._limits is None else self._limits.shut(ids),
+        ]
+        found = [mask for mask in masks if mask is not None]
+        return reduce(np.logical_or, found) if found else None
 
     def given_up(self, ids: Int64s) -> Bools | None:
         """Return a mask of the pages that are given up; None if there are none."""
@@ -146,8 +156,9 @@ class HotShard:
         """
         self.replica, self.politeness, self.loads = replica, politeness, replica.loads
         self.revisit = RevisitTerms(replica, politeness.revisit_seconds, revisit_of_rules)
+        self.limits = HostLimits(replica)
         self.order = HotOrder(
-            ShardColumns(replica, shut, self.revisit, politeness.max_failures),
+            ShardColumns(replica, shut, self.revisit, politeness.max_failures, self.limits),
             discovery,
             strategy,
             single=politeness.host_delay_seconds > 0,
@@ -182,7 +193,8 @@ class HotShard:
         if self.replica.offers.prioritised and not self.order.prioritised:
             self.loads = -1
             return
-        self.order.changed(changed)
+        limited = self.limits.applied(effect)
+        self.order.changed(np.union1d(changed, limited) if len(limited) else changed)
         self.weights.changed(changed)
         if effect.classes is not None:
             self.note_terms()
@@ -271,6 +283,7 @@ class HotShard:
                 self.order.set_single(np.array([number]), single=delay > 0)
                 if not delay:
                     self._rest({number: 0.0})
+        self.order.changed(self.limits.replace(held.limits))
         seconds = {name: found.revisit_seconds for name, found in held.manners.items()}
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
@@ -286,8 +299,16 @@ class HotShard:
             else:
                 self.order.hold(np.array([page]), np.array([end]), RETRY)
 
-    def hear_freed(self, ids: Sequence[int], freed: int) -> None:
-        """Free the pages whose leases any endpoint released, which brings us up to the counter value `freed`."""
+    def hear_freed(self, ids: Sequence[int], freed: int, limits: Mapping[str, int] | None = None) -> None:
+        """Free the pages whose leases any endpoint released, which brings us up to the counter value `freed`.
+
+        Args:
+            ids: the pages.
+            freed: the counter.
+            limits: of hosts, if they changed.
+        """
+        if limits is not None:
+            self.order.changed(self.limits.replace(limits))
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
         self.stamp = self.stamp._replace(freed=freed)
 

@@ -274,6 +274,14 @@ class Scheduler:
             keys = self.crawl.shards[place[0]].keys
             self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
 
+    def limit(self, host: str, pages: int) -> bool:
+        """Offer no page of a host once so many were read; 0 ends that. Return whether the host has pages."""
+        if (place := self.hot.number(host)) is None:
+            return False
+        keys = self.crawl.shards[place[0]].keys
+        self.crawl.ask([["FCALL", "opic_4_limit", 2, keys.limits, keys.freed, host, pages]])
+        return True
+
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False

@@ -7,6 +7,7 @@ from typing import Final
 import numpy as np
 
 from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
+from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_keys import GREEDY, keys_of
 from opic.frontier.ranked_order import RankedOrder
@@ -40,6 +41,7 @@ class PageStanding:
     given_up: bool  # After so many failed fetches, or by an event.
     not_before: float | None
     priority: float
+    host_limit: int | None  # How many pages of its host may be read, if that many were.
 
     @classmethod
     def read(
@@ -47,19 +49,16 @@ class PageStanding:
     ) -> "PageStanding":
         """Read the state of a page from the store. Reads all active leases of the shard."""
         keys, page = crawl.shards[place[0]].keys, str(place[1])
-        time_us, lease, waits, failed, host_free, polite, asked_for, blocked, refusal = crawl.ask(
-            [
-                ["FCALL_RO", "opic_4_now", 1, keys.leases],
-                ["ZSCORE", keys.leases, page],
-                ["ZSCORE", keys.waits, page],
-                ["HGET", keys.fails, page],
-                ["ZSCORE", keys.hosts, host],
-                ["HGET", keys.polite, host],
-                ["HGET", keys.crawl_delays, host],
-                ["HGET", keys.blocks, host],
-                ["HGET", keys.refusals, field_of(place[1])],
-            ]
-        )
+        time_us, lease, waits, failed, host_free, refusal, *of_host = crawl.ask([
+            ["FCALL_RO", "opic_4_now", 1, keys.leases],
+            ["ZSCORE", keys.leases, page],
+            ["ZSCORE", keys.waits, page],
+            ["HGET", keys.fails, page],
+            ["ZSCORE", keys.hosts, host],
+            ["HGET", keys.refusals, field_of(place[1])],
+            *(["HGET", key, host] for key in (keys.polite, keys.crawl_delays, keys.blocks, keys.limits)),
+        ])  # fmt: skip
+        polite, asked_for, blocked, limit = of_host
         now, retry, failures = time_us / MILLION, politeness.retry_seconds, int(failed or 0)
         lease_until = None if lease is None else float(lease) / MILLION
         waits_until = None if waits is None else float(waits)
@@ -84,7 +83,8 @@ class PageStanding:
             due, seconds = terms.due(page_id), terms.seconds(page_id)
             (failed_fetches,), (not_before_us,), (priority,) = (part.tolist() for part in replica.offers.of(page_id))
             given_up = failed_fetches >= failures_of_given_up(politeness.max_failures)
-            of_host = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
+            in_flight = replica.host[ids[ids < len(replica)]] == replica.hosts.number(host)
+            reached = limit is not None and _is_full(replica, host, int(limit))
         return cls(
             now,
             None if lease_until is None or lease_until <= now else lease_until,
@@ -93,7 +93,7 @@ class PageStanding:
             free,
             delay,
             politeness.host_in_flight if manners.in_flight is None else manners.in_flight,
-            int(np.count_nonzero(of_host)),
+            int(np.count_nonzero(in_flight)),
             refused,
             None if due is None or due[0] <= now else float(due[0]),
             0.0 if seconds is None else float(seconds[0]),
@@ -101,7 +101,14 @@ class PageStanding:
             given_up,
             not_before_us / MILLION if not_before_us > time_us else None,
             priority,
+            int(limit) if reached else None,
         )
+
+
+def _is_full(replica: Replica, host: str, limit: int) -> bool:
+    limits = HostLimits(replica)
+    limits.replace({host: limit})
+    return limits.any_full
 
 
 def back_off_seconds(times: int, retry_seconds: float) -> float:
@@ -134,7 +141,7 @@ def held_back(standing: PageStanding, state: int, *, shut: bool, trapped: bool) 
         "not_before": standing.not_before is not None,
         "host_delay": standing.host_free_at is not None,
         "host_cap": full,
-        "denied": bool(state & Flag.EXCLUDED) or (shut and not trapped),
+        "denied": bool(state & Flag.EXCLUDED) or (shut and not trapped) or standing.host_limit is not None,
         "trap": shut and trapped,
         "given_up": standing.given_up,
     }
@@ -174,6 +181,8 @@ def against(standing: PageStanding, state: int, cash: int, host: str) -> list[st
         )
     if standing.host_free_at is not None:
         reasons.append(f"its host {host} is delayed for another {standing.host_free_at - now:.1f} s")
+    if standing.host_limit is not None:
+        reasons.append(f"{standing.host_limit:,} pages of its host {host} may be read, and were")
     if standing.cap and standing.in_flight >= standing.cap:
         reasons.append(f"{standing.in_flight} pages of its host {host} are in flight, {standing.cap} may be")
     return reasons

@@ -75,6 +75,7 @@ SETTINGS: Final = (
     ("polite", "hash"),
     ("crawldelays", "hash"),
     ("blocks", "hash"),
+    ("limits", "hash"),
     ("curve", "hash"),
     ("local", "hash"),
     ("replayed", "set"),

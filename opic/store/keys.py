@@ -66,6 +66,7 @@ class Keys:
         self.polite = self.prefix + "polite"
         self.crawl_delays = self.prefix + "crawldelays"
         self.blocks = self.prefix + "blocks"
+        self.limits = self.prefix + "limits"
         self.flights = self.prefix + "flights"
         self.flight_ends = self.prefix + "flightends"
         self.barrier = self.prefix + "barrier"

@@ -8,10 +8,11 @@
 --   polite      hash: host -> "delay cap" or "delay cap revisit", set by an operator; '-' means the default setting
 --   crawldelays hash: host -> delay in seconds from its robots.txt
 --   blocks      hash: host -> when its next page may be leased, as a crawler or an operator said
+--   limits      hash: host -> how many of its pages may be read; endpoints count them
 --   flights     hash: host with a cap -> its leased pages, with the ends of their leases
 --   flightends  sorted set: host in flights -> the last of those ends
 --   freed       hash: n counts early releases of pages and hosts; a reader whose count is below `whole` must read all
---               leases, waits and hosts again
+--               leases, waits, hosts and limits again, below `limits` the limits
 --   renewed     sorted set: page-end of a lease as it was granted -> its present end; its token stays the same
 --   released    sorted set: released page -> n at its release; the last RELEASED_MAX pages
 
@@ -519,6 +520,14 @@ local function block(keys, args)
   return 1
 end
 
+-- opic_4_limit: set how many pages of a host may be read; 0 for any number.  KEYS limits freed   ARGV host limit
+local function limit(keys, args)
+  if not whole(tonumber(args[2]), 0, BALANCE) then return redis.error_reply('OPICARGS expected a number of pages') end
+  if args[2] == '0' then redis.call('HDEL', keys[1], args[1]) else redis.call('HSET', keys[1], args[1], args[2]) end
+  redis.call('HSET', keys[2], 'limits', redis.call('HINCRBY', keys[2], 'n', 1))
+  return 1
+end
+
 -- opic_4_rules: replace the URL rules, if they are of a version.  KEYS rules   ARGV version document new-version
 -- The version is '*' for any, '' for none yet. Returns 1 if they are replaced.
 local function set_rules(keys, args)
@@ -545,4 +554,5 @@ redis.register_function('opic_4_release', release)
 redis.register_function('opic_4_polite', polite)
 redis.register_function('opic_4_delays', delays)
 redis.register_function('opic_4_block', block)
+redis.register_function('opic_4_limit', limit)
 redis.register_function('opic_4_rules', set_rules)

@@ -50,7 +50,6 @@ UNANSWERED_MAX: Final = 100_000  # Unanswered items of a stream; reading pauses 
 DEFAULT_CRAWLS: Final = ("", "DEFAULT")
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 NOT_BUILT: Final = {
-    "SetCrawlLimit": "set OPIC_MAX_PAGES_PER_HOST, which is for all hosts",
     "PurgeURLs": "when a page became known is not kept; forget pages by `opic forget`",
 }
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -344,6 +343,13 @@ class UrlFrontier:
         del context
         self._check_crawl(asked.crawlID)
         await asyncio.to_thread(self._backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
+        return pb.Empty()
+
+    async def SetCrawlLimit(self, asked: pb.CrawlLimitParams, context: Context) -> pb.Empty:
+        """Hand out no page of a host once so many were read, at all endpoints; 0 ends that."""
+        self._check_crawl(asked.crawlID)
+        if not await asyncio.to_thread(self._backend.frontier.limit, asked.key, asked.limit):
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
         return pb.Empty()
 
     async def SetLogLevel(self, asked: pb.LogLevelParams, context: Context) -> pb.Empty:

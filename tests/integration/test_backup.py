@@ -313,6 +313,7 @@ def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp
     client.hset(keys.polite, "a.org", "2.5 3")
     client.hset(keys.crawl_delays, "b.org", "7")
     client.hset(keys.blocks, "c.org", "1795000000.5")
+    client.hset(keys.limits, "d.org", "100")
     client.hset(keys.rules, mapping={"document": b"\x80", "version": "v"})
     client.hset(keys.curve, "1", b"point")
     client.hset(keys.local_lists, "a.org", b"list")
@@ -323,7 +324,7 @@ def test_dead_letters_and_what_operators_set_are_in_the_copy(valkey: Server, tmp
     backup(crawl, tmp_path / "copy")
     restore(client, tmp_path / "copy", "other")
     other = Keys("other", 0)
-    for name in ("polite", "crawl_delays", "blocks", "rules", "curve", "local_lists"):
+    for name in ("polite", "crawl_delays", "blocks", "limits", "rules", "curve", "local_lists"):
         assert client.hgetall(getattr(other, name)) == client.hgetall(getattr(keys, name)) != {}
     assert client.zrange(other.waits, 0, -1, withscores=True) == [(b"1", 1_795_000_000.25)]
     assert client.hgetall(other.fails) == {b"1": b"3"}

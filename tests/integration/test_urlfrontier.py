@@ -1,5 +1,6 @@
 """URLFrontier's gRPC interface: real clients of gRPC, a real service."""
 
+import json
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from urlfrontier_client import FAIL, INTERFACE, OK, SKIPPED, Stub, connected, di
 from opic.api.metrics import Metrics
 from opic.errors import SettingsError
 from opic.ingest import Writer
-from opic.model.events import Record, encode_seeds
+from opic.model.events import Record, encode_forgotten, encode_seeds
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
@@ -289,11 +290,7 @@ def test_what_operators_do(tmp_path: Path) -> None:
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage(value="another")) == (grpc.StatusCode.INVALID_ARGUMENT)
         assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
         assert settled(service)["known_pages"] == 0
-        for name, asked in (
-            ("SetCrawlLimit", pb.CrawlLimitParams()),
-            ("PurgeURLs", pb.PurgeUrlParams()),
-        ):
-            assert stub.refused(name, asked) == grpc.StatusCode.UNIMPLEMENTED
+        assert stub.refused("PurgeURLs", pb.PurgeUrlParams()) == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey: Server) -> None:
@@ -327,6 +324,47 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
         assert time.time() >= int(soon)
         stub.BlockQueueUntil(pb.BlockQueueParams(key="unknown.example", time=in_an_hour))
         assert stub.refused("BlockQueueUntil", pb.BlockQueueParams(key="no host")) == grpc.StatusCode.INVALID_ARGUMENT
+
+
+def test_a_host_gives_no_page_once_as_many_were_read_as_its_limit_says(valkey: Server) -> None:
+    settings = Settings.load(store=valkey.url, shards=2, host_delay_seconds=0, revisit_seconds=0)
+    with (
+        StandingService(settings) as service,
+        StandingService(settings) as beside,
+        serving(service.backend, 0, Metrics(service.backend)) as address,
+        serving(beside.backend, 0, Metrics(beside.backend)) as another,
+        connected(address) as stub,
+        connected(another) as stranger,
+    ):
+        writer, now_us = Writer(service.backend.crawl), service.backend.clock.now_us()
+        urls = [f"http://{host}.example/{page}" for host in "ab" for page in range(10)]
+        reads = [json.dumps({"url": url}).encode() for url in (urls[0], urls[0], urls[1], urls[2])]
+        records = [Record(at, now_us, value) for at, value in enumerate(reads, 1)]
+        records.insert(0, Record(0, now_us, encode_seeds(urls), "seeds"))
+        writer.apply("p/0", records[:3])
+        assert stub.take(max_urls_per_queue=1, max_queues=2)
+        assert stranger.take(max_urls_per_queue=1, max_queues=2)
+        stub.SetCrawlLimit(pb.CrawlLimitParams(key="A.example", limit=2))
+        assert len(stranger.take(key="a.example", max_urls_per_queue=1)) == 1  # Of its limit of 2, one is left.
+        writer.apply("p/0", records[3:4])
+        for one in (stub, stranger):
+            assert one.take(key="a.example") == []
+            assert {found.key for found in one.take(max_urls_per_queue=2, max_queues=2)} == {"b.example"}
+        told = service.backend.frontier.explain(urls[5])
+        assert told is not None
+        assert (told["held_back"], told["next"]) == (["denied"], False)
+        assert told["why_not"] == ["2 pages of its host a.example may be read, and were"]
+        answer = service.backend.frontier.next(5, domain="a.example")
+        assert answer["waiting"]["denied"] > 0
+        stub.SetCrawlLimit(pb.CrawlLimitParams(key="a.example", limit=3))
+        assert len(stranger.take(key="a.example", max_urls_per_queue=2)) == 2
+        writer.apply("p/0", records[4:])
+        assert stub.take(key="a.example") == stranger.take(key="a.example") == []
+        writer.apply("p/0", [Record(5, now_us, encode_forgotten(urls[2:3]), "forget")])
+        assert len(stub.take(key="a.example", max_urls_per_queue=1)) == 1
+        stub.SetCrawlLimit(pb.CrawlLimitParams(key="a.example"))
+        assert len(stranger.take(key="a.example", max_urls_per_queue=2)) == 2
+        assert stub.refused("SetCrawlLimit", pb.CrawlLimitParams(key="c.example")) == grpc.StatusCode.NOT_FOUND
 
 
 def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:

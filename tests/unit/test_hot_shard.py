@@ -180,7 +180,7 @@ def test_what_is_read_whole_replaces_what_was_held() -> None:
     expired, waits = np.array([1_300.0, 1_100.0, 1_160.0]), (np.array([0, 77]), np.array([1_200.0, 1_200.0]))
     hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
     shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
-    shard.load(Held(LeaseStamp(3, 2), 1_000.0, leases, expired, waits, hosts, 2, {"c.org": Manners(0.0)}))
+    shard.load(Held(LeaseStamp(3, 2), 1_000.0, leases, expired, waits, hosts, 2, {"c.org": Manners(0.0)}, {}))
     assert (shard.stamp, shard.running, shard.complete) == (LeaseStamp(3, 2), 2, True)
     assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [4, 5]

@@ -1,0 +1,76 @@
+"""Limits on the pages that are read of a host: once so many were, no other page of the host is offered."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from opic.frontier.host_pages import HostPages, Int64s
+from opic.model.cash import Flag
+from opic.replica import Replica
+from opic.replica.effect import Effect
+
+Bools = NDArray[np.bool_]
+
+
+class HostLimits:
+    """The hosts of a shard that have a limit. Not thread-safe; valid until the replica is reloaded."""
+
+    def __init__(self, replica: Replica) -> None:
+        """Begin without limits."""
+        self._replica, self._pages = replica, HostPages()
+        self._limits = dict[int, int]()  # By host number.
+        self._read = Counter[int]()  # At least as many pages of the host were read.
+        self._full = np.zeros(0, np.bool_)  # By host number; later hosts are not full.
+
+    def replace(self, limits: Mapping[str, int]) -> Int64s:
+        """Replace the limits, by host; return the pages that are offered now and were not, or the other way round."""
+        numbers = {self._replica.hosts.number(host): limit for host, limit in limits.items()}
+        before = set(np.flatnonzero(self._full).tolist())
+        self._limits = {number: limit for number, limit in numbers.items() if number is not None}
+        self._full = np.zeros(len(self._replica.hosts), np.bool_)
+        for host in self._limits:
+            self._recount(host)
+        return self._pages_of(before ^ set(np.flatnonzero(self._full).tolist()))
+
+    def applied(self, effect: Effect) -> Int64s:
+        """Apply a journal record; return the pages that are not offered any more, or are again."""
+        if not self._limits:
+            return np.empty(0, np.int64)
+        reads = Counter(self._replica.host[effect.read_page].tolist())
+        left = set(self._replica.host[np.concatenate((effect.forgotten, effect.gone_page))].tolist())
+        changed = set[int]()
+        for host in (reads.keys() | left) & self._limits.keys():
+            full = bool(self._full[host])
+            self._read[host] += reads[host]
+            if host in left or (not full and self._read[host] >= self._limits[host]):  # A page may be counted twice.
+                self._recount(host)
+            if full != self._full[host]:
+                changed.add(host)
+        return self._pages_of(changed)
+
+    def _recount(self, host: int) -> None:
+        state = self._replica.state[self._pages_of({host})]
+        self._read[host] = int(np.count_nonzero((state & (Flag.KNOWN | Flag.OPEN)) == (Flag.KNOWN | Flag.OPEN)))
+        self._full[host] = self._read[host] >= self._limits[host]
+
+    def _pages_of(self, hosts: set[int]) -> Int64s:
+        if not hosts:
+            return np.empty(0, np.int64)
+        self._pages.extend(self._replica.host)
+        return self._pages.of(np.array(sorted(hosts), np.int64))
+
+    @property
+    def any_full(self) -> bool:
+        """Whether any host has reached its limit."""
+        return bool(self._full.any())
+
+    def shut(self, ids: Int64s) -> Bools | None:
+        """Return a mask of the pages of full hosts; None if there are none."""
+        if not self.any_full:
+            return None
+        hosts = self._replica.host[ids]
+        known: Bools = hosts < len(self._full)
+        known[known] = self._full[hosts[known]]
+        return known
