@@ -95,7 +95,7 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
     return held_of_shards
 
 
-class Released(NamedTuple):
+class FreedPages(NamedTuple):
     """What became free at other endpoints."""
 
     freed: int  # The counter of a shard.
@@ -103,7 +103,7 @@ class Released(NamedTuple):
     limits: dict[str, int] | None  # The present ones, if they changed.
 
 
-def read_released(crawl: Crawl, shard: int, known: int) -> Released:
+def read_released(crawl: Crawl, shard: int, known: int) -> FreedPages:
     """Return what became free since the shard's `freed` counter was `known`."""
     keys = crawl.shards[shard].keys
     (freed, whole, limited), ids, limits = crawl.ask([
@@ -112,7 +112,7 @@ def read_released(crawl: Crawl, shard: int, known: int) -> Released:
         ["HGETALL", keys.limits],
     ])  # fmt: skip
     count = int(freed or 0)
-    return Released(
+    return FreedPages(
         count,
         None if count < known or known < int(whole or 0) else [int(page) for page in ids],
         {host.decode(): int(limit) for host, limit in limits.items()} if known < int(limited or 0) else None,

@@ -28,7 +28,7 @@ from opic.errors import (
 )
 from opic.ingest.checkpointer import JOURNAL_BYTES, Checkpointer, Written
 from opic.memory import lazy_zeros
-from opic.model.cash import DAY_US
+from opic.model.cash import DAY_US, MILLION
 from opic.model.events import EventLimits, KeptLimits, page_of
 from opic.replica.batch import Batch
 from opic.replica.effect import Effect, Head
@@ -42,6 +42,7 @@ from opic.replica.shown_links import ShownLinks
 from opic.replica.urls import read_urls
 from opic.store.back_offs import WAITS_MAX
 from opic.store.connection import Line, store_errors
+from opic.store.known_since import KnownSinceNotes
 from opic.store.shard import Shard, check_known
 
 log = logging.getLogger("opic.store")
@@ -121,7 +122,7 @@ class ShardWriter:
         """
         self.shard, self.retry_seconds = shard, retry_seconds
         self.limits = (limits or EventLimits()).under(shard.rules)
-        self.waits_max = waits_max
+        self.waits_max, self._known_since = waits_max, KnownSinceNotes()
         self.rules, self.shards, self.keep_links = shard.rules, shard.shards, shard.keep_links
         self.far = far if far is not None else RemotePages(self.shards)
         self.replica = Replica(shard.rules, shard.number, yields=shard.yields)
@@ -291,11 +292,15 @@ class ShardWriter:
         forget = batch.books.time_us - FORGET_US
         metas = [part for pair in effect.pages_by_meta() for part in pair]
         senders, forgotten = _senders(batch), effect.forgotten.tolist()
+        first_page = effect.first_page if len(effect.fingerprints) else None
+        since = self._known_since.entries(effect.books.time_us // MILLION, first_page, effect.again)
+        if since:
+            names.append(keys.known_since)
         if senders or forgotten:
             names.append(keys.holders)
         parts = [advances, totals, batch.fetches, batch.letters, outboxes, calls, forget, metas]
         parts += [senders or False, _waits_asked(batch), batch.offers.revived]
-        parts += [forgotten, [part for pair in effect.again.items() for part in pair]]
+        parts += [forgotten, [part for pair in effect.again.items() for part in pair], since]
         blob = msgpack.packb(parts, use_bin_type=False)
         fixed = [keys.head, keys.journal, keys.books, keys.offsets, keys.dead, keys.leases, keys.waits, keys.fails]
         fixed += [keys.sent, keys.seen, keys.page_meta, keys.metrics, keys.urls, keys.refusals, *names]
@@ -343,6 +348,7 @@ class ShardWriter:
             raise FenceMoved(f"another worker appended in between: {reply[0]!r}")
         self._next |= sent.batch.offsets
         self._known |= sent.batch.offsets
+        self._known_since.confirm()
         if sent.trim is not None:
             self._take_trim(sent.trim, line)
         if sent.written is not None:

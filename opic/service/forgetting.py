@@ -5,8 +5,9 @@ known anew when it takes effect, as any later link does.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import numpy as np
@@ -51,7 +52,17 @@ class PageSelection:
 
 
 def forget(backend: Backend, chosen: PageSelection) -> dict[str, object]:
+    """Forget the pages of a selection, as `forget_pages` does."""
+    return forget_pages(backend, partial(_ids, chosen=chosen), chosen.name if chosen.kind == "prefix" else "")
+
+
+def forget_pages(backend: Backend, find: Callable[[Crawl], list[Int64s]], begin: str = "") -> dict[str, object]:
     """Forget pages, and wait until this has taken effect.
+
+    Args:
+        backend: the open store.
+        find: returns the ids of known pages, by shard.
+        begin: only pages whose URLs begin so.
 
     Returns:
         "forgotten": how many; and "more": true if there may be more, which another call forgets.
@@ -62,11 +73,11 @@ def forget(backend: Backend, chosen: PageSelection) -> dict[str, object]:
     crawl, count, deadline = backend.crawl, 0, time.monotonic() + CALL_SECONDS_MAX
     crawl.follow()
     loads = crawl.loads
-    for number, ids in enumerate(_ids(crawl, chosen)):
+    for number, ids in enumerate(find(crawl)):
         for first in range(0, len(ids), PORTION_PAGES):
             if crawl.loads != loads or (count and time.monotonic() > deadline):
                 return {"forgotten": count, "more": True}
-            urls = _known_urls(crawl, chosen, number, ids[first : first + PORTION_PAGES])
+            urls = _known_urls(crawl, begin, number, ids[first : first + PORTION_PAGES])
             if not urls:
                 continue
             parts = [urls[at : at + FORGOTTEN_MAX] for at in range(0, len(urls), FORGOTTEN_MAX)]
@@ -94,9 +105,9 @@ def _ids(crawl: Crawl, chosen: PageSelection) -> list[Int64s]:
     return found
 
 
-def _known_urls(crawl: Crawl, chosen: PageSelection, shard: int, ids: Int64s) -> list[str]:
+def _known_urls(crawl: Crawl, begin: str, shard: int, ids: Int64s) -> list[str]:
     """Return the URLs of those pages that are still known, and begin so."""
     with crawl.replicas[shard].reading() as replica:
         ids = ids[(replica.state[ids] & Flag.KNOWN) != 0]
     urls = crawl.steadily(lambda: crawl.urls_of((shard, page) for page in ids.tolist())).values()
-    return [url for url in urls if url and (chosen.kind != "prefix" or url.startswith(chosen.name))]
+    return [url for url in urls if url and url.startswith(begin)]

@@ -13,6 +13,7 @@
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
 --   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
+--   since                 string: when pages became known (opic/store/known_since.py)
 --   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
 --   links                 hash: page -> links of its last read, as earlier versions kept them (opic/model/trust.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
@@ -136,7 +137,7 @@ end
 
 -- opic_4_step: append the effect of a batch of events to the journal, exactly once and atomically.
 --   KEYS head journal books offsets dead leases waits fails sent seen pagemeta metrics urls refusals, outboxes ..,
---     holders if there are senders, or pages to forget
+--     since if it gets entries, holders if there are senders, or pages to forget
 --   ARGV expected-lsn expected-digest new-lsn new-digest record retry-seconds blob most-pages-in-waits letter-bytes-max
 --     meta-bytes-max
 --   blob = {source/partition, expected offset, next offset, ..;   totals: field, text, ..;
@@ -147,7 +148,7 @@ end
 --           senders, for each fetch: when it was made or reported (microseconds), digest of its crawler's name or '';
 --             false for none;
 --           waits that were asked for: number of a failed fetch, seconds, ..;   pages whose back-offs end after that;
---           pages to forget, ..;   pages that were forgotten and are known again: id, URL, ..}
+--           pages to forget, ..;   pages that were forgotten and are known again: id, URL, ..;   entries of `since`}
 -- Returns {'OK'}, or a refusal: {'HEAD', lsn, digest}, {'OFFSET', partition, next}, {'FULL', shard}, {'PAUSED', until}:
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
@@ -170,15 +171,15 @@ end
 
 local function check_step(keys, args, blob)
   local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
-  local asked, revived, forgotten, again = unpack(blob, 10, 13)
+  local asked, revived, forgotten, again, since = unpack(blob, 10, 14)
   for i = 1, #advances, 3 do
     local next_offset = redis.call('HGET', keys[4], advances[i]) or '0'
     if next_offset ~= advances[i + 1] then return {'OFFSET', advances[i], next_offset} end
   end
   local hold = own(advances) and held(keys[4])
   if hold then return {'PAUSED', hold} end
-  local holders = (senders or #forgotten > 0) and 1 or 0
-  if #keys ~= FIXED + #outboxes / 4 + holders or senders and #senders ~= #fetches / 3 * 2 then
+  local more = ((senders or #forgotten > 0) and 1 or 0) + (since and #since > 0 and 1 or 0)
+  if #keys ~= FIXED + #outboxes / 4 + more or senders and #senders ~= #fetches / 3 * 2 then
     return redis.error_reply('OPICARGS keys do not match blob')
   end
   for i = 1, #outboxes, 4 do
@@ -243,7 +244,7 @@ local function step(keys, args)
   local refusal = check_step(keys, args, blob)
   if refusal then return refusal end
   local advances, totals, fetches, letters, outboxes, calls, forget, metas, senders = unpack(blob, 1, 9)
-  local asked, revived, forgotten, again = unpack(blob, 10, 13)
+  local asked, revived, forgotten, again, since = unpack(blob, 10, 14)
 
   redis.call('XADD', journal, args[3] .. '-0', 'r', args[5])
   redis.call('HSET', head, 'lsn', args[3], 'digest', args[4])
@@ -266,6 +267,7 @@ local function step(keys, args)
     redis.call('HSET', head, 'forgot', args[3])
   end
   for i = 1, #again, 2 do redis.call('HSET', keys[13], string.format('%.0f', again[i]), again[i + 1]) end
+  if since and #since > 0 then redis.call('APPEND', keys[FIXED + #outboxes / 4 + 1], since) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}
 end

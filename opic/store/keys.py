@@ -49,6 +49,7 @@ class Keys:
         self.sent = self.prefix + "sent"
         self.seen = self.prefix + "seen"
         self.page_meta = self.prefix + "pagemeta"
+        self.known_since = self.prefix + "since"
         self.urls = self.prefix + "urls"
         self.links = self.prefix + "links"  # Of an earlier version.
         self.link_segments = self.prefix + "linkseg"

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from opic.frontier.held_pages import ids_of, read_sets
+from opic.frontier.held_pages import Int64s, ids_of, read_sets
 from opic.frontier.page_keys import OFFERED_BITS
 from opic.model.cash import MILLION, Flag
 from opic.model.ledger_page import LedgerPage
 from opic.replica import Crawl
+from opic.store.known_since import KnownSince
 from opic.urlfrontier.items import NEVER
 from opic.urls.canonical import host_of
 
@@ -67,3 +68,27 @@ def pages(crawl: Crawl, key: str, wanted: str | None, *, ignore_case: bool) -> I
         there = page.state & OFFERED_BITS == Flag.KNOWN and (not key or host_of(page.url) == key)
         if there and (not text or text in url):
             yield page
+
+
+def known_since(crawl: Crawl, urls: Sequence[str]) -> list[int]:
+    """Return when pages became known, in Unix seconds, to the minute; 0 if that is not kept, or the page is unknown."""
+    places, tables = crawl.ids_of(list(urls)), _read_known_since(crawl)
+    return [0 if place is None else int(tables[place[0]].of([place[1]])[0]) for place in places]
+
+
+def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
+    """Return the ids of the known pages that became known before a time, by shard; only of a host unless it is ""."""
+    found = []
+    for replica, table in zip(crawl.replicas, _read_known_since(crawl), strict=True):
+        with replica.reading():
+            ids = table.before(seconds, len(replica))
+            wanted = (replica.state[ids] & Flag.KNOWN) != 0
+            if host:
+                number = replica.hosts.number(host)
+                wanted &= replica.host[ids] == (-1 if number is None else number)
+            found.append(ids[wanted])
+    return found
+
+
+def _read_known_since(crawl: Crawl) -> list[KnownSince]:
+    return [KnownSince(packed) for packed in crawl.ask([["GET", shard.keys.known_since] for shard in crawl.shards])]

@@ -4,7 +4,7 @@ import asyncio
 import hmac
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future, wait
 from contextlib import aclosing, contextmanager
 from inspect import isasyncgenfunction
@@ -18,7 +18,7 @@ try:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
-    from opic.urlfrontier.service import NOT_BUILT, UrlFrontier
+    from opic.urlfrontier.service import UrlFrontier
     from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
 except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
@@ -113,7 +113,7 @@ def handlers(frontier: UrlFrontier) -> Any:
         INTERFACE.full_name,
         {
             method.name: KINDS[method.client_streaming, method.server_streaming](
-                _not_built(method.name) if method.name in NOT_BUILT else _translated(getattr(frontier, method.name)),
+                _translated(getattr(frontier, method.name)),
                 request_deserializer=GetMessageClass(method.input_type).FromString,
                 response_serializer=GetMessageClass(method.output_type).SerializeToString,
             )
@@ -144,13 +144,6 @@ def _translated(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             await fail(error, context)
 
     return many if isasyncgenfunction(call) else one
-
-
-def _not_built(name: str) -> Callable[[Any, Any], Awaitable[None]]:
-    async def refuse(_: Any, context: Any) -> None:
-        await context.abort(grpc.StatusCode.UNIMPLEMENTED, f"{name} is not built yet: {NOT_BUILT[name]}")
-
-    return refuse
 
 
 class _Token(grpc.aio.ServerInterceptor):

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby, islice
 from typing import Any, Final, TypeAlias, TypeVar
@@ -18,7 +18,8 @@ from opic.model.cash import MILLION
 from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
 from opic.model.ledger_page import LedgerPage
 from opic.model.page_notes import unpack_meta
-from opic.service.forgetting import PageSelection, forget
+from opic.replica import Crawl
+from opic.service.forgetting import PageSelection, forget, forget_pages
 from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.items import (
@@ -33,7 +34,7 @@ from opic.urlfrontier.items import (
     refetched_from,
 )
 from opic.urlfrontier.parents import Parents, tell
-from opic.urlfrontier.queues import leased, pages, queues
+from opic.urlfrontier.queues import known_before, known_since, leased, pages, queues
 from opic.urls.canonical import host_of
 
 log = logging.getLogger("opic.urlfrontier")
@@ -43,15 +44,13 @@ LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as i
 URLS_MAX: Final = 1_000  # Pages returned by a call without max_queues.
 HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_queue.
 PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
-DELAY_SECONDS_MAX: Final = 86_400  # As of a host delay that an operator sets.
+DAY_SECONDS: Final = 86_400
+DELAY_SECONDS_MAX: Final = DAY_SECONDS  # As of a host delay that an operator sets.
 LISTED_DEFAULT: Final = 100
 EVENTS_TOGETHER: Final = 1_000
 UNANSWERED_MAX: Final = 100_000  # Unanswered items of a stream; reading pauses beyond this.
 DEFAULT_CRAWLS: Final = ("", "DEFAULT")
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
-NOT_BUILT: Final = {
-    "PurgeURLs": "when a page became known is not kept; forget pages by `opic forget`",
-}
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Message = TypeVar("Message")
 Ack = TypeVar("Ack")
@@ -263,21 +262,22 @@ class UrlFrontier:
     async def GetURLStatus(self, asked: pb.URLStatusRequest, context: Context) -> pb.URLItem:
         """Return a page as it is kept."""
         self._check_crawl(asked.crawlID)
-        page = await asyncio.to_thread(self._backend.crawl.page, self._backend.limits.canonical(asked.url))
+        crawl = self._backend.crawl
+        page = await asyncio.to_thread(crawl.page, self._backend.limits.canonical(asked.url))
         if page is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such page is known")
         assert page is not None
-        return _item(page, asked.crawlID)
+        (item,) = await asyncio.to_thread(_items, crawl, [page], asked.crawlID)
+        return item
 
     async def ListURLs(self, asked: pb.ListUrlParams, context: Context) -> AsyncIterator[pb.URLItem]:
         """Return pages, also those that are not due."""
         del context
         self._check_crawl(asked.crawlID)
         matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
-        for page in await asyncio.to_thread(
-            list, islice(matching, asked.start, asked.start + (asked.size or LISTED_DEFAULT))
-        ):
-            yield _item(page, asked.crawlID)
+        some = islice(matching, asked.start, asked.start + (asked.size or LISTED_DEFAULT))
+        for item in await asyncio.to_thread(lambda: _items(self._backend.crawl, list(some), asked.crawlID)):
+            yield item
 
     async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
         """Count pages, also those that are not due."""
@@ -296,11 +296,15 @@ class UrlFrontier:
 
     def _forget(self, host: str) -> int:
         """Forget the pages of a host; return how many there were."""
-        chosen, count, more = PageSelection.of({"host": host}), 0, True
-        while more:
-            answer = forget(self._backend, chosen)
-            count, more = count + int(str(answer["forgotten"])), bool(answer.get("more"))
-        return count
+        return _until_done(partial(forget, self._backend, PageSelection.of({"host": host})))
+
+    async def PurgeURLs(self, asked: pb.PurgeUrlParams, context: Context) -> pb.Long:
+        """Forget the pages that became known more than some days ago, of a host or of all."""
+        del context
+        self._check_crawl(asked.crawlID)
+        before = self._backend.clock.now_us() / MILLION - asked.days * DAY_SECONDS
+        purge = partial(forget_pages, self._backend, partial(known_before, seconds=before, host=asked.key))
+        return pb.Long(value=await asyncio.to_thread(_until_done, purge))
 
     async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage, context: Context) -> pb.Long:
         """Forget all pages, if that is allowed."""
@@ -404,10 +408,26 @@ async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], A
             task.cancel()
 
 
-def _item(page: LedgerPage, crawl: str) -> pb.URLItem:
-    info = info_of(page.url, crawl, unpack_meta(page.meta))
-    if not page.reads and not page.status:
-        return pb.URLItem(discovered=pb.DiscoveredURLItem(info=info), ID=page.url)
-    date = page.not_before_us // MILLION
-    known = pb.KnownURLItem(info=info, refetchable_from_date=0 if date >= NEVER else date)
-    return pb.URLItem(known=known, ID=page.url)
+def _until_done(forgetting: Callable[[], Mapping[str, object]]) -> int:
+    """Forget pages until there are no more; return how many there were."""
+    count, more = 0, True
+    while more:
+        answer = forgetting()
+        count, more = count + int(str(answer["forgotten"])), bool(answer.get("more"))
+    return count
+
+
+def _items(crawl: Crawl, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
+    """Return pages as they are kept. Blocks."""
+    items = []
+    for page, since in zip(found, known_since(crawl, [page.url for page in found]), strict=True):
+        info = info_of(page.url, name, unpack_meta(page.meta))
+        item = pb.URLItem(ID=page.url, creation_date=since)
+        if not page.reads and not page.status:
+            item.discovered.info.CopyFrom(info)
+        else:
+            date = page.not_before_us // MILLION
+            item.known.info.CopyFrom(info)
+            item.known.refetchable_from_date = 0 if date >= NEVER else date
+        items.append(item)
+    return items

@@ -12,6 +12,7 @@ from typing import Any
 import grpc
 import httpx
 import networkx
+import numpy as np
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
@@ -28,6 +29,7 @@ from opic.model.events import Record, encode_forgotten, encode_seeds
 from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
+from opic.store.known_since import ENTRY
 from opic.urlfrontier import service as calls
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.server import serving
@@ -290,7 +292,6 @@ def test_what_operators_do(tmp_path: Path) -> None:
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage(value="another")) == (grpc.StatusCode.INVALID_ARGUMENT)
         assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
         assert settled(service)["known_pages"] == 0
-        assert stub.refused("PurgeURLs", pb.PurgeUrlParams()) == grpc.StatusCode.UNIMPLEMENTED
 
 
 def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey: Server) -> None:
@@ -365,6 +366,32 @@ def test_a_host_gives_no_page_once_as_many_were_read_as_its_limit_says(valkey: S
         stub.SetCrawlLimit(pb.CrawlLimitParams(key="a.example"))
         assert len(stranger.take(key="a.example", max_urls_per_queue=2)) == 2
         assert stub.refused("SetCrawlLimit", pb.CrawlLimitParams(key="c.example")) == grpc.StatusCode.NOT_FOUND
+
+
+def test_pages_known_for_longer_than_some_days_are_purged(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data") as (stub, service):
+        crawl, now = service.backend.crawl, int(time.time())
+        stub.put(map(discovered, [A, B, "http://b.example/a"]))
+
+        def created(url: str) -> int:
+            return int(stub.GetURLStatus(pb.URLStatusRequest(url=url)).creation_date)
+
+        assert all(now - 60 <= created(url) <= time.time() for url in (A, B))
+        assert {now - 60 <= one.creation_date for one in stub.ListURLs(pb.ListUrlParams())} == {True}
+        assert stub.PurgeURLs(pb.PurgeUrlParams(days=1)).value == 0
+        stub.put([discovered(C)])
+        entries = np.array([(now - 864_000, 0, 0), (now, 3, 0)], ENTRY)  # As if C alone came today.
+        crawl.client.set(crawl.shards[0].keys.known_since, entries.tobytes())
+        assert created(A) == now - 864_000
+        assert created(C) >= now - 60
+        assert stub.PurgeURLs(pb.PurgeUrlParams(days=11)).value == 0
+        assert stub.PurgeURLs(pb.PurgeUrlParams(days=9, key="b.example")).value == 1
+        assert stub.PurgeURLs(pb.PurgeUrlParams(days=9)).value == 2
+        assert [item.ID for item in stub.ListURLs(pb.ListUrlParams())] == [C]
+        stub.put([discovered(A)])  # It is known again, since now.
+        assert created(A) >= now - 60
+        assert stub.PurgeURLs(pb.PurgeUrlParams(days=9)).value == 0
+        assert stub.PurgeURLs(pb.PurgeUrlParams()).value == 2
 
 
 def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
