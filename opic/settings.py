@@ -115,6 +115,7 @@ class Settings(BaseSettings):
     max_keys_bytes: Annotated[int, Field(ge=1_024)] = 1 << 30  # For the Idempotency-Keys of a day.
     max_dead_letter_bytes: Annotated[int, Field(ge=1 << 10)] = 256 << 20  # In the store, in all shards of a crawl.
     max_meta_bytes: Annotated[int, Field(ge=0)] = 1 << 30  # Of all pages' metadata, in all shards of a crawl.
+    urlfrontier_crawls: Annotated[int, Field(ge=1, le=100)] = 1  # Crawls that URLFrontier's clients may use.
     max_lag: Annotated[int, Field(ge=1)] = (
         1_000_000  # Accepted events not applied yet; above it the endpoint returns 503.
     )

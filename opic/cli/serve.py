@@ -17,7 +17,8 @@ from opic.logs import log_to_stderr
 
 if TYPE_CHECKING:
     from opic.api.metrics import Metrics
-    from opic.service.service import Backend
+    from opic.service.service import EmbeddedService
+    from opic.service.standing import StandingService
 
 STARTING: Final = "opic serve: starting"
 
@@ -75,18 +76,20 @@ def serve(
         metrics = Metrics(service.backend)
         application = create_app(service, allow_open=allow_open, metrics=metrics)
         if urlfrontier is not None:
-            more.enter_context(_urlfrontier(service.backend, urlfrontier, metrics, urlfrontier_allow_delete))
+            more.enter_context(_urlfrontier(service, urlfrontier, metrics, urlfrontier_allow_delete))
         with service.announced(url, application.instance):
             print(f"opic answers at {url}, its manual is at {url}/docs; Ctrl-C stops it", flush=True)
             serve_app(application, sockets=[listener], limits=limits)
 
 
 @contextmanager
-def _urlfrontier(backend: "Backend", port: int, metrics: "Metrics", allow_delete: bool) -> Iterator[None]:
+def _urlfrontier(
+    service: "EmbeddedService | StandingService", port: int, metrics: "Metrics", allow_delete: bool
+) -> Iterator[None]:
     """Answer URLFrontier's calls, and print where."""
     from opic.urlfrontier.server import serving
 
-    with serving(backend, port, metrics, allow_delete=allow_delete) as address:
+    with serving(service, port, metrics, allow_delete=allow_delete) as address:
         print(f"opic answers URLFrontier's calls at {address}", flush=True)
         yield
 

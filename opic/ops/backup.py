@@ -76,7 +76,7 @@ SETTINGS: Final = (
     ("crawldelays", "hash"),
     ("blocks", "hash"),
     ("limits", "hash"),
-    ("since", "string"),
+    ("since", "hash"),
     ("curve", "hash"),
     ("local", "hash"),
     ("replayed", "set"),
@@ -366,9 +366,6 @@ class ShardCopy:
             if kind == "set":
                 with store_errors():
                     self._settings.append((name, kind, list(self._client.smembers(key))))
-            elif kind == "string":
-                with store_errors():
-                    self._settings.append((name, kind, self._client.get(key) or b""))
             elif found := read_hash(self._client, key):
                 self._settings.append((name, kind, found))
 

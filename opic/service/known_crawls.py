@@ -64,6 +64,10 @@ class KnownCrawls:
         except OSError as error:
             log.warning("can't write %s (%s): a loss of the store may be taken for a new store", self._path, error)
 
+    def names(self) -> list[str]:
+        """Return the names of the crawls."""
+        return sorted(self._known())
+
     def forget(self, crawl: str) -> None:
         """Forget a crawl, which was deleted."""
         known = self._known()

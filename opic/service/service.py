@@ -1,15 +1,11 @@
 """The service as one object: opens the store and the log, starts and supervises the worker, answers the endpoint."""
 
 import logging
-import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
-from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -46,6 +42,7 @@ from opic.replica import Crawl
 from opic.service.embedded import EmbeddedServer, disk_full
 from opic.service.known_crawls import KnownCrawls
 from opic.service.service_file import Address
+from opic.service.worker_processes import WorkerProcesses
 from opic.settings import Settings
 from opic.store import connect
 from opic.store.back_offs import waits_max
@@ -64,7 +61,6 @@ SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
 HEALTHY_SECONDS = 10.0  # After this long without a failure, the next restart waits RESTART_FIRST_SECONDS again.
-STOP_SECONDS = 30.0
 
 
 class Judged(Protocol):
@@ -455,8 +451,7 @@ class EmbeddedService:
         """
         self.settings, self._create = settings, create
         self.server = EmbeddedServer(settings.data_dir())
-        self._with_worker = worker
-        self._worker: subprocess.Popen[bytes] | None = None
+        self._with_worker, self._workers = worker, WorkerProcesses(self.server.data)
         self._done = threading.Event()
         self._watcher: threading.Thread | None = None
         self._stack = ExitStack()
@@ -471,11 +466,11 @@ class EmbeddedService:
             self.backend = Backend(self.settings, self.server.url, create=self._create)
             stack.callback(self.backend.close)
             if self._with_worker:
-                self._start_worker()
+                self._workers.start(self.settings, self.server.url)
                 self.backend.start()
             self._watcher = threading.Thread(target=self._watch, name="opic-watch", daemon=True)
             self._watcher.start()
-            stack.callback(self._stop_worker)
+            stack.callback(self._stop_workers)
             self._stack = stack.pop_all()
         return self
 
@@ -486,7 +481,7 @@ class EmbeddedService:
     def not_ready(self) -> str | None:
         """Return why no request should come here now, or None."""
         reason = self.backend.disk_full()
-        if reason is None and self._with_worker and (self._worker is None or self._worker.poll() is not None):
+        if reason is None and self._with_worker and not self._workers.all_run():
             return "the worker is not running; it is being started"
         return reason or self.backend.not_ready()
 
@@ -499,51 +494,44 @@ class EmbeddedService:
         finally:
             self.server.announce(None)
 
-    def _start_worker(self) -> None:
-        environment = {**os.environ, **self.settings.environment(), "OPIC_STORE": self.server.url}
-        environment["OPIC_CHILD"] = str(os.getpid())
-        environment["OPIC_DATA"] = str(self.server.data)  # Whose disk it looks at.
-        environment.pop("OPIC_API_TOKEN", None)
-        # The service may have been started from anywhere: the child imports what we imported.
-        root = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(filter(None, [root, environment.get("PYTHONPATH")]))
-        self._worker = subprocess.Popen(
-            [sys.executable, "-P", "-m", "opic.service.worker_process"],  # -P: not what lies in the working directory.
-            env=environment,
-            start_new_session=True,  # Ctrl-C at a terminal is for us to pass on, in order.
-            stdin=subprocess.DEVNULL,
-        )
+    def open_crawl(self, name: str) -> Backend:
+        """Open another crawl of the store, and make it if there is none; a worker of its own applies its events.
 
-    def _stop_worker(self) -> None:
+        Its kept links may use as much memory as those of OPIC_CRAWL, divided by OPIC_URLFRONTIER_CRAWLS.
+
+        Raises:
+            StoreError: it can't be used.
+        """
+        links = (self.settings.max_links_bytes or memory_bytes() // 2) // self.settings.urlfrontier_crawls
+        settings = self.settings.model_copy(update={"crawl": name, "max_links_bytes": links})
+        backend = Backend(settings, self.server.url)
+        self._stack.callback(backend.close)
+        self._workers.start(settings, self.server.url)
+        backend.start()
+        return backend
+
+    def crawl_names(self) -> list[str]:
+        """Return the names of the crawls that the store has."""
+        return KnownCrawls(self.settings).names()
+
+    def _stop_workers(self) -> None:
         self._done.set()
         if self._watcher is not None:
             self._watcher.join()
-        if self._worker is not None and self._worker.poll() is None:
-            self._worker.terminate()
-            try:
-                self._worker.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                log.error(
-                    "the worker did not end within %.0f s; killing it: the store knows how far it got", STOP_SECONDS
-                )
-                self._worker.kill()
-                self._worker.wait()
+        self._workers.stop()
 
     def _watch(self) -> None:
         """Start the store or the worker again when one ends by itself."""
         wait, ended = RESTART_FIRST_SECONDS, time.monotonic()
         while not self._done.wait(SUPERVISE_SECONDS):
-            server, worker = self.server.process, self._worker
+            server = self.server.process
             try:
                 if server is not None and server.poll() is not None:
                     full = disk_full(self.server.data)
                     why = f": {full}" if full else f", see the end of {self.server.data / 'store.log'}"
                     log.error("the store ended (exit %s); starting it again%s", server.returncode, why)
                     self.server.start_server()
-                elif worker is not None and worker.poll() is not None:
-                    log.error("the worker ended (exit %s); starting it again", worker.returncode)
-                    self._start_worker()
-                else:
+                elif not self._workers.restart(self.server.url):
                     if time.monotonic() - ended > HEALTHY_SECONDS:
                         wait = RESTART_FIRST_SECONDS
                     continue

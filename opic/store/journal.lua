@@ -13,7 +13,7 @@
 --   seen                  sorted set: calls with an Idempotency-Key that took effect -> time of their records
 --   pagemeta              hash: page -> its metadata, packed (opic/model/page_notes.py)
 --   urls                  hash: page -> its URL, if it was forgotten and is known again: its line in a block may be empty
---   since                 string: when pages became known (opic/store/known_since.py)
+--   since                 hash: number from 0 -> entries on when pages became known (opic/store/known_since.py)
 --   linkseg               hash: segments of the links of pages that were read (opic/replica/stored_links.py)
 --   links                 hash: page -> links of its last read, as earlier versions kept them (opic/model/trust.py)
 --   log, end, dead        streams, and the log's end offset: accepted events and dead letters
@@ -153,6 +153,7 @@ end
 -- a backup holds deliveries from other shards. A head equal to the caller's new one is success: the reply was lost.
 local OUTBOX_MAX = 20000  -- Entries of a few kilobytes: enough for a shard that is unavailable for an hour.
 local FIXED = 14
+local SINCE_BYTES = 1000
 
 -- Whether any partition is an outbox of another shard or the grants: only those have a colon in their names.
 local function own(advances)
@@ -236,6 +237,14 @@ local function forget_pages(keys, pages)
   end
 end
 
+-- Add entries to the last field of `since`, or to a new one, so that no write is large.
+local function note_since(key, entries)
+  local count = redis.call('HLEN', key)
+  local last = count > 0 and redis.call('HGET', key, count - 1) or ''
+  if count == 0 or #last >= SINCE_BYTES then count, last = count + 1, '' end
+  redis.call('HSET', key, count - 1, last .. entries)
+end
+
 local function step(keys, args)
   local head, journal, books, offsets, dead, sent, seen = keys[1], keys[2], keys[3], keys[4], keys[5], keys[9], keys[10]
   local other = moved(head, args[1], args[2])
@@ -267,7 +276,7 @@ local function step(keys, args)
     redis.call('HSET', head, 'forgot', args[3])
   end
   for i = 1, #again, 2 do redis.call('HSET', keys[13], string.format('%.0f', again[i]), again[i + 1]) end
-  if since and #since > 0 then redis.call('APPEND', keys[FIXED + #outboxes / 4 + 1], since) end
+  if since and #since > 0 then note_since(keys[FIXED + #outboxes / 4 + 1], since) end
   if #calls > 0 then redis.call('ZREMRANGEBYSCORE', seen, '-inf', string.format('%.0f', forget)) end
   return {'OK'}
 end

@@ -4,7 +4,7 @@ Pages are numbered in the order in which they become known. So an entry tells th
 or a higher one became known. A page that was forgotten and is known again has an entry of its own.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -44,9 +44,9 @@ class KnownSinceNotes:
 class KnownSince:
     """When the pages of a shard became known."""
 
-    def __init__(self, packed: bytes | None) -> None:
-        """Take the entries of a shard."""
-        entries = np.frombuffer(packed or b"", ENTRY)
+    def __init__(self, fields: Mapping[bytes, bytes]) -> None:
+        """Take the entries of a shard, as its hash has them."""
+        entries = np.frombuffer(b"".join(fields[number] for number in sorted(fields, key=int)), ENTRY)
         starts = entries[entries["alone"] == 0]
         page = starts["page"].astype(np.int64)
         # If the store lost pages, later entries have smaller numbers, and count.

@@ -91,4 +91,4 @@ def known_before(crawl: Crawl, seconds: float, host: str) -> list[Int64s]:
 
 
 def _read_known_since(crawl: Crawl) -> list[KnownSince]:
-    return [KnownSince(packed) for packed in crawl.ask([["GET", shard.keys.known_since] for shard in crawl.shards])]
+    return [KnownSince(fields) for fields in crawl.ask([["HGETALL", shard.keys.known_since] for shard in crawl.shards])]

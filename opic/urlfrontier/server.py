@@ -18,13 +18,15 @@ try:
     from grpc_health.v1 import health, health_pb2, health_pb2_grpc
     from grpc_reflection.v1alpha import reflection
 
+    from opic.urlfrontier.crawls import Crawls
     from opic.urlfrontier.service import UrlFrontier
     from opic.urlfrontier.urlfrontier_pb2 import DESCRIPTOR
 except ModuleNotFoundError as error:
     raise MissingExtra(f"what --urlfrontier needs, such as {error.name},", "urlfrontier") from None
 
 from opic.api.metrics import Metrics
-from opic.service.service import Backend
+from opic.service.service import EmbeddedService
+from opic.service.standing import StandingService
 
 log = logging.getLogger("opic.urlfrontier")
 
@@ -40,35 +42,39 @@ GRACE_SECONDS: Final = 5.0
 
 
 @contextmanager
-def serving(backend: Backend, port: int, metrics: Metrics, *, allow_delete: bool = False) -> Iterator[str]:
+def serving(
+    service: "EmbeddedService | StandingService", port: int, metrics: Metrics, *, allow_delete: bool = False
+) -> Iterator[str]:
     """Answer URLFrontier's calls on a port of OPIC_HOST; lend the address.
 
     Args:
-        backend: the open store.
+        service: the open service.
         port: the port, 0 for any free one.
         metrics: counts items and the pages handed out.
         allow_delete: whether clients may forget all pages of the crawl.
 
     Raises:
-        SettingsError: the port can't be had, or the interface would be open to other machines without a token.
+        SettingsError: the port can't be had, the interface would be open to other machines without a token, or the
+            service can't have several crawls.
     """
+    backend = service.backend
     host, token = backend.settings.host, backend.settings.api_token
     if token is None and not backend.settings.on_loopback:
         raise SettingsError(f"--urlfrontier on {host} is open to other machines: set OPIC_API_TOKEN, or OPIC_HOST")
-    started, loop, end = Future[str](), asyncio.new_event_loop(), asyncio.Event()
+    crawls, started, loop, end = _crawls_of(service), Future[str](), asyncio.new_event_loop(), asyncio.Event()
 
     async def run() -> None:
         secret = None if token is None else token.get_secret_value()
         server, checks = _server(secret)
         bound = server.add_insecure_port(f"{f'[{host}]' if ':' in host else host}:{port}")
-        frontier = UrlFrontier(backend, f"{host}:{bound}", metrics, allow_delete=allow_delete)
+        frontier = UrlFrontier(crawls, f"{host}:{bound}", metrics, allow_delete=allow_delete)
         server.add_generic_rpc_handlers([handlers(frontier)])
         await checks.set(INTERFACE.full_name, health_pb2.HealthCheckResponse.SERVING)
         await server.start()
         started.set_result(f"{host}:{bound}")
         await end.wait()
         await server.stop(GRACE_SECONDS)
-        frontier.close()
+        crawls.close()
 
     def work() -> None:
         asyncio.set_event_loop(loop)
@@ -92,6 +98,17 @@ def serving(backend: Backend, port: int, metrics: Metrics, *, allow_delete: bool
     finally:
         loop.call_soon_threadsafe(end.set)
         thread.join()
+
+
+def _crawls_of(service: "EmbeddedService | StandingService") -> Crawls:
+    backend = service.backend
+    if backend.settings.urlfrontier_crawls == 1:
+        return Crawls(backend)
+    if not isinstance(service, EmbeddedService) or backend.settings.kafka_bootstrap is not None:
+        raise SettingsError(
+            "OPIC_URLFRONTIER_CRAWLS over 1 needs --embedded, without Kafka; otherwise run a service for each crawl"
+        )
+    return Crawls(backend, service.open_crawl, service.crawl_names)
 
 
 def _server(token: str | None) -> tuple[grpc.aio.Server, health.aio.HealthServicer]:

@@ -1,55 +1,25 @@
-"""The calls of URLFrontier, for one crawl; see docs/guide/urlfrontier.md for what each of them means here."""
+"""The calls of URLFrontier; see docs/guide/urlfrontier.md for what each of them means here."""
 
 import asyncio
 import logging
-import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from functools import partial
-from itertools import groupby, islice
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 
-from opic.api.coalescing import Coalescer
 from opic.api.metrics import Metrics
 from opic.errors import BadInput, OpicError
-from opic.frontier import PagesRequest
-from opic.model.cash import MILLION
-from opic.model.events import SeedList, check_event, check_seeds, encode_seeds, encode_without_passwords
-from opic.model.ledger_page import LedgerPage
-from opic.model.page_notes import unpack_meta
-from opic.replica import Crawl
-from opic.service.forgetting import PageSelection, forget, forget_pages
-from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
-from opic.urlfrontier.items import (
-    NEVER,
-    check_key,
-    event_of,
-    info_of,
-    is_read,
-    links_of,
-    meta_of,
-    parent_of,
-    refetched_from,
-)
-from opic.urlfrontier.parents import Parents, tell
-from opic.urlfrontier.queues import known_before, known_since, leased, pages, queues
-from opic.urls.canonical import host_of
+from opic.urlfrontier.crawls import Crawls
+from opic.urlfrontier.items import NEVER, info_of
+from opic.urlfrontier.one_crawl import DAY_SECONDS, UrlFrontierCrawl
+from opic.urlfrontier.queues import queues
 
 log = logging.getLogger("opic.urlfrontier")
 
-PARENT_SECONDS: Final = 10.0  # How long a Discovered item waits for the event of the page that links to it.
-LEASE_SECONDS: Final = 30.0  # Lease of a call without `delay_requestable`, as in the reference implementation.
-URLS_MAX: Final = 1_000  # Pages returned by a call without max_queues.
-HOST_URLS: Final = 100  # Pages for each host in a call without max_urls_per_queue.
-PRUNE_SECONDS: Final = 10.0  # Interval at which expired leases are removed from memory.
-DAY_SECONDS: Final = 86_400
 DELAY_SECONDS_MAX: Final = DAY_SECONDS  # As of a host delay that an operator sets.
 LISTED_DEFAULT: Final = 100
-EVENTS_TOGETHER: Final = 1_000
 UNANSWERED_MAX: Final = 100_000  # Unanswered items of a stream; reading pauses beyond this.
-DEFAULT_CRAWLS: Final = ("", "DEFAULT")
 LEVELS: Final = {0: logging.DEBUG, 1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 Message = TypeVar("Message")
@@ -60,47 +30,21 @@ Status = pb.AckMessage.Status
 class UrlFrontier:
     """The calls: each a coroutine; what may block runs in threads."""
 
-    def __init__(self, backend: Backend, address: str, metrics: Metrics, *, allow_delete: bool) -> None:
-        """Answer for the crawl of `backend`.
+    def __init__(self, crawls: Crawls, address: str, metrics: Metrics, *, allow_delete: bool) -> None:
+        """Answer for crawls.
 
         Args:
-            backend: the open store.
+            crawls: the crawls.
             address: returned by ListNodes.
             metrics: counts items and the pages handed out.
             allow_delete: whether DeleteCrawl may forget all pages.
         """
-        self._backend, self._address, self._allow_delete = backend, address, allow_delete
+        self._crawls, self._address, self._allow_delete = crawls, address, allow_delete
         self._metrics = metrics
         self._active = True
-        self._parents = Parents()
-        self._own_leases = dict[str, float]()  # By URL: the end of the lease of each page handed out here, monotonic.
-        self._pruned_at = time.monotonic()
-        self._events = Coalescer[bytes, None](self._accept, "urlfrontier-events", EVENTS_TOGETHER)
-        self._leases = Coalescer[str, bool](partial(leased, backend.crawl), "urlfrontier-leases", EVENTS_TOGETHER)
-        self._seeds = Coalescer[SeedList, None](self._seed, "urlfrontier-seeds", EVENTS_TOGETHER)
+        self._turn = 0  # Number of calls for pages of any crawl.
 
     # Writing.
-
-    def _accept(self, values: Sequence[bytes]) -> Sequence[None]:
-        self._backend.accept(values)
-        return [None] * len(values)
-
-    def _seed(self, asked: Sequence[SeedList]) -> Sequence[Exception | None]:
-        """Add pages or update their notes; wait until this has taken effect."""
-        found: list[Exception | None] = []
-        values: list[bytes] = []
-        for (depth, meta, not_before), group in groupby(asked, key=lambda one: (one.depth, one.meta, one.not_before)):
-            urls = [url for one in group for url in one.urls]
-            try:
-                together = SeedList(urls, depth, meta, not_before=not_before)
-                check_seeds(together, self._backend.clock.now_us(), self._backend.limits)
-                values.append(encode_seeds(urls, depth, meta, not_before=not_before))
-                found += [None] * len(urls)
-            except BadInput as error:
-                found += [error] * len(urls)
-        if values:
-            self._backend.settle(self._backend.accept(values, "seeds"))
-        return found
 
     async def PutURLs(self, items: AsyncIterator[pb.URLItem], context: Context) -> AsyncIterator[pb.AckMessage]:
         """Record fetches and schedules of known pages, and discovered pages."""
@@ -111,8 +55,12 @@ class UrlFrontier:
     async def _put(self, item: pb.URLItem) -> pb.AckMessage:
         known = item.WhichOneof("item") == "known"
         info = item.known.info if known else item.discovered.info
-        status = await self._status(self._known(item.known) if known else self._discovered(info, ""))
-        return pb.AckMessage(ID=item.ID or info.url, status=status)
+
+        async def taking() -> None:
+            crawl = await self._crawls.of(info.crawlID, make=True)
+            await (crawl.put_known(item.known) if known else crawl.put_discovered(info))
+
+        return pb.AckMessage(ID=item.ID or info.url, status=await self._status(taking()))
 
     async def PutDiscovered(
         self, batches: AsyncIterator[pb.DiscoveredBatch], context: Context
@@ -120,8 +68,11 @@ class UrlFrontier:
         """Record batches of discovered pages."""
         del context
 
+        async def taking(info: pb.URLInfo, batch: str) -> None:
+            await (await self._crawls.of(info.crawlID, make=True)).put_discovered(info, batch)
+
         async def put(batch: pb.DiscoveredBatch) -> pb.BatchAck:
-            each = [self._status(self._discovered(info, batch.ID)) for info in batch.items]
+            each = [self._status(taking(info, batch.ID)) for info in batch.items]
             return pb.BatchAck(ID=batch.ID, statuses=await asyncio.gather(*each))
 
         async for ack in _answered(batches, put):
@@ -141,85 +92,46 @@ class UrlFrontier:
         self._metrics.item_answered(Status.Name(status).lower())
         return status
 
-    def _canonical(self, info: pb.URLInfo) -> str:
-        """Return the canonical URL of an item.
-
-        Raises:
-            BadInput: the URL, its key or its crawl can't be taken.
-        """
-        self._check_crawl(info.crawlID)
-        url = self._backend.limits.canonical(info.url)
-        check_key(url, info.key)
-        return url
-
-    async def _known(self, known: pb.KnownURLItem) -> None:
-        url, metadata = self._canonical(known.info), known.info.metadata
-        if not is_read(metadata) and not await self._is_leased(url):
-            said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
-            return await self._seeds.ask(said)
-        children = self._parents.take(url)
-        with tell(children):
-            event = event_of(url, known, [*links_of(url, metadata), *(child.url for child in children)])
-            check_event(event, self._backend.clock.now_us(), self._backend.limits)
-            await self._events.ask(encode_without_passwords(event))
-        self._own_leases.pop(url, None)
-        return None
-
-    async def _is_leased(self, url: str) -> bool:
-        return self._own_leases.get(url, 0.0) > time.monotonic() or await self._leases.ask(url)
-
-    async def _discovered(self, info: pb.URLInfo, batch: str) -> None:
-        url, meta = self._canonical(info), meta_of(info.metadata)
-        if (named := parent_of(info.metadata, batch)) is not None:
-            parent = self._backend.limits.canonical(named)
-            if await self._parents.linked(parent, url, PARENT_SECONDS) and meta is None:
-                return
-        await self._seeds.ask(SeedList([url], 0 if named is None else None, meta))
-
     # Handing out.
 
     async def GetURLs(self, asked: pb.GetParams, context: Context) -> AsyncIterator[pb.URLInfo]:
         """Lease the best pages, within the limits on hosts and on pages of each host."""
-        if not self._active or (asked.WhichOneof("item") == "crawlID" and not self._is_ours(asked.crawlID)):
-            return
         del context
-        request = self._request(asked)
-        answer = await asyncio.to_thread(self._lease, request)
-        hosts = {host: at for at, host in enumerate(dict.fromkeys(host_of(page["url"]) for page in answer["pages"]))}
-        given = sorted(answer["pages"], key=lambda page: hosts[host_of(page["url"])])
-        unsent = {page["lease"] for page in given}
-        ends = time.monotonic() + request.seconds
+        names = [asked.crawlID]
+        if asked.WhichOneof("item") == "anyCrawlID":
+            names = await asyncio.to_thread(self._crawls.names)
+            self._turn += 1
+            names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
+        hosts = 0
+        for name in names if self._active else ():
+            try:
+                crawl = await self._crawls.of(name)
+            except BadInput:
+                continue
+            part = pb.GetParams()
+            part.CopyFrom(asked)
+            if asked.max_queues:
+                part.max_queues = asked.max_queues - hosts
+            keys = set[str]()
+            async for info in self._leased(crawl, part, name):
+                keys.add(info.key)
+                yield info
+            hosts += len(keys)
+            if (asked.max_queues and hosts >= asked.max_queues) or (keys and not asked.max_queues):
+                return
+
+    async def _leased(self, crawl: UrlFrontierCrawl, asked: pb.GetParams, name: str) -> AsyncIterator[pb.URLInfo]:
+        """Lease pages of a crawl; release those that the client did not receive."""
+        answer = await crawl.lease(asked)
+        unsent = {page["lease"] for page in answer["pages"]}
         try:
-            for page in given:
-                self._own_leases[page["url"]] = ends
-                yield info_of(page["url"], asked.crawlID, page.get("meta"))
+            for page in answer["pages"]:
+                yield info_of(page["url"], name, page.get("meta"))
                 unsent.discard(page["lease"])
             self._metrics.handed(answer, "any", None)
         finally:
-            if unsent:  # The client disconnected.
-                await asyncio.shield(asyncio.to_thread(self._backend.frontier.release, sorted(unsent)))
-            self._prune_leases()
-
-    def _request(self, asked: pb.GetParams) -> PagesRequest:
-        most, each = self._backend.settings.max_n, asked.max_urls_per_queue or HOST_URLS
-        return self._backend.frontier.wish(
-            min(each if asked.key else asked.max_queues * each or URLS_MAX, most),
-            lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
-            domain=asked.key or None,
-            host_pages=asked.max_urls_per_queue or None,
-            hosts=None if asked.key else asked.max_queues or None,
-        )
-
-    def _lease(self, request: PagesRequest) -> dict[str, Any]:
-        self._backend.check_room()
-        (answer,) = self._backend.frontier.next_many([request])
-        return answer
-
-    def _prune_leases(self) -> None:
-        now = time.monotonic()
-        if now - self._pruned_at > PRUNE_SECONDS:
-            self._own_leases = {url: ends for url, ends in self._own_leases.items() if ends > now}
-            self._pruned_at = now
+            if unsent:
+                await crawl.release(sorted(unsent))
 
     # Looking.
 
@@ -229,15 +141,15 @@ class UrlFrontier:
         return pb.StringList(values=[self._address])
 
     async def ListCrawls(self, asked: pb.Local, context: Context) -> pb.StringList:
-        """Return the name of the crawl."""
+        """Return the names of the crawls."""
         del asked, context
-        return pb.StringList(values=[self._backend.settings.crawl])
+        return pb.StringList(values=await asyncio.to_thread(self._crawls.names))
 
     async def ListQueues(self, asked: pb.Pagination, context: Context) -> pb.QueueList:
         """Return names of hosts."""
         del context
-        self._check_crawl(asked.crawlID)
-        found = await asyncio.to_thread(queues, self._backend.crawl)
+        crawl = await self._crawls.of(asked.crawlID)
+        found = await asyncio.to_thread(queues, crawl.backend.crawl)
         names = sorted(name for name, queue in found.items() if queue.active or asked.include_inactive)
         some = names[asked.start : asked.start + (asked.size or LISTED_DEFAULT)]
         return pb.QueueList(values=some, total=len(names), start=asked.start, size=len(some), crawlID=asked.crawlID)
@@ -245,8 +157,8 @@ class UrlFrontier:
     async def GetStats(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Stats:
         """Count pages, of a host or of all."""
         del context
-        self._check_crawl(asked.crawlID)
-        found = await asyncio.to_thread(queues, self._backend.crawl)
+        crawl = await self._crawls.of(asked.crawlID)
+        found = await asyncio.to_thread(queues, crawl.backend.crawl)
         some = [queue for name, queue in found.items() if asked.key in ("", name)]
         return pb.Stats(
             size=sum(queue.active for queue in some),
@@ -256,69 +168,52 @@ class UrlFrontier:
                 "active_queues": sum(queue.active > 0 for queue in some),
             },
             numberOfQueues=len(some),
-            crawlID=asked.crawlID or self._backend.settings.crawl,
+            crawlID=crawl.backend.settings.crawl,
         )
 
     async def GetURLStatus(self, asked: pb.URLStatusRequest, context: Context) -> pb.URLItem:
         """Return a page as it is kept."""
-        self._check_crawl(asked.crawlID)
-        crawl = self._backend.crawl
-        page = await asyncio.to_thread(crawl.page, self._backend.limits.canonical(asked.url))
-        if page is None:
+        crawl = await self._crawls.of(asked.crawlID)
+        item = await asyncio.to_thread(crawl.page, asked.url, asked.crawlID)
+        if item is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such page is known")
-        assert page is not None
-        (item,) = await asyncio.to_thread(_items, crawl, [page], asked.crawlID)
+        assert item is not None
         return item
 
     async def ListURLs(self, asked: pb.ListUrlParams, context: Context) -> AsyncIterator[pb.URLItem]:
         """Return pages, also those that are not due."""
         del context
-        self._check_crawl(asked.crawlID)
-        matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
-        some = islice(matching, asked.start, asked.start + (asked.size or LISTED_DEFAULT))
-        for item in await asyncio.to_thread(lambda: _items(self._backend.crawl, list(some), asked.crawlID)):
+        crawl = await self._crawls.of(asked.crawlID)
+        for item in await asyncio.to_thread(crawl.listed, asked, asked.size or LISTED_DEFAULT):
             yield item
 
     async def CountURLs(self, asked: pb.CountUrlParams, context: Context) -> pb.Long:
         """Count pages, also those that are not due."""
         del context
-        self._check_crawl(asked.crawlID)
-        matching = pages(self._backend.crawl, asked.key, asked.filter, ignore_case=asked.ignoreCase)
-        return pb.Long(value=await asyncio.to_thread(lambda: sum(1 for _ in matching)))
+        crawl = await self._crawls.of(asked.crawlID)
+        return pb.Long(value=await asyncio.to_thread(crawl.count, asked))
 
     # Changing.
 
     async def DeleteQueue(self, asked: pb.QueueWithinCrawlParams, context: Context) -> pb.Long:
         """Forget the pages of a host."""
         del context
-        self._check_crawl(asked.crawlID)
-        return pb.Long(value=await asyncio.to_thread(self._forget, asked.key))
-
-    def _forget(self, host: str) -> int:
-        """Forget the pages of a host; return how many there were."""
-        return _until_done(partial(forget, self._backend, PageSelection.of({"host": host})))
+        crawl = await self._crawls.of(asked.crawlID)
+        return pb.Long(value=await asyncio.to_thread(crawl.forget, asked.key))
 
     async def PurgeURLs(self, asked: pb.PurgeUrlParams, context: Context) -> pb.Long:
         """Forget the pages that became known more than some days ago, of a host or of all."""
         del context
-        self._check_crawl(asked.crawlID)
-        before = self._backend.clock.now_us() / MILLION - asked.days * DAY_SECONDS
-        purge = partial(forget_pages, self._backend, partial(known_before, seconds=before, host=asked.key))
-        return pb.Long(value=await asyncio.to_thread(_until_done, purge))
+        crawl = await self._crawls.of(asked.crawlID)
+        return pb.Long(value=await asyncio.to_thread(crawl.purge, asked.key, asked.days))
 
     async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage, context: Context) -> pb.Long:
         """Forget all pages, if that is allowed."""
-        self._check_crawl(asked.value)
+        crawl = await self._crawls.of(asked.value)
         if not self._allow_delete:
             why = "start the service with --urlfrontier-allow-delete to let clients forget all pages of the crawl"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
-
-        def forget_all() -> int:
-            self._backend.crawl.follow()
-            names = [name for replica in self._backend.crawl.replicas for name in list(replica.hosts.names)]
-            return sum(map(self._forget, names))
-
-        return pb.Long(value=await asyncio.to_thread(forget_all))
+        return pb.Long(value=await asyncio.to_thread(crawl.forget_all))
 
     async def SetActive(self, asked: pb.Active, context: Context) -> pb.Empty:
         """Let this node hand out pages, or not."""
@@ -333,26 +228,25 @@ class UrlFrontier:
 
     async def SetDelay(self, asked: pb.QueueDelayParams, context: Context) -> pb.Empty:
         """Set the delay of a host, for all endpoints."""
-        self._check_crawl(asked.crawlID)
+        crawl = await self._crawls.of(asked.crawlID)
         if not asked.key:
             why = "the delay of all hosts is a setting: start the service with OPIC_HOST_DELAY_SECONDS"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, why)
-
         seconds = float(min(asked.delay_requestable, DELAY_SECONDS_MAX))
-        await asyncio.to_thread(self._backend.frontier.report_delay, asked.key, seconds)
+        await asyncio.to_thread(crawl.backend.frontier.report_delay, asked.key, seconds)
         return pb.Empty()
 
     async def BlockQueueUntil(self, asked: pb.BlockQueueParams, context: Context) -> pb.Empty:
         """Hand out no page of a host before a time, at all endpoints; 0 ends that."""
         del context
-        self._check_crawl(asked.crawlID)
-        await asyncio.to_thread(self._backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
+        crawl = await self._crawls.of(asked.crawlID)
+        await asyncio.to_thread(crawl.backend.frontier.block, asked.key, float(min(asked.time, NEVER)))
         return pb.Empty()
 
     async def SetCrawlLimit(self, asked: pb.CrawlLimitParams, context: Context) -> pb.Empty:
         """Hand out no page of a host once so many were read, at all endpoints; 0 ends that."""
-        self._check_crawl(asked.crawlID)
-        if not await asyncio.to_thread(self._backend.frontier.limit, asked.key, asked.limit):
+        crawl = await self._crawls.of(asked.crawlID)
+        if not await asyncio.to_thread(crawl.backend.frontier.limit, asked.key, asked.limit):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no page of this host is known")
         return pb.Empty()
 
@@ -361,21 +255,6 @@ class UrlFrontier:
         del context
         logging.getLogger(asked.package or "opic").setLevel(LEVELS[asked.level])
         return pb.Empty()
-
-    # Crawls.
-
-    def _is_ours(self, crawl: str) -> bool:
-        return crawl in (*DEFAULT_CRAWLS, self._backend.settings.crawl)
-
-    def _check_crawl(self, crawl: str) -> None:
-        if not self._is_ours(crawl):
-            raise BadInput(f"this service has the crawl {self._backend.settings.crawl} alone")
-
-    def close(self) -> None:
-        """Stop the threads."""
-        self._events.close()
-        self._leases.close()
-        self._seeds.close()
 
 
 async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], Awaitable[Ack]]) -> AsyncIterator[Ack]:
@@ -406,28 +285,3 @@ async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], A
         reader.cancel()
         for task in tasks:
             task.cancel()
-
-
-def _until_done(forgetting: Callable[[], Mapping[str, object]]) -> int:
-    """Forget pages until there are no more; return how many there were."""
-    count, more = 0, True
-    while more:
-        answer = forgetting()
-        count, more = count + int(str(answer["forgotten"])), bool(answer.get("more"))
-    return count
-
-
-def _items(crawl: Crawl, found: Sequence[LedgerPage], name: str) -> list[pb.URLItem]:
-    """Return pages as they are kept. Blocks."""
-    items = []
-    for page, since in zip(found, known_since(crawl, [page.url for page in found]), strict=True):
-        info = info_of(page.url, name, unpack_meta(page.meta))
-        item = pb.URLItem(ID=page.url, creation_date=since)
-        if not page.reads and not page.status:
-            item.discovered.info.CopyFrom(info)
-        else:
-            date = page.not_before_us // MILLION
-            item.known.info.CopyFrom(info)
-            item.known.refetchable_from_date = 0 if date >= NEVER else date
-        items.append(item)
-    return items

@@ -357,8 +357,7 @@ class Noted(httpx.HTTPTransport):
 
 
 def worker_of(service: EmbeddedService) -> int:
-    assert service._worker is not None
-    return service._worker.pid
+    return service._workers.process(service.settings.crawl).pid
 
 
 @pytest.mark.slow

@@ -182,7 +182,7 @@ def test_a_service_logs_json_where_it_is_told_to(tmp_path: Path) -> None:
         service.get("/v1/top", n="7")
         curls.get(f"{service.url}/v1/nope", headers={"x-request-id": "mine"})
         os.kill(service.pids()["worker"], 15)
-        wait_until(lambda: "the worker ended" in service.said())
+        wait_until(lambda: "the worker of crawl default ended" in service.said())
     lines = [json.loads(line) for line in service.said().splitlines() if not line.startswith("opic answers at")]
     assert all({"time", "level", "logger", "message"} <= line.keys() for line in lines)
     (line,) = [line for line in lines if line.get("request_id") == "mine"]

@@ -30,7 +30,7 @@ from opic.service.service import EmbeddedService
 from opic.service.standing import StandingService
 from opic.settings import Settings
 from opic.store.known_since import ENTRY
-from opic.urlfrontier import service as calls
+from opic.urlfrontier import one_crawl
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.server import serving
 
@@ -45,7 +45,7 @@ def frontier(directory: Path, *, allow_delete: bool = False, **settings: Any) ->
     terms = {"host_delay_seconds": 0, "revisit_seconds": 0, **settings}
     with (
         EmbeddedService(Settings.load(data=directory, **terms)) as service,
-        serving(service.backend, 0, Metrics(service.backend), allow_delete=allow_delete) as address,
+        serving(service, 0, Metrics(service.backend), allow_delete=allow_delete) as address,
         connected(address, settings.get("api_token")) as stub,
     ):
         yield stub, service
@@ -115,7 +115,7 @@ def test_a_discovered_page_waits_for_the_page_that_links_to_it(
     served: tuple[Stub, EmbeddedService], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stub, service = served
-    monkeypatch.setattr(calls, "PARENT_SECONDS", 0.5)
+    monkeypatch.setattr(one_crawl, "PARENT_SECONDS", 0.5)
     stub.put([discovered(A)])
     assert [one.url for one in stub.take()] == [A]
     began = time.monotonic()
@@ -244,7 +244,7 @@ def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedServ
 def test_a_store_that_is_away_fails_items_which_may_be_sent_again(valkey: Server) -> None:
     with (
         StandingService(Settings.load(store=valkey.url, shards=1)) as service,
-        serving(service.backend, 0, Metrics(service.backend)) as address,
+        serving(service, 0, Metrics(service.backend)) as address,
         connected(address) as stub,
     ):
         valkey.kill()
@@ -299,8 +299,8 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
     with (
         StandingService(settings) as service,
         StandingService(settings) as beside,
-        serving(service.backend, 0, Metrics(service.backend)) as address,
-        serving(beside.backend, 0, Metrics(beside.backend)) as another,
+        serving(service, 0, Metrics(service.backend)) as address,
+        serving(beside, 0, Metrics(beside.backend)) as another,
         connected(address) as stub,
         connected(another) as stranger,
     ):
@@ -332,8 +332,8 @@ def test_a_host_gives_no_page_once_as_many_were_read_as_its_limit_says(valkey: S
     with (
         StandingService(settings) as service,
         StandingService(settings) as beside,
-        serving(service.backend, 0, Metrics(service.backend)) as address,
-        serving(beside.backend, 0, Metrics(beside.backend)) as another,
+        serving(service, 0, Metrics(service.backend)) as address,
+        serving(beside, 0, Metrics(beside.backend)) as another,
         connected(address) as stub,
         connected(another) as stranger,
     ):
@@ -381,7 +381,7 @@ def test_pages_known_for_longer_than_some_days_are_purged(tmp_path: Path) -> Non
         assert stub.PurgeURLs(pb.PurgeUrlParams(days=1)).value == 0
         stub.put([discovered(C)])
         entries = np.array([(now - 864_000, 0, 0), (now, 3, 0)], ENTRY)  # As if C alone came today.
-        crawl.client.set(crawl.shards[0].keys.known_since, entries.tobytes())
+        crawl.client.hset(crawl.shards[0].keys.known_since, "0", entries.tobytes())
         assert created(A) == now - 864_000
         assert created(C) >= now - 60
         assert stub.PurgeURLs(pb.PurgeUrlParams(days=11)).value == 0
@@ -394,11 +394,56 @@ def test_pages_known_for_longer_than_some_days_are_purged(tmp_path: Path) -> Non
         assert stub.PurgeURLs(pb.PurgeUrlParams()).value == 2
 
 
+def test_crawls_are_opened_when_they_are_named_and_keep_apart(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", urlfrontier_crawls=3) as (stub, _):
+        assert stub.take(crawlID="news") == []
+        items = [
+            discovered(A),
+            discovered(B, crawlID="news"),
+            discovered(C, crawlID="more"),
+            discovered(A, crawlID="x"),
+        ]
+        assert [ack.status for ack in stub.PutURLs(iter(items[:3]))] == [OK] * 3
+        assert stub.put(items[3:]) == {A: SKIPPED}  # It would be the fourth.
+        assert stub.put([discovered(A, crawlID="no name")]) == {A: SKIPPED}
+        assert list(stub.ListCrawls(pb.Local()).values) == ["default", "more", "news"]
+        assert stub.refused("ListURLs", pb.ListUrlParams(crawlID="x")) == grpc.StatusCode.INVALID_ARGUMENT
+        assert stub.CountURLs(pb.CountUrlParams(crawlID="news")).value == 1
+        (page,) = stub.take(crawlID="news")
+        assert (page.url, page.crawlID) == (B, "news")
+        assert stub.put([known(B, {"opic.links": [A, C]}, crawlID="news")]) == {B: OK}
+        wait_until(lambda: stub.GetStats(pb.QueueWithinCrawlParams(crawlID="news")).counts["completed"] == 1)
+        stub.SetActive(pb.Active(state=False))
+        assert stub.take(anyCrawlID=pb.AnyCrawlID()) == []
+        stub.SetActive(pb.Active(state=True))
+        found = {(one.url, one.crawlID) for _ in range(3) for one in stub.take(anyCrawlID=pb.AnyCrawlID())}
+        assert found == {(A, "default"), (A, "news"), (C, "news"), (C, "more")}
+    with frontier(tmp_path / "data", urlfrontier_crawls=3) as (stub, service):  # After a restart they are there.
+        assert list(stub.ListCrawls(pb.Local()).values) == ["default", "more", "news"]
+        assert len(list(stub.ListURLs(pb.ListUrlParams(crawlID="news")))) == 3
+        worker = service._workers.process("news")
+        worker.kill()
+        wait_until(lambda: service._workers.process("news") is not worker)
+        assert stub.put([discovered("http://b.example/", crawlID="news")]) == {"http://b.example/": OK}
+    with frontier(tmp_path / "data") as (stub, _):
+        assert list(stub.ListCrawls(pb.Local()).values) == ["default"]
+        assert stub.take(crawlID="news") == []
+
+
+def test_several_crawls_need_the_bundled_store(valkey: Server) -> None:
+    with (
+        StandingService(Settings.load(store=valkey.url, urlfrontier_crawls=2)) as service,
+        pytest.raises(SettingsError, match="--embedded"),
+        serving(service, 0, Metrics(service.backend)),
+    ):
+        pass
+
+
 def test_a_token_is_wanted_where_one_is_set(tmp_path: Path) -> None:
     with frontier(tmp_path / "data", api_token="secret-of-the-test") as (stub, service):
         assert stub.put([discovered(A)]) == {A: OK}
         with (
-            serving(service.backend, 0, Metrics(service.backend)) as address,
+            serving(service, 0, Metrics(service.backend)) as address,
             connected(address) as stranger,
         ):
             assert stranger.refused("GetURLs", pb.GetParams()) == grpc.StatusCode.UNAUTHENTICATED
@@ -411,7 +456,7 @@ def test_without_a_token_it_is_not_open_to_others(tmp_path: Path) -> None:
     with (
         EmbeddedService(Settings.load(data=tmp_path / "data", host="0.0.0.0")) as service,
         pytest.raises(SettingsError, match="OPIC_API_TOKEN"),
-        serving(service.backend, 0, Metrics(service.backend)),
+        serving(service, 0, Metrics(service.backend)),
     ):
         pass
 
