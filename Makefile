@@ -79,7 +79,7 @@ lock: $(BIN)/uv ## renew both requirements.lock from pyproject.toml (UPGRADE=1: 
 	@# The image gets what the service and the estimator run, in the same versions.
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
 	    --no-emit-index-url --no-emit-find-links --no-annotate --custom-compile-command "make lock" \
-	    --constraint $(LOCK) --extra kafka --extra graph --output-file deploy/$(LOCK) pyproject.toml > /dev/null
+	    --constraint $(LOCK) --extra kafka --extra graph --extra urlfrontier --output-file deploy/$(LOCK) pyproject.toml > /dev/null
 
 clean: ## remove all that can be made again
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist demo-out

@@ -247,7 +247,7 @@ def test_image_has_what_runs_in_the_versions_and_with_the_hashes_of_the_lock() -
     assert not different, "run `make lock`"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
-    wanted = [*project["dependencies"], *extras["kafka"], *extras["graph"]]
+    wanted = [*project["dependencies"], *extras["kafka"], *extras["graph"], *extras["urlfrontier"]]
     names = {re.split(r"[\[<>= ]", one)[0] for one in wanted} - {"opic"}
     assert names <= {name.split("==")[0].split("[")[0] for name in ours}
     assert not {"pytest", "mypy", "ruff"} & {name.split("==")[0] for name in ours}
