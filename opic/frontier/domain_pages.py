@@ -5,7 +5,7 @@ from typing import Final
 
 import numpy as np
 
-from opic.frontier.picking import Within
+from opic.frontier.page_sources import Within
 from opic.replica import Crawl
 from opic.replica.hosts import HostTable
 from opic.urls.canonical import registered_domain

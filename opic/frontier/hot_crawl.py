@@ -21,7 +21,8 @@ from opic.frontier.held_pages import read_held, read_released, read_stamps
 from opic.frontier.hot_order import LEASED, Bools, HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
-from opic.frontier.picking import SIDES, Fit, PageSource, Picked, Scope, Within, first_free, near_of, pick
+from opic.frontier.page_sources import PageSource, Scope, Within
+from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
 from opic.frontier.ranked_order import RankedOrder, RankedScope
 from opic.frontier.recrawl import PageWeights, draw_pages
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, Choice, FrontierTerms

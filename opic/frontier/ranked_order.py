@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from opic.frontier.hot_order import HotOrder, Int64s
 from opic.frontier.page_keys import times_priority
-from opic.frontier.picking import SIDES, RankedPages, Within
+from opic.frontier.page_sources import RankedPages, Within
+from opic.frontier.picking import SIDES
 from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
 from opic.query.snapshots import PAGES_EXACT

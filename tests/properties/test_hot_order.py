@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from opic.frontier import host_pages, hot_order, page_counts, picking, timers
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.page_keys import random_keys
-from opic.frontier.picking import Within, first_free, pick
+from opic.frontier.page_sources import Within
+from opic.frontier.picking import first_free, pick
 from opic.model.cash import Flag
 
 HOSTS, SHARDS = 6, 2
