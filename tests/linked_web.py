@@ -34,7 +34,7 @@ class Web:
             records.append(Record(self.offset, self.at_us, encode_crawl_event(event), "event"))
             self.offset, self.at_us = self.offset + 1, self.at_us + DAY_US
             if event.status < 400:
-                self.links[event.url] = [link for link in event.links if link != event.url]
+                self.links[event.url] = [link for link in dict.fromkeys(event.links) if link != event.url]
             elif event.status in {404, 410}:
                 self.links.pop(event.url, None)
         self.last = records

@@ -83,13 +83,16 @@ class Ordered(Web):
 
     def rates(self, urls: Sequence[str]) -> dict[str, float]:
         """The learned rate of change of each page: of all reads, those that showed other links."""
-        observed = {url: self.reads[url][-1][0] / MILLION - self.reads[url][0][0] // MILLION for url in urls}
-        again = [observed[url] / (len(self.reads[url]) - 1) for url in urls if len(self.reads[url]) > 1]
+        times = {url: [at for at, _ in self.reads[url]] for url in urls}
+        observed = {
+            url: found[-1] / MILLION - found[0] // MILLION if len(found) > 1 else 0.0 for url, found in times.items()
+        }
+        again = [observed[url] / (len(self.reads[url]) - 1) for url in urls if observed[url] > 0]
+        interval = float(np.mean(again)) if again else 1.0
         rates = {}
         for url in urls:
             changes = sum(one != other for (_, one), (_, other) in pairwise(self.reads[url]))
-            intervals = observed[url] / float(np.mean(again)) if len(self.reads[url]) > 1 else 0.0
-            rates[url] = (changes + 0.5) / (intervals + 1)
+            rates[url] = (changes + 0.5) / (observed[url] / interval + 1)
         return rates
 
     def cash(self, urls: Sequence[str]) -> dict[str, int]:

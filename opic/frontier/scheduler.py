@@ -23,7 +23,7 @@ from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
 from opic.frontier.leases import Chunk, Lease, Leased, RequestPart, await_leases, release_leases, server_runs
-from opic.frontier.page_counts import FOR_GOOD, KINDS
+from opic.frontier.next_answers import NextAnswers
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
@@ -41,11 +41,6 @@ PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
 STRICT_TRIES: Final = 4  # Attempts to lease from the exact state of a store that changes; then we accept a stale one.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
-RETRY_SECONDS_MIN: Final = 0.05
-RETRY_SECONDS_MAX: Final = 60.0
-RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
-RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
-NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
 log = logging.getLogger("opic.frontier")
 
 
@@ -63,10 +58,11 @@ class Scheduler:
         links: KeptLinks | None = None,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._pending, self._ranked, self._links = pending, ranked or RankedOrders(), links
+        self._ranked, self._links = ranked or RankedOrders(), links
         self._inlinks = None if links is None else InLinkColumns(links)
         self.crawl, self.terms, self.admission = crawl, terms, admission
         self.hot = HotCrawl(crawl, terms, admission)
+        self._answers = NextAnswers(crawl, self.hot, self._ranked, pending)
         self.lock = threading.Lock()
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
@@ -194,7 +190,7 @@ class Scheduler:
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
         gone = [wish.gone() for wish in wishes]
         found = iter(self._hand_out([wish for wish, left in zip(wishes, gone, strict=True) if not left]))
-        return [{**self._answer([]), **NOTHING_WAITS} if left else next(found) for left in gone]
+        return [self._answers.empty() if left else next(found) for left in gone]
 
     def _hand_out(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
@@ -225,18 +221,7 @@ class Scheduler:
         granted = [list({page.place: page for page in pages}.values()) for pages in granted]
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
-        found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
-        answers = []
-        for wish, leased in zip(wishes, granted, strict=True):
-            scope = wish.mode, wish.domains, wish.nearness, not leased
-            if scope not in found:
-                found[scope] = self._waiting(*scope)
-            answers.append({**self._answer(leased), **found[scope]})
-            if self._ranked.has_importance and wish.mode != "coverage" and wish.policy is None:
-                answers[-1]["order"] = "cash" if self.hot.ranking(wish.mode, None) is None else "exact"
-            if not leased:
-                answers[-1]["retry_after"] = self._retry_after(wish)
-        return answers
+        return self._answers.of(wishes, granted, rationed=self._rationed)
 
     def _parts(self, at: int, wish: PagesRequest) -> list[RequestPart]:
         modes, share = {wish.mode: wish.wanted}, self.terms.share
@@ -522,52 +507,6 @@ class Scheduler:
         if any(hot.loads != hot.replica.loads for hot in hots):
             raise Outdated
         return rows_and_urls
-
-    def _answer(self, leased: Sequence[Leased]) -> dict[str, object]:
-        return {
-            "pages": [
-                {
-                    "url": page.url,
-                    "cash": page.cash,
-                    "importance": page.importance,
-                    "fetched_before": page.read_before,
-                    "lease": page.lease.token(self.crawl),
-                    "lease_until": page.until_us / MILLION,
-                    **page.notes(),
-                }
-                for page in sorted(leased, key=lambda page: (-page.counts, page.place))
-            ],
-            "retry_after": 0,
-        }
-
-    def _waiting(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> dict[str, object]:
-        """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some."""
-        heads = self.crawl.heads()
-        waiting = self.hot.waiting(mode, domains, nearness, empty=empty)
-        if waiting is None:
-            return NOTHING_WAITS
-        over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
-        over = over and not self.hot.turning
-        over = over and (mode != "coverage" or self.hot.trust.heads == heads)  # Newer records may have brought pages.
-        return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
-
-    def _is_at_rest(self, heads: Sequence[Head]) -> bool:
-        """Return whether nothing that was accepted has yet to take effect, and the replicas show all of it."""
-        if self._pending() or self.crawl.undelivered():
-            return False
-        self.crawl.follow()
-        return self.crawl.heads() == list(heads)
-
-    def _retry_after(self, wish: PagesRequest) -> float:
-        """Return the number of seconds until the first of the requested pages may be free."""
-        first = self.hot.first_free(wish.choice(wish.mode), RETRY_SECONDS_MAX)
-        if first is None:
-            return RETRY_SECONDS_DEFAULT
-        if self._rationed:
-            first = max(first, RETRY_SECONDS_RATIONED)
-        # A recrawl policy offers also pages without cash, of which `first` says nothing.
-        most = RETRY_SECONDS_DEFAULT if wish.policy or self.hot.running() else RETRY_SECONDS_MAX
-        return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
 
     def release(self, tokens: Sequence[str]) -> int:
         """Release leases; return how many of them were still active."""

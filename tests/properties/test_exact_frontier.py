@@ -88,7 +88,9 @@ def test_no_page_is_leased_twice_and_pages_come_in_order_among_those_that_may(
             web.at_us = round(time.time() * MILLION)
             web.read(url, [], 500 if deed == "fail" else 404)
             rules.leased.pop(url, None)
-            rules.failed.add(url)
+            rules.failed.discard(url)
+            if deed == "fail":  # A gone page has no back-off: a link may bring it back.
+                rules.failed.add(url)
 
 
 def hand_out(rules: Rules, n: int, mode: str) -> None:

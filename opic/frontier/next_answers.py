@@ -1,0 +1,101 @@
+"""Answers to requests for pages: the leased pages, or what holds pages back and when to ask again."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from opic.frontier.hot_crawl import HotCrawl
+from opic.frontier.leases import Leased
+from opic.frontier.page_counts import FOR_GOOD, KINDS
+from opic.frontier.ranked_order import RankedOrders
+from opic.frontier.requests import PagesRequest
+from opic.model.cash import MILLION
+from opic.replica import Crawl
+from opic.replica.effect import Head
+
+RETRY_SECONDS_MIN: Final = 0.05
+RETRY_SECONDS_MAX: Final = 60.0
+RETRY_SECONDS_RATIONED: Final = 0.5  # Minimum if there are free pages but their hosts or sites are over their share.
+RETRY_SECONDS_DEFAULT: Final = 5.0  # If no time is known, and the maximum while leases run: each may bring new cash.
+NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.fromkeys(KINDS, 0)}
+
+
+class NextAnswers:
+    """Makes the answers of a scheduler. Not thread-safe."""
+
+    def __init__(self, crawl: Crawl, hot: HotCrawl, ranked: RankedOrders, pending: Callable[[], bool]) -> None:
+        """See `opic.frontier.Frontier`."""
+        self._crawl, self._hot, self._ranked, self._pending = crawl, hot, ranked, pending
+
+    def empty(self) -> dict[str, object]:
+        """Return the answer to a crawler that has disconnected."""
+        return {**self._pages([]), **NOTHING_WAITS}
+
+    def of(
+        self, wishes: Sequence[PagesRequest], granted: Sequence[Sequence[Leased]], *, rationed: bool
+    ) -> list[dict[str, object]]:
+        """Return the answers to requests.
+
+        Args:
+            wishes: the requests.
+            granted: the pages leased for each.
+            rationed: whether pages were skipped because of the quota of their host or site.
+        """
+        found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
+        answers = []
+        for wish, leased in zip(wishes, granted, strict=True):
+            scope = wish.mode, wish.domains, wish.nearness, not leased
+            if scope not in found:
+                found[scope] = self._waiting(*scope)
+            answers.append({**self._pages(leased), **found[scope]})
+            if self._ranked.has_importance and wish.mode != "coverage" and wish.policy is None:
+                answers[-1]["order"] = "cash" if self._hot.ranking(wish.mode, None) is None else "exact"
+            if not leased:
+                answers[-1]["retry_after"] = self._retry_after(wish, rationed=rationed)
+        return answers
+
+    def _pages(self, leased: Sequence[Leased]) -> dict[str, object]:
+        return {
+            "pages": [
+                {
+                    "url": page.url,
+                    "cash": page.cash,
+                    "importance": page.importance,
+                    "fetched_before": page.read_before,
+                    "lease": page.lease.token(self._crawl),
+                    "lease_until": page.until_us / MILLION,
+                    **page.notes(),
+                }
+                for page in sorted(leased, key=lambda page: (-page.counts, page.place))
+            ],
+            "retry_after": 0,
+        }
+
+    def _waiting(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> dict[str, object]:
+        """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some."""
+        heads = self._crawl.heads()
+        waiting = self._hot.waiting(mode, domains, nearness, empty=empty)
+        if waiting is None:
+            return NOTHING_WAITS
+        over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
+        over = over and not self._hot.turning
+        over = over and (mode != "coverage" or self._hot.trust.heads == heads)  # Newer records may have brought pages.
+        return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
+
+    def _is_at_rest(self, heads: Sequence[Head]) -> bool:
+        """Return whether nothing that was accepted has yet to take effect, and the replicas show all of it."""
+        if self._pending() or self._crawl.undelivered():
+            return False
+        self._crawl.follow()
+        return self._crawl.heads() == list(heads)
+
+    def _retry_after(self, wish: PagesRequest, *, rationed: bool) -> float:
+        """Return the number of seconds until the first of the requested pages may be free."""
+        first = self._hot.first_free(wish.choice(wish.mode), RETRY_SECONDS_MAX)
+        if first is None:
+            return RETRY_SECONDS_DEFAULT
+        if rationed:
+            first = max(first, RETRY_SECONDS_RATIONED)
+        # A recrawl policy offers also pages without cash, of which `first` says nothing.
+        most = RETRY_SECONDS_DEFAULT if wish.policy or self._hot.running() else RETRY_SECONDS_MAX
+        return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000
