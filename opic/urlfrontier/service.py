@@ -414,7 +414,7 @@ async def _answered(messages: AsyncIterator[Message], put: Callable[[Message], A
 
 def _item(page: LedgerPage, crawl: str) -> pb.URLItem:
     info = info_of(page.url, crawl, unpack_meta(page.meta))
-    if not page.reads and not page.status:
+    if not page.reads and not page.status and not page.not_before_us:
         return pb.URLItem(discovered=pb.DiscoveredURLItem(info=info), ID=page.url)
     date = page.not_before_us // MILLION
     known = pb.KnownURLItem(info=info, refetchable_from_date=0 if date >= NEVER else date)

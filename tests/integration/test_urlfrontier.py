@@ -160,10 +160,35 @@ def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, Embe
     assert settled(service)["reads"] == 0
     assert [one.url for one in stub.take()] == [B]
     item = stub.GetURLStatus(pb.URLStatusRequest(url=A))
-    assert item.discovered.info.metadata["depth"].values == ["4"]
+    assert item.known.info.metadata["depth"].values == ["4"]
+    assert item.known.refetchable_from_date == later
     assert stub.put([known(A, {"depth": "4"}, date=1)]) == {A: OK}
     (one,) = stub.take()
     assert (one.url, one.key, list(one.metadata["depth"].values)) == (A, "a.example", ["4"])
+
+
+def test_a_list_of_pages_can_be_put_into_an_empty_crawl(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", allow_delete=True) as (stub, _):
+        later = int(time.time()) + 3_600
+        stub.put([known(A, {"k": "a"}, date=later), known(B), discovered(C, {"k": ["c", "d"]})])
+        before = {item.ID: item for item in stub.ListURLs(pb.ListUrlParams())}
+        assert [before[url].WhichOneof("item") for url in (A, B, C)] == ["known", "known", "discovered"]
+        counted = stub.GetStats(pb.QueueWithinCrawlParams(key="a.example"))
+        assert (counted.size, counted.counts["completed"]) == (2, 1)
+        stub.DeleteCrawl(pb.DeleteCrawlMessage())
+        assert stub.put(before.values()) == {A: OK, B: OK, C: OK}
+        assert {item.ID: item for item in stub.ListURLs(pb.ListUrlParams())} == before
+
+
+def test_a_batch_is_answered_with_a_status_for_each_of_its_pages(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    batches = {"none": [], "two": [A, A], "mixed": ["", B, "no url", A]}
+    acks = stub.PutDiscovered(
+        pb.DiscoveredBatch(ID=name, items=[info(url) for url in urls]) for name, urls in batches.items()
+    )
+    statuses = {ack.ID: list(ack.statuses) for ack in acks}
+    assert statuses == {"none": [], "two": [OK, OK], "mixed": [SKIPPED, OK, SKIPPED, OK]}
+    assert settled(service)["known_pages"] == 2
 
 
 def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
@@ -267,6 +292,7 @@ def test_what_operators_do(tmp_path: Path) -> None:
             grpc.StatusCode.FAILED_PRECONDITION
         )
         assert stub.DeleteQueue(pb.QueueWithinCrawlParams(key="a.example")).value == 2
+        assert stub.GetStats(pb.QueueWithinCrawlParams(key="a.example")).numberOfQueues == 0  # Though a page is leased.
         assert list(stub.ListQueues(pb.Pagination()).values) == ["b.example", "www.c.example"]
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage(value="another")) == (grpc.StatusCode.INVALID_ARGUMENT)
         assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
