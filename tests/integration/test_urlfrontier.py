@@ -220,6 +220,33 @@ def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
     assert (counted.size, counted.inProcess, counted.counts["completed"]) == (2, 0, 3)
 
 
+def test_links_are_resolved_as_browsers_do_and_bad_ones_are_left_out(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    links = ["//[x", "http://[x", "mailto:a@a.example", "javascript:f()", "", "#top", " b\n", "C", "//b.example/?a=1#f"]
+    bases = {"http://a.example/x/y": ["../z/"], "http://a.example/no": ["//[x"], "http://a.example/other": ["mailto:a"]}
+    items = [known(url, {"opic.links": links, "opic.base": base}) for url, base in bases.items()]
+    moved = known("http://a.example/moved", {"fetch.statusCode": "301", "_redirTo": "//[x"})
+    assert set(stub.put([*items, moved]).values()) == {OK}
+    assert settled(service)["reads"] == 4
+    pages = {item.ID for item in stub.ListURLs(pb.ListUrlParams())}
+    targets = {f"http://a.example/{page}" for page in ("z/", "z/b", "z/C", "b", "C")} | {"http://b.example/?a=1"}
+    assert pages == {*bases, "http://a.example/moved", *targets}
+
+
+def test_what_tells_of_a_fetch_is_not_handed_back_for_the_next_one(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    stub.put([discovered(A, {"depth": "1"})])
+    for metadata in ({"fetch.statusCode": "302", "_redirTo": B}, {"fetch.statusCode": "200", "opic.links": [C]}):
+        (page,) = [one for one in stub.take() if one.url == A]
+        handed = {name: list(found.values) for name, found in page.metadata.items()}
+        assert handed == {"depth": ["1"]}
+        # As StormCrawler does, which adds to what it was handed.
+        assert stub.put([known(A, {**handed, **metadata}, date=1), known(B, {"opic.links": [A]})]) == {A: OK, B: OK}
+        stats = settled(service)
+    assert (stats["reads"], stats["links"]) == (4, 4)
+    assert service.backend.crawl.page(C) is not None
+
+
 def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedService]) -> None:
     stub, service = served
     bad = [
