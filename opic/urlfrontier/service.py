@@ -23,6 +23,7 @@ from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.items import (
+    LINKS,
     NEVER,
     check_key,
     event_of,
@@ -160,9 +161,9 @@ class UrlFrontier:
         if not is_read(metadata) and not await self._is_leased(url):
             said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
             return await self._seeds.ask(said)
-        children = self._parents.take(url)
-        with tell(children):
-            event = event_of(url, known, [*links_of(url, metadata), *(child.url for child in children)])
+        children, listed = self._parents.take(url), LINKS in metadata
+        with tell(children, linked=not listed):
+            event = event_of(url, known, links_of(url, metadata) if listed else [child.url for child in children])
             check_event(event, self._backend.clock.now_us(), self._backend.limits)
             await self._events.ask(encode_without_passwords(event))
         self._own_leases.pop(url, None)

@@ -125,6 +125,17 @@ def test_a_discovered_page_waits_for_the_page_that_links_to_it(
     assert settled(service)["links"] == 2
 
 
+def test_a_list_of_links_is_all_that_a_page_links_to(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    kept = {"url.path": A, "depth": "1"}
+    items = [discovered(B, kept), discovered(C, kept), discovered("http://b.example/", {"url.path": A})]
+    assert set(stub.put([*items, known(A, {"opic.links": [B, "/d"]})]).values()) == {OK}
+    stats = settled(service)
+    assert (stats["links"], stats["known_pages"]) == (2, 5)
+    pages = {item.ID: item.discovered.info.metadata for item in stub.ListURLs(pb.ListUrlParams())}
+    assert [pages[url]["depth"].values for url in (B, C)] == [["1"], ["1"]]
+
+
 def test_a_discovered_page_is_not_lost_with_a_report_that_cannot_be_taken(
     served: tuple[Stub, EmbeddedService],
 ) -> None:
