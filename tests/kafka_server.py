@@ -1,32 +1,19 @@
-"""A real Apache Kafka for the tests: one KRaft node from its Maven jars, on free ports of the loopback.
+"""A real Apache Kafka for the tests: one KRaft node from its Maven jars, on free ports of the loopback."""
 
-Its jars are kept in a cache of the user, never in the repository, and held to tests/kafka/jars.sha256 each time.
-
-    python tests/kafka_server.py lock     writes that file anew, after a change of tests/kafka/pom.xml
-"""
-
-import hashlib
-import os
 import re
 import shutil
 import subprocess
-import sys
-import tempfile
 from pathlib import Path
-from xml.etree import ElementTree
 
+from maven_jars import Jars
 from ports import free_ports
 from server_process import ServerFailed, ServerProcess
 from servers import Binary, Missing
 
-HERE = Path(__file__).parent / "kafka"
-POM, LOCK = HERE / "pom.xml", HERE / "jars.sha256"
-MAVEN_PLUGIN = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+JARS = Jars("kafka", Path(__file__).parent / "kafka", "kafka_2.13")
 JAVA_MIN = 17
 
-# A start takes 2 s on an idle machine; a first fetch of 43 MB what the network gives.
-READY_SECONDS_MAX = 60.0
-FETCH_SECONDS_MAX = 600.0
+READY_SECONDS_MAX = 60.0  # A start takes 2 s on an idle machine.
 
 CLUSTER_ID = "b3BpY3Rlc3RjbHVzdGVyMQ"
 USER, PASSWORD = "opic", "open-sesame"
@@ -57,17 +44,7 @@ auto.create.topics.enable=false
 
 def version() -> str:
     """The version of Kafka that the POM names."""
-    tree = ElementTree.parse(POM)
-    found = tree.find(".//{*}dependency[{*}artifactId='kafka_2.13']/{*}version")
-    assert found is not None
-    assert found.text is not None
-    return found.text
-
-
-def jars() -> Path:
-    """Where the jars are, or will be."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(cache) / "opic-kafka" / version()
+    return JARS.version()
 
 
 def find_kafka() -> Binary | Missing:
@@ -79,46 +56,9 @@ def find_kafka() -> Binary | Missing:
     match = re.search(r'version "(\d+)', said)
     if match is None or int(match[1]) < JAVA_MIN:
         return Missing("kafka", f"java is {said.splitlines()[0] if said else 'mute'}; Kafka wants {JAVA_MIN} or newer")
-    if shutil.which("mvn") is None and not jars().is_dir():
+    if shutil.which("mvn") is None and not JARS.home.is_dir():
         return Missing("kafka", "no mvn on the PATH, which fetches Kafka; Debian, Ubuntu: apt-get install maven")
     return Binary("kafka", java, version())
-
-
-def fetch(into: Path) -> None:
-    """Let Maven put the jars into a directory."""
-    command = ["mvn", "-B", "-q", "-f", str(POM), MAVEN_PLUGIN, "-DincludeScope=runtime", f"-DoutputDirectory={into}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_SECONDS_MAX, check=False)
-    if done.returncode:
-        raise ServerFailed(f"Maven did not fetch Kafka:\n{(done.stdout + done.stderr)[-2000:]}")
-
-
-def sums(directory: Path) -> dict[str, str]:
-    """The checksum of each jar."""
-    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(directory.glob("*.jar"))}
-
-
-def locked() -> dict[str, str]:
-    """The checksums that the repository names."""
-    rows = (line.split() for line in LOCK.read_text().splitlines() if line.strip())
-    return {name: digest for digest, name in rows}
-
-
-def ensure_jars() -> Path:
-    """Return the directory of the jars, fetched and checked."""
-    home = jars()
-    if not home.is_dir():
-        home.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=home.parent) as scratch:
-            fetch(Path(scratch) / "jars")
-            try:
-                (Path(scratch) / "jars").rename(home)
-            except OSError:
-                if not home.is_dir():  # Else somebody was faster.
-                    raise
-    if (found := sums(home)) != locked():
-        odd = sorted({name for name, _ in found.items() ^ locked().items()})
-        raise ServerFailed(f"{home} is not what {LOCK.name} says ({', '.join(odd[:5])}): remove it, and run again")
-    return home
 
 
 class Kafka(ServerProcess):
@@ -137,7 +77,7 @@ class Kafka(ServerProcess):
     def start(self) -> None:
         """Start the broker, and wait until it serves."""
         if self._jars is None:
-            self._jars = ensure_jars()
+            self._jars = JARS.ensure()
             self._format()
         said_before = self.log_path.stat().st_size if self.log_path.exists() else 0
         command = [*self._command("-Xmx512m"), "kafka.Kafka", str(self._properties)]
@@ -169,15 +109,3 @@ class Kafka(ServerProcess):
         )
         if done.returncode:
             raise ServerFailed(f"kafka's storage was not formatted:\n{(done.stdout + done.stderr)[-2000:]}")
-
-
-def main() -> None:
-    if sys.argv[1:] != ["lock"]:
-        sys.exit(__doc__)
-    with tempfile.TemporaryDirectory() as scratch:
-        fetch(Path(scratch))
-        LOCK.write_text("".join(f"{digest}  {name}\n" for name, digest in sums(Path(scratch)).items()))
-
-
-if __name__ == "__main__":
-    main()

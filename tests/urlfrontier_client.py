@@ -66,11 +66,14 @@ def connected(address: str, token: str | None = None) -> Iterator[Stub]:
 
 
 @contextmanager
-def served_by_command(directory: Path, port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
+def served_by_command(
+    directory: Path, port: int = 0, *options: str, **settings: str
+) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Run the service as its command; lend the process and the address of the interface."""
     serve = [sys.executable, "-m", "opic", "serve", "--embedded", "--data", str(directory), "--port", str(port)]
+    env = environment() | {f"OPIC_{name.upper()}": value for name, value in settings.items()}
     with subprocess.Popen(
-        [*serve, "--urlfrontier", "0"], stdout=subprocess.PIPE, text=True, env=environment()
+        [*serve, "--urlfrontier", "0", *options], stdout=subprocess.PIPE, text=True, env=env
     ) as process:
         try:
             assert process.stdout is not None

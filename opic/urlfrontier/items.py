@@ -3,7 +3,8 @@
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
-from urllib.parse import urljoin
+
+import ada_url
 
 from opic.errors import BadInput
 from opic.model.events import CrawlEvent
@@ -19,7 +20,9 @@ CAUSE: Final = "error.cause"
 REDIRECTED: Final = "_redirTo"
 ROBOTS: Final = "robots.txt"
 ABSOLUTE: Final = ("http://", "https://")
-NOT_STORED: Final = (LINKS, BASE, PATH)
+SPACE: Final = " \t\r\n\f"
+# What tells of one fetch, or has its place elsewhere: a client that got it back would report it with the next fetch.
+NOT_STORED: Final = (LINKS, BASE, PATH, STATUS, CAUSE, REDIRECTED)
 NEVER: Final = 4_070_908_800  # Unix seconds, 2099-01-01: the refetch date of pages that are done.
 Metadata = Mapping[str, StringList]
 
@@ -44,8 +47,9 @@ def links_of(url: str, metadata: Metadata) -> list[str]:
     """Return the links of the page that an item reports, as absolute URLs."""
     if LINKS not in metadata:
         return []
-    base = _first(metadata, BASE) or url
-    return [link if link.startswith(ABSOLUTE) else urljoin(base, link) for link in metadata[LINKS].values]
+    named = _absolute(url, _first(metadata, BASE) or "")
+    base = named if named.startswith(ABSOLUTE) else url
+    return [link if link.startswith(ABSOLUTE) else _absolute(base, link) for link in metadata[LINKS].values]
 
 
 def parent_of(metadata: Metadata, batch: str = "") -> str | None:
@@ -73,7 +77,7 @@ def event_of(url: str, known: KnownURLItem, links: Sequence[str]) -> CrawlEvent:
         event.status, event.excluded = 0, True
     elif target is not None:
         event.status = status if status is not None and 300 <= status <= 399 else 301
-        event.redirect = urljoin(url, target)
+        event.redirect = _absolute(url, target)
     elif status is None:
         event.status = 0 if failed else 200
     else:
@@ -126,3 +130,12 @@ def _unpacked(value: str) -> list[str]:
 def _first(metadata: Metadata, name: str) -> str | None:
     values = metadata[name].values if name in metadata else ()
     return values[0] if values else None
+
+
+def _absolute(base: str, link: str) -> str:
+    """Return a link resolved against an absolute URL; unchanged if it can't be, as events leave out bad links."""
+    try:
+        found: str = ada_url.join_url(base, link.strip(SPACE))
+    except ValueError:
+        return link
+    return found

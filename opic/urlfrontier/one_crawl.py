@@ -18,6 +18,7 @@ from opic.service.forgetting import PageSelection, forget, forget_pages
 from opic.service.service import Backend
 from opic.urlfrontier import urlfrontier_pb2 as pb
 from opic.urlfrontier.items import (
+    LINKS,
     NEVER,
     check_key,
     event_of,
@@ -103,9 +104,9 @@ class UrlFrontierCrawl:
         if not is_read(metadata) and not await self._is_leased(url):
             said = SeedList([url], None, meta_of(metadata), not_before=refetched_from(known))
             return await self._seeds.ask(said)
-        children = self._parents.take(url)
-        with tell(children):
-            event = event_of(url, known, [*links_of(url, metadata), *(child.url for child in children)])
+        children, listed = self._parents.take(url), LINKS in metadata
+        with tell(children, linked=not listed):
+            event = event_of(url, known, links_of(url, metadata) if listed else [child.url for child in children])
             check_event(event, self.backend.clock.now_us(), self.backend.limits)
             await self._events.ask(encode_without_passwords(event))
         self._own_leases.pop(url, None)
@@ -190,7 +191,7 @@ class UrlFrontierCrawl:
         for page, since in zip(found, since_of, strict=True):
             info = info_of(page.url, name, unpack_meta(page.meta))
             item = pb.URLItem(ID=page.url, creation_date=since)
-            if not page.reads and not page.status:
+            if not page.reads and not page.status and not page.not_before_us:
                 item.discovered.info.CopyFrom(info)
             else:
                 date = page.not_before_us // MILLION

@@ -51,10 +51,10 @@ class Parents:
 
 
 @contextmanager
-def tell(children: list[Child]) -> Iterator[None]:
-    """Report to waiting pages the outcome of the block, which makes the event with their links durable.
+def tell(children: list[Child], *, linked: bool) -> Iterator[None]:
+    """Report to waiting pages the outcome of the block, which makes the event of their parent durable.
 
-    If the event is invalid, the pages learn that they were not linked. Any other error is raised to them too.
+    They learn whether they are `linked` by it; they are not if it is invalid. Any other error is raised to them too.
     """
     try:
         yield
@@ -65,7 +65,7 @@ def tell(children: list[Child]) -> Iterator[None]:
         ours = isinstance(error, OpicError)  # Otherwise the client that reported the page disconnected.
         _fail(children, error if ours else StoreUnavailable("the report of the page was broken off: send it again"))
         raise
-    _tell(children, linked=True)
+    _tell(children, linked=linked)
 
 
 def _tell(children: list[Child], *, linked: bool) -> None:

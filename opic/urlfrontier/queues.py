@@ -35,13 +35,12 @@ def queues(crawl: Crawl) -> dict[str, Queue]:
         with replica.reading():
             pages = len(replica)
             ids = np.flatnonzero((replica.state[:pages] & OFFERED_BITS) == Flag.KNOWN)
-            done = np.zeros(len(ids), np.bool_)
-            read = np.flatnonzero(replica.state[ids] & Flag.OPEN)
-            _, not_before, _ = replica.offers.of(ids[read])
-            done[read] = not_before >= NEVER * MILLION
+            _, not_before, _ = replica.offers.of(ids)
+            done = not_before >= NEVER * MILLION
             hosts, names = replica.host[ids], replica.hosts.names
             leased = ids_of(members)
-            of_leases = replica.host[leased[leased < pages]]
+            leased = leased[leased < pages]
+            of_leases = replica.host[leased[(replica.state[leased] & Flag.KNOWN) != 0]]
             counts = [np.bincount(some, minlength=len(names)) for some in (hosts[~done], of_leases, hosts[done])]
         for name, *count in zip(names, *(column.tolist() for column in counts), strict=False):
             if any(count):

@@ -128,6 +128,17 @@ def test_a_discovered_page_waits_for_the_page_that_links_to_it(
     assert settled(service)["links"] == 2
 
 
+def test_a_list_of_links_is_all_that_a_page_links_to(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    kept = {"url.path": A, "depth": "1"}
+    items = [discovered(B, kept), discovered(C, kept), discovered("http://b.example/", {"url.path": A})]
+    assert set(stub.put([*items, known(A, {"opic.links": [B, "/d"]})]).values()) == {OK}
+    stats = settled(service)
+    assert (stats["links"], stats["known_pages"]) == (2, 5)
+    pages = {item.ID: item.discovered.info.metadata for item in stub.ListURLs(pb.ListUrlParams())}
+    assert [pages[url]["depth"].values for url in (B, C)] == [["1"], ["1"]]
+
+
 def test_a_discovered_page_is_not_lost_with_a_report_that_cannot_be_taken(
     served: tuple[Stub, EmbeddedService],
 ) -> None:
@@ -181,10 +192,35 @@ def test_what_was_not_fetched_changes_the_schedule_only(served: tuple[Stub, Embe
     assert settled(service)["reads"] == 0
     assert [one.url for one in stub.take()] == [B]
     item = stub.GetURLStatus(pb.URLStatusRequest(url=A))
-    assert item.discovered.info.metadata["depth"].values == ["4"]
+    assert item.known.info.metadata["depth"].values == ["4"]
+    assert item.known.refetchable_from_date == later
     assert stub.put([known(A, {"depth": "4"}, date=1)]) == {A: OK}
     (one,) = stub.take()
     assert (one.url, one.key, list(one.metadata["depth"].values)) == (A, "a.example", ["4"])
+
+
+def test_a_list_of_pages_can_be_put_into_an_empty_crawl(tmp_path: Path) -> None:
+    with frontier(tmp_path / "data", allow_delete=True) as (stub, _):
+        later = int(time.time()) + 3_600
+        stub.put([known(A, {"k": "a"}, date=later), known(B), discovered(C, {"k": ["c", "d"]})])
+        before = {item.ID: item for item in stub.ListURLs(pb.ListUrlParams())}
+        assert [before[url].WhichOneof("item") for url in (A, B, C)] == ["known", "known", "discovered"]
+        counted = stub.GetStats(pb.QueueWithinCrawlParams(key="a.example"))
+        assert (counted.size, counted.counts["completed"]) == (2, 1)
+        stub.DeleteCrawl(pb.DeleteCrawlMessage())
+        assert stub.put(before.values()) == {A: OK, B: OK, C: OK}
+        assert {item.ID: item for item in stub.ListURLs(pb.ListUrlParams())} == before
+
+
+def test_a_batch_is_answered_with_a_status_for_each_of_its_pages(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    batches = {"none": [], "two": [A, A], "mixed": ["", B, "no url", A]}
+    acks = stub.PutDiscovered(
+        pb.DiscoveredBatch(ID=name, items=[info(url) for url in urls]) for name, urls in batches.items()
+    )
+    statuses = {ack.ID: list(ack.statuses) for ack in acks}
+    assert statuses == {"none": [], "two": [OK, OK], "mixed": [SKIPPED, OK, SKIPPED, OK]}
+    assert settled(service)["known_pages"] == 2
 
 
 def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
@@ -214,6 +250,34 @@ def test_what_became_of_a_fetch(served: tuple[Stub, EmbeddedService]) -> None:
     assert stub.take() == []
     counted = stub.GetStats(pb.QueueWithinCrawlParams(key="a.example"))
     assert (counted.size, counted.inProcess, counted.counts["completed"]) == (2, 0, 3)
+
+
+def test_links_are_resolved_as_browsers_do_and_bad_ones_are_left_out(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    links = ["//[x", "http://[x", "mailto:a@a.example", "javascript:f()", "", "#top", " b\n", "C", "//b.example/?a=1#f"]
+    bases = {"http://a.example/x/y": ["../z/"], "http://a.example/no": ["//[x"], "http://a.example/other": ["mailto:a"]}
+    items = [known(url, {"opic.links": links, "opic.base": base}) for url, base in bases.items()]
+    moved = known("http://a.example/moved", {"fetch.statusCode": "301", "_redirTo": "//[x"})
+    assert set(stub.put([*items, moved]).values()) == {OK}
+    assert settled(service)["reads"] == 4
+    pages = {item.ID for item in stub.ListURLs(pb.ListUrlParams())}
+    targets = {f"http://a.example/{page}" for page in ("z/", "z/b", "z/C", "b", "C")} | {"http://b.example/?a=1"}
+    assert pages == {*bases, "http://a.example/moved", *targets}
+
+
+def test_what_tells_of_a_fetch_is_not_handed_back_for_the_next_one(served: tuple[Stub, EmbeddedService]) -> None:
+    stub, service = served
+    stub.put([discovered(A, {"depth": "1"})])
+    for metadata in ({"fetch.statusCode": "302", "_redirTo": B}, {"fetch.statusCode": "200", "opic.links": [C]}):
+        (page,) = wait_until(lambda: [one for one in stub.take() if one.url == A])
+        handed = {name: list(found.values) for name, found in page.metadata.items()}
+        assert handed == {"depth": ["1"]}
+        # As StormCrawler does, which adds to what it was handed.
+        assert stub.put([known(A, {**handed, **metadata}, date=1)]) == {A: OK}
+        assert stub.put([known(B, {"opic.links": [A]})]) == {B: OK}  # So that A has cash again.
+        stats = settled(service)
+    assert (stats["reads"], stats["links"]) == (4, 4)
+    assert service.backend.crawl.page(C) is not None
 
 
 def test_bad_items_are_skipped_and_others_taken(served: tuple[Stub, EmbeddedService]) -> None:
@@ -288,6 +352,7 @@ def test_what_operators_do(tmp_path: Path) -> None:
             grpc.StatusCode.FAILED_PRECONDITION
         )
         assert stub.DeleteQueue(pb.QueueWithinCrawlParams(key="a.example")).value == 2
+        assert stub.GetStats(pb.QueueWithinCrawlParams(key="a.example")).numberOfQueues == 0  # Though a page is leased.
         assert list(stub.ListQueues(pb.Pagination()).values) == ["b.example", "www.c.example"]
         assert stub.refused("DeleteCrawl", pb.DeleteCrawlMessage(value="another")) == (grpc.StatusCode.INVALID_ARGUMENT)
         assert stub.DeleteCrawl(pb.DeleteCrawlMessage(value="default")).value == 2
