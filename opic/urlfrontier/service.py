@@ -168,7 +168,7 @@ class UrlFrontier:
                 "active_queues": sum(queue.active > 0 for queue in some),
             },
             numberOfQueues=len(some),
-            crawlID=crawl.backend.settings.crawl,
+            crawlID=asked.crawlID or crawl.backend.settings.crawl,
         )
 
     async def GetURLStatus(self, asked: pb.URLStatusRequest, context: Context) -> pb.URLItem:
