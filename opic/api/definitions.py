@@ -7,18 +7,17 @@ Each is replaced as a whole by PUT, or changed in part by PATCH. Both answer wit
 import re
 import time
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from typing import Any, Final
 
+import msgspec
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api import models
-from opic.api import models_classes as of_classes
-from opic.api import models_rules as of_rules
+from opic.api import bodies, queries
 from opic.api.problems import Json, Problem
-from opic.api.request_bodies import Asked, media_type, read_asked, read_body
-from opic.api.router import InQuery as Query
+from opic.api.request_bodies import media_type, read_asked, read_body
+from opic.api.validation import Asked
 from opic.model.classes import ClassesChange, check_change, check_classes
 from opic.service.service import Backend
 
@@ -40,10 +39,10 @@ class Definitions:
         answer waits for that up to 5 seconds; `settled` is false if its counts are not final. The call can safely be
         repeated.
         """
-        return await self._asked(request, of_classes.Classes, self._define)
+        return await self._asked(request, bodies.ClassesGiven, self._define)
 
-    def _define(self, asked: of_classes.Classes, version: str) -> Mapping[str, object]:
-        given = [page_class.model_dump() for page_class in asked.classes]
+    def _define(self, asked: bodies.ClassesGiven, version: str) -> Mapping[str, object]:
+        given = msgspec.to_builtins(asked.classes)
         classes = check_classes(given, self._backend.limits.normalization)
         return self._reclassified(ClassesChange(classes, version=version))
 
@@ -52,10 +51,10 @@ class Definitions:
 
         Changes made at the same time are all kept, unless they are of one class. Else it is as PUT.
         """
-        return await self._asked(request, of_classes.SomeClasses, self._change_classes)
+        return await self._asked(request, bodies.SomeClasses, self._change_classes)
 
-    def _change_classes(self, asked: of_classes.SomeClasses, version: str) -> Mapping[str, object]:
-        given = [page_class.model_dump() for page_class in asked.classes]
+    def _change_classes(self, asked: bodies.SomeClasses, version: str) -> Mapping[str, object]:
+        given = msgspec.to_builtins(asked.classes)
         return self._reclassified(check_change(given, asked.remove, version, self._backend.limits.normalization))
 
     def _reclassified(self, change: ClassesChange) -> Mapping[str, object]:
@@ -63,7 +62,7 @@ class Definitions:
         now = time.time()
         return {**self._backend.classes(), "reclassified": done.pages, "settled": done.settled, "as_of": now}
 
-    async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    async def get_classes(self, _: queries.Nothing) -> Response:
         """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
         return await _versioned(self._classes)
 
@@ -78,34 +77,34 @@ class Definitions:
         All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
         reads such a page anyway, its cash is passed on as usual.
         """
-        return await self._asked(request, of_rules.Rules, self._set_rules)
+        return await self._asked(request, bodies.RulesGiven, self._set_rules)
 
-    def _set_rules(self, asked: of_rules.Rules, version: str) -> Mapping[str, object]:
+    def _set_rules(self, asked: bodies.RulesGiven, version: str) -> Mapping[str, object]:
         self._backend.check_room()
-        return self._backend.admission.replace(asked.model_dump(exclude_unset=True), version).shown()
+        return self._backend.admission.replace(msgspec.to_builtins(asked), version).shown()
 
     async def patch_rules(self, request: Request) -> Response:
         """Add or remove some URL rules, or set some trap thresholds; the others stay as they are.
 
         Changes made at the same time are all kept.
         """
-        return await self._asked(request, of_rules.SomeRules, self._change_rules)
+        return await self._asked(request, bodies.SomeRules, self._change_rules)
 
-    def _change_rules(self, asked: of_rules.SomeRules, version: str) -> Mapping[str, object]:
+    def _change_rules(self, asked: bodies.SomeRules, version: str) -> Mapping[str, object]:
         self._backend.check_room()
-        return self._backend.admission.change(asked.model_dump(exclude_unset=True), version).shown()
+        return self._backend.admission.change(msgspec.to_builtins(asked), version).shown()
 
-    async def get_rules(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    async def get_rules(self, _: queries.Nothing) -> Response:
         """Return the current URL rules and trap thresholds."""
         return await _versioned(lambda: self._backend.admission.policy().shown())
 
     async def _asked(
-        self, request: Request, model: type[Asked], do: Callable[[Asked, str], Mapping[str, object]]
+        self, request: Request, kind: type[Asked], do: Callable[[Asked, str], Mapping[str, object]]
     ) -> Response:
         version = if_match(request)
         media_type(request)
         body = await read_body(request, self._backend.settings.max_body_bytes)
-        return await _versioned(lambda: do(read_asked(body, model), version))
+        return await _versioned(lambda: do(read_asked(body, kind), version))
 
 
 def if_match(request: Request) -> str:

@@ -1,22 +1,17 @@
-"""Request routing: find the handler by method and path, validate the parameters, call the handler.
+"""Request routing: find the handler by method and path, check the parameters, call the handler.
 
 Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does; so a dictionary finds them.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api.problems import from_validation
-
-
-class InQuery:
-    """Marks a handler's parameter as the model of the query; FastAPI's own marker would import FastAPI."""
-
+from opic.api.validation import checked
 
 Call = Callable[..., Awaitable[Response]]
 Handler = Callable[[Request], Awaitable[Response]]
@@ -60,7 +55,7 @@ class Routes:
 def handler_of(call: Call) -> Handler:
     """Return a function that answers a request by a call.
 
-    The call takes any of the request itself, parameters of the path (`str`), and a model of the query.
+    The call takes any of the request itself, parameters of the path (`str`), and a type of the query.
     """
     takers = [_taker(parameter) for parameter in inspect.signature(call).parameters.values()]
     if len(takers) == 1:
@@ -69,26 +64,17 @@ def handler_of(call: Call) -> Handler:
     return lambda request: call(*(take(request) for take in takers))
 
 
+def query_of(call: Call) -> type[Struct] | None:
+    """Return the type of the query that a call takes, None if it does not look at the query."""
+    asked = (parameter.annotation for parameter in inspect.signature(call).parameters.values())
+    return next((kind for kind in asked if issubclass(kind, Struct)), None)
+
+
 def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
     asked = parameter.annotation
     if asked is Request:
         return lambda request: request
     if asked is str:
         return lambda request: request.path_params[parameter.name]
-    model = get_args(asked)[0]
-    assert issubclass(model, BaseModel)
-    lists = [name for name, field in model.model_fields.items() if get_origin(field.annotation) is list]
-    return lambda request: _checked(model, request, lists)
-
-
-def _checked(model: type[BaseModel], request: Request, lists: list[str]) -> BaseModel:
-    """Validate the query parameters; if one that is no list is repeated, the last one counts."""
-    given: dict[str, Any] = dict(request.query_params)
-    for name in lists:
-        if name in given:
-            given[name] = request.query_params.getlist(name)
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors], model) from None
+    # If a query parameter is repeated, the last one counts.
+    return lambda request: checked(dict(request.query_params), asked, ("query",), strict=False)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import AsyncRetrying
 
-from opic.client import answers, calls, explanation
+from opic.client import answers, calls
 from opic.client.errors import CallFailed, ClientError, EventsRejected, SeedsRejected
 
 T = TypeVar("T")
@@ -290,7 +290,7 @@ class AsyncClient:
 
     async def explain(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
-    ) -> explanation.Explanation:
+    ) -> answers.Explanation:
         """Explain the score of a page, and whether it is handed out next.
 
         Raises:

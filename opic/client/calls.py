@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
-from opic.client import answers, explanation
+from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
 from opic.redaction import without_secret
 
@@ -325,9 +325,9 @@ def history(url: str) -> Call[answers.History]:
     return Call("GET", "/v1/history", answers.History, parameters={"url": url})
 
 
-def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[explanation.Explanation]:
+def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Explanation]:
     """Get the explanation of a page's score."""
-    return Call("GET", "/v1/explain", explanation.Explanation, parameters=_given(url=url, policy=policy, window=window))
+    return Call("GET", "/v1/explain", answers.Explanation, parameters=_given(url=url, policy=policy, window=window))
 
 
 def search(text: str, n: int | None, domain: str | None, after: str | None) -> Call[answers.Search]:

@@ -2,13 +2,10 @@
 
 import json
 
+import msgspec
 import pytest
-from pydantic import BaseModel
 
-from opic.api import models, models_leases
-from opic.api.models_classes import Classes
-from opic.api.models_politeness import Politeness
-from opic.api.models_rules import Rules
+from opic.api.bodies import ClassesGiven, Leases, ManyPages, NextRequest, PolitenessGiven, RulesGiven, Seeds
 from opic.api.problems import KINDS, Json, Problem, from_error
 from opic.api.request_bodies import read_asked
 from opic.errors import (
@@ -76,34 +73,34 @@ def test_a_text_of_any_kind_can_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "body", "said"),
+    ("kind", "body", "said"),
     [
-        (models.NextPages, {"lease_second": 3}, "lease_second: no such field, did you mean lease_seconds?"),
-        (models.Seeds, {"urls": [], "url": "http://a.example/"}, "url: no such field, did you mean urls?"),
-        (models_leases.Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
-        (models.ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
+        (NextRequest, {"lease_second": 3}, "lease_second: no such field, did you mean lease_seconds?"),
+        (Seeds, {"urls": [], "url": "http://a.example/"}, "url: no such field, did you mean urls?"),
+        (Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
+        (ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
         (
-            Classes,
+            ClassesGiven,
             {"classes": [{"name": "a", "weight": 2, "host": []}]},
             "classes.0.host: no such field, did you mean hosts?",
         ),
         (
-            Politeness,
+            PolitenessGiven,
             {"hosts": {"a.example": {"delay": 3}}},
             "hosts.a.example.delay: no such field, did you mean delay_seconds?",
         ),
         (
-            Politeness,
+            PolitenessGiven,
             {"hosts": {"a.example": {"pause": 3}}},
             "hosts.a.example.pause: no such field, there are delay_seconds, in_flight, revisit_seconds",
         ),
-        (Rules, {"rules": [{"effect": "deny", "paht": "/"}]}, "rules.0.paht: no such field, did you mean path?"),
-        (Rules, {"traps": {"date": 3}}, "traps.date: no such field, did you mean dates?"),
+        (RulesGiven, {"rules": [{"effect": "deny", "paht": "/"}]}, "rules.0.paht: no such field, did you mean path?"),
+        (RulesGiven, {"traps": {"date": 3}}, "traps.date: no such field, did you mean dates?"),
     ],
 )
 def test_unknown_field_of_a_body_is_refused_with_the_nearest_name(
-    model: type[BaseModel], body: dict[str, object], said: str
+    kind: type[msgspec.Struct], body: dict[str, object], said: str
 ) -> None:
     with pytest.raises(Problem) as refused:
-        read_asked(json.dumps(body).encode(), model)
+        read_asked(json.dumps(body).encode(), kind)
     assert (refused.value.status, refused.value.detail) == (422, said)
