@@ -6,12 +6,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from msgspec import Struct
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from opic.api import bodies, examples
+from opic.api import examples
 from opic.api.access import Access
 from opic.api.application import Application
 from opic.api.calls import Calls, Service
@@ -58,7 +57,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     def document() -> dict[str, Any]:
         return openapi(table, secured=token is not None)
 
-    routes = Routes()
+    routes = Routes(settings.max_body_bytes)
     for one in table:
         routes.add(one.method, one.path, one.call)
     _add_pages(routes, document)
@@ -74,15 +73,15 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
 
 
 def _add_definitions(add: Callable[..., None], calls: Definitions) -> None:
-    def change(method: str, path: str, call: Callable[..., Any], answer: type[Struct], of: type[Struct]) -> None:
-        add(method, path, call, answer, (*_PUT, 412), body=of, headers=(_IF_MATCH,))
+    def change(*given: Any) -> None:
+        add(*given, (*_PUT, 412), headers=(_IF_MATCH,))
 
-    change("PUT", "/v1/classes", calls.put_classes, definitions.Reclassified, bodies.ClassesGiven)
-    change("PATCH", "/v1/classes", calls.patch_classes, definitions.Reclassified, bodies.SomeClasses)
-    add("GET", "/v1/classes", calls.get_classes, definitions.Classes, (422, 503))
-    change("PUT", "/v1/rules", calls.put_rules, definitions.Rules, bodies.RulesGiven)
-    change("PATCH", "/v1/rules", calls.patch_rules, definitions.Rules, bodies.SomeRules)
-    add("GET", "/v1/rules", calls.get_rules, definitions.Rules, (422, 503))
+    change("PUT", "/v1/classes", calls.put_classes, definitions.Reclassified)
+    change("PATCH", "/v1/classes", calls.patch_classes, definitions.Reclassified)
+    add("GET", "/v1/classes", calls.get_classes, definitions.Classes)
+    change("PUT", "/v1/rules", calls.put_rules, definitions.Rules)
+    change("PATCH", "/v1/rules", calls.patch_rules, definitions.Rules)
+    add("GET", "/v1/rules", calls.get_rules, definitions.Rules)
 
 
 def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> list[Described]:
@@ -94,38 +93,37 @@ def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> 
 
     posted = (400, 403, 413, 415, 422, 501, 503)
     # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
-    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, posted, body=bodies.Seeds)
+    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, posted)
     once = (_IDEMPOTENCY_KEY,)
     add("POST", "/v1/events", calls.post_events, events.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
     add("DELETE", "/v1/pages", calls.delete_pages, events.Forgotten, (422, 501, 503))
     _add_definitions(add, definitions)
-    add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl, (422, 503))
-    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*posted, 409), body=bodies.NextRequest)
+    add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl)
+    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*posted, 409))
     add("GET", "/v1/frontier", calls.get_frontier, frontier.Frontier, (409, 422, 503))
-    add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT, body=bodies.PolitenessGiven)
-    add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness, (422, 503))
-    add("POST", "/v1/release", calls.post_release, frontier.Released, posted, body=bodies.Leases)
-    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, posted, body=bodies.RenewLeases)
+    add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT)
+    add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness)
+    add("POST", "/v1/release", calls.post_release, frontier.Released, posted)
+    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, posted)
     add("GET", "/v1/importance", calls.get_importance, importance.OneImportance, (404, 422, 503))
-    many = bodies.ManyPages
-    add("POST", "/v1/importance", calls.post_importance, importance.Importances, posted, body=many)
+    add("POST", "/v1/importance", calls.post_importance, importance.Importances, posted)
     add("GET", "/v1/history", calls.get_history, importance.History, (404, 422, 503))
-    add("GET", "/v1/top", calls.get_top, importance.Top, (422, 503))
-    add("GET", "/v1/hosts", calls.get_hosts, importance.Hosts, (422, 503))
-    add("GET", "/v1/domains", calls.get_domains, importance.SiteDomains, (422, 503))
-    add("GET", "/v1/search", calls.get_search, importance.Search, (422, 503))
+    add("GET", "/v1/top", calls.get_top, importance.Top)
+    add("GET", "/v1/hosts", calls.get_hosts, importance.Hosts)
+    add("GET", "/v1/domains", calls.get_domains, importance.SiteDomains)
+    add("GET", "/v1/search", calls.get_search, importance.Search)
     add("GET", "/v1/inflow", calls.get_inflow, importance.Inflows, (409, 422, 503))
-    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*posted, 409), body=many)
+    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*posted, 409))
     add("GET", "/v1/inlinks", calls.get_inlinks, importance.Inlinks, (404, 409, 422, 503))
     add("GET", "/v1/coverage", calls.get_coverage, frontier.Coverage, (409, 422, 503))
-    add("GET", "/v1/local", calls.get_local, local.LocalDomains, (422, 503))
-    add("PUT", "/v1/local/{domain}", calls.put_local, local.LocalListKept, _PUT, body=bodies.LocalList)
+    add("GET", "/v1/local", calls.get_local, local.LocalDomains)
+    add("PUT", "/v1/local/{domain}", calls.put_local, local.LocalListKept, _PUT)
     add("GET", "/v1/local/{domain}", calls.get_local_list, local.LocalRanking, (404, 422, 503))
     add("GET", "/v1/explain", calls.get_explain, importance.Explanation, (404, 422, 503))
-    add("GET", "/v1/audit", calls.get_audit, operation.Audit, (422, 503))
-    add("GET", "/v1/stats", calls.get_stats, operation.Stats, (422, 503))
-    add("GET", "/v1/series", calls.get_series, operation.Series, (422, 503))
-    add("GET", "/v1/dead-letters", calls.get_dead_letters, operation.DeadLetters, (422, 503))
+    add("GET", "/v1/audit", calls.get_audit, operation.Audit)
+    add("GET", "/v1/stats", calls.get_stats, operation.Stats)
+    add("GET", "/v1/series", calls.get_series, operation.Series)
+    add("GET", "/v1/dead-letters", calls.get_dead_letters, operation.DeadLetters)
     add("GET", "/healthz", calls.get_healthz, operation.Healthy, ())
     add("GET", "/readyz", calls.get_readyz, operation.Readiness, (503,))
     text = {"schema": {"type": "string"}}

@@ -1,54 +1,56 @@
 """What callers send as JSON bodies. They are strict: a number is not a string, true is not 1."""
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from opic.api.queries import Chosen, Count, Domain, FieldError, OfPolicy
+from opic.api.queries import Chosen, Count, Domain, FieldError, OfPolicy, SomeHost
 from opic.frontier.requests import DOMAINS_MAX
-from opic.messages.definitions import HOST_CHARS_MAX, PageClass, Rule
+from opic.messages.definitions import PageClass, Rule
 from opic.messages.frontier import HostManners
 from opic.messages.local import ListFacts, LocalChange
-from opic.messages.terms import DEPTH_MAX, META, NOT_BEFORE, PRIORITY, NextPolicy, about
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, NextPolicy, about
 from opic.model.page_notes import PRIORITY_MAX, PRIORITY_MIN
 from opic.model.trust import TRUST_MAX
 from opic.urls.rules import RULES_MAX
-from opic.urls.traps import NUMBER_MAX, WINDOW, Traps
+from opic.urls.traps import NUMBER_MAX, WINDOW
 
 CRAWLER_CHARS_MAX: Final = 200
 LEASE_SECONDS_MAX: Final = 86_400
 CHANGES_MAX: Final = 1_000
-PLAIN: Final = Traps()
+SHARE: Final = f"Maximum share of the last {WINDOW} suggestions for"
 
 Urls = Annotated[list[str], about("Absolute http(s) URLs, at most OPIC_MAX_URLS.", examples=[["https://a.example/"]])]
 LeaseSeconds = Annotated[
-    float, about("Duration of the leases from now on; default OPIC_LEASE_SECONDS.", gt=0, le=LEASE_SECONDS_MAX)
+    Annotated[float, Meta(gt=0, le=LEASE_SECONDS_MAX)] | None,
+    about("Duration of the leases from now on; default OPIC_LEASE_SECONDS."),
 ]
+Seconds = Annotated[float, Meta(ge=0)]
+Natural = Annotated[int, Meta(ge=0)]
+Priority = Annotated[float, Meta(ge=PRIORITY_MIN, le=PRIORITY_MAX)]
+Trust = Annotated[float, Meta(ge=0, le=TRUST_MAX)]
+Limit = Annotated[int, Meta(ge=0, le=NUMBER_MAX)] | UnsetType
+Part = Annotated[float, Meta(ge=1 / WINDOW, le=1)] | UnsetType
 
 
 class Seeds(Struct, frozen=True, forbid_unknown_fields=True):
     """Seed pages to add."""
 
     urls: Urls
-    depth: Annotated[int, about("Depth of these pages; the smallest depth seen is kept.", ge=0, le=DEPTH_MAX)] = 0
+    depth: Annotated[Depth, about("Depth of these pages; the smallest depth seen is kept.")] = 0
     meta: Annotated[
         dict[str, str] | None,
         about(f"Metadata of these pages, replacing what they had. {META}", examples=[{"job": "news"}]),
     ] = None
     not_before: Annotated[float | str | None, about(NOT_BEFORE, examples=["2031-01-01T00:00:00Z"])] = None
-    priority: Annotated[float, about(PRIORITY, ge=PRIORITY_MIN, le=PRIORITY_MAX, examples=[2.0])] | None = None
-    trust: (
-        Annotated[
-            float,
-            about(
-                "Weight of each of these pages among the trusted pages of the coverage guarantee; 0 takes it away.",
-                ge=0,
-                le=TRUST_MAX,
-                examples=[1.0],
-            ),
-        ]
-        | None
-    ) = None
+    priority: Annotated[Priority | None, about(PRIORITY, examples=[2.0])] = None
+    trust: Annotated[
+        Trust | None,
+        about(
+            "Weight of each of these pages among the trusted pages of the coverage guarantee; 0 takes it away.",
+            examples=[1.0],
+        ),
+    ] = None
 
 
 class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
@@ -59,10 +61,10 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
         str,
         about("Name of the crawler, which holds the leases.", max_length=CRAWLER_CHARS_MAX, examples=["crawler-7"]),
     ] = ""
-    lease_seconds: LeaseSeconds | None = None
-    domain: Domain | None = None
+    lease_seconds: LeaseSeconds = None
+    domain: Domain = None
     domains: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=HOST_CHARS_MAX)]],
+        list[SomeHost],
         about(
             "Several such hosts or registered domains, beside `domain`.",
             max_length=DOMAINS_MAX,
@@ -80,12 +82,10 @@ class NextRequest(Struct, frozen=True, forbid_unknown_fields=True):
             "in-links. LDU, GAI and AI need kept links."
         ),
     ] = None
-    max_depth: Annotated[int, about("Only pages whose depth is known and not greater.", ge=0, examples=[5])] | None = (
-        None
-    )
+    max_depth: Annotated[Natural | None, about("Only pages whose depth is known and not greater.", examples=[5])] = None
     busy_hosts: Annotated[list[str], about("Hosts to skip, at most OPIC_MAX_URLS.")] = []
     crawl_delays: Annotated[
-        dict[str, Annotated[float, Meta(ge=0)]],
+        dict[str, Seconds],
         about(
             "Crawl-delay of hosts' robots.txt, in seconds. It is stored, and applies where it is longer than "
             "OPIC_HOST_DELAY_SECONDS, up to 300; 0 removes it. At most OPIC_MAX_URLS hosts.",
@@ -103,7 +103,7 @@ class Leases(Struct, frozen=True, forbid_unknown_fields=True):
 class RenewLeases(Leases, frozen=True):
     """Leases to renew."""
 
-    lease_seconds: LeaseSeconds | None = None
+    lease_seconds: LeaseSeconds = None
 
 
 class ManyPages(OfPolicy, frozen=True, kw_only=True):
@@ -142,104 +142,63 @@ class GivenRule(Rule, forbid_unknown_fields=True):
     """A rule: it applies to a URL that meets all given conditions."""
 
 
-def _limit(what: str, default: int) -> Any:
-    """Describe a threshold that is a whole number."""
-    return about(f"{what} 0 disables this.", ge=0, le=NUMBER_MAX, extra_json_schema={"default": default})
-
-
-def _share(what: str, default: float) -> Any:
-    """Describe a threshold that is a share of the last suggestions."""
-    said = f"Maximum share of the last {WINDOW} suggestions for {what}."
-    return about(said, ge=1 / WINDOW, le=1, extra_json_schema={"default": default})
+GivenRules = Annotated[list[GivenRule], Meta(max_length=RULES_MAX)]
 
 
 class Thresholds(Struct, frozen=True, forbid_unknown_fields=True):
     """Thresholds of trap detection; missing fields have their defaults."""
 
-    on: Annotated[bool, about("Whether trap detection is on.", extra_json_schema={"default": PLAIN.on})] | UnsetType = (
-        UNSET
-    )
-    url_bytes: Annotated[int, _limit("Hold back URLs longer than this, in bytes.", PLAIN.url_bytes)] | UnsetType = UNSET
-    segments: (
-        Annotated[int, _limit("Hold back URLs with more path segments than this.", PLAIN.segments)] | UnsetType
-    ) = UNSET
-    repeats: (
-        Annotated[
-            int,
-            _limit(
-                "Hold back URLs in which a sequence of path segments repeats this many times; can't be 1.",
-                PLAIN.repeats,
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    parameters: (
-        Annotated[int, _limit("Hold back URLs with more query parameters than this.", PLAIN.parameters)] | UnsetType
-    ) = UNSET
-    years_ahead: (
-        Annotated[int, _limit("Hold back URLs with a date more than this many years ahead.", PLAIN.years_ahead)]
-        | UnsetType
-    ) = UNSET
-    dates: (
-        Annotated[
-            int,
-            _limit(
-                "Of the pages whose URLs differ only in a date, hold back all after the first this many.", PLAIN.dates
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    host_pages: (
-        Annotated[int, _limit("A host with more known pages than this is large.", PLAIN.host_pages)] | UnsetType
-    ) = UNSET
-    host_share: (
-        Annotated[float, _share("one large host while other hosts have pages to offer", PLAIN.host_share)] | UnsetType
-    ) = UNSET
-    site_reads: (
-        Annotated[
-            int,
-            _limit(
-                "A registered domain is outgrown if it was read more often than this, and more often than the links "
-                "from other domains paid for.",
-                PLAIN.site_reads,
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    site_share: (
-        Annotated[float, _share("one outgrown domain while other domains have pages to offer", PLAIN.site_share)]
-        | UnsetType
-    ) = UNSET
+    on: Annotated[bool | UnsetType, about("Whether trap detection is on.")] = UNSET
+    url_bytes: Annotated[Limit, about("Hold back URLs longer than this, in bytes. 0 disables this.")] = UNSET
+    segments: Annotated[Limit, about("Hold back URLs with more path segments than this. 0 disables this.")] = UNSET
+    repeats: Annotated[
+        Limit,
+        about(
+            "Hold back URLs in which a sequence of path segments repeats this many times; can't be 1. 0 disables this."
+        ),
+    ] = UNSET
+    parameters: Annotated[Limit, about("Hold back URLs with more query parameters than this. 0 disables this.")] = UNSET
+    years_ahead: Annotated[
+        Limit, about("Hold back URLs with a date more than this many years ahead. 0 disables this.")
+    ] = UNSET
+    dates: Annotated[
+        Limit,
+        about(
+            "Of the pages whose URLs differ only in a date, hold back all after the first this many. 0 disables this."
+        ),
+    ] = UNSET
+    host_pages: Annotated[Limit, about("A host with more known pages than this is large. 0 disables this.")] = UNSET
+    host_share: Annotated[Part, about(f"{SHARE} one large host while other hosts have pages to offer.")] = UNSET
+    site_reads: Annotated[
+        Limit,
+        about(
+            "A registered domain is outgrown if it was read more often than this, and more often than the links from "
+            "other domains paid for. 0 disables this."
+        ),
+    ] = UNSET
+    site_share: Annotated[Part, about(f"{SHARE} one outgrown domain while other domains have pages to offer.")] = UNSET
 
 
 class RulesGiven(Struct, frozen=True, forbid_unknown_fields=True):
     """Rules, thresholds, or both, which replace those set before; what is left out stays."""
 
-    rules: (
-        Annotated[
-            list[GivenRule],
-            about(
-                "Rules in order; the first that matches a URL decides. A URL that no rule matches is allowed.",
-                max_length=RULES_MAX,
-            ),
-        ]
-        | UnsetType
-    ) = UNSET
-    traps: (
-        Annotated[
-            Thresholds, about("Trap thresholds. Pages that a rule explicitly allows are never held back as traps.")
-        ]
-        | UnsetType
-    ) = UNSET
+    rules: Annotated[
+        GivenRules | UnsetType,
+        about("Rules in order; the first that matches a URL decides. A URL that no rule matches is allowed."),
+    ] = UNSET
+    traps: Annotated[
+        Thresholds | UnsetType,
+        about("Trap thresholds. Pages that a rule explicitly allows are never held back as traps."),
+    ] = UNSET
 
 
 class SomeRules(Struct, frozen=True, forbid_unknown_fields=True):
     """Rules to add or to remove, and thresholds to set; all others stay as they are."""
 
-    add: Annotated[list[GivenRule], about("A rule that is there already is moved.", max_length=RULES_MAX)] = []
+    add: Annotated[GivenRules, about("A rule that is there already is moved.")] = []
     first: Annotated[bool, about("Whether the added rules come before the others; else they come after them.")] = False
-    remove: Annotated[list[GivenRule], about("Rules to remove, as they are shown.", max_length=RULES_MAX)] = []
-    traps: Annotated[Thresholds, about("Trap thresholds to set; those left out stay.")] | UnsetType = UNSET
+    remove: Annotated[GivenRules, about("Rules to remove, as they are shown.")] = []
+    traps: Annotated[Thresholds | UnsetType, about("Trap thresholds to set; those left out stay.")] = UNSET
 
 
 class GivenManners(HostManners, frozen=True, forbid_unknown_fields=True):

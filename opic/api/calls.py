@@ -20,8 +20,8 @@ from opic.api import bodies, queries
 from opic.api.coalescing import Coalescer, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
-from opic.api.request_bodies import idempotency_key, media_type, read_asked, read_body
-from opic.api.validation import Asked
+from opic.api.request_bodies import idempotency_key, media_type, read_body
+from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
@@ -56,7 +56,7 @@ class Service(Protocol):
 
 
 class Calls:
-    """The request handlers: a coroutine reads the request; a method in a worker thread runs what may block."""
+    """The request handlers: coroutines, and methods that run in a worker thread, since they may block."""
 
     def __init__(self, service: Service, handed: Handed = lambda *_: None) -> None:
         """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
@@ -110,25 +110,22 @@ class Calls:
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
         return {**answer, "links_left_out": intake.links_left_out} if intake.links_left_out else answer
 
-    async def post_seeds(self, request: Request) -> Response:
+    def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
 
         A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
         """
-        return await self._asked(request, bodies.Seeds, self._seed)
-
-    def _seed(self, asked: bodies.Seeds) -> Mapping[str, object]:
         self._check_count("urls", asked.urls)
         return self._service.backend.seed(**asdict(asked))
 
-    async def delete_pages(self, asked: queries.PagesToForget) -> Response:
+    def delete_pages(self, asked: queries.PagesToForget) -> Answer:
         """Forget pages, with their links and metadata, and wait until this has taken effect.
 
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
         a link, an event or a seed, becomes known anew. The call can safely be repeated.
         """
         chosen = PageSelection.of(asdict(asked), self._limits.normalization)
-        return await _in_thread(lambda: forget(self._service.backend, chosen))
+        return forget(self._service.backend, chosen)
 
     async def get_canonical(self, asked: queries.OneUrl) -> Response:
         """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""
@@ -137,14 +134,12 @@ class Calls:
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)
 
-    async def post_next(self, request: Request) -> Response:
+    async def post_next(self, request: Request, asked: bodies.NextRequest) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
 
         There may be fewer pages than requested, because of host delays. If there are none, `retry_after` says when to
         ask again, or `exhausted` that waiting alone will bring none; `waiting` counts the pages that are held back.
         """
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), bodies.NextRequest)
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
@@ -178,15 +173,12 @@ class Calls:
             backend.frontier.release(leases)
         return found
 
-    async def put_politeness(self, request: Request) -> Response:
+    def put_politeness(self, asked: bodies.PolitenessGiven) -> Answer:
         """Replace the delays, caps and revisit times of individual hosts; all other hosts use the default settings.
 
         They apply at once, at all endpoints, to pages handed out from then on. A delay set here overrides the
         crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
         """
-        return await self._asked(request, bodies.PolitenessGiven, self._set_manners)
-
-    def _set_manners(self, asked: bodies.PolitenessGiven) -> Mapping[str, object]:
         self._check_count("hosts", asked.hosts)
         self._service.backend.check_room()
         hosts = {canonical_host(name): host for name, host in asked.hosts.items()}
@@ -194,13 +186,10 @@ class Calls:
         frontier.set_manners({
             name: Manners(host.delay_seconds, host.in_flight, host.revisit_seconds) for name, host in hosts.items()
         })  # fmt: skip
-        return self._manners()
+        return self.get_politeness(queries.Nothing())
 
-    async def get_politeness(self, _: queries.Nothing) -> Response:
+    def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
-        return await _in_thread(self._manners)
-
-    def _manners(self) -> Mapping[str, object]:
         now, settings = time.time(), self._settings
         hosts = {name: found._asdict() for name, found in self._service.backend.frontier.manners().items()}
         return {
@@ -211,29 +200,20 @@ class Calls:
             "as_of": now,
         }
 
-    async def get_frontier(self, asked: queries.FrontierHead) -> Response:
+    def get_frontier(self, asked: queries.FrontierHead) -> Answer:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
-        return await _in_thread(lambda: self._peek(asked))
-
-    def _peek(self, asked: queries.FrontierHead) -> Mapping[str, object]:
         self._check_n(asked.n)
         now = time.time()
         return {**self._service.backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
 
-    async def post_release(self, request: Request) -> Response:
+    def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
-        return await self._asked(request, bodies.Leases, self._release)
-
-    def _release(self, asked: bodies.Leases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
         self._service.backend.check_room()
         return self._service.backend.frontier.release(asked.leases)
 
-    async def post_leases_renew(self, request: Request) -> Response:
+    def post_leases_renew(self, asked: bodies.RenewLeases) -> Answer:
         """Let leases run for longer, from now on. `lost` lists those that have ended, whatever ended them."""
-        return await self._asked(request, bodies.RenewLeases, self._renew)
-
-    def _renew(self, asked: bodies.RenewLeases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
         self._service.backend.check_room()
         return self._service.backend.frontier.renew(asked.leases, asked.lease_seconds)
@@ -246,10 +226,8 @@ class Calls:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return Json({**page, **_times(found)})
 
-    async def post_importance(self, request: Request) -> Response:
+    async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), bodies.ManyPages)
         self._check_count("urls", asked.urls)
         found = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
         return await _in_thread(lambda: self._told(asked.urls, found))
@@ -267,103 +245,79 @@ class Calls:
     def _never_seen(self, url: str) -> dict[str, object]:
         return {"url": self._limits.canonical(url), "importance": None}
 
-    async def get_history(self, asked: queries.OneUrl) -> Response:
+    def get_history(self, asked: queries.OneUrl) -> Answer:
         """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
-        return await _in_thread(lambda: self._history(asked))
-
-    def _history(self, asked: queries.OneUrl) -> Mapping[str, object]:
         now = time.time()  # The history is read from the store, not from a snapshot.
         found = self._service.backend.query.history(asked.url)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return {**found, "as_of": now}
 
-    async def get_top(self, asked: queries.TopPages) -> Response:
+    def get_top(self, asked: queries.TopPages) -> Answer:
         """Return the most important pages, or those that most pages link to, descending."""
-        return await _in_thread(lambda: self._top(asked))
-
-    def _top(self, asked: queries.TopPages) -> Mapping[str, object]:
         self._check_n(asked.n)
         backend, terms = self._service.backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
         if asked.by == "inlinks":
             return most_linked(backend.query, backend.links, *terms)
         return backend.query.top_from(*terms)
 
-    async def get_hosts(self, asked: queries.TopSites) -> Response:
+    def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
-        return await _in_thread(lambda: self._hosts(asked))
-
-    def _hosts(self, asked: queries.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
-    async def get_domains(self, asked: queries.TopSites) -> Response:
+    def get_domains(self, asked: queries.TopSites) -> Answer:
         """Return the most important registered domains, descending.
 
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
-        return await _in_thread(lambda: self._domains(asked))
-
-    def _domains(self, asked: queries.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
 
-    async def get_inflow(self, asked: queries.DomainInflow) -> Response:
+    def get_inflow(self, asked: queries.DomainInflow) -> Answer:
         """Return the cash that pages of a registered domain or a host received from outside, and the importance there.
 
         The count is of what came from other registered domains. So of a host there are bounds: `inflow`, and
         `inflow_max`, which also allows for the other hosts of its domain.
         """
-        return await _in_thread(lambda: self._inflow(asked))
-
-    def _inflow(self, asked: queries.DomainInflow) -> Mapping[str, object]:
         self._check_n(asked.n)
         area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
-    async def post_inflow(self, request: Request) -> Response:
+    def post_inflow(self, asked: bodies.ManyPages) -> Answer:
         """Return what comes to the pages of a list from all other pages, by any policy.
 
         Not with OPIC_KEEP_LINKS=off at the workers.
 
         The pages come in the order of the request; those that are gone or were never seen are `missing`.
         """
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), bodies.ManyPages)
         self._check_count("urls", asked.urls)
-        query = self._service.backend.query
-        return await _in_thread(lambda: inflow(query, urls=asked.urls, policy=asked.policy, window=asked.window))
+        return inflow(self._service.backend.query, urls=asked.urls, policy=asked.policy, window=asked.window)
 
-    async def get_inlinks(self, asked: queries.PageInlinks) -> Response:
+    def get_inlinks(self, asked: queries.PageInlinks) -> Answer:
         """Return pages that were read and whose links, as last read, lead to a page.
 
         Not with OPIC_KEEP_LINKS=off at the workers.
         """
-        return await _in_thread(lambda: self._inlinks(asked))
-
-    def _inlinks(self, asked: queries.PageInlinks) -> Mapping[str, object]:
         self._check_n(asked.n)
         backend = self._service.backend
         if (found := inlinks(backend.query, backend.links, asked.url, asked.n)) is None:
             raise Problem("unknown-page", backend.query.never_seen(asked.url))
         return found
 
-    async def get_coverage(self, asked: queries.CoverageTarget) -> Response:
+    def get_coverage(self, asked: queries.CoverageTarget) -> Answer:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 
         The teleport of this PageRank is to the trusted seeds. The guarantee is a lower bound for the graph as fetched
         so far, and holds for any links that pages not yet fetched may have. Where other pages than the trusted ones
         deserve trust too, `delta` is their share of it.
         """
-        return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target, asked.delta))
+        return self._service.backend.coverage.now().answer(asked.target, asked.delta)
 
-    async def put_local(self, domain: str, request: Request) -> Response:
+    def put_local(self, domain: str, asked: bodies.LocalList) -> Answer:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""
-        return await self._asked(request, bodies.LocalList, lambda asked: self._keep_local(domain, asked))
-
-    def _keep_local(self, domain: str, asked: bodies.LocalList) -> Mapping[str, object]:
         self._check_count("pages", asked.pages)
         name = canonical_host(domain)
         for page in asked.pages:
@@ -377,38 +331,29 @@ class Calls:
         put_list(backend.crawl.client, backend.shard.keys, name, msgspec.to_builtins(asked))
         return {"domain": name, "pages": len(asked.pages)}
 
-    async def get_local(self, _: queries.Nothing) -> Response:
+    def get_local(self, _: queries.Nothing) -> Answer:
         """Return the local domains that have a ranked list, newest first.
 
         A list expires 30 days after its last update. At most 1,000 are kept, in 256 MiB.
         """
-        return await _in_thread(self._locals)
-
-    def _locals(self) -> Mapping[str, object]:
         now, backend = time.time(), self._service.backend
         heads = read_heads(backend.crawl.client, backend.shard.keys)
         told = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
         shown_fields = RankedDomain.__struct_fields__
         return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in told], "as_of": now}
 
-    async def get_local_list(self, domain: str, asked: queries.LocalHead) -> Response:
+    def get_local_list(self, domain: str, asked: queries.LocalHead) -> Answer:
         """Return the last ranked list of a local domain."""
-        return await _in_thread(lambda: self._local(domain, asked.n))
-
-    def _local(self, domain: str, n: int) -> Mapping[str, object]:
-        self._check_n(n)
+        self._check_n(asked.n)
         name, backend = canonical_host(domain), self._service.backend
         found = read_list(backend.crawl.client, backend.shard.keys, name)
         if found is None:
             raise Problem("no-list", f"no estimator has sent a list of {name}: `opic local-rank` makes one")
-        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[:n], 1)]
+        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[: asked.n], 1)]
         return {"domain": name, "pages": pages, **found}
 
-    async def get_explain(self, asked: queries.OnePage) -> Response:
+    def get_explain(self, asked: queries.OnePage) -> Answer:
         """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
-        return await _in_thread(lambda: self._explain(asked))
-
-    def _explain(self, asked: queries.OnePage) -> Mapping[str, object]:
         found = self._service.backend.explain(asked.url, asked.policy, asked.window)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
@@ -426,15 +371,12 @@ class Calls:
         query = self._service.backend.query
         return [search(query, one.text, one.n, one.domain, one.after) for one in asked]
 
-    async def get_audit(self, _: queries.Nothing) -> Response:
+    def get_audit(self, _: queries.Nothing) -> Answer:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""
-        return await _in_thread(self._service.backend.query.audit)
+        return self._service.backend.query.audit()
 
-    async def get_stats(self, _: queries.Nothing) -> Response:
+    def get_stats(self, _: queries.Nothing) -> Answer:
         """Return the current counts of pages, rounds and waiting events."""
-        return await _in_thread(self._stats)
-
-    def _stats(self) -> Mapping[str, object]:
         now = time.time()
         return {**self._service.backend.stats(), "as_of": now}
 
@@ -478,14 +420,6 @@ class Calls:
         if reason is not None:
             raise Problem("not-ready", reason)
         return Json({"status": "ready"})
-
-    async def _asked(
-        self, request: Request, kind: type[Asked], do: Callable[[Asked], Mapping[str, object]]
-    ) -> Response:
-        """Read and validate a JSON object from the body, and run `do` on it in a worker thread."""
-        media_type(request)
-        body = await read_body(request, self._settings.max_body_bytes)
-        return await _in_thread(lambda: do(read_asked(body, kind)))
 
     def _as_of(self, policy: str | None) -> float:
         """Return a time: answers from snapshots by this policy from now on show a state that is no older."""

@@ -1,7 +1,7 @@
 """The OpenAPI document, and the page that shows it: derived from the table of calls, their types and docstrings."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
 from inspect import cleandoc, getdoc
 from typing import Any, Final
 
@@ -15,9 +15,10 @@ from opic.api.etags import KEPT
 from opic.api.groups import TAG_OF, TAGS
 from opic.api.problems import described
 from opic.api.request_bodies import JSON
-from opic.api.router import query_of
+from opic.api.router import WITH_BODY, asked_of
 from opic.messages.operation import ProblemDetails
 from opic.model.events import CrawlEvent
+from opic.urls.traps import Traps
 
 ABOUT: Final = (
     "Crawl events in, page importance and the next pages to fetch out. "
@@ -38,25 +39,21 @@ class Described:
     path: str
     call: Callable[..., Any]
     answer: type[Struct] | Mapping[str, Any]  # The type of the answer, or the content of one that is no JSON.
-    problems: tuple[int, ...]  # The statuses of its problems, but for those of all calls.
+    problems: tuple[int, ...] = (422, 503)  # The statuses of its problems, but for those of all calls.
     status: int = 200
-    body: type[Struct] | Mapping[str, Any] | None = None  # The type of a JSON body, or the content by media type.
+    body: Mapping[str, Any] | None = None  # The content by media type, of a body that is not only JSON.
     headers: tuple[Mapping[str, Any], ...] = ()
-
-    @property
-    def asked(self) -> tuple[type[Struct], ...]:
-        """The types of the query and of the body; the document has them in place."""
-        query = query_of(self.call)
-        return (*(() if query is None else (query,)), *((self.body,) if isinstance(self.body, type) else ()))
 
 
 def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
     """Return the OpenAPI document of calls; `secured`: whether they need the token."""
     table = list(calls)
-    asked = {kind for one in table for kind in one.asked}
+    asked = {kind for one in table if (kind := asked_of(one.call)) is not None}  # The document has them in place.
     answers = {one.answer for one in table if isinstance(one.answer, type)}
     schemas = schemas_of([CrawlEvent, ProblemDetails, *asked, *answers])
     in_place = {kind.__name__: schemas.pop(kind.__name__) for kind in asked}
+    for name, default in asdict(Traps()).items():
+        schemas["Thresholds"]["properties"][name]["default"] = default
     schemas["Problem"] = schemas.pop(ProblemDetails.__name__) | {"title": "Problem"}
     for name, example in examples.ANSWERS.items():
         schemas[name]["examples"] = [example]
@@ -84,9 +81,6 @@ def schemas_of(kinds: Iterable[type[Struct]]) -> Schemas:
         for field in schema["properties"].values():
             if field.get("default", ...) is None:
                 del field["default"]  # To leave a field out and to say null is the same.
-            if "description" not in field and "anyOf" in field:  # Said of the value beside null: it is of the field.
-                said = field["anyOf"][0]
-                field |= {name: said.pop(name) for name in ("description", "examples", "example") if name in said}
     return schemas
 
 
@@ -97,19 +91,21 @@ def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
     if isinstance(one.answer, type):
         schema = {"$ref": f"{REFERENCE}{one.answer.__name__}"}
         answer = {"description": getdoc(one.answer), "content": {JSON: {"schema": schema}}}
+    asked, body = asked_of(one.call), one.body
+    parameters = [*_of_path(one.path), *one.headers]
+    if asked is not None and one.method in WITH_BODY:
+        body = {JSON: {"schema": schemas[asked.__name__], "example": examples.BODIES[asked.__name__]}}
+    elif asked is not None:
+        parameters += _of_query(schemas[asked.__name__])
     found: dict[str, Any] = {
         "tags": [TAG_OF[one.path]],
         "summary": summary.rstrip("."),
         "description": more.strip(),
         "operationId": one.call.__name__,
-        "parameters": [*_parameters(one, schemas), *one.headers],
+        "parameters": parameters,
     }
-    if one.body is not None:
-        content = one.body
-        if isinstance(one.body, type):
-            name = one.body.__name__
-            content = {JSON: {"schema": schemas[name], "example": examples.BODIES[name]}}
-        found["requestBody"] = {"required": True, "content": content}
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": body}
     problems = described(one.path, *refused, *one.problems, 500)
     found["responses"] = {str(status): said for status, said in {one.status: answer, **problems}.items()}
     if one.path in KEPT:
@@ -119,16 +115,17 @@ def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, 
     return {name: part for name, part in found.items() if part not in ("", []) or name == "security"}
 
 
-def _parameters(one: Described, schemas: Schemas) -> list[dict[str, Any]]:
-    """Describe the parameters of the path and of the query, the required ones first."""
-    found: list[dict[str, Any]] = []
+def _of_path(path: str) -> Iterator[dict[str, Any]]:
     for name, example in examples.PATHS.items():
-        if f"{{{name}}}" in one.path:
+        if f"{{{name}}}" in path:
             schema = {"type": "string", "examples": [example]}
-            found.append({"name": name, "in": "path", "required": True, "schema": schema, "example": example})
-    query = query_of(one.call)
-    asked: Schemas = {} if query is None else schemas[query.__name__]
-    for name, schema in asked.get("properties", {}).items():
+            yield {"name": name, "in": "path", "required": True, "schema": schema, "example": example}
+
+
+def _of_query(asked: Schemas) -> list[dict[str, Any]]:
+    """Describe query parameters, the required ones first."""
+    found = []
+    for name, schema in asked["properties"].items():
         needed, told = name in asked["required"], {k: v for k, v in schema.items() if k in ("description", "example")}
         if needed and "examples" in schema:
             told["example"] = schema["examples"][0]  # What Swagger UI fills in.

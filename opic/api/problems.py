@@ -190,32 +190,35 @@ class Json(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
+# The first that fits. Others are internal.
+OF_ERRORS: Final[Sequence[tuple[type[OpicError], str]]] = (
+    (KeyReused, "key-reused"),
+    (KeysFull, "keys-full"),
+    (DiskFull, "disk-full"),
+    (ChangedMeanwhile, "changed"),
+    (Refused, "refused"),
+    (NoTrust, "no-trust"),
+    (NotKept, "not-kept"),
+    (BadEvent, "bad-event"),
+    (BadUrl, "bad-url"),
+    (BadInput, "bad-input"),
+    (NotBuiltYet, "not-built-yet"),
+    (KafkaRefused, "kafka-refused"),
+    (StoreUnavailable, "store-away"),
+)
+
+
 def from_error(error: OpicError) -> Problem:
     """Convert one of our exceptions to a problem; for internal errors, the answer contains no detail."""
-    if isinstance(error, KeyReused):
-        return Problem("key-reused", str(error))
+    kind = next((kind for of, kind in OF_ERRORS if isinstance(error, of)), None)
+    if kind is None:
+        return internal()
+    headers = {}
     if isinstance(error, KeysFull):
-        return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
-    if isinstance(error, DiskFull):
-        return Problem("disk-full", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
-    if isinstance(error, ChangedMeanwhile):
-        return Problem("changed", str(error))
-    if isinstance(error, Refused):
-        return Problem("refused", str(error))
-    if isinstance(error, NoTrust):
-        return Problem("no-trust", str(error))
-    if isinstance(error, NotKept):
-        return Problem("not-kept", str(error))
-    if isinstance(error, BadInput):
-        kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
-        return Problem(kind, str(error))
-    if isinstance(error, NotBuiltYet):
-        return Problem("not-built-yet", str(error))
-    if isinstance(error, KafkaRefused):
-        return Problem("kafka-refused", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
-    if isinstance(error, StoreUnavailable):
-        return Problem("store-away", str(error))
-    return internal()
+        headers["Retry-After"] = str(error.retry_seconds)
+    elif kind in ("disk-full", "kafka-refused"):
+        headers["Retry-After"] = str(MENDED_SECONDS)
+    return Problem(kind, str(error), headers=headers)
 
 
 def internal() -> Problem:

@@ -5,11 +5,10 @@ They are strict: an unknown field is refused, since a mistyped `lease_seconds` w
 
 from typing import Annotated, Any, Final
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from opic.errors import BadInput
-from opic.messages.definitions import HOST_CHARS_MAX
-from opic.messages.terms import Mode, Policy, TopBy, about
+from opic.messages.terms import HOST_CHARS_MAX, HostName, Mode, Policy, TopBy, about
 from opic.model.series import NUMBER, Window
 
 LETTERS_MAX: Final = 100
@@ -19,14 +18,12 @@ PREFIX_CHARS_MAX: Final = 2_048
 
 Url = Annotated[str, about("An absolute http(s) URL.", examples=["https://a.example/"])]
 Count = Annotated[int, about("Maximum number of pages, up to OPIC_MAX_N.", ge=1, examples=[10])]
+SomeHost = Annotated[str, Meta(min_length=1, max_length=HOST_CHARS_MAX)]
+UrlPrefix = Annotated[str, Meta(min_length=1, max_length=PREFIX_CHARS_MAX)]
+Target = Annotated[float, Meta(gt=0, le=1)]
 Domain = Annotated[
-    str,
-    about(
-        "Only pages of this host or registered domain, including subdomains.",
-        min_length=1,
-        max_length=HOST_CHARS_MAX,
-        examples=["a.example"],
-    ),
+    SomeHost | None,
+    about("Only pages of this host or registered domain, including subdomains.", examples=["a.example"]),
 ]
 Chosen = Annotated[
     Mode,
@@ -113,17 +110,15 @@ class PagesToForget(Given, frozen=True):
 
     url: Annotated[str | None, about("A page: absolute http(s) URL.", examples=["https://a.example/old"])] = None
     prefix: Annotated[str | None, about("Pages whose URLs begin so: absolute http(s) URL.")] = None
-    host: Annotated[str, about("Pages of this host.", max_length=HOST_CHARS_MAX)] | None = None
-    domain: (
-        Annotated[str, about("Pages of this host or domain, including subdomains.", max_length=HOST_CHARS_MAX)] | None
-    ) = None
+    host: Annotated[HostName | None, about("Pages of this host.")] = None
+    domain: Annotated[HostName | None, about("Pages of this host or domain, including subdomains.")] = None
 
 
 class FrontierHead(Given, frozen=True):
     """A request for the head of the frontier."""
 
     n: Count = 10
-    domain: Domain | None = None
+    domain: Domain = None
     mode: Chosen = "any"
 
 
@@ -131,7 +126,7 @@ class TopPages(OfPolicy, frozen=True):
     """A request for the most important pages."""
 
     n: Count = 100
-    domain: Domain | None = None
+    domain: Domain = None
     by: Annotated[
         TopBy,
         about(
@@ -162,40 +157,27 @@ class UrlPart(Given, frozen=True):
         about("A part of the URL; case does not matter.", min_length=1, max_length=TEXT_CHARS_MAX, examples=["news"]),
     ]
     n: Count = 20
-    domain: Domain | None = None
+    domain: Domain = None
     after: After = None
 
 
 class DomainInflow(Given, frozen=True):
     """A request for the in-flow of a domain or a host; exactly one of the two."""
 
-    domain: (
-        Annotated[
-            str,
-            about(
-                "A registered domain.",
-                min_length=1,
-                max_length=HOST_CHARS_MAX,
-                examples=["a.example"],
-                extra_json_schema={"example": "a.example"},  # The page at /docs fills it in; others only if required.
-            ),
-        ]
-        | None
-    ) = None
-    host: Annotated[str, about("Or a host: its pages have bounds.", min_length=1, max_length=HOST_CHARS_MAX)] | None = (
-        None
-    )
-    prefix: (
-        Annotated[
-            str,
-            about("Or the beginning of URLs, where links are kept.", min_length=1, max_length=PREFIX_CHARS_MAX),
-        ]
-        | None
-    ) = None
+    domain: Annotated[
+        SomeHost | None,
+        about(
+            "A registered domain.",
+            examples=["a.example"],
+            extra_json_schema={"example": "a.example"},  # Which the page at /docs fills in.
+        ),
+    ] = None
+    host: Annotated[SomeHost | None, about("Or a host: its pages have bounds.")] = None
+    prefix: Annotated[UrlPrefix | None, about("Or the beginning of URLs, where links are kept.")] = None
     after: Annotated[str | None, about("Continue after this page: `next` of the previous answer.")] = None
     n: Count = 1_000
     policy: Annotated[Policy | None, about("Where links are kept, any; else none or static.")] = None
-    window: Annotated[str, about("Of a window policy, where links are kept.", max_length=HOST_CHARS_MAX)] | None = None
+    window: Annotated[HostName | None, about("Of a window policy, where links are kept.")] = None
 
 
 class PageInlinks(OneUrl, frozen=True):
@@ -207,7 +189,7 @@ class PageInlinks(OneUrl, frozen=True):
 class CoverageTarget(Given, frozen=True):
     """A request for the coverage guarantee."""
 
-    target: Annotated[float, about("Coverage wanted, such as 0.98.", gt=0, le=1, examples=[0.98])] | None = None
+    target: Annotated[Target | None, about("Coverage wanted, such as 0.98.", examples=[0.98])] = None
     delta: Annotated[
         float,
         about(

@@ -112,6 +112,12 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     return body
 
 
+async def read_json(request: Request, bytes_max: int) -> bytes:
+    """Read a body that is JSON; see `read_body`."""
+    media_type(request)
+    return await read_body(request, bytes_max)
+
+
 def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
     """Decode a compressed body in small steps, since a few bytes may expand to very many.
 
@@ -158,5 +164,5 @@ def read_asked(body: bytes, kind: type[Asked]) -> Asked:
         raise Problem("not-json", "the body is not JSON: nested too deeply") from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         with suppress(ValueError, RecursionError):
-            checked(json.loads(body), kind)  # Says of a NaN, which JSON does not have, where it is.
+            checked(json.loads(body.decode()), kind)  # Says of a NaN, which JSON does not have, where it is.
         raise Problem("not-json", f"the body is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None

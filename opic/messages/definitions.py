@@ -4,14 +4,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Struct
 
-from opic.messages.frontier import REVISIT_SECONDS_MAX
-from opic.messages.terms import AsOf, Version, about
+from opic.messages.frontier import RevisitSeconds
+from opic.messages.terms import AsOf, HostName, Version, about
 
 WEIGHT_MAX: Final = 1_000
-HOST_CHARS_MAX: Final = 255
 PATTERN_BYTES_MAX: Final = 512
 NOTE_CHARS_MAX: Final = 200
-THRESHOLDS: Final = "Thresholds"  # Their name in the document.
 
 HostNames = Annotated[list[str], about("Hosts or domains, including subdomains.", examples=[["a.example"]])]
 Prefixes = Annotated[list[str], about("URL prefixes.")]
@@ -22,12 +20,7 @@ Weight = Annotated[
     about("Each of its pages receives this multiple of every grant.", gt=0, le=WEIGHT_MAX, examples=[5]),
 ]
 Revisit = Annotated[
-    float,
-    about(
-        "Minimum time from a read of one of its pages to the next suggestion of the page.",
-        ge=0,
-        le=REVISIT_SECONDS_MAX,
-    ),
+    RevisitSeconds | None, about("Minimum time from a read of one of its pages to the next suggestion of the page.")
 ]
 
 
@@ -40,7 +33,7 @@ class PageClass(Struct, kw_only=True, omit_defaults=True):
     urls: Prefixes = []
     contains: Parts = []
     tags: Tags = []
-    revisit_seconds: Revisit | None = None
+    revisit_seconds: Revisit = None
 
 
 class ClassCounts(Struct, frozen=True):
@@ -55,7 +48,7 @@ class ClassCounts(Struct, frozen=True):
     urls: Prefixes = []
     contains: Parts = []
     tags: Tags = []
-    revisit_seconds: Revisit | None = None
+    revisit_seconds: Revisit = None
 
 
 class ClassFound(ClassCounts, frozen=True, kw_only=True):
@@ -93,19 +86,10 @@ class Rule(Struct, kw_only=True, omit_defaults=True):
         Literal["allow", "deny"],
         about("Whether matching pages may be suggested. Denied pages stay known and keep their cash."),
     ]
-    host: Annotated[str, about("Matches this host only.", max_length=HOST_CHARS_MAX, examples=["a.example"])] | None = (
-        None
-    )
-    domain: (
-        Annotated[
-            str,
-            about(
-                "Matches this host or domain and its subdomains. Can't be combined with `host`.",
-                max_length=HOST_CHARS_MAX,
-            ),
-        ]
-        | None
-    ) = None
+    host: Annotated[HostName | None, about("Matches this host only.", examples=["a.example"])] = None
+    domain: Annotated[
+        HostName | None, about("Matches this host or domain and its subdomains. Can't be combined with `host`.")
+    ] = None
     path: Annotated[
         str,
         about(
@@ -118,17 +102,9 @@ class Rule(Struct, kw_only=True, omit_defaults=True):
     ] = "/"
     query: Annotated[bool | None, about("True matches only URLs with a query, false only URLs without.")] = None
     note: Annotated[str, about("A one-line comment.", max_length=NOTE_CHARS_MAX)] = ""
-    revisit_seconds: (
-        Annotated[
-            float,
-            about(
-                "Minimum time from a page's read to its next suggestion; only with `allow`.",
-                ge=0,
-                le=REVISIT_SECONDS_MAX,
-            ),
-        ]
-        | None
-    ) = None
+    revisit_seconds: Annotated[
+        RevisitSeconds | None, about("Minimum time from a page's read to its next suggestion; only with `allow`.")
+    ] = None
 
 
 class Rules(Struct, frozen=True):
@@ -137,6 +113,6 @@ class Rules(Struct, frozen=True):
     rules: list[Rule]
     traps: Annotated[
         dict[str, Any],
-        about("Thresholds of trap detection.", extra_json_schema={"$ref": f"#/components/schemas/{THRESHOLDS}"}),
+        about("Thresholds of trap detection.", extra_json_schema={"$ref": "#/components/schemas/Thresholds"}),
     ]
     version: Version

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct
 
-from opic.messages.terms import DEPTH_MAX, META, NOT_BEFORE, PRIORITY, about
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, about
 
 
 class Event(Struct, omit_defaults=True):
@@ -27,18 +27,13 @@ class Event(Struct, omit_defaults=True):
     excluded: Annotated[bool, about("True if robots.txt forbids fetching the page.")] = False
     tags: Annotated[list[str], about("Topical labels assigned by the crawler.")] = []
     crawler: Annotated[str | None, about("Name of the crawler.")] = None
-    depth: (
-        Annotated[
-            int,
-            about(
-                "Number of links from a seed to the page, as counted by the crawler. The smallest one seen is kept; "
-                "the links are one deeper.",
-                ge=0,
-                le=DEPTH_MAX,
-            ),
-        ]
-        | None
-    ) = None
+    depth: Annotated[
+        Depth | None,
+        about(
+            "Number of links from a seed to the page, as counted by the crawler. The smallest one seen is kept; "
+            "the links are one deeper."
+        ),
+    ] = None
     meta: Annotated[dict[str, str] | None, about(f"{META} The last one given is kept, and returned by /v1/next.")] = (
         None
     )

@@ -9,6 +9,9 @@ from opic.messages.terms import AsOf, Share, about
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
 IN_FLIGHT_MAX: Final = 1_000_000
+DelaySeconds = Annotated[float, Meta(ge=0, le=DELAY_SECONDS_MAX)]
+RevisitSeconds = Annotated[float, Meta(ge=0, le=REVISIT_SECONDS_MAX)]
+InFlight = Annotated[int, Meta(ge=0, le=IN_FLIGHT_MAX)]
 Cash = Annotated[
     int, about("Grains that the page holds. By the default OPIC_STRATEGY, pages with the most cash come first.")
 ]
@@ -93,30 +96,14 @@ class Renewed(Struct, frozen=True):
 class HostManners(Struct, frozen=True):
     """The politeness settings of a host; the default settings apply to those that are missing or null."""
 
-    delay_seconds: (
-        Annotated[
-            float,
-            about(
-                "Minimum time between two suggestions of the host; 0 disables the delay.", ge=0, le=DELAY_SECONDS_MAX
-            ),
-        ]
-        | None
-    ) = None
-    in_flight: (
-        Annotated[int, about("Maximum number of leased pages of the host; 0 means no limit.", ge=0, le=IN_FLIGHT_MAX)]
-        | None
-    ) = None
-    revisit_seconds: (
-        Annotated[
-            float,
-            about(
-                "Minimum time from a read of one of its pages to the next suggestion of the page; 0 disables it.",
-                ge=0,
-                le=REVISIT_SECONDS_MAX,
-            ),
-        ]
-        | None
-    ) = None
+    delay_seconds: Annotated[
+        DelaySeconds | None, about("Minimum time between two suggestions of the host; 0 disables the delay.")
+    ] = None
+    in_flight: Annotated[InFlight | None, about("Maximum number of leased pages of the host; 0 means no limit.")] = None
+    revisit_seconds: Annotated[
+        RevisitSeconds | None,
+        about("Minimum time from a read of one of its pages to the next suggestion of the page; 0 disables it."),
+    ] = None
 
 
 class Politeness(Struct, frozen=True):

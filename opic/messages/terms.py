@@ -10,11 +10,16 @@ TopBy = Literal["importance", "inlinks"]
 NextPolicy = Literal["U", "OR", "YR", "YRU", "LDU", "GAI", "AI"]
 Window = float | str  # A number of rounds, or a duration such as "30d" or "12h".
 
+HOST_CHARS_MAX: Final = 255
 META_BYTES_MAX: Final = 1_024  # Of names and values together, in UTF-8.
 DEPTH_MAX: Final = 65_534  # Fits 2 bytes a page. Links of a page so deep are not counted any deeper.
 META: Final = f"Strings kept with the page: names and values together at most {META_BYTES_MAX:,} bytes."
 NOT_BEFORE: Final = "Unix seconds or RFC 3339: the page is not offered before. The last one given is kept; 0 ends it."
 PRIORITY: Final = "Factor on the page's key in the order of suggestions, 1 by default. The last one given is kept."
+
+
+Depth = Annotated[int, Meta(ge=0, le=DEPTH_MAX)]
+HostName = Annotated[str, Meta(max_length=HOST_CHARS_MAX)]
 
 
 def about(description: str, **terms: Any) -> Meta:

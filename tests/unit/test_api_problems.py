@@ -8,6 +8,7 @@ import pytest
 from opic.api.bodies import ClassesGiven, Leases, ManyPages, NextRequest, PolitenessGiven, RulesGiven, Seeds
 from opic.api.problems import KINDS, Json, Problem, from_error
 from opic.api.request_bodies import read_asked
+from opic.api.validation import ERRORS_MAX
 from opic.errors import (
     BadEvent,
     BadInput,
@@ -104,3 +105,30 @@ def test_unknown_field_of_a_body_is_refused_with_the_nearest_name(
     with pytest.raises(Problem) as refused:
         read_asked(json.dumps(body).encode(), kind)
     assert (refused.value.status, refused.value.detail) == (422, said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (Seeds, '{"urls":["a",1],"trust":true}', "urls.1: {}a valid string; trust: {}a valid number"),
+        (Seeds, '{"urls":[1,2,3,4]}', "; ".join([*(f"urls.{at}: {{}}a valid string" for at in range(3)), "and more"])),
+        (Seeds, '{"urls":[],"trust":NaN}', "trust: {}a finite number"),
+        (NextRequest, '{"crawl_delays":{"a.example":-1}}', "crawl_delays.a.example: {}greater than or equal to 0"),
+        (NextRequest, '{"n":0,"domain":7}', "n: {}greater than or equal to 1; domain: {}a valid string"),
+        (RulesGiven, '{"rules":[{"effect":"hide"}]}', "rules.0.effect: {}'allow' or 'deny'"),
+        (ManyPages, '{"urls":[],"window":"8"}', "window: rounds are a number, not a string; "),
+        (ManyPages, "[]", "the body: {}a valid object"),
+        (ManyPages, "{}", "urls: field required"),
+    ],
+)
+def test_each_wrong_value_is_named_with_its_place(kind: type[msgspec.Struct], body: str, said: str) -> None:
+    with pytest.raises(Problem) as refused:
+        read_asked(body.encode(), kind)
+    assert refused.value.detail.startswith(said.replace("{}", "input should be "))
+    assert all(str(one["msg"]) in refused.value.detail for one in refused.value.errors[:3])
+
+
+def test_list_of_mistakes_ends() -> None:
+    with pytest.raises(Problem) as refused:
+        read_asked(json.dumps({"urls": [1] * 10_000}).encode(), Seeds)
+    assert [one["loc"] for one in refused.value.errors] == [["urls", at] for at in range(ERRORS_MAX)]
