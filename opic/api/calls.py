@@ -143,18 +143,7 @@ class Calls:
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        pages_request = self._service.backend.frontier.wish(
-            asked.n,
-            crawler=asked.crawler,
-            lease_seconds=asked.lease_seconds,
-            busy_hosts=asked.busy_hosts,
-            domain=asked.domain,
-            domains=asked.domains,
-            mode=asked.mode,
-            policy=asked.policy,
-            crawl_delays=asked.crawl_delays,
-            max_depth=asked.max_depth,
-        )
+        pages_request = self._service.backend.frontier.wish(**asdict(asked))
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._service.backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
@@ -181,11 +170,8 @@ class Calls:
         """
         self._check_count("hosts", asked.hosts)
         self._service.backend.check_room()
-        hosts = {canonical_host(name): host for name, host in asked.hosts.items()}
-        frontier = self._service.backend.frontier
-        frontier.set_manners({
-            name: Manners(host.delay_seconds, host.in_flight, host.revisit_seconds) for name, host in hosts.items()
-        })  # fmt: skip
+        manners = {canonical_host(name): Manners(**asdict(host)) for name, host in asked.hosts.items()}
+        self._service.backend.frontier.set_manners(manners)
         return self.get_politeness(queries.Nothing())
 
     def get_politeness(self, _: queries.Nothing) -> Answer:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import Struct
 
 from opic.messages.frontier import RevisitSeconds
-from opic.messages.terms import AsOf, HostName, Version, about
+from opic.messages.terms import VERSION, AsOf, HostName, about, always
 
 WEIGHT_MAX: Final = 1_000
 PATTERN_BYTES_MAX: Final = 512
@@ -62,8 +62,8 @@ class Classes(Struct, frozen=True):
 
     classes: list[ClassFound]
     other: Annotated[ClassCounts, about("The pages that are in no class.")]
-    version: Version
     as_of: AsOf
+    version: Annotated[str | None, always(VERSION)] = None
     reclassified: Annotated[int | None, about("After a change: number of known pages, which are classified again.")] = (
         None
     )
@@ -115,4 +115,4 @@ class Rules(Struct, frozen=True):
         dict[str, Any],
         about("Thresholds of trap detection.", extra_json_schema={"$ref": "#/components/schemas/Thresholds"}),
     ]
-    version: Version
+    version: Annotated[str, about(VERSION)]

@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
-from opic.messages.terms import AsOf, Share, about
+from opic.messages.terms import AsOf, LaterAsOf, Share, about, always
 
 REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 DELAY_SECONDS_MAX: Final = 86_400
@@ -36,13 +36,15 @@ class Page(Struct, frozen=True):
 class HeldBack(Struct, frozen=True):
     """How many of the requested pages are held back, by what holds them."""
 
-    leased: Annotated[int, about("Leased to crawlers; of any mode, since their events may bring new pages.")]
-    host_delay: Annotated[int, about("Of hosts that are delayed, have too many pages in flight, or are called busy.")]
-    revisit: Annotated[int, about("Read less than OPIC_REVISIT_SECONDS ago.")]
-    retry: Annotated[int, about("In the back-off after a failed fetch or an expired lease.")]
-    not_before: Annotated[int, about("Not to be offered yet, as an event or a seed said.")]
-    denied: Annotated[int, about("Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")]
-    given_up: Annotated[int, about("Failed OPIC_MAX_FAILURES times in a row, or given up by an event.")]
+    leased: Annotated[int, always("Leased to crawlers; of any mode, since their events may bring new pages.")] = 0
+    host_delay: Annotated[
+        int, always("Of hosts that are delayed, have too many pages in flight, or are called busy.")
+    ] = 0
+    revisit: Annotated[int, always("Read less than OPIC_REVISIT_SECONDS ago.")] = 0
+    retry: Annotated[int, always("In the back-off after a failed fetch or an expired lease.")] = 0
+    not_before: Annotated[int, always("Not to be offered yet, as an event or a seed said.")] = 0
+    denied: Annotated[int, always("Not to be fetched: 401, 403, 451, robots.txt, a rule, a trap.")] = 0
+    given_up: Annotated[int, always("Failed OPIC_MAX_FAILURES times in a row, or given up by an event.")] = 0
 
 
 class NextPages(Struct, frozen=True):
@@ -128,12 +130,12 @@ class Coverage(Struct, frozen=True):
     damping: Annotated[float, about("Share of visitors that follow a link: OPIC_DAMPING.")]
     links_unknown: Annotated[
         int,
-        about(
+        always(
             "Number of fetched pages whose links are not kept, since they were read before trust was given or links "
             "were kept: they hold less until they are read again."
         ),
-    ]
-    as_of: AsOf
+    ] = 0
+    as_of: LaterAsOf = None
     delta: Annotated[float | None, about("The delta of the request, if it is over 0.")] = None
     target: Annotated[float | None, about("The target of the request.")] = None
     fetches_expected: Annotated[

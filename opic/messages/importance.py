@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from opic.messages.terms import AsOf, Next, Rank, Share, Window, about
+from opic.messages.terms import AsOf, LaterAsOf, Next, Rank, Share, Window, about, always
 
 
 class Importance(Struct, frozen=True):
@@ -47,7 +47,7 @@ class OneImportance(Importance, frozen=True, kw_only=True):
     """The importance of one page."""
 
     importance: Share
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class Importances(Struct, frozen=True):
@@ -62,11 +62,11 @@ class TopPage(Importance, frozen=True, kw_only=True):
     """A page and its importance."""
 
     importance: Share
-    policy: Annotated[str, about("The policy of the estimate.")]
+    policy: Annotated[str | None, always("The policy of the estimate.")] = None
     window: Annotated[
         Window | None,
-        about("The requested window: rounds, or a duration such as 30d; null for the static policy."),
-    ]
+        always("The requested window: rounds, or a duration such as 30d; null for the static policy.", null=True),
+    ] = None
 
 
 class Top(Struct, frozen=True):
@@ -143,7 +143,7 @@ class Search(Struct, frozen=True):
     found: Annotated[int, about("How many pages were found; `pages` has the best of them.")]
     looked_at: Annotated[int, about("At how many pages this call looked, in order of first sight.")]
     known_pages: Annotated[int, about("How many there are to look at.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
     next: Annotated[str | None, about("The value for `after`, if the time was over before the end.")] = None
 
 
@@ -176,8 +176,10 @@ class Inflows(Struct, frozen=True):
         float, about("Importance of the pages outside the domain that were read and have no links.")
     ]
     known_pages: Annotated[int, about("Number of known pages in the whole store.")]
-    policy: Annotated[str, about("static where in-flow is counted; else the policy of the importance that came.")]
-    as_of: AsOf
+    policy: Annotated[str, always("static where in-flow is counted; else the policy of the importance that came.")] = (
+        "static"
+    )
+    as_of: LaterAsOf = None
     next: Next = None
     missing: Annotated[list[str] | None, about("Of a list: its pages that are gone or were never seen.")] = None
     error_bound: Annotated[
@@ -195,7 +197,7 @@ class Inlinks(Struct, frozen=True):
     url: Annotated[str, about("Canonical URL of the page.")]
     inlinks: Annotated[list[str], about("Pages that were read, are not gone, and link to it as last read.")]
     known: Annotated[int, about("How many such pages there are in all.")]
-    as_of: AsOf
+    as_of: LaterAsOf = None
 
 
 class CashParts(Struct, frozen=True):
@@ -274,6 +276,8 @@ class Explanation(OneImportance, frozen=True, kw_only=True):
     weight: Annotated[float, about("The page receives this multiple of every grant, by its class.")]
     state: Annotated[str, about("unread, read (since it became known or came back), gone, excluded or given_up.")]
     frontier: Annotated[Standing, about("Whether the page is `next`, and if not, why not.")]
-    depth: Annotated[int | None, about("Number of links from a seed to the page; null if unknown.")]
-    meta: Annotated[dict[str, str], about("The last metadata given for the page.")]
-    excluded: Annotated[bool, about("True if the page was forbidden when it was last fetched; it is not offered.")]
+    depth: Annotated[int | None, always("Number of links from a seed to the page; null if unknown.", null=True)] = None
+    meta: Annotated[dict[str, str], always("The last metadata given for the page.")] = {}
+    excluded: Annotated[bool, always("True if the page was forbidden when it was last fetched; it is not offered.")] = (
+        False
+    )

@@ -2,16 +2,13 @@
 
 from typing import Annotated, Final
 
-from msgspec import Struct
+from msgspec import Struct, field
 
-from opic.messages.terms import about
+from opic.messages.terms import about, always
 
 METHOD_CHARS_MAX: Final = 64
-Changes = Annotated[list["LocalChange"], about("How much each round of fetching changed the ranking, oldest first.")]
-Expires = Annotated[
-    float,
-    about("Time at which the list expires unless it is replaced, Unix seconds: 30 days after its last update."),
-]
+CHANGES: Final = "How much each round of fetching changed the ranking, oldest first."
+EXPIRES: Final = "Time at which the list expires unless it is replaced, Unix seconds: 30 days after its last update."
 
 
 class LocalChange(Struct, frozen=True):
@@ -58,8 +55,8 @@ class LocalRanking(ListFacts, frozen=True, kw_only=True):
 
     domain: str
     pages: list[RankedPage]
-    changes: Changes
-    expires_at: Expires
+    changes: Annotated[list[LocalChange], always(CHANGES)] = field(default_factory=list)
+    expires_at: Annotated[float | None, always(EXPIRES)] = None
 
 
 class RankedDomain(ListFacts, frozen=True, kw_only=True):
@@ -67,14 +64,14 @@ class RankedDomain(ListFacts, frozen=True, kw_only=True):
 
     domain: str
     pages: Annotated[int, about("Number of pages of the list.")]
-    expires_at: Expires
+    expires_at: Annotated[float, about(EXPIRES)]
 
 
 class LocalDomains(Struct, frozen=True):
     """The local domains that have a ranked list, newest first."""
 
     domains: list[RankedDomain]
-    as_of: Annotated[float, about("Unix seconds of the answer.")]
+    as_of: Annotated[float | None, always("Unix seconds of the answer.")] = None
 
 
 class LocalListKept(Struct, frozen=True):

@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Struct
 
-from opic.messages.terms import AsOf, about
+from opic.messages.terms import AsOf, about, always
 
 
 class Audit(Struct, frozen=True):
@@ -35,12 +35,14 @@ class Stats(Struct, frozen=True):
         ),
     ]
     lag: Annotated[int, about("Accepted events that have not taken effect yet.")]
-    given_up_pages: Annotated[int, about("Pages given up after failed fetches.")]
-    undelivered: Annotated[int, about("Deposits and grants on their way between shards.")]
     pool: Annotated[int, about("Grains that the virtual page can still grant, over all shards.")]
     shards: Any
-    kept_links: Annotated[Literal["kept", "not kept", "too large"], about("`too large`: for this endpoint.")]
     as_of: AsOf
+    given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
+    undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
+    kept_links: Annotated[
+        Literal["kept", "not kept", "too large"] | None, always("`too large`: for this endpoint.")
+    ] = None
     granted_rounds: Annotated[
         float | None,
         about("Number of grants that a page of weight 1 has received so far; absent under OPIC_VIRTUAL=continuous."),
@@ -68,8 +70,10 @@ class CurvePoint(SeriesEntry, frozen=True):
     unspent: Annotated[int, about("Grains on read pages that are not spent yet; their ratio to the clock tends to 0.")]
     error_bound: Annotated[
         float | None,
-        about("Upper bound on the L1 distance of all static estimates from exact PageRank; null if unknown."),
-    ]
+        always(
+            "Upper bound on the L1 distance of all static estimates from exact PageRank; null if unknown.", null=True
+        ),
+    ] = None
 
 
 class Series(Struct, frozen=True):
@@ -94,7 +98,7 @@ class DeadLetter(Struct, frozen=True):
     value: Annotated[str, about("The first few hundred bytes of the value; bytes that are not text are escaped.")]
     value_bytes: Annotated[int, about("Size of the whole value in bytes.")]
     at: Annotated[float, about("Time when it became a dead letter, in Unix seconds.")]
-    replayed: Annotated[bool, about("True if it was published again.")]
+    replayed: Annotated[bool, always("True if it was published again.")] = False
 
 
 class DeadLetters(Struct, frozen=True):
