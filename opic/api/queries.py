@@ -36,7 +36,7 @@ After = Annotated[str | None, about("Continue here: `next` of the previous answe
 
 
 class Given(Struct, frozen=True, forbid_unknown_fields=True):
-    """Base class of bodies and parameters."""
+    """Base class of parameters."""
 
 
 class Nothing(Given, frozen=True):

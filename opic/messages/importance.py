@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Struct, field
 
-from opic.messages.terms import AsOf, LaterAsOf, Next, Rank, Share, Window, about, always
+from opic.messages.terms import AsOf, LaterAsOf, Next, RankAsOf, Share, Window, about, always
 
 
 class Importance(Struct, frozen=True):
@@ -40,7 +40,7 @@ class Importance(Struct, frozen=True):
     as_of: Annotated[float | None, about("Of one page: time of the state that this answer shows, in Unix seconds.")] = (
         None
     )
-    rank_as_of: Rank = None
+    rank_as_of: RankAsOf = None
 
 
 class OneImportance(Importance, frozen=True, kw_only=True):
@@ -55,7 +55,7 @@ class Importances(Struct, frozen=True):
 
     pages: list[Importance]
     as_of: AsOf
-    rank_as_of: Rank = None
+    rank_as_of: RankAsOf = None
 
 
 class TopPage(Importance, frozen=True, kw_only=True):

@@ -18,7 +18,6 @@ META: Final = f"Strings kept with the page: names and values together at most {M
 NOT_BEFORE: Final = "Unix seconds or RFC 3339: the page is not offered before. The last one given is kept; 0 ends it."
 PRIORITY: Final = "Factor on the page's key in the order of suggestions, 1 by default. The last one given is kept."
 
-
 Depth = Annotated[int, Meta(ge=0, le=DEPTH_MAX)]
 HostName = Annotated[str, Meta(max_length=HOST_CHARS_MAX)]
 
@@ -29,18 +28,18 @@ def about(description: str, **terms: Any) -> Meta:
 
 
 def always(description: str, *, null: bool = False) -> Meta:
-    """Describe a field that the service always sends, and that the client does without: older services had none.
+    """Describe a field that the service always sends. Older ones did not, so it has a default for the client.
 
     Args:
         description: of the field.
-        null: whether the service sends null too; else null is only what the client puts in its place.
+        null: whether the service may send null; else that is only what the client puts in its place.
     """
     return Meta(description=description, extra_json_schema={"always": null})
 
 
 AsOf = Annotated[float, about("Time of the state that this answer shows, in Unix seconds.")]
 LaterAsOf = Annotated[float | None, always("Time of the state that this answer shows, in Unix seconds.")]
-Rank = Annotated[
+RankAsOf = Annotated[
     float | None,
     about("Time of the state that the ranks are computed from, in Unix seconds; present only if older than `as_of`."),
 ]
