@@ -5,7 +5,8 @@ from typing import Any
 import yaml
 from repository import ROOT
 
-from opic.api.models_event import event_schemas
+from opic.api.document import schemas_of
+from opic.model.events import CrawlEvent
 
 DOCUMENT = ROOT / "docs/asyncapi.yaml"
 SCHEMAS = "  schemas:\n"
@@ -13,7 +14,7 @@ SCHEMAS = "  schemas:\n"
 
 def schemas() -> dict[str, Any]:
     """The schemas of the document, from the decoder of events. On a topic, unknown fields are ignored."""
-    found = event_schemas()
+    found = schemas_of([CrawlEvent])
     event = found["CrawlEvent"]
     event["description"] = "One fetched page. A field that is not named here is ignored, and counted."
     event["additionalProperties"] = True

@@ -1,7 +1,7 @@
 """The HTTP API: a JSON endpoint with a generated OpenAPI document.
 
 The names below are imported when they are asked for: a command that runs the handlers in its own process does without
-the server and FastAPI, which take half a second to import.
+the server.
 """
 
 from importlib import import_module

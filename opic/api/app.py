@@ -6,28 +6,23 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from opic.api import models, models_console, models_local
-from opic.api import models_classes as classes
-from opic.api import models_leases as leases
-from opic.api import models_politeness as manners
-from opic.api import models_rules as rules
-from opic.api import models_sites as sites
+from opic.api import examples
 from opic.api.access import Access
 from opic.api.application import Application
 from opic.api.calls import Calls, Service
 from opic.api.console import PAGE_PATHS, page
 from opic.api.definitions import Definitions
-from opic.api.document import Described, openapi, swagger_page
+from opic.api.document import PAGE, REFERENCE, Described, openapi
 from opic.api.metrics import OPENMETRICS, TEXT, Metrics
 from opic.api.problems import Problem, from_error
 from opic.api.request_bodies import JSON, LINES, MSGPACK
 from opic.api.router import Handler, Routes
 from opic.errors import DiskFull, OpicError, StoreUnavailable
+from opic.messages import definitions, events, frontier, importance, local, operation
 from opic.service.service import Backend
 
 log = logging.getLogger("opic.api")
@@ -62,7 +57,7 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
     def document() -> dict[str, Any]:
         return openapi(table, secured=token is not None)
 
-    routes = Routes()
+    routes = Routes(settings.max_body_bytes)
     for one in table:
         routes.add(one.method, one.path, one.call)
     _add_pages(routes, document)
@@ -78,15 +73,15 @@ def create_app(service: Service, *, allow_open: bool = False, metrics: Metrics |
 
 
 def _add_definitions(add: Callable[..., None], calls: Definitions) -> None:
-    def change(method: str, path: str, call: Callable[..., Any], answer: type[BaseModel], of: type[BaseModel]) -> None:
-        add(method, path, call, answer, (*_PUT, 412), body=_json_body(of), headers=(_IF_MATCH,))
+    def change(*given: Any) -> None:
+        add(*given, (*_PUT, 412), headers=(_IF_MATCH,))
 
-    change("PUT", "/v1/classes", calls.put_classes, classes.Reclassified, classes.Classes)
-    change("PATCH", "/v1/classes", calls.patch_classes, classes.Reclassified, classes.SomeClasses)
-    add("GET", "/v1/classes", calls.get_classes, classes.ClassesFound, (422, 503))
-    change("PUT", "/v1/rules", calls.put_rules, rules.RulesFound, rules.Rules)
-    change("PATCH", "/v1/rules", calls.patch_rules, rules.RulesFound, rules.SomeRules)
-    add("GET", "/v1/rules", calls.get_rules, rules.RulesFound, (422, 503))
+    change("PUT", "/v1/classes", calls.put_classes, definitions.Reclassified)
+    change("PATCH", "/v1/classes", calls.patch_classes, definitions.Reclassified)
+    add("GET", "/v1/classes", calls.get_classes, definitions.Classes)
+    change("PUT", "/v1/rules", calls.put_rules, definitions.Rules)
+    change("PATCH", "/v1/rules", calls.patch_rules, definitions.Rules)
+    add("GET", "/v1/rules", calls.get_rules, definitions.Rules)
 
 
 def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> list[Described]:
@@ -98,44 +93,39 @@ def _described(calls: Calls, definitions: Definitions, get_metrics: Handler) -> 
 
     posted = (400, 403, 413, 415, 422, 501, 503)
     # Seeds first: a person who tries the calls in the order of the page finds something in every answer.
-    add("POST", "/v1/seeds", calls.post_seeds, models.Seeded, posted, body=_json_body(models.Seeds))
-    events, once = calls.post_events, (_IDEMPOTENCY_KEY,)
-    add("POST", "/v1/events", events, models.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
-    add("DELETE", "/v1/pages", calls.delete_pages, sites.Forgotten, (422, 501, 503))
+    add("POST", "/v1/seeds", calls.post_seeds, events.Seeded, posted)
+    once = (_IDEMPOTENCY_KEY,)
+    add("POST", "/v1/events", calls.post_events, events.Accepted, posted, status=202, body=_EVENTS_BODY, headers=once)
+    add("DELETE", "/v1/pages", calls.delete_pages, events.Forgotten, (422, 501, 503))
     _add_definitions(add, definitions)
-    add("GET", "/v1/canonical", calls.get_canonical, sites.CanonicalUrl, (422, 503))
-    add("POST", "/v1/next", calls.post_next, models.Next, (*posted, 409), body=_json_body(models.NextPages))
-    add("GET", "/v1/frontier", calls.get_frontier, models.FrontierShown, (409, 422, 503))
-    polite = _json_body(manners.Politeness)
-    add("PUT", "/v1/politeness", calls.put_politeness, manners.PolitenessFound, _PUT, body=polite)
-    add("GET", "/v1/politeness", calls.get_politeness, manners.PolitenessFound, (422, 503))
-    add("POST", "/v1/release", calls.post_release, leases.Released, posted, body=_json_body(leases.Leases))
-    add(
-        "POST", "/v1/leases/renew", calls.post_leases_renew, leases.Renewed, posted, body=_json_body(leases.RenewLeases)
-    )
-    add("GET", "/v1/importance", calls.get_importance, models.OneImportance, (404, 422, 503))
-    many = _json_body(models.ManyPages)
-    add("POST", "/v1/importance", calls.post_importance, models.ManyImportances, posted, body=many)
-    add("GET", "/v1/history", calls.get_history, models.History, (404, 422, 503))
-    add("GET", "/v1/top", calls.get_top, sites.Top, (422, 503))
-    add("GET", "/v1/hosts", calls.get_hosts, sites.Hosts, (422, 503))
-    add("GET", "/v1/domains", calls.get_domains, sites.SiteDomains, (422, 503))
-    add("GET", "/v1/search", calls.get_search, models_console.Search, (422, 503))
-    add("GET", "/v1/inflow", calls.get_inflow, sites.Inflow, (409, 422, 503))
-    add("POST", "/v1/inflow", calls.post_inflow, sites.Inflow, (*posted, 409), body=many)
-    add("GET", "/v1/inlinks", calls.get_inlinks, sites.Inlinks, (404, 409, 422, 503))
-    add("GET", "/v1/coverage", calls.get_coverage, sites.CoverageFound, (409, 422, 503))
-    kept = _json_body(models_local.LocalList)
-    add("GET", "/v1/local", calls.get_local, models_local.LocalDomains, (422, 503))
-    add("PUT", "/v1/local/{domain}", calls.put_local, models_local.LocalListKept, _PUT, body=kept)
-    add("GET", "/v1/local/{domain}", calls.get_local_list, models_local.LocalRanking, (404, 422, 503))
-    add("GET", "/v1/explain", calls.get_explain, sites.Explained, (404, 422, 503))
-    add("GET", "/v1/audit", calls.get_audit, models.Audited, (422, 503))
-    add("GET", "/v1/stats", calls.get_stats, models.Stats, (422, 503))
-    add("GET", "/v1/series", calls.get_series, models_console.Series, (422, 503))
-    add("GET", "/v1/dead-letters", calls.get_dead_letters, models_console.DeadLetters, (422, 503))
-    add("GET", "/healthz", calls.get_healthz, models.Healthy, ())
-    add("GET", "/readyz", calls.get_readyz, models.Ready, (503,))
+    add("GET", "/v1/canonical", calls.get_canonical, events.CanonicalUrl)
+    add("POST", "/v1/next", calls.post_next, frontier.NextPages, (*posted, 409))
+    add("GET", "/v1/frontier", calls.get_frontier, frontier.Frontier, (409, 422, 503))
+    add("PUT", "/v1/politeness", calls.put_politeness, frontier.Politeness, _PUT)
+    add("GET", "/v1/politeness", calls.get_politeness, frontier.Politeness)
+    add("POST", "/v1/release", calls.post_release, frontier.Released, posted)
+    add("POST", "/v1/leases/renew", calls.post_leases_renew, frontier.Renewed, posted)
+    add("GET", "/v1/importance", calls.get_importance, importance.OneImportance, (404, 422, 503))
+    add("POST", "/v1/importance", calls.post_importance, importance.Importances, posted)
+    add("GET", "/v1/history", calls.get_history, importance.History, (404, 422, 503))
+    add("GET", "/v1/top", calls.get_top, importance.Top)
+    add("GET", "/v1/hosts", calls.get_hosts, importance.Hosts)
+    add("GET", "/v1/domains", calls.get_domains, importance.SiteDomains)
+    add("GET", "/v1/search", calls.get_search, importance.Search)
+    add("GET", "/v1/inflow", calls.get_inflow, importance.Inflows, (409, 422, 503))
+    add("POST", "/v1/inflow", calls.post_inflow, importance.Inflows, (*posted, 409))
+    add("GET", "/v1/inlinks", calls.get_inlinks, importance.Inlinks, (404, 409, 422, 503))
+    add("GET", "/v1/coverage", calls.get_coverage, frontier.Coverage, (409, 422, 503))
+    add("GET", "/v1/local", calls.get_local, local.LocalDomains)
+    add("PUT", "/v1/local/{domain}", calls.put_local, local.LocalListKept, _PUT)
+    add("GET", "/v1/local/{domain}", calls.get_local_list, local.LocalRanking, (404, 422, 503))
+    add("GET", "/v1/explain", calls.get_explain, importance.Explanation, (404, 422, 503))
+    add("GET", "/v1/audit", calls.get_audit, operation.Audit)
+    add("GET", "/v1/stats", calls.get_stats, operation.Stats)
+    add("GET", "/v1/series", calls.get_series, operation.Series)
+    add("GET", "/v1/dead-letters", calls.get_dead_letters, operation.DeadLetters)
+    add("GET", "/healthz", calls.get_healthz, operation.Healthy, ())
+    add("GET", "/readyz", calls.get_readyz, operation.Readiness, (503,))
     text = {"schema": {"type": "string"}}
     add("GET", "/metrics", get_metrics, {TEXT: text, OPENMETRICS: text}, ())
     return found
@@ -158,38 +148,18 @@ _IDEMPOTENCY_KEY: Final = {
 }
 _EVENTS: Final = {
     "oneOf": [
-        {"$ref": "#/components/schemas/CrawlEvent"},
-        {"type": "array", "items": {"$ref": "#/components/schemas/CrawlEvent"}},
+        {"$ref": f"{REFERENCE}CrawlEvent"},
+        {"type": "array", "items": {"$ref": f"{REFERENCE}CrawlEvent"}},
     ]
 }
 _EVENTS_BODY: Final = {
-    JSON: {"schema": _EVENTS, "example": models.EXAMPLES["CrawlEvent"][0]},
+    JSON: {"schema": _EVENTS, "example": examples.ANSWERS["CrawlEvent"]},
     MSGPACK[0]: {"schema": _EVENTS},
     LINES[0]: {
         "schema": {"type": "string", "pattern": r"\S", "description": "A crawl event a line."},
         "example": '{"url":"https://a.example/","links":["https://b.example/"]}\n{"url":"https://b.example/"}\n',
     },
 }
-
-
-_BODIES: Final = models.BODIES | classes.BODIES | leases.BODIES | rules.BODIES | manners.BODIES | models_local.BODIES
-
-
-def _json_body(model: type[BaseModel]) -> dict[str, Any]:
-    schema = model.model_json_schema()
-    return {JSON: {"schema": _in_place(schema, schema.pop("$defs", {})), "example": _BODIES[model.__name__]}}
-
-
-def _in_place(part: Any, named: dict[str, Any]) -> Any:
-    """Inline the definitions that a body's schema refers to, since it can't have definitions beside it."""
-    if isinstance(part, list):
-        return [_in_place(one, named) for one in part]
-    if not isinstance(part, dict):
-        return part
-    if "$ref" in part:  # Keys beside it, like a default, belong to this place.
-        beside = {name: one for name, one in part.items() if name != "$ref"}
-        part = {**named[part["$ref"].removeprefix("#/$defs/")], **beside}
-    return {name: _in_place(one, named) for name, one in part.items()}
 
 
 def _add_pages(routes: Routes, document: Callable[[], dict[str, Any]]) -> None:
@@ -203,7 +173,7 @@ def _add_pages(routes: Routes, document: Callable[[], dict[str, Any]]) -> None:
         return Response(await run_in_threadpool(shown), media_type=JSON)
 
     async def get_docs() -> Response:
-        return HTMLResponse(await run_in_threadpool(swagger_page))
+        return HTMLResponse(PAGE)
 
     for path in sorted(PAGE_PATHS):
         routes.add("GET", path, page(path))

@@ -20,6 +20,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import Receive, Scope, Send
 from starlette_compress import CompressMiddleware
+from swagger_ui_bundle import swagger_ui_path
 
 from opic.api.access import DOC_FILES, Access
 from opic.api.etags import set_cache_headers
@@ -66,7 +67,7 @@ class Application:
         """
         self.instance, self.secured, self.openapi = instance, secured, document
         self._routes, self._access, self._observe, self._problem_of = routes, access, observe, problem_of
-        self._files = StaticFiles(packages=[("fastapi_offline", "static")])
+        self._files = StaticFiles(directory=swagger_ui_path)
         self._compressed = CompressMiddleware(
             _send, minimum_size=COMPRESSED_BYTES_MIN, zstd_level=LEVEL, gzip_level=LEVEL, brotli=False
         )

@@ -6,27 +6,27 @@ import uuid
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from typing import Annotated, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import anyio
 import anyio.to_thread
+import msgspec
+from msgspec.structs import asdict
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api import models, models_console, models_local
-from opic.api import models_leases as leases
-from opic.api import models_politeness as manners
-from opic.api import models_sites as sites
+from opic.api import bodies, queries
 from opic.api.coalescing import Coalescer, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
-from opic.api.request_bodies import Asked, idempotency_key, media_type, read_asked, read_body
-from opic.api.router import InQuery as Query
+from opic.api.request_bodies import idempotency_key, media_type, read_body
+from opic.api.router import Answer
 from opic.errors import BadEvent, BadInput
 from opic.frontier import Manners, PagesRequest
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS
 from opic.ingest.event_log import KeyedCall
+from opic.messages.local import RankedDomain
 from opic.model.events import EventLimits, page_of, shown_canonical
 from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
@@ -56,7 +56,7 @@ class Service(Protocol):
 
 
 class Calls:
-    """The request handlers: a coroutine reads the request; a method in a worker thread runs what may block."""
+    """The request handlers: coroutines, and methods that run in a worker thread, since they may block."""
 
     def __init__(self, service: Service, handed: Handed = lambda *_: None) -> None:
         """Answer for `service`; `handed` is called with each answer to `next`, its mode and its recrawl policy."""
@@ -110,56 +110,40 @@ class Calls:
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
         return {**answer, "links_left_out": intake.links_left_out} if intake.links_left_out else answer
 
-    async def post_seeds(self, request: Request) -> Response:
+    def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
 
         A single URL that can't be taken gets a 422. Among several the good ones are taken, and the others listed.
         """
-        return await self._asked(request, models.Seeds, self._seed)
-
-    def _seed(self, asked: models.Seeds) -> Mapping[str, object]:
         self._check_count("urls", asked.urls)
-        return self._service.backend.seed(**asked.model_dump())
+        return self._service.backend.seed(**asdict(asked))
 
-    async def delete_pages(self, asked: Annotated[sites.PagesToForget, Query()]) -> Response:
+    def delete_pages(self, asked: queries.PagesToForget) -> Answer:
         """Forget pages, with their links and metadata, and wait until this has taken effect.
 
         Their cash goes to the virtual page. Backups made from then on do not have them. A page that is named again, by
         a link, an event or a seed, becomes known anew. The call can safely be repeated.
         """
-        chosen = PageSelection.of(asked.model_dump(), self._limits.normalization)
-        return await _in_thread(lambda: forget(self._service.backend, chosen))
+        chosen = PageSelection.of(asdict(asked), self._limits.normalization)
+        return forget(self._service.backend, chosen)
 
-    async def get_canonical(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
+    async def get_canonical(self, asked: queries.OneUrl) -> Response:
         """Return the canonical form of a URL, by the normalization rules of the crawl. The page need not be known."""
         return Json(shown_canonical(asked.url, self._limits))
 
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)
 
-    async def post_next(self, request: Request) -> Response:
+    async def post_next(self, request: Request, asked: bodies.NextRequest) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
 
         There may be fewer pages than requested, because of host delays. If there are none, `retry_after` says when to
         ask again, or `exhausted` that waiting alone will bring none; `waiting` counts the pages that are held back.
         """
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.NextPages)
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        pages_request = self._service.backend.frontier.wish(
-            asked.n,
-            crawler=asked.crawler,
-            lease_seconds=asked.lease_seconds,
-            busy_hosts=asked.busy_hosts,
-            domain=asked.domain,
-            domains=asked.domains,
-            mode=asked.mode,
-            policy=asked.policy,
-            crawl_delays=asked.crawl_delays,
-            max_depth=asked.max_depth,
-        )
+        pages_request = self._service.backend.frontier.wish(**asdict(asked))
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._service.backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
@@ -178,29 +162,20 @@ class Calls:
             backend.frontier.release(leases)
         return found
 
-    async def put_politeness(self, request: Request) -> Response:
+    def put_politeness(self, asked: bodies.PolitenessGiven) -> Answer:
         """Replace the delays, caps and revisit times of individual hosts; all other hosts use the default settings.
 
         They apply at once, at all endpoints, to pages handed out from then on. A delay set here overrides the
         crawl-delay in the host's robots.txt, which otherwise applies if it is longer than ours.
         """
-        return await self._asked(request, manners.Politeness, self._set_manners)
-
-    def _set_manners(self, asked: manners.Politeness) -> Mapping[str, object]:
         self._check_count("hosts", asked.hosts)
         self._service.backend.check_room()
-        hosts = {canonical_host(name): host for name, host in asked.hosts.items()}
-        frontier = self._service.backend.frontier
-        frontier.set_manners({
-            name: Manners(host.delay_seconds, host.in_flight, host.revisit_seconds) for name, host in hosts.items()
-        })  # fmt: skip
-        return self._manners()
+        manners = {canonical_host(name): Manners(**asdict(host)) for name, host in asked.hosts.items()}
+        self._service.backend.frontier.set_manners(manners)
+        return self.get_politeness(queries.Nothing())
 
-    async def get_politeness(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    def get_politeness(self, _: queries.Nothing) -> Answer:
         """Return the default host delay, cap and revisit time, and those set for individual hosts."""
-        return await _in_thread(self._manners)
-
-    def _manners(self) -> Mapping[str, object]:
         now, settings = time.time(), self._settings
         hosts = {name: found._asdict() for name, found in self._service.backend.frontier.manners().items()}
         return {
@@ -211,34 +186,25 @@ class Calls:
             "as_of": now,
         }
 
-    async def get_frontier(self, asked: Annotated[models.FrontierHead, Query()]) -> Response:
+    def get_frontier(self, asked: queries.FrontierHead) -> Answer:
         """Return the pages that would be handed out next, without leasing them. They may change at any time."""
-        return await _in_thread(lambda: self._peek(asked))
-
-    def _peek(self, asked: models.FrontierHead) -> Mapping[str, object]:
         self._check_n(asked.n)
         now = time.time()
         return {**self._service.backend.frontier.peek(asked.n, asked.domain, asked.mode), "as_of": now}
 
-    async def post_release(self, request: Request) -> Response:
+    def post_release(self, asked: bodies.Leases) -> Answer:
         """Release leases on pages that will not be fetched. Expired leases are ignored."""
-        return await self._asked(request, leases.Leases, self._release)
-
-    def _release(self, asked: leases.Leases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
         self._service.backend.check_room()
         return self._service.backend.frontier.release(asked.leases)
 
-    async def post_leases_renew(self, request: Request) -> Response:
+    def post_leases_renew(self, asked: bodies.RenewLeases) -> Answer:
         """Let leases run for longer, from now on. `lost` lists those that have ended, whatever ended them."""
-        return await self._asked(request, leases.RenewLeases, self._renew)
-
-    def _renew(self, asked: leases.RenewLeases) -> Mapping[str, object]:
         self._check_count("leases", asked.leases)
         self._service.backend.check_room()
         return self._service.backend.frontier.renew(asked.leases, asked.lease_seconds)
 
-    async def get_importance(self, asked: Annotated[models.OnePage, Query()]) -> Response:
+    async def get_importance(self, asked: queries.OnePage) -> Response:
         """Return the importance of one page, and the values it is computed from."""
         found = await self._ask_for(Ask([asked.url], asked.policy, asked.window))
         (page,) = found.pages
@@ -246,10 +212,8 @@ class Calls:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return Json({**page, **_times(found)})
 
-    async def post_importance(self, request: Request) -> Response:
+    async def post_importance(self, asked: bodies.ManyPages) -> Response:
         """Return the importance of many pages, in the order of the request; null for a page never seen."""
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.ManyPages)
         self._check_count("urls", asked.urls)
         found = await self._ask_for(Ask(asked.urls, asked.policy, asked.window))
         return await _in_thread(lambda: self._told(asked.urls, found))
@@ -267,103 +231,79 @@ class Calls:
     def _never_seen(self, url: str) -> dict[str, object]:
         return {"url": self._limits.canonical(url), "importance": None}
 
-    async def get_history(self, asked: Annotated[models.PageHistory, Query()]) -> Response:
+    def get_history(self, asked: queries.OneUrl) -> Answer:
         """Return the last measures of a page, oldest first: the cash that each read spent, and the clock."""
-        return await _in_thread(lambda: self._history(asked))
-
-    def _history(self, asked: models.PageHistory) -> Mapping[str, object]:
         now = time.time()  # The history is read from the store, not from a snapshot.
         found = self._service.backend.query.history(asked.url)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return {**found, "as_of": now}
 
-    async def get_top(self, asked: Annotated[sites.TopPages, Query()]) -> Response:
+    def get_top(self, asked: queries.TopPages) -> Answer:
         """Return the most important pages, or those that most pages link to, descending."""
-        return await _in_thread(lambda: self._top(asked))
-
-    def _top(self, asked: sites.TopPages) -> Mapping[str, object]:
         self._check_n(asked.n)
         backend, terms = self._service.backend, (asked.n, asked.domain, asked.policy, asked.window, asked.after)
         if asked.by == "inlinks":
             return most_linked(backend.query, backend.links, *terms)
         return backend.query.top_from(*terms)
 
-    async def get_hosts(self, asked: Annotated[sites.TopSites, Query()]) -> Response:
+    def get_hosts(self, asked: queries.TopSites) -> Answer:
         """Return the most important hosts, descending. A host's importance is the sum of its pages' importance."""
-        return await _in_thread(lambda: self._hosts(asked))
-
-    def _hosts(self, asked: sites.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"hosts": self._service.backend.query.hosts(asked.n, asked.policy, asked.window), "as_of": as_of}
 
-    async def get_domains(self, asked: Annotated[sites.TopSites, Query()]) -> Response:
+    def get_domains(self, asked: queries.TopSites) -> Answer:
         """Return the most important registered domains, descending.
 
         A domain's importance is the sum of the importance of the pages of all its hosts.
         """
-        return await _in_thread(lambda: self._domains(asked))
-
-    def _domains(self, asked: sites.TopSites) -> Mapping[str, object]:
         self._check_n(asked.n)
         as_of = self._as_of(asked.policy)
         return {"domains": self._service.backend.query.domains(asked.n, asked.policy, asked.window), "as_of": as_of}
 
-    async def get_inflow(self, asked: Annotated[sites.DomainInflow, Query()]) -> Response:
+    def get_inflow(self, asked: queries.DomainInflow) -> Answer:
         """Return the cash that pages of a registered domain or a host received from outside, and the importance there.
 
         The count is of what came from other registered domains. So of a host there are bounds: `inflow`, and
         `inflow_max`, which also allows for the other hosts of its domain.
         """
-        return await _in_thread(lambda: self._inflow(asked))
-
-    def _inflow(self, asked: sites.DomainInflow) -> Mapping[str, object]:
         self._check_n(asked.n)
         area = {"host": asked.host, "prefix": asked.prefix, "policy": asked.policy, "window": asked.window}
         return inflow(self._service.backend.query, asked.domain, asked.after, asked.n, **area)
 
-    async def post_inflow(self, request: Request) -> Response:
+    def post_inflow(self, asked: bodies.ManyPages) -> Answer:
         """Return what comes to the pages of a list from all other pages, by any policy.
 
         Not with OPIC_KEEP_LINKS=off at the workers.
 
         The pages come in the order of the request; those that are gone or were never seen are `missing`.
         """
-        media_type(request)
-        asked = read_asked(await read_body(request, self._settings.max_body_bytes), models.ManyPages)
         self._check_count("urls", asked.urls)
-        query = self._service.backend.query
-        return await _in_thread(lambda: inflow(query, urls=asked.urls, policy=asked.policy, window=asked.window))
+        return inflow(self._service.backend.query, urls=asked.urls, policy=asked.policy, window=asked.window)
 
-    async def get_inlinks(self, asked: Annotated[sites.PageInlinks, Query()]) -> Response:
+    def get_inlinks(self, asked: queries.PageInlinks) -> Answer:
         """Return pages that were read and whose links, as last read, lead to a page.
 
         Not with OPIC_KEEP_LINKS=off at the workers.
         """
-        return await _in_thread(lambda: self._inlinks(asked))
-
-    def _inlinks(self, asked: sites.PageInlinks) -> Mapping[str, object]:
         self._check_n(asked.n)
         backend = self._service.backend
         if (found := inlinks(backend.query, backend.links, asked.url, asked.n)) is None:
             raise Problem("unknown-page", backend.query.never_seen(asked.url))
         return found
 
-    async def get_coverage(self, asked: Annotated[sites.CoverageTarget, Query()]) -> Response:
+    def get_coverage(self, asked: queries.CoverageTarget) -> Answer:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
 
         The teleport of this PageRank is to the trusted seeds. The guarantee is a lower bound for the graph as fetched
         so far, and holds for any links that pages not yet fetched may have. Where other pages than the trusted ones
         deserve trust too, `delta` is their share of it.
         """
-        return await _in_thread(lambda: self._service.backend.coverage.now().answer(asked.target, asked.delta))
+        return self._service.backend.coverage.now().answer(asked.target, asked.delta)
 
-    async def put_local(self, domain: str, request: Request) -> Response:
+    def put_local(self, domain: str, asked: bodies.LocalList) -> Answer:
         """Replace the ranked list of a local domain. Its estimator makes this call; the list moves no cash."""
-        return await self._asked(request, models_local.LocalList, lambda asked: self._keep_local(domain, asked))
-
-    def _keep_local(self, domain: str, asked: models_local.LocalList) -> Mapping[str, object]:
         self._check_count("pages", asked.pages)
         name = canonical_host(domain)
         for page in asked.pages:
@@ -374,47 +314,38 @@ class Calls:
             raise BadInput("the pages are not in descending order of importance")
         backend = self._service.backend
         backend.check_room()
-        put_list(backend.crawl.client, backend.shard.keys, name, asked.model_dump())
+        put_list(backend.crawl.client, backend.shard.keys, name, msgspec.to_builtins(asked))
         return {"domain": name, "pages": len(asked.pages)}
 
-    async def get_local(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    def get_local(self, _: queries.Nothing) -> Answer:
         """Return the local domains that have a ranked list, newest first.
 
         A list expires 30 days after its last update. At most 1,000 are kept, in 256 MiB.
         """
-        return await _in_thread(self._locals)
-
-    def _locals(self) -> Mapping[str, object]:
         now, backend = time.time(), self._service.backend
         heads = read_heads(backend.crawl.client, backend.shard.keys)
-        shown_fields = models_local.RankedDomain.model_fields.keys()
-        domains = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
-        return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in domains], "as_of": now}
+        told = [{"domain": head.domain, **head.fields, "expires_at": head.expires_at} for head in heads]
+        shown_fields = RankedDomain.__struct_fields__
+        return {"domains": [{k: v for k, v in one.items() if k in shown_fields} for one in told], "as_of": now}
 
-    async def get_local_list(self, domain: str, asked: Annotated[models_local.LocalHead, Query()]) -> Response:
+    def get_local_list(self, domain: str, asked: queries.LocalHead) -> Answer:
         """Return the last ranked list of a local domain."""
-        return await _in_thread(lambda: self._local(domain, asked.n))
-
-    def _local(self, domain: str, n: int) -> Mapping[str, object]:
-        self._check_n(n)
+        self._check_n(asked.n)
         name, backend = canonical_host(domain), self._service.backend
         found = read_list(backend.crawl.client, backend.shard.keys, name)
         if found is None:
             raise Problem("no-list", f"no estimator has sent a list of {name}: `opic local-rank` makes one")
-        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[:n], 1)]
+        pages = [{**page, "rank": rank} for rank, page in enumerate(found.pop("pages")[: asked.n], 1)]
         return {"domain": name, "pages": pages, **found}
 
-    async def get_explain(self, asked: Annotated[models.OnePage, Query()]) -> Response:
+    def get_explain(self, asked: queries.OnePage) -> Answer:
         """Explain a page's score and whether it is handed out next: the parts of its cash, the formula with numbers."""
-        return await _in_thread(lambda: self._explain(asked))
-
-    def _explain(self, asked: models.OnePage) -> Mapping[str, object]:
         found = self._service.backend.explain(asked.url, asked.policy, asked.window)
         if found is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))
         return found
 
-    async def get_search(self, asked: Annotated[models_console.UrlPart, Query()]) -> Response:
+    async def get_search(self, asked: queries.UrlPart) -> Response:
         """Find pages by a part of their URL.
 
         The search looks at URLs for about a second, and says at how many it looked; `next` continues it.
@@ -422,23 +353,20 @@ class Calls:
         self._check_n(asked.n)
         return Json(await self._searches.ask(asked))
 
-    def _search(self, asked: Sequence[models_console.UrlPart]) -> list[Mapping[str, object]]:
+    def _search(self, asked: Sequence[queries.UrlPart]) -> list[Mapping[str, object]]:
         query = self._service.backend.query
         return [search(query, one.text, one.n, one.domain, one.after) for one in asked]
 
-    async def get_audit(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    def get_audit(self, _: queries.Nothing) -> Answer:
         """Recount the books. This reads whole columns, so it is meant for manual use or a nightly check."""
-        return await _in_thread(self._service.backend.query.audit)
+        return self._service.backend.query.audit()
 
-    async def get_stats(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    def get_stats(self, _: queries.Nothing) -> Answer:
         """Return the current counts of pages, rounds and waiting events."""
-        return await _in_thread(self._stats)
-
-    def _stats(self) -> Mapping[str, object]:
         now = time.time()
         return {**self._service.backend.stats(), "as_of": now}
 
-    async def get_series(self, asked: Annotated[models_console.SeriesPoints, Query()]) -> Response:
+    async def get_series(self, asked: queries.SeriesPoints) -> Response:
         """Return the progress of the crawl: rounds and clock over time, and the error bound over rounds.
 
         The error bound has a point for each sixteenth of a doubling of the rounds, recorded while an endpoint runs.
@@ -450,7 +378,7 @@ class Calls:
         convergence = [point.shown() for point in curve.points()]
         return [{"series": curve.series(n), "convergence": convergence, "as_of": now} for n in asked]
 
-    async def get_dead_letters(self, asked: Annotated[models_console.NewestLetters, Query()]) -> Response:
+    async def get_dead_letters(self, asked: queries.NewestLetters) -> Response:
         """Return the newest dead letters, newest first: events that were refused, and why."""
         return Json(await self._dead_letters.ask(asked.n))
 
@@ -478,14 +406,6 @@ class Calls:
         if reason is not None:
             raise Problem("not-ready", reason)
         return Json({"status": "ready"})
-
-    async def _asked(
-        self, request: Request, model: type[Asked], do: Callable[[Asked], Mapping[str, object]]
-    ) -> Response:
-        """Read and validate a JSON object from the body, and run `do` on it in a worker thread."""
-        media_type(request)
-        body = await read_body(request, self._settings.max_body_bytes)
-        return await _in_thread(lambda: do(read_asked(body, model)))
 
     def _as_of(self, policy: str | None) -> float:
         """Return a time: answers from snapshots by this policy from now on show a state that is no older."""

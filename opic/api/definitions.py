@@ -6,19 +6,15 @@ Each is replaced as a whole by PUT, or changed in part by PATCH. Both answer wit
 
 import re
 import time
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Mapping
+from typing import Any, Final
 
-from starlette.concurrency import run_in_threadpool
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api import models
-from opic.api import models_classes as of_classes
-from opic.api import models_rules as of_rules
+from opic.api import bodies, queries
 from opic.api.problems import Json, Problem
-from opic.api.request_bodies import Asked, media_type, read_asked, read_body
-from opic.api.router import InQuery as Query
 from opic.model.classes import ClassesChange, check_change, check_classes
 from opic.service.service import Backend
 
@@ -26,13 +22,13 @@ _TAG: Final = re.compile(r'(?:W/)?"([0-9a-f]{1,64})"')
 
 
 class Definitions:
-    """The request handlers: a coroutine reads the request; a method in a worker thread runs what may block."""
+    """The request handlers; they run in a worker thread, since they may block."""
 
     def __init__(self, backend: Backend) -> None:
         """Answer for a backend."""
         self._backend = backend
 
-    async def put_classes(self, request: Request) -> Response:
+    def put_classes(self, request: Request, asked: bodies.ClassesGiven) -> Response:
         """Replace the classes of pages and their weights.
 
         A page belongs to the first class that it matches; a page that matches none has weight 1. Grants of the virtual
@@ -40,72 +36,52 @@ class Definitions:
         answer waits for that up to 5 seconds; `settled` is false if its counts are not final. The call can safely be
         repeated.
         """
-        return await self._asked(request, of_classes.Classes, self._define)
+        classes = check_classes(msgspec.to_builtins(asked.classes), self._backend.limits.normalization)
+        return self._reclassified(ClassesChange(classes, version=if_match(request)))
 
-    def _define(self, asked: of_classes.Classes, version: str) -> Mapping[str, object]:
-        given = [page_class.model_dump() for page_class in asked.classes]
-        classes = check_classes(given, self._backend.limits.normalization)
-        return self._reclassified(ClassesChange(classes, version=version))
-
-    async def patch_classes(self, request: Request) -> Response:
+    def patch_classes(self, request: Request, asked: bodies.SomeClasses) -> Response:
         """Change some classes of pages; the others stay as they are.
 
         Changes made at the same time are all kept, unless they are of one class. Else it is as PUT.
         """
-        return await self._asked(request, of_classes.SomeClasses, self._change_classes)
+        given, normalization = msgspec.to_builtins(asked.classes), self._backend.limits.normalization
+        return self._reclassified(check_change(given, asked.remove, if_match(request), normalization))
 
-    def _change_classes(self, asked: of_classes.SomeClasses, version: str) -> Mapping[str, object]:
-        given = [page_class.model_dump() for page_class in asked.classes]
-        return self._reclassified(check_change(given, asked.remove, version, self._backend.limits.normalization))
-
-    def _reclassified(self, change: ClassesChange) -> Mapping[str, object]:
+    def _reclassified(self, change: ClassesChange) -> Response:
         done = self._backend.define(change)
         now = time.time()
-        return {**self._backend.classes(), "reclassified": done.pages, "settled": done.settled, "as_of": now}
+        return _versioned(
+            {**self._backend.classes(), "reclassified": done.pages, "settled": done.settled, "as_of": now}
+        )
 
-    async def get_classes(self, _: Annotated[models.Nothing, Query()]) -> Response:
+    def get_classes(self, _: queries.Nothing) -> Response:
         """Return the current classes of pages, in order, with their numbers of pages and their shares of each grant."""
-        return await _versioned(self._classes)
-
-    def _classes(self) -> Mapping[str, object]:
         now = time.time()
-        return {**self._backend.classes(), "as_of": now}
+        return _versioned({**self._backend.classes(), "as_of": now})
 
-    async def put_rules(self, request: Request) -> Response:
+    def put_rules(self, request: Request, asked: bodies.RulesGiven) -> Response:
         """Replace the URL rules, the trap thresholds, or both, which decide which pages may be suggested.
 
         The part that is left out stays as it is; an empty list removes all rules.
         All endpoints use them a second later. Pages that are held back stay known and keep their cash. If a crawler
         reads such a page anyway, its cash is passed on as usual.
         """
-        return await self._asked(request, of_rules.Rules, self._set_rules)
-
-    def _set_rules(self, asked: of_rules.Rules, version: str) -> Mapping[str, object]:
+        version = if_match(request)
         self._backend.check_room()
-        return self._backend.admission.replace(asked.model_dump(exclude_unset=True), version).shown()
+        return _versioned(self._backend.admission.replace(msgspec.to_builtins(asked), version).shown())
 
-    async def patch_rules(self, request: Request) -> Response:
+    def patch_rules(self, request: Request, asked: bodies.SomeRules) -> Response:
         """Add or remove some URL rules, or set some trap thresholds; the others stay as they are.
 
         Changes made at the same time are all kept.
         """
-        return await self._asked(request, of_rules.SomeRules, self._change_rules)
-
-    def _change_rules(self, asked: of_rules.SomeRules, version: str) -> Mapping[str, object]:
-        self._backend.check_room()
-        return self._backend.admission.change(asked.model_dump(exclude_unset=True), version).shown()
-
-    async def get_rules(self, _: Annotated[models.Nothing, Query()]) -> Response:
-        """Return the current URL rules and trap thresholds."""
-        return await _versioned(lambda: self._backend.admission.policy().shown())
-
-    async def _asked(
-        self, request: Request, model: type[Asked], do: Callable[[Asked, str], Mapping[str, object]]
-    ) -> Response:
         version = if_match(request)
-        media_type(request)
-        body = await read_body(request, self._backend.settings.max_body_bytes)
-        return await _versioned(lambda: do(read_asked(body, model), version))
+        self._backend.check_room()
+        return _versioned(self._backend.admission.change(msgspec.to_builtins(asked), version).shown())
+
+    def get_rules(self, _: queries.Nothing) -> Response:
+        """Return the current URL rules and trap thresholds."""
+        return _versioned(self._backend.admission.policy().shown())
 
 
 def if_match(request: Request) -> str:
@@ -122,11 +98,6 @@ def if_match(request: Request) -> str:
     return match[1]
 
 
-async def _versioned(ask: Callable[[], Mapping[str, Any]]) -> Response:
-    """Run in a worker thread; send the version of the answer as its ETag."""
-
-    def answer() -> Response:
-        found = ask()
-        return Json(found, headers={"ETag": f'"{found["version"]}"'})
-
-    return await run_in_threadpool(answer)
+def _versioned(found: Mapping[str, Any]) -> Response:
+    """Send the version of the answer as its ETag."""
+    return Json(found, headers={"ETag": f'"{found["version"]}"'})

@@ -1,35 +1,34 @@
-"""The OpenAPI document, and the pages that show it: derived from the table of calls, their models and docstrings.
+"""The OpenAPI document, and the page that shows it: derived from the table of calls, their types and docstrings."""
 
-FastAPI derives it. It answers no request, and is imported only for this, which takes half a second.
-"""
-
-import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from inspect import getdoc
-from typing import Annotated, Any, Final, get_args, get_origin
+from dataclasses import asdict, dataclass
+from inspect import cleandoc, getdoc
+from typing import Any, Final
 
-from pydantic import BaseModel
-from starlette.responses import Response
+import msgspec
+from msgspec import Struct
 
 from opic import __version__
-from opic.api import models, models_local
-from opic.api import models_classes as classes
-from opic.api import models_leases as leases
-from opic.api import models_politeness as manners
-from opic.api import models_sites as sites
+from opic.api import examples
 from opic.api.access import OPEN_PATHS
 from opic.api.etags import KEPT
 from opic.api.groups import TAG_OF, TAGS
-from opic.api.models_event import event_schemas
-from opic.api.problems import Json, ProblemDetails, described
+from opic.api.problems import described
+from opic.api.request_bodies import JSON
+from opic.api.router import WITH_BODY, asked_of
+from opic.messages.operation import ProblemDetails
+from opic.model.events import CrawlEvent
+from opic.urls.traps import Traps
 
-_NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
 ABOUT: Final = (
     "Crawl events in, page importance and the next pages to fetch out. "
     "Every error is an RFC 9457 problem (`application/problem+json`); every answer from a view that may lag says "
     "in `as_of` which moment it shows. Grains are whole numbers up to 2^62: read them as 64-bit integers."
 )
+REFERENCE: Final = "#/components/schemas/"
+_NOT_MOVED: Final = "The answer would say the same as the one with the ETag in `If-None-Match`, but for `as_of`."
+
+Schemas = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,105 +38,132 @@ class Described:
     method: str
     path: str
     call: Callable[..., Any]
-    answer: type[BaseModel] | Mapping[str, Any]  # The model of the answer, or the content of one that is no JSON.
-    problems: tuple[int, ...]  # The statuses of its problems, but for those of all calls.
+    answer: type[Struct] | Mapping[str, Any]  # The type of the answer, or the content of one that is no JSON.
+    problems: tuple[int, ...] = (422, 503)  # The statuses of its problems, but for those of all calls.
     status: int = 200
-    body: Mapping[str, Any] | None = None  # By media type, as the document has it.
+    body: Mapping[str, Any] | None = None  # The content by media type, of a body that is not only JSON.
     headers: tuple[Mapping[str, Any], ...] = ()
 
 
 def openapi(calls: Iterable[Described], *, secured: bool) -> dict[str, Any]:
     """Return the OpenAPI document of calls; `secured`: whether they need the token."""
-    from fastapi import FastAPI
-    from fastapi.openapi.utils import get_openapi
-
-    app = FastAPI(generate_unique_id_function=lambda route: route.name)
-    for call in calls:
-        _add(app, call, secured=secured)
-    document = get_openapi(title="OPIC", version=__version__, description=ABOUT, routes=app.routes, tags=TAGS)
-    parts = document.setdefault("components", {})
-    schemas = parts.setdefault("schemas", {})
-    schemas |= {"Problem": ProblemDetails.model_json_schema(), **event_schemas()}
-    parts_examples = (models, classes, leases, manners, sites, models_local)
-    for name, examples in (pair for part in parts_examples for pair in part.EXAMPLES.items()):
-        schemas[name]["examples"] = examples
-    for path in KEPT:
-        if path in document["paths"]:
-            document["paths"][path]["get"]["responses"]["304"] = {"description": _NOT_MOVED}
-    for parameter in _parameters(document):
-        if parameter["in"] == "path":
-            parameter["schema"]["examples"] = [models_local.PATH_EXAMPLES[parameter["name"]]]
-        if parameter["required"] and "examples" in parameter["schema"]:
-            parameter["example"] = parameter["schema"]["examples"][0]  # What Swagger UI fills in.
+    table = list(calls)
+    asked = {kind for one in table if (kind := asked_of(one.call)) is not None}  # The document has them in place.
+    answers = {one.answer for one in table if isinstance(one.answer, type)}
+    schemas = schemas_of([CrawlEvent, ProblemDetails, *asked, *answers])
+    in_place = {kind.__name__: schemas.pop(kind.__name__) for kind in asked}
+    for name, default in asdict(Traps()).items():
+        schemas["Thresholds"]["properties"][name]["default"] = default
+    schemas["Problem"] = schemas.pop(ProblemDetails.__name__) | {"title": "Problem"}
+    for name, example in examples.ANSWERS.items():
+        schemas[name]["examples"] = [example]
+    paths: dict[str, dict[str, Any]] = {}
+    for one in table:
+        paths.setdefault(one.path, {})[one.method.lower()] = _operation(one, in_place, secured=secured)
+    document: dict[str, Any] = {
+        "openapi": "3.1.0",
+        "info": {"title": "OPIC", "version": __version__, "description": ABOUT},
+        "paths": paths,
+        "components": {"schemas": dict(sorted(schemas.items()))},
+        "tags": TAGS,
+    }
     if secured:
-        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"token": []}]
-        for path in OPEN_PATHS:
-            document["paths"][path]["get"]["security"] = []
     return document
 
 
-def _parameters(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for calls in document["paths"].values():
-        for call in calls.values():
-            yield from call.get("parameters", ())
+def schemas_of(kinds: Iterable[type[Struct]]) -> Schemas:
+    """Return the JSON Schemas of types and of those that they refer to, by name."""
+    _, schemas = msgspec.json.schema_components(kinds, ref_template=f"{REFERENCE}{{name}}")
+    for schema in schemas.values():
+        schema["description"] = cleandoc(schema["description"])
+        for name, field in schema["properties"].items():
+            if field.get("default", ...) is None:
+                del field["default"]  # To leave a field out and to say null is the same.
+            if (null := field.pop("always", None)) is not None:
+                _always(field, null)
+                schema["required"].append(name)
+    return schemas
 
 
-def _add(app: Any, one: Described, *, secured: bool) -> None:
+def _always(field: Schemas, null: bool) -> None:
+    """Say that the service always sends a field: without a default, and without null, unless it sends null."""
+    field.pop("default", None)
+    if not null and "anyOf" in field:
+        (part,) = (one for one in field.pop("anyOf") if one != {"type": "null"})
+        field |= part
+
+
+def _operation(one: Described, schemas: Schemas, *, secured: bool) -> dict[str, Any]:
     summary, _, more = (getdoc(one.call) or "").partition("\n")
     refused = () if one.path in OPEN_PATHS else (401,) if secured else (403,)
-    modelled = isinstance(one.answer, type)
-    told: dict[str, Any] = {"description": "Metrics.", "content": one.answer}
-    if modelled:
-        told = {"model": one.answer, "description": getdoc(one.answer)}
-    app.add_api_route(
-        one.path,
-        _as_fastapi_reads_it(one.call),
-        methods=[one.method],
-        tags=[TAG_OF[one.path]],
-        status_code=one.status,
-        response_class=Json if modelled else Response,
-        response_model=None,
-        responses={one.status: told, **described(one.path, *refused, *one.problems, 500)},
-        summary=summary.rstrip("."),
-        description=more.strip(),
-        openapi_extra={
-            **({"requestBody": {"required": True, "content": one.body}} if one.body else {}),
-            **({"parameters": list(one.headers)} if one.headers else {}),
-        },
-    )
+    answer: dict[str, Any] = {"description": "Metrics.", "content": one.answer}
+    if isinstance(one.answer, type):
+        schema = {"$ref": f"{REFERENCE}{one.answer.__name__}"}
+        answer = {"description": getdoc(one.answer), "content": {JSON: {"schema": schema}}}
+    asked, body = asked_of(one.call), one.body
+    parameters = [*_of_path(one.path), *one.headers]
+    if asked is not None and one.method in WITH_BODY:
+        body = {JSON: {"schema": schemas[asked.__name__], "example": examples.BODIES[asked.__name__]}}
+    elif asked is not None:
+        parameters += _of_query(schemas[asked.__name__])
+    found: dict[str, Any] = {
+        "tags": [TAG_OF[one.path]],
+        "summary": summary.rstrip("."),
+        "description": more.strip(),
+        "operationId": one.call.__name__,
+        "parameters": parameters,
+    }
+    if body is not None:
+        found["requestBody"] = {"required": True, "content": body}
+    problems = described(one.path, *refused, *one.problems, 500)
+    found["responses"] = {str(status): said for status, said in {one.status: answer, **problems}.items()}
+    if one.path in KEPT:
+        found["responses"]["304"] = {"description": _NOT_MOVED}
+    if secured and one.path in OPEN_PATHS:
+        found["security"] = []
+    return {name: part for name, part in found.items() if part not in ("", []) or name == "security"}
 
 
-def _as_fastapi_reads_it(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a call with FastAPI's marker of query parameters in the place of ours."""
-    from fastapi import Query
-
-    signature = inspect.signature(call)
-    parameters = [
-        parameter.replace(annotation=Annotated[get_args(parameter.annotation)[0], Query()])
-        if get_origin(parameter.annotation) is Annotated
-        else parameter
-        for parameter in signature.parameters.values()
-    ]
-
-    async def handler(*given: Any, **named: Any) -> Any:
-        return await call(*given, **named)
-
-    handler.__name__ = call.__name__
-    handler.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return handler
+def _of_path(path: str) -> Iterator[dict[str, Any]]:
+    for name, example in examples.PATHS.items():
+        if f"{{{name}}}" in path:
+            schema = {"type": "string", "examples": [example]}
+            yield {"name": name, "in": "path", "required": True, "schema": schema, "example": example}
 
 
-def swagger_page() -> str:
-    """Return the page that shows the document, by Swagger UI from our own files: it works without internet access."""
-    from fastapi.openapi.docs import get_swagger_ui_html
+def _of_query(asked: Schemas) -> list[dict[str, Any]]:
+    """Describe query parameters, the required ones first."""
+    found = []
+    for name, schema in asked["properties"].items():
+        needed, told = name in asked["required"], {k: v for k, v in schema.items() if k in ("description", "example")}
+        if needed and "examples" in schema:
+            told["example"] = schema["examples"][0]  # What Swagger UI fills in.
+        plain = {k: v for k, v in schema.items() if k not in told}
+        found.append({"name": name, "in": "query", "required": needed, "schema": plain, **told})
+    return sorted(found, key=lambda parameter: not parameter["required"])
 
-    page = get_swagger_ui_html(
-        openapi_url="/openapi.json",
-        title="OPIC",
-        swagger_js_url="/docs/files/swagger-ui-bundle.js",
-        swagger_css_url="/docs/files/swagger-ui.css",
-        swagger_favicon_url="data:,",
-        swagger_ui_parameters={"validatorUrl": None, "tryItOutEnabled": True, "defaultModelsExpandDepth": 0},
-    )
-    return bytes(page.body).decode()
+
+PAGE: Final = """<!DOCTYPE html>
+<html>
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="stylesheet" href="/docs/files/swagger-ui.css">
+<link rel="icon" href="data:,">
+<title>OPIC</title>
+</head>
+<body>
+<div id="swagger-ui"></div>
+<script src="/docs/files/swagger-ui-bundle.js"></script>
+<script>
+SwaggerUIBundle({
+  url: "/openapi.json", dom_id: "#swagger-ui", layout: "BaseLayout", deepLinking: true, showExtensions: true,
+  showCommonExtensions: true, validatorUrl: null, tryItOutEnabled: true, defaultModelsExpandDepth: 0,
+  presets: [SwaggerUIBundle.presets.apis, SwaggerUIBundle.SwaggerUIStandalonePreset],
+})
+</script>
+</body>
+</html>
+"""  # Swagger UI from our own files: it works without internet access.

@@ -22,6 +22,7 @@ class InProcess:
     def __init__(self, backend: Backend) -> None:
         """Answer from an open store."""
         self._handlers = (Calls(_Opened(backend)), Definitions(backend))
+        self._body_bytes_max = backend.settings.max_body_bytes
 
     def __call__(
         self, method: str, path: str, parameters: Mapping[str, object], body: Mapping[str, object] | None
@@ -33,8 +34,8 @@ class InProcess:
             OpicError: the endpoint would answer with the problem for it.
         """
         name = name_of(method, path)
-        handler = handler_of(next(getattr(some, name) for some in self._handlers if hasattr(some, name)))
-        assert handler is not None
+        call = next(getattr(some, name) for some in self._handlers if hasattr(some, name))
+        handler = handler_of(method, call, self._body_bytes_max)
         scope = {
             "type": "http",
             "method": method,

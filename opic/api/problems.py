@@ -4,16 +4,13 @@ A client branches on `status`, or on `type` if it needs to know more. `title` is
 `detail` is for people: it names the thing, the value, the limit and the way out.
 """
 
-import inspect
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from http import HTTPStatus
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, Field
-from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
 
 from opic.errors import (
@@ -31,15 +28,11 @@ from opic.errors import (
     OpicError,
     Refused,
     StoreUnavailable,
-    instead_of,
 )
-from opic.urls.canonical import shown
 
 MEDIA_TYPE: Final = "application/problem+json"
 RETRY_SECONDS: Final = 1  # A killed store is back within a second or two; a backlog drains by thousands a second.
 MENDED_SECONDS: Final = 10  # A person has to act: free disk space or create the missing topic.
-ERRORS_MAX: Final = 20  # A list of 10,000 wrong URLs is one mistake.
-ERRORS_IN_DETAIL: Final = 3
 LOGGED_CHARS_MAX: Final = 200
 
 KINDS: Final[dict[str, tuple[int, str]]] = {  # By the last part of `type`: HTTP status and title.
@@ -108,7 +101,7 @@ ONLY_OF: Final[Mapping[str, tuple[str, ...]]] = {
 }
 # An example of `detail` for each kind that the document describes.
 DETAILS: Final[Mapping[str, str]] = {
-    "not-json": "the body is not JSON: expected value at line 1 column 1",
+    "not-json": "the body is not JSON: invalid character (byte 0)",
     "not-msgpack": "the body is empty: send MessagePack",
     "not-decoded": "the body is not gzip: it is truncated",
     "no-token": "OPIC_API_TOKEN is set here: send the header Authorization: Bearer …",
@@ -136,19 +129,6 @@ DETAILS: Final[Mapping[str, str]] = {
     "too-many-connections": "the service has as many connections as OPIC_MAX_CONNECTIONS allows: try again",
     "store-away": "the store does not answer",
 }
-
-
-class ProblemDetails(BaseModel):
-    """RFC 9457 problem details: the body of every error response."""
-
-    model_config = ConfigDict(title="Problem", extra="allow")
-
-    type: str = Field(description="A URN that identifies the kind of problem; it never changes.")
-    title: str = Field(description="The kind of problem, for people.")
-    status: int = Field(description="The HTTP status.")
-    detail: str = Field(description="What went wrong, and what to do about it.")
-    request_id: str | None = Field(None, description="The request's id, as in X-Request-ID and in the service's log.")
-    errors: list[dict[str, Any]] | None = Field(None, description="Each invalid value: its location and the reason.")
 
 
 class Problem(Exception):
@@ -210,81 +190,40 @@ class Json(JSONResponse):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
+# The first that fits. Others are internal.
+OF_ERRORS: Final[Sequence[tuple[type[OpicError], str]]] = (
+    (KeyReused, "key-reused"),
+    (KeysFull, "keys-full"),
+    (DiskFull, "disk-full"),
+    (ChangedMeanwhile, "changed"),
+    (Refused, "refused"),
+    (NoTrust, "no-trust"),
+    (NotKept, "not-kept"),
+    (BadEvent, "bad-event"),
+    (BadUrl, "bad-url"),
+    (BadInput, "bad-input"),
+    (NotBuiltYet, "not-built-yet"),
+    (KafkaRefused, "kafka-refused"),
+    (StoreUnavailable, "store-away"),
+)
+
+
 def from_error(error: OpicError) -> Problem:
     """Convert one of our exceptions to a problem; for internal errors, the answer contains no detail."""
-    if isinstance(error, KeyReused):
-        return Problem("key-reused", str(error))
+    kind = next((kind for of, kind in OF_ERRORS if isinstance(error, of)), None)
+    if kind is None:
+        return internal()
+    headers = {}
     if isinstance(error, KeysFull):
-        return Problem("keys-full", str(error), headers={"Retry-After": str(error.retry_seconds)})
-    if isinstance(error, DiskFull):
-        return Problem("disk-full", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
-    if isinstance(error, ChangedMeanwhile):
-        return Problem("changed", str(error))
-    if isinstance(error, Refused):
-        return Problem("refused", str(error))
-    if isinstance(error, NoTrust):
-        return Problem("no-trust", str(error))
-    if isinstance(error, NotKept):
-        return Problem("not-kept", str(error))
-    if isinstance(error, BadInput):
-        kind = "bad-event" if isinstance(error, BadEvent) else "bad-url" if isinstance(error, BadUrl) else "bad-input"
-        return Problem(kind, str(error))
-    if isinstance(error, NotBuiltYet):
-        return Problem("not-built-yet", str(error))
-    if isinstance(error, KafkaRefused):
-        return Problem("kafka-refused", str(error), headers={"Retry-After": str(MENDED_SECONDS)})
-    if isinstance(error, StoreUnavailable):
-        return Problem("store-away", str(error))
-    return internal()
+        headers["Retry-After"] = str(error.retry_seconds)
+    elif kind in ("disk-full", "kafka-refused"):
+        headers["Retry-After"] = str(MENDED_SECONDS)
+    return Problem(kind, str(error), headers=headers)
 
 
 def internal() -> Problem:
     """Return the problem for an internal error, which only refers the caller to the log."""
     return Problem("internal", "the service failed; its log says why under this request's id")
-
-
-def from_validation(
-    errors: Sequence[ErrorDetails | Mapping[str, Any]], model: type[BaseModel] | None = None
-) -> Problem:
-    """Convert pydantic's errors to a problem: `detail` for people, `errors` for programs.
-
-    Args:
-        errors: pydantic's errors.
-        model: the model of the body or of the query; with it, the message on an unknown field names the nearest one.
-    """
-    if errors and errors[0]["type"] == "json_invalid":
-        return Problem("not-json", f"the body is not JSON: {errors[0]['ctx']['error']}")
-    found = [
-        {"type": e["type"], "loc": [_place(part) for part in e["loc"]], "msg": _message(e, model)}
-        for e in errors[:ERRORS_MAX]
-    ]
-    said = [f"{'.'.join(map(str, e['loc'])) or 'the body'}: {e['msg']}" for e in found[:ERRORS_IN_DETAIL]]
-    if len(errors) > ERRORS_IN_DETAIL:
-        said.append(f"and {len(errors) - ERRORS_IN_DETAIL:,} more")
-    return Problem("bad-input", "; ".join(said), errors=found)
-
-
-def _place(part: int | str) -> int | str:
-    return part if isinstance(part, int) else shown(part)[1:-1]
-
-
-def _message(error: ErrorDetails | Mapping[str, Any], model: type[BaseModel] | None) -> str:
-    if error["type"] == "extra_forbidden":
-        *way, name = (part for part in error["loc"] if part != "query")
-        fields = [] if model is None else _fields_of(model, way)
-        return f"no such field, {instead_of(str(name), fields)}" if fields else "no such field, check its spelling"
-    message = str(error["msg"])
-    return message[:1].lower() + message[1:]
-
-
-def _fields_of(kind: Any, way: Sequence[int | str]) -> list[str]:
-    """Return the names of the fields of a model, or of the model inside it at the end of a way."""
-    for part in way:
-        if inspect.isclass(kind) and issubclass(kind, BaseModel):
-            kind = kind.model_fields[str(part)].annotation
-        else:
-            kind = get_args(kind)[-1]  # Of a list, or of a dict from text.
-    return list(kind.model_fields) if inspect.isclass(kind) and issubclass(kind, BaseModel) else []
 
 
 def fit_for_log(text: str) -> str:

@@ -1,15 +1,18 @@
 """Read request bodies: size limit, media type, content encoding (gzip, zstd) and Idempotency-Key."""
 
+import json
 import re
 import zlib
-from typing import Any, Final, TypeVar
+from contextlib import suppress
+from typing import Any, Final
 
+import msgspec
 import zstandard
-from pydantic import BaseModel, ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 
-from opic.api.problems import Problem, from_validation
+from opic.api.problems import Problem
+from opic.api.validation import Asked, checked
 from opic.urls.canonical import shown
 
 JSON: Final = "application/json"
@@ -22,8 +25,6 @@ UTF8: Final = ("utf-8", "utf8", "us-ascii")
 BOM: Final = b"\xef\xbb\xbf"
 
 _KEY = re.compile(r"[ -~]{1,255}")
-
-Asked = TypeVar("Asked", bound=BaseModel)
 
 
 def media_type(request: Request, *, events: bool = False) -> str:
@@ -111,6 +112,12 @@ async def read_body(request: Request, bytes_max: int, form: str = JSON) -> bytes
     return body
 
 
+async def read_json(request: Request, bytes_max: int) -> bytes:
+    """Read a body that is JSON; see `read_body`."""
+    media_type(request)
+    return await read_body(request, bytes_max)
+
+
 def decoded(body: bytes, coding: str, bytes_max: int) -> bytes:
     """Decode a compressed body in small steps, since a few bytes may expand to very many.
 
@@ -145,13 +152,17 @@ def _unzstd() -> Any:
     return zstandard.ZstdDecompressor(max_window_size=WINDOW_BYTES_MAX).decompressobj()
 
 
-def read_asked(body: bytes, model: type[Asked]) -> Asked:
-    """Parse a body that is one JSON object, and validate it.
+def read_asked(body: bytes, kind: type[Asked]) -> Asked:
+    """Parse a body that is one JSON object, and check it.
 
     Raises:
-        Problem: the body is not JSON, or not valid for `model`.
+        Problem: the body is not JSON, or not of this kind.
     """
     try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise from_validation(error.errors(include_url=False, include_input=False), model) from None
+        return checked(msgspec.json.decode(body), kind)
+    except RecursionError:
+        raise Problem("not-json", "the body is not JSON: nested too deeply") from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        with suppress(ValueError, RecursionError):
+            checked(json.loads(body.decode()), kind)  # Says of a NaN, which JSON does not have, where it is.
+        raise Problem("not-json", f"the body is not JSON: {str(error).removeprefix('JSON is malformed: ')}") from None

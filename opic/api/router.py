@@ -1,25 +1,25 @@
-"""Request routing: find the handler by method and path, validate the parameters, call the handler.
+"""Request routing: find the handler by method and path, check the parameters, call the handler.
 
 Paths are fixed strings, or end with one parameter, as `/v1/local/{domain}` does; so a dictionary finds them.
 """
 
 import inspect
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, NamedTuple, get_args, get_origin
+from typing import Any, Final, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from msgspec import Struct
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import Response
 
-from opic.api.problems import from_validation
+from opic.api.problems import Json
+from opic.api.request_bodies import read_asked, read_json
+from opic.api.validation import checked
 
-
-class InQuery:
-    """Marks a handler's parameter as the model of the query; FastAPI's own marker would import FastAPI."""
-
-
-Call = Callable[..., Awaitable[Response]]
+Answer = Mapping[str, object] | Response
+Call = Callable[..., Awaitable[Response]] | Callable[..., Answer]
 Handler = Callable[[Request], Awaitable[Response]]
+WITH_BODY: Final = ("POST", "PUT", "PATCH")
 
 
 class Route(NamedTuple):
@@ -32,10 +32,11 @@ class Route(NamedTuple):
 class Routes:
     """The handlers by path and method."""
 
-    def __init__(self) -> None:
-        """Start without any."""
+    def __init__(self, body_bytes_max: int) -> None:
+        """Start without any; a body may have so many bytes."""
         self._fixed: dict[str, dict[str, Route]] = {}
         self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
+        self._body_bytes_max = body_bytes_max
 
     def add(self, method: str, path: str, call: Call) -> None:
         """Add a call; its last part may be a parameter in braces."""
@@ -44,7 +45,7 @@ class Routes:
             _, by_method = self._under.setdefault(before, (last[1:-1], {}))
         else:
             by_method = self._fixed.setdefault(path, {})
-        by_method[method] = Route(path, handler_of(call))
+        by_method[method] = Route(path, handler_of(method, call, self._body_bytes_max))
 
     def find(self, path: str) -> tuple[Mapping[str, Route], dict[str, str]] | None:
         """Return the routes of a path by method, and its parameters; None for an unknown path."""
@@ -57,38 +58,50 @@ class Routes:
         return by_method, {name: last}
 
 
-def handler_of(call: Call) -> Handler:
+def asked_of(call: Call) -> type[Struct] | None:
+    """Return the type of what a call is asked: of its body, if its method has one, else of its query.
+
+    None if it reads the body itself, or does not look at the query.
+    """
+    kinds = (parameter.annotation for parameter in inspect.signature(call).parameters.values())
+    return next((kind for kind in kinds if issubclass(kind, Struct)), None)
+
+
+def handler_of(method: str, call: Call, body_bytes_max: int) -> Handler:
     """Return a function that answers a request by a call.
 
-    The call takes any of the request itself, parameters of the path (`str`), and a model of the query.
+    The call takes any of the request itself, parameters of the path (`str`), and last what is asked. If it is no
+    coroutine, it may block: it runs in a worker thread, and so does the encoding of its answer.
     """
-    takers = [_taker(parameter) for parameter in inspect.signature(call).parameters.values()]
-    if len(takers) == 1:
-        (take,) = takers
-        return lambda request: call(take(request))
-    return lambda request: call(*(take(request) for take in takers))
+    asked = asked_of(call)
+    body = asked if method in WITH_BODY else None
+    parameters = [one for one in inspect.signature(call).parameters.values() if one.annotation is not body]
+    takers = [_taker(one) for one in parameters]
+    waits = inspect.iscoroutinefunction(call)
+
+    async def handler(request: Request) -> Response:
+        given = [take(request) for take in takers]
+        sent = await read_json(request, body_bytes_max) if body is not None else b""
+
+        def ask() -> Any:
+            return call(*given) if body is None else call(*given, read_asked(sent, body))
+
+        if waits:
+            return _response(await ask())
+        return await run_in_threadpool(lambda: _response(ask()))
+
+    return handler
+
+
+def _response(found: Answer) -> Response:
+    return found if isinstance(found, Response) else Json(found)
 
 
 def _taker(parameter: inspect.Parameter) -> Callable[[Request], Any]:
-    asked = parameter.annotation
-    if asked is Request:
+    kind = parameter.annotation
+    if kind is Request:
         return lambda request: request
-    if asked is str:
+    if kind is str:
         return lambda request: request.path_params[parameter.name]
-    model = get_args(asked)[0]
-    assert issubclass(model, BaseModel)
-    lists = [name for name, field in model.model_fields.items() if get_origin(field.annotation) is list]
-    return lambda request: _checked(model, request, lists)
-
-
-def _checked(model: type[BaseModel], request: Request, lists: list[str]) -> BaseModel:
-    """Validate the query parameters; if one that is no list is repeated, the last one counts."""
-    given: dict[str, Any] = dict(request.query_params)
-    for name in lists:
-        if name in given:
-            given[name] = request.query_params.getlist(name)
-    try:
-        return model.model_validate(given)
-    except ValidationError as error:
-        errors = error.errors(include_url=False, include_input=False)
-        raise from_validation([{**detail, "loc": ("query", *detail["loc"])} for detail in errors], model) from None
+    # If a query parameter is repeated, the last one counts.
+    return lambda request: checked(dict(request.query_params), kind, ("query",), strict=False)

@@ -15,8 +15,8 @@ ShowProgress = Callable[[int, int | None, str], None]  # Steps done, all steps i
 
 # Fields of answers that are Unix seconds.
 TIMES: Final = frozenset({
-    "as_of", "at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "not_before", "rank_as_of",
-    "revisit_at", "time", "waits_until",
+    "as_of", "at", "expires_at", "fetched_at", "host_free_at", "last_fetched_at", "lease_until", "not_before",
+    "rank_as_of", "revisit_at", "time", "waits_until",
 })  # fmt: skip
 LEFT: Final = ("url", "host", "lease", "name", "error", "note")  # Columns of text.
 

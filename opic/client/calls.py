@@ -1,12 +1,12 @@
-"""The calls as values: the request, the type of the answer, and whether the call may be retried.
+"""Calls as values: the request, the type of the answer, and whether the call may be retried.
 
-`sync` and `aio` only send them; the rest of both clients is here.
+`sync` and `aio` only name and send them; the rest of both clients is here.
 """
 
 import json
 import time
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, Generic, Literal, TypeVar, cast
@@ -16,7 +16,7 @@ import httpx
 import msgspec
 from tenacity import RetryCallState, retry_if_exception, wait_random_exponential
 
-from opic.client import answers, explanation
+from opic.client import answers
 from opic.client.errors import BadAnswer, CallFailed, ClientError, Unavailable, Unreachable, failure
 from opic.redaction import without_secret
 
@@ -185,28 +185,31 @@ def _wait(state: RetryCallState) -> float:
     return float(asked + _backoff(state))
 
 
-# --- The calls of the contract ---------------------------------------------------------------------------------------
+# --- What methods of the clients make calls of ------------------------------------------------------------------------
 
 
-def _given(**parameters: str | float | None) -> dict[str, str | int | float]:
-    return {name: value for name, value in parameters.items() if value is not None}
+def get(path: str, answer: type[T], method: str = "GET", /, **parameters: Any) -> Call[T]:
+    """Return a call with query parameters; those that are None are left out."""
+    return Call(method, path, answer, parameters=_given(parameters))
 
 
-def _changed(
-    path: str, answer: type[T], body: Mapping[str, Any], version: str | None, method: str = "PATCH"
-) -> Call[T]:
-    """Change definitions; a change of some of them, or of a version, is not one that can be made twice."""
-    call = _posted(path, answer, body, method)
+def post(path: str, answer: type[T], method: str = "POST", /, **body: Any) -> Call[T]:
+    """Return a call with a JSON body; fields that are None are left out."""
+    # Use the standard library: msgspec would encode NaN as null, which has a meaning of its own.
+    encoded = json.dumps(msgspec.to_builtins(_given(body)), allow_nan=False, separators=(",", ":")).encode()
+    return Call(method, path, answer, body=encoded, headers={"content-type": FORMS["json"]})
+
+
+def change(method: str, path: str, answer: type[T], version: str | None, /, **body: Any) -> Call[T]:
+    """Return a change of definitions; of some of them, or of a version, it can't be made twice."""
+    call = post(path, answer, method, **body)
     if version is not None:
         call = replace(call, headers={**call.headers, "if-match": f'"{version}"'})
     return replace(call, again=method == "PUT" and version is None)
 
 
-def _posted(path: str, answer: type[T], body: Mapping[str, Any], method: str = "POST") -> Call[T]:
-    asked = {name: value for name, value in body.items() if value is not None}
-    # Use the standard library: msgspec would encode NaN as null, which has a meaning of its own.
-    encoded = json.dumps(msgspec.to_builtins(asked), allow_nan=False, separators=(",", ":")).encode()
-    return Call(method, path, answer, body=encoded, headers={"content-type": FORMS["json"]})
+def _given(named: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def texts(given: Iterable[str]) -> list[str]:
@@ -214,6 +217,16 @@ def texts(given: Iterable[str]) -> list[str]:
     if isinstance(given, str):
         raise TypeError(f"{given!r} is a string: pass a list of strings")
     return list(given)
+
+
+def names(leases: Iterable[str | answers.Page]) -> list[str]:
+    """Return leases, some of them given as their pages, by name."""
+    return [one if isinstance(one, str) else one.lease for one in leases]
+
+
+def local_path(domain: str) -> str:
+    """Return the path of the ranked list of a local domain."""
+    return f"/v1/local/{quote(domain, safe='')}"
 
 
 def events(sent: bytes, form: Form, *, once: bool, key: str | None) -> Call[answers.Accepted]:
@@ -233,222 +246,6 @@ def encoded(events: Events, form: Form) -> bytes:
     return msgspec.msgpack.encode(every) if form == "msgpack" else msgspec.json.encode(every)
 
 
-def seeds(urls: Iterable[str], depth: int = 0, **said: Any) -> Call[answers.Seeded]:
-    """Add seed pages; `said` are the other fields of the call."""
-    return _posted("/v1/seeds", answers.Seeded, {"urls": texts(urls), "depth": depth, **said})
-
-
-def forget(url: str | None, prefix: str | None, host: str | None, domain: str | None) -> Call[answers.Forgotten]:
-    """Forget pages."""
-    chosen = _given(url=url, prefix=prefix, host=host, domain=domain)
-    return Call("DELETE", "/v1/pages", answers.Forgotten, parameters=chosen)
-
-
-def canonical(url: str) -> Call[answers.CanonicalUrl]:
-    """Return the canonical form of a URL."""
-    return Call("GET", "/v1/canonical", answers.CanonicalUrl, parameters={"url": url})
-
-
-def next_pages(
-    n: int,
-    crawler: str,
-    *,
-    lease_seconds: float | None,
-    domain: str | None,
-    domains: Iterable[str],
-    mode: answers.Mode | None,
-    busy_hosts: Iterable[str],
-    crawl_delays: Mapping[str, float] | None,
-    max_depth: int | None = None,
-    policy: answers.NextPolicy | None = None,
-) -> Call[answers.NextPages]:
-    """Lease the pages to fetch next."""
-    body = {"n": n, "crawler": crawler, "lease_seconds": lease_seconds, "domain": domain, "mode": mode}
-    hosts = {
-        "domains": texts(domains) or None,
-        "busy_hosts": texts(busy_hosts) or None,
-        "crawl_delays": crawl_delays or None,
-    }
-    return _posted("/v1/next", answers.NextPages, {**body, **hosts, "max_depth": max_depth, "policy": policy})
-
-
-def frontier(n: int | None, domain: str | None, mode: answers.Mode | None) -> Call[answers.Frontier]:
-    """Get the pages that would be handed out next."""
-    return Call("GET", "/v1/frontier", answers.Frontier, parameters=_given(n=n, domain=domain, mode=mode))
-
-
-def release(leases: Iterable[str | answers.Page]) -> Call[answers.Released]:
-    """Release leases."""
-    return _posted("/v1/release", answers.Released, {"leases": _names(leases)})
-
-
-def renew(leases: Iterable[str | answers.Page], lease_seconds: float | None) -> Call[answers.Renewed]:
-    """Renew leases."""
-    return _posted("/v1/leases/renew", answers.Renewed, {"leases": _names(leases), "lease_seconds": lease_seconds})
-
-
-def _names(leases: Iterable[str | answers.Page]) -> list[str]:
-    return [one if isinstance(one, str) else one.lease for one in leases]
-
-
-def importance(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Importance]:
-    """Get the importance of one page."""
-    parameters = _given(url=url, policy=policy, window=window)
-    return Call("GET", "/v1/importance", answers.Importance, parameters=parameters)
-
-
-def importances(
-    urls: Iterable[str], policy: answers.Policy | None, window: answers.Window | None
-) -> Call[answers.Importances]:
-    """Get the importance of many pages."""
-    body = {"urls": texts(urls), "policy": policy, "window": window}
-    return _posted("/v1/importance", answers.Importances, body)
-
-
-def top(**asked: Any) -> Call[answers.Top]:
-    """Get the most important pages, or those with the most in-links; `asked` are the parameters."""
-    return Call("GET", "/v1/top", answers.Top, parameters=_given(**asked))
-
-
-def hosts(n: int | None, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Hosts]:
-    """Get the most important hosts."""
-    return Call("GET", "/v1/hosts", answers.Hosts, parameters=_given(n=n, policy=policy, window=window))
-
-
-def domains(n: int | None, policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.SiteDomains]:
-    """Get the most important registered domains."""
-    return Call("GET", "/v1/domains", answers.SiteDomains, parameters=_given(n=n, policy=policy, window=window))
-
-
-def history(url: str) -> Call[answers.History]:
-    """Get the last reads of a page."""
-    return Call("GET", "/v1/history", answers.History, parameters={"url": url})
-
-
-def explain(url: str, policy: answers.Policy | None, window: answers.Window | None) -> Call[explanation.Explanation]:
-    """Get the explanation of a page's score."""
-    return Call("GET", "/v1/explain", explanation.Explanation, parameters=_given(url=url, policy=policy, window=window))
-
-
-def search(text: str, n: int | None, domain: str | None, after: str | None) -> Call[answers.Search]:
-    """Find pages by a part of their URL."""
-    return Call("GET", "/v1/search", answers.Search, parameters=_given(text=text, n=n, domain=domain, after=after))
-
-
-def inflow(domain: str | None, **asked: Any) -> Call[answers.Inflows]:
-    """Get the in-flow of the pages of a domain, a host or a prefix; `asked` are the other parameters."""
-    return Call("GET", "/v1/inflow", answers.Inflows, parameters=_given(domain=domain, **asked))
-
-
-def inflows(urls: Iterable[str], policy: answers.Policy | None, window: answers.Window | None) -> Call[answers.Inflows]:
-    """Get the in-flow of the pages of a list."""
-    return _posted("/v1/inflow", answers.Inflows, {"urls": texts(urls), "policy": policy, "window": window})
-
-
-def inlinks(url: str, n: int | None) -> Call[answers.Inlinks]:
-    """Get the pages that link to a page."""
-    return Call("GET", "/v1/inlinks", answers.Inlinks, parameters=_given(url=url, n=n))
-
-
-def coverage(target: float | None, delta: float | None) -> Call[answers.Coverage]:
-    """Get the coverage guarantee."""
-    return Call("GET", "/v1/coverage", answers.Coverage, parameters=_given(target=target, delta=delta))
-
-
-def local(domain: str, n: int | None) -> Call[answers.LocalRanking]:
-    """Get the ranked list of a local domain."""
-    return Call("GET", f"/v1/local/{quote(domain, safe='')}", answers.LocalRanking, parameters=_given(n=n))
-
-
-def local_domains() -> Call[answers.LocalDomains]:
-    """Get the local domains that have a ranked list."""
-    return Call("GET", "/v1/local", answers.LocalDomains)
-
-
-def put_local(domain: str, ranking: Mapping[str, Any]) -> Call[answers.LocalListKept]:
-    """Replace the ranked list of a local domain."""
-    return _posted(f"/v1/local/{quote(domain, safe='')}", answers.LocalListKept, ranking, "PUT")
-
-
-def audit() -> Call[answers.Audit]:
-    """Recount the books."""
-    return Call("GET", "/v1/audit", answers.Audit)
-
-
-def stats() -> Call[answers.Stats]:
-    """Get the counts of the service."""
-    return Call("GET", "/v1/stats", answers.Stats)
-
-
-def classes() -> Call[answers.Classes]:
-    """Get the current classes of pages."""
-    return Call("GET", "/v1/classes", answers.Classes)
-
-
-def define_classes(
-    defined: Sequence[answers.PageClass | Mapping[str, Any]], version: str | None
-) -> Call[answers.Classes]:
-    """Replace the classes of pages."""
-    return _changed("/v1/classes", answers.Classes, {"classes": list(defined)}, version, "PUT")
-
-
-def change_classes(
-    given: Sequence[answers.PageClass | Mapping[str, Any]], remove: Sequence[str], version: str | None
-) -> Call[answers.Classes]:
-    """Set and remove some classes of pages."""
-    return _changed("/v1/classes", answers.Classes, {"classes": list(given), "remove": texts(remove)}, version)
-
-
-def rules() -> Call[answers.Rules]:
-    """Get the URL rules."""
-    return Call("GET", "/v1/rules", answers.Rules)
-
-
-def set_rules(
-    given: Sequence[answers.Rule | Mapping[str, Any]], traps: Mapping[str, Any] | None, version: str | None
-) -> Call[answers.Rules]:
-    """Replace the URL rules."""
-    return _changed("/v1/rules", answers.Rules, {"rules": list(given), "traps": traps}, version, "PUT")
-
-
-def change_rules(
-    add: Sequence[answers.Rule | Mapping[str, Any]],
-    remove: Sequence[answers.Rule | Mapping[str, Any]],
-    traps: Mapping[str, Any] | None,
-    version: str | None,
-    *,
-    first: bool,
-) -> Call[answers.Rules]:
-    """Add and remove some URL rules, and set some thresholds."""
-    body = {"add": list(add), "remove": list(remove), "first": first, "traps": traps}
-    return _changed("/v1/rules", answers.Rules, body, version)
-
-
-def politeness() -> Call[answers.Politeness]:
-    """Get the delays and caps of hosts."""
-    return Call("GET", "/v1/politeness", answers.Politeness)
-
-
-def set_politeness(by_host: Mapping[str, answers.HostManners | Mapping[str, Any]]) -> Call[answers.Politeness]:
-    """Replace the delays and caps of hosts."""
-    return _posted("/v1/politeness", answers.Politeness, {"hosts": dict(by_host)}, "PUT")
-
-
-def series(n: int | None) -> Call[answers.Series]:
-    """Get the progress of the crawl."""
-    return Call("GET", "/v1/series", answers.Series, parameters=_given(n=n))
-
-
-def dead_letters(n: int | None) -> Call[answers.DeadLetters]:
-    """Get the newest refused events."""
-    return Call("GET", "/v1/dead-letters", answers.DeadLetters, parameters=_given(n=n))
-
-
-def metrics() -> Call[str]:
-    """Get the metrics."""
-    return Call("GET", "/metrics", str)
-
-
 def by_path(
     method: str, path: str, parameters: Mapping[str, Any], body: Mapping[str, Any] | None
 ) -> Call[dict[str, Any]]:
@@ -456,14 +253,4 @@ def by_path(
     again = path != "/v1/events"
     if body is None:
         return Call(method, path, dict[str, Any], again, parameters)
-    return replace(_posted(path, dict[str, Any], body, method), again=again, parameters=parameters)
-
-
-def healthz() -> Call[dict[str, Any]]:
-    """Check whether the process is alive."""
-    return Call("GET", "/healthz", dict[str, Any], again=False)
-
-
-def readyz() -> Call[dict[str, Any]]:
-    """Check whether the service is ready for requests."""
-    return Call("GET", "/readyz", dict[str, Any], again=False)
+    return replace(post(path, dict[str, Any], method, **body), again=again, parameters=parameters)

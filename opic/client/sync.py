@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import httpx
 from tenacity import Retrying
 
-from opic.client import answers, calls, explanation
+from opic.client import answers, calls
 from opic.client.errors import CallFailed, ClientError, EventsRejected, SeedsRejected
 
 T = TypeVar("T")
@@ -138,7 +138,7 @@ class Client:
             SeedsRejected: some seeds are no URLs of pages; the others were added all the same.
         """
         said = {"meta": meta, "trust": trust, "not_before": not_before, "priority": priority}
-        answer = self._do(calls.seeds(urls, depth, **said))
+        answer = self._do(calls.post("/v1/seeds", answers.Seeded, urls=calls.texts(urls), depth=depth, **said))
         if raise_rejected and answer.rejected:
             raise SeedsRejected(answer)
         return answer
@@ -159,11 +159,12 @@ class Client:
             host: or those of a host,
             domain: or those of a host or domain, including subdomains.
         """
-        return self._do(calls.forget(url, prefix, host, domain))
+        chosen = {"url": url, "prefix": prefix, "host": host, "domain": domain}
+        return self._do(calls.get("/v1/pages", answers.Forgotten, "DELETE", **chosen))
 
     def canonical(self, url: str) -> answers.CanonicalUrl:
         """Return the canonical form of a URL, by the normalization rules of the crawl."""
-        return self._do(calls.canonical(url))
+        return self._do(calls.get("/v1/canonical", answers.CanonicalUrl, url=url))
 
     def next(
         self,
@@ -197,34 +198,31 @@ class Client:
             crawl_delays: seconds between two fetches that robots.txt of hosts asks for. The service stores them, and
                 applies those that are longer than its own delay; 0 removes one.
         """
-        return self._do(
-            calls.next_pages(
-                n,
-                self._crawler,
-                lease_seconds=lease_seconds,
-                domain=domain,
-                domains=domains,
-                mode=mode,
-                policy=policy,
-                max_depth=max_depth,
-                busy_hosts=busy_hosts,
-                crawl_delays=crawl_delays,
-            )
-        )
+        hosts = {"domains": calls.texts(domains), "busy_hosts": calls.texts(busy_hosts), "crawl_delays": crawl_delays}
+        asked = {
+            "lease_seconds": lease_seconds,
+            "domain": domain,
+            "mode": mode,
+            "policy": policy,
+            "max_depth": max_depth,
+        }
+        given = {name: value for name, value in hosts.items() if value}
+        return self._do(calls.post("/v1/next", answers.NextPages, n=n, crawler=self._crawler, **given, **asked))
 
     def frontier(
         self, n: int | None = None, *, domain: str | None = None, mode: answers.Mode | None = None
     ) -> answers.Frontier:
         """Return the pages that would be handed out next, 10 if `n` is None, without leasing them."""
-        return self._do(calls.frontier(n, domain, mode))
+        return self._do(calls.get("/v1/frontier", answers.Frontier, n=n, domain=domain, mode=mode))
 
     def release(self, leases: Iterable[str | answers.Page]) -> answers.Released:
         """Release leases on pages that will not be fetched."""
-        return self._do(calls.release(leases))
+        return self._do(calls.post("/v1/release", answers.Released, leases=calls.names(leases)))
 
     def renew(self, leases: Iterable[str | answers.Page], *, lease_seconds: float | None = None) -> answers.Renewed:
         """Let leases run for `lease_seconds` from now; OPIC_LEASE_SECONDS if None. Do it before they expire."""
-        return self._do(calls.renew(leases, lease_seconds))
+        asked = {"leases": calls.names(leases), "lease_seconds": lease_seconds}
+        return self._do(calls.post("/v1/leases/renew", answers.Renewed, **asked))
 
     def importance(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
@@ -234,13 +232,14 @@ class Client:
         Raises:
             NotFound: the page was never seen.
         """
-        return self._do(calls.importance(url, policy, window))
+        return self._do(calls.get("/v1/importance", answers.Importance, url=url, policy=policy, window=window))
 
     def importances(
         self, urls: Iterable[str], *, policy: answers.Policy | None = None, window: answers.Window | None = None
     ) -> answers.Importances:
         """Return the importance of pages, in the order of `urls`. The importance of a page never seen is None."""
-        return self._do(calls.importances(urls, policy, window))
+        asked = {"urls": calls.texts(urls), "policy": policy, "window": window}
+        return self._do(calls.post("/v1/importance", answers.Importances, **asked))
 
     def top(
         self,
@@ -256,7 +255,8 @@ class Client:
 
         `after` is the `next` of the answer before: the list goes on there.
         """
-        return self._do(calls.top(n=n, domain=domain, policy=policy, window=window, by=by, after=after))
+        asked = {"n": n, "domain": domain, "policy": policy, "window": window, "by": by, "after": after}
+        return self._do(calls.get("/v1/top", answers.Top, **asked))
 
     def hosts(
         self,
@@ -266,7 +266,7 @@ class Client:
         window: answers.Window | None = None,
     ) -> answers.Hosts:
         """Return the `n` most important hosts; 100 if `n` is None."""
-        return self._do(calls.hosts(n, policy, window))
+        return self._do(calls.get("/v1/hosts", answers.Hosts, n=n, policy=policy, window=window))
 
     def domains(
         self,
@@ -276,27 +276,27 @@ class Client:
         window: answers.Window | None = None,
     ) -> answers.SiteDomains:
         """Return the `n` most important registered domains; 100 if `n` is None."""
-        return self._do(calls.domains(n, policy, window))
+        return self._do(calls.get("/v1/domains", answers.SiteDomains, n=n, policy=policy, window=window))
 
     def history(self, url: str) -> answers.History:
         """Return the last reads of a page, oldest first."""
-        return self._do(calls.history(url))
+        return self._do(calls.get("/v1/history", answers.History, url=url))
 
     def explain(
         self, url: str, *, policy: answers.Policy | None = None, window: answers.Window | None = None
-    ) -> explanation.Explanation:
+    ) -> answers.Explanation:
         """Explain the score of a page, and whether it is handed out next.
 
         Raises:
             NotFound: the page was never seen.
         """
-        return self._do(calls.explain(url, policy, window))
+        return self._do(calls.get("/v1/explain", answers.Explanation, url=url, policy=policy, window=window))
 
     def search(
         self, text: str, n: int | None = None, *, domain: str | None = None, after: str | None = None
     ) -> answers.Search:
         """Find the `n` most important pages (20 if None) by a part of their URL. To look on, pass `next` as `after`."""
-        return self._do(calls.search(text, n, domain, after))
+        return self._do(calls.get("/v1/search", answers.Search, text=text, n=n, domain=domain, after=after))
 
     def inflow(
         self,
@@ -315,7 +315,7 @@ class Client:
         every `policy` but static, and tells bounds for a host.
         """
         asked = {"host": host, "prefix": prefix, "after": after, "n": n, "policy": policy, "window": window}
-        return self._do(calls.inflow(domain, **asked))
+        return self._do(calls.get("/v1/inflow", answers.Inflows, domain=domain, **asked))
 
     def inflows(
         self, urls: Iterable[str], *, policy: answers.Policy | None = None, window: answers.Window | None = None
@@ -324,7 +324,8 @@ class Client:
 
         Pages that are gone or were never seen are in `missing` instead. Not with OPIC_KEEP_LINKS=off at the service.
         """
-        return self._do(calls.inflows(urls, policy, window))
+        asked = {"urls": calls.texts(urls), "policy": policy, "window": window}
+        return self._do(calls.post("/v1/inflow", answers.Inflows, **asked))
 
     def inlinks(self, url: str, n: int | None = None) -> answers.Inlinks:
         """Return up to `n` pages (100 if None) that were read and link to a page; not with OPIC_KEEP_LINKS=off.
@@ -333,7 +334,7 @@ class Client:
             NotFound: the page was never seen.
             Conflict: the service keeps no links.
         """
-        return self._do(calls.inlinks(url, n))
+        return self._do(calls.get("/v1/inlinks", answers.Inlinks, url=url, n=n))
 
     def coverage(self, target: float | None = None, delta: float | None = None) -> answers.Coverage:
         """Return the share of personalized PageRank that the fetched pages are guaranteed to hold.
@@ -342,7 +343,7 @@ class Client:
             target: a coverage, such as 0.98: the answer then says how many more fetches it is expected to need.
             delta: the share of all trust, less than 1, that is on pages other than the trusted ones; 0 if None.
         """
-        return self._do(calls.coverage(target, delta))
+        return self._do(calls.get("/v1/coverage", answers.Coverage, target=target, delta=delta))
 
     def local(self, domain: str, n: int | None = None) -> answers.LocalRanking:
         """Return the first `n` pages (100 if None) of the last list from the domain's estimator.
@@ -350,11 +351,11 @@ class Client:
         Raises:
             NotFound: no estimator sent a list of this domain.
         """
-        return self._do(calls.local(domain, n))
+        return self._do(calls.get(calls.local_path(domain), answers.LocalRanking, n=n))
 
     def local_domains(self) -> answers.LocalDomains:
         """Return the local domains that have a ranked list, newest first."""
-        return self._do(calls.local_domains())
+        return self._do(calls.get("/v1/local", answers.LocalDomains))
 
     def put_local(
         self,
@@ -380,19 +381,20 @@ class Client:
         """
         counts = {"outside_fetched": outside_fetched, "service_coverage": service_coverage, "as_of": as_of}
         lists = {"pages": list(pages), "changes": list(changes)}
-        return self._do(calls.put_local(domain, {**lists, "method": method, **counts}))
+        body = {**lists, "method": method, **counts}
+        return self._do(calls.post(calls.local_path(domain), answers.LocalListKept, "PUT", **body))
 
     def audit(self) -> answers.Audit:
         """Recount the books of the service."""
-        return self._do(calls.audit())
+        return self._do(calls.get("/v1/audit", answers.Audit))
 
     def stats(self) -> answers.Stats:
         """Return the counts of the service."""
-        return self._do(calls.stats())
+        return self._do(calls.get("/v1/stats", answers.Stats))
 
     def classes(self) -> answers.Classes:
         """Return the current classes of pages."""
-        return self._do(calls.classes())
+        return self._do(calls.get("/v1/classes", answers.Classes))
 
     def define_classes(
         self, classes: Sequence[answers.PageClass | Mapping[str, Any]], *, if_version: str | None = None
@@ -402,7 +404,7 @@ class Client:
         Raises:
             CallFailed: with status 412, they are of another version.
         """
-        return self._do(calls.define_classes(classes, if_version))
+        return self._do(calls.change("PUT", "/v1/classes", answers.Classes, if_version, classes=list(classes)))
 
     def change_classes(
         self,
@@ -412,11 +414,12 @@ class Client:
         if_version: str | None = None,
     ) -> answers.Classes:
         """Set some classes of pages and remove others by name; all others stay as they are."""
-        return self._do(calls.change_classes(classes, remove, if_version))
+        body = {"classes": list(classes), "remove": calls.texts(remove)}
+        return self._do(calls.change("PATCH", "/v1/classes", answers.Classes, if_version, **body))
 
     def rules(self) -> answers.Rules:
         """Return the URL rules and the thresholds of trap detection."""
-        return self._do(calls.rules())
+        return self._do(calls.get("/v1/rules", answers.Rules))
 
     def set_rules(
         self,
@@ -432,7 +435,8 @@ class Client:
             traps: thresholds by name; those left out get their defaults.
             if_version: change only rules of this version; others are an error with status 412.
         """
-        return self._do(calls.set_rules(rules, traps, if_version))
+        body = {"rules": list(rules), "traps": traps}
+        return self._do(calls.change("PUT", "/v1/rules", answers.Rules, if_version, **body))
 
     def change_rules(
         self,
@@ -452,32 +456,33 @@ class Client:
             traps: thresholds by name.
             if_version: change only rules of this version; others are an error with status 412.
         """
-        return self._do(calls.change_rules(add, remove, traps, if_version, first=first))
+        body = {"add": list(add), "remove": list(remove), "first": first, "traps": traps}
+        return self._do(calls.change("PATCH", "/v1/rules", answers.Rules, if_version, **body))
 
     def politeness(self) -> answers.Politeness:
         """Return the default host delay and cap, and those set for individual hosts."""
-        return self._do(calls.politeness())
+        return self._do(calls.get("/v1/politeness", answers.Politeness))
 
     def set_politeness(self, hosts: Mapping[str, answers.HostManners | Mapping[str, Any]]) -> answers.Politeness:
         """Replace the delays and caps of individual hosts; all other hosts have the default ones."""
-        return self._do(calls.set_politeness(hosts))
+        return self._do(calls.post("/v1/politeness", answers.Politeness, "PUT", hosts=dict(hosts)))
 
     def series(self, n: int | None = None) -> answers.Series:
         """Return the progress of the crawl in about `n` entries, 400 if it is None."""
-        return self._do(calls.series(n))
+        return self._do(calls.get("/v1/series", answers.Series, n=n))
 
     def dead_letters(self, n: int | None = None) -> answers.DeadLetters:
         """Return the newest events that were refused for good, and why; 20 if `n` is None."""
-        return self._do(calls.dead_letters(n))
+        return self._do(calls.get("/v1/dead-letters", answers.DeadLetters, n=n))
 
     def metrics(self) -> str:
         """Return the service's metrics, in the text format of Prometheus."""
-        return self._do(calls.metrics())
+        return self._do(calls.get("/metrics", str))
 
     def alive(self) -> bool:
         """Return whether the process answers. Not retried."""
         try:
-            self._do(calls.healthz())
+            self._do(calls.Call("GET", "/healthz", dict[str, Any], again=False))
         except ClientError:
             return False
         return True
@@ -485,7 +490,7 @@ class Client:
     def ready(self) -> answers.Ready:
         """Return whether the service is ready for requests, and if not, why. Not retried."""
         try:
-            self._do(calls.readyz())
+            self._do(calls.Call("GET", "/readyz", dict[str, Any], again=False))
         except CallFailed as error:
             return answers.Ready(False, error.detail)
         except ClientError as error:

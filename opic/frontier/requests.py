@@ -6,8 +6,9 @@ from typing import Final, NamedTuple
 
 from opic.errors import BadInput
 from opic.frontier.page_keys import GREEDY
+from opic.messages.terms import DEPTH_MAX
 from opic.model.events import crawler_digest
-from opic.model.page_notes import DEPTH_MAX, nearness_of
+from opic.model.page_notes import nearness_of
 from opic.store.back_offs import WAITS_MAX
 from opic.urls.canonical import canonical_host, shown
 

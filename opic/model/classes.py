@@ -21,12 +21,12 @@ from typing import Any, Final
 import msgpack
 
 from opic.errors import BadInput, BadUrl, ChangedMeanwhile, Refused, instead_of
+from opic.messages.definitions import WEIGHT_MAX
 from opic.model.cash import CLASSES_MAX, MILLION
 from opic.urls.canonical import canonical_host, canonical_url, host_of, shown
 from opic.urls.normalization import PLAIN, Normalization
 from opic.urls.rules import check_revisit
 
-WEIGHT_MAX: Final = 1_000
 PATTERNS_MAX: Final = 10_000  # Hosts, prefixes and tags of a class; each is one look-up, however many there are.
 PARTS_MAX: Final = 1_000  # Parts of URLs of a class: each is looked for in each new URL, some 50 ns.
 PATTERN_CHARS_MAX: Final = 2_048

@@ -16,9 +16,11 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from opic.errors import BadEvent, BadInput, BadUrl, instead_of
+from opic.messages.events import Event
+from opic.messages.terms import DEPTH_MAX
 from opic.model.cash import DAY_US, MILLION, CrawlRules
 from opic.model.classes import NO_CHANGE, ClassesChange, WeightClasses, decode_change
-from opic.model.page_notes import DEPTH_MAX, check_priority, nearness_of, noted_status, pack_meta
+from opic.model.page_notes import check_priority, nearness_of, noted_status, pack_meta
 from opic.model.rounds import RoundCount
 from opic.model.transfer import Transfer, is_own
 from opic.model.trust import check_trust
@@ -156,24 +158,10 @@ class CheckedEvent:
         return self.outcome in ALONE
 
 
-class CrawlEvent(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """The wire form of a crawl event; see the table in the public contract."""
+class CrawlEvent(Event, omit_defaults=True, forbid_unknown_fields=True):
+    """One fetched page. A field that is not named here is refused."""
 
-    url: str
-    links: list[str] = msgspec.field(default_factory=list)
-    fetched_at: float | str | None = None
-    status: int = 200
-    redirect: str | None = None
-    excluded: bool = False
-    tags: list[str] = msgspec.field(default_factory=list)
-    crawler: str | None = None
-    depth: Annotated[int, msgspec.Meta(ge=0, le=DEPTH_MAX)] | None = None
-    meta: dict[str, str] | None = None
-    give_up: bool = False
-    retry_after: float | None = None
-    not_before: float | str | None = None
-    priority: float | None = None
-    v: int = SCHEMA_VERSION
+    v: Annotated[int, msgspec.Meta(description="Schema version.")] = SCHEMA_VERSION
 
 
 class SeedList(msgspec.Struct, omit_defaults=True):

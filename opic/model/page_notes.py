@@ -15,11 +15,10 @@ from typing import Any, Final, Protocol
 import msgpack
 
 from opic.errors import BadInput
+from opic.messages.terms import DEPTH_MAX, META_BYTES_MAX
 
-DEPTH_MAX: Final = 65_534  # Fits 2 bytes a page. Links of a page so deep are not counted any deeper.
 OK: Final = 200
 NEAREST: Final = DEPTH_MAX + 1  # Depth 0.
-META_BYTES_MAX: Final = 1_024  # Of names and values together, in UTF-8.
 PRIORITY_MIN, PRIORITY_MAX = 1e-9, 1e9  # Products with cash stay far inside the range of floats.
 FAILURES_MAX: Final = 254  # The count of failures stops here; one byte a page.
 GIVEN_UP: Final = 255  # In place of the count: an event has given the page up.

@@ -13,13 +13,12 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from opic.errors import BadInput, instead_of
+from opic.messages.definitions import NOTE_CHARS_MAX, PATTERN_BYTES_MAX
+from opic.messages.frontier import REVISIT_SECONDS_MAX
 from opic.urls.canonical import canonical_host, host_of, shown
 
 RULES_MAX: Final = 1_000
-PATTERN_BYTES_MAX: Final = 512
-NOTE_CHARS_MAX: Final = 200
 EFFECTS: Final = ("allow", "deny")
-REVISIT_SECONDS_MAX: Final = 31_536_000  # A year.
 FIELDS: Final = ("effect", "host", "domain", "path", "query", "note", "revisit_seconds")
 
 

@@ -2,15 +2,13 @@
 
 import json
 
+import msgspec
 import pytest
-from pydantic import BaseModel
 
-from opic.api import models, models_leases
-from opic.api.models_classes import Classes
-from opic.api.models_politeness import Politeness
-from opic.api.models_rules import Rules
+from opic.api.bodies import ClassesGiven, Leases, ManyPages, NextRequest, PolitenessGiven, RulesGiven, Seeds
 from opic.api.problems import KINDS, Json, Problem, from_error
 from opic.api.request_bodies import read_asked
+from opic.api.validation import ERRORS_MAX
 from opic.errors import (
     BadEvent,
     BadInput,
@@ -76,34 +74,61 @@ def test_a_text_of_any_kind_can_be_said() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "body", "said"),
+    ("kind", "body", "said"),
     [
-        (models.NextPages, {"lease_second": 3}, "lease_second: no such field, did you mean lease_seconds?"),
-        (models.Seeds, {"urls": [], "url": "http://a.example/"}, "url: no such field, did you mean urls?"),
-        (models_leases.Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
-        (models.ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
+        (NextRequest, {"lease_second": 3}, "lease_second: no such field, did you mean lease_seconds?"),
+        (Seeds, {"urls": [], "url": "http://a.example/"}, "url: no such field, did you mean urls?"),
+        (Leases, {"leases": [], "x": 1}, "x: no such field, there are leases"),
+        (ManyPages, {"urls": [], "windows": 1}, "windows: no such field, did you mean window?"),
         (
-            Classes,
+            ClassesGiven,
             {"classes": [{"name": "a", "weight": 2, "host": []}]},
             "classes.0.host: no such field, did you mean hosts?",
         ),
         (
-            Politeness,
+            PolitenessGiven,
             {"hosts": {"a.example": {"delay": 3}}},
             "hosts.a.example.delay: no such field, did you mean delay_seconds?",
         ),
         (
-            Politeness,
+            PolitenessGiven,
             {"hosts": {"a.example": {"pause": 3}}},
             "hosts.a.example.pause: no such field, there are delay_seconds, in_flight, revisit_seconds",
         ),
-        (Rules, {"rules": [{"effect": "deny", "paht": "/"}]}, "rules.0.paht: no such field, did you mean path?"),
-        (Rules, {"traps": {"date": 3}}, "traps.date: no such field, did you mean dates?"),
+        (RulesGiven, {"rules": [{"effect": "deny", "paht": "/"}]}, "rules.0.paht: no such field, did you mean path?"),
+        (RulesGiven, {"traps": {"date": 3}}, "traps.date: no such field, did you mean dates?"),
     ],
 )
 def test_unknown_field_of_a_body_is_refused_with_the_nearest_name(
-    model: type[BaseModel], body: dict[str, object], said: str
+    kind: type[msgspec.Struct], body: dict[str, object], said: str
 ) -> None:
     with pytest.raises(Problem) as refused:
-        read_asked(json.dumps(body).encode(), model)
+        read_asked(json.dumps(body).encode(), kind)
     assert (refused.value.status, refused.value.detail) == (422, said)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (Seeds, '{"urls":["a",1],"trust":true}', "urls.1: {}a valid string; trust: {}a valid number"),
+        (Seeds, '{"urls":[1,2,3,4]}', "; ".join([*(f"urls.{at}: {{}}a valid string" for at in range(3)), "and more"])),
+        (Seeds, '{"urls":[],"trust":NaN}', "trust: {}a finite number"),
+        (NextRequest, '{"crawl_delays":{"a.example":-1}}', "crawl_delays.a.example: {}greater than or equal to 0"),
+        (NextRequest, '{"n":0,"domain":7}', "n: {}greater than or equal to 1; domain: {}a valid string"),
+        (RulesGiven, '{"rules":[{"effect":"hide"}]}', "rules.0.effect: {}'allow' or 'deny'"),
+        (ManyPages, '{"urls":[],"window":"8"}', "window: rounds are a number, not a string; "),
+        (ManyPages, "[]", "the body: {}a valid object"),
+        (ManyPages, "{}", "urls: field required"),
+    ],
+)
+def test_each_wrong_value_is_named_with_its_place(kind: type[msgspec.Struct], body: str, said: str) -> None:
+    with pytest.raises(Problem) as refused:
+        read_asked(body.encode(), kind)
+    assert refused.value.detail.startswith(said.replace("{}", "input should be "))
+    assert all(str(one["msg"]) in refused.value.detail for one in refused.value.errors[:3])
+
+
+def test_list_of_mistakes_ends() -> None:
+    with pytest.raises(Problem) as refused:
+        read_asked(json.dumps({"urls": [1] * 10_000}).encode(), Seeds)
+    assert [one["loc"] for one in refused.value.errors] == [["urls", at] for at in range(ERRORS_MAX)]

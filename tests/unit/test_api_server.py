@@ -6,7 +6,7 @@ import signal
 import socket
 
 import pytest
-from fastapi import FastAPI
+from starlette.applications import Starlette
 
 from opic.api import server
 from opic.api.server import bind, serve, url_of
@@ -100,6 +100,6 @@ def test_told_to_end_before_it_served_it_does_not_serve() -> None:
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:
         with bind("127.0.0.1", 0) as listener:
-            serve(FastAPI(), sockets=[listener])
+            serve(Starlette(), sockets=[listener])
     finally:
         signal.signal(signal.SIGTERM, before)

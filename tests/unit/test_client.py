@@ -4,6 +4,7 @@ import email.utils
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 
 import httpx
 import msgspec
@@ -13,7 +14,7 @@ from repository import ROOT
 from tenacity import RetryCallState, Retrying
 
 from opic.client import Client, Event, EventsRejected, Unavailable, Unreachable, calls, errors
-from opic.client.answers import Accepted, Importance, Rejected
+from opic.client.answers import Accepted, Importance, NextPages, Rejected, Stats
 from opic.client.calls import FORMS
 from opic.errors import OpicError
 from opic.model.events import CrawlEvent
@@ -73,17 +74,15 @@ def test_a_call_of_events_is_named_unless_told_otherwise(form: calls.Form) -> No
     assert (mine.headers["idempotency-key"], mine.again) == ("mine", True)
 
 
-@pytest.mark.parametrize("ask", [calls.seeds, lambda urls: calls.importances(urls, None, None)])
-def test_one_text_in_the_place_of_many_is_refused(ask: object) -> None:
-    with pytest.raises(TypeError, match="pass a list"):
-        ask("http://a.example/")  # type: ignore[operator]
+@pytest.mark.parametrize("ask", [Client.seed, Client.importances])
+def test_one_text_in_the_place_of_many_is_refused(ask: Callable[[Client, str], object]) -> None:
+    with Client() as client, pytest.raises(TypeError, match="pass a list"):
+        ask(client, "http://a.example/")
 
 
 def test_a_number_that_is_none_is_never_sent() -> None:
     with pytest.raises(ValueError, match="JSON"):
-        calls.next_pages(
-            1, "", lease_seconds=float("nan"), domain=None, domains=(), mode=None, busy_hosts=(), crawl_delays=None
-        )
+        calls.post("/v1/next", NextPages, n=1, lease_seconds=float("nan"))
 
 
 def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
@@ -109,7 +108,7 @@ def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
 @pytest.mark.parametrize("body", [b'{"type":"urn:x","title":"T","detail":"D","request_id":"r"}', b"<html>", b"[]", b""])
 def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.CallFailed], body: bytes) -> None:
     with pytest.raises(kind) as raised:
-        calls.importance("http://a.example/", None, None).read(answer(status, body))
+        calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(status, body))
     assert type(raised.value) is kind
     assert isinstance(raised.value, OpicError)
     assert raised.value.status == status
@@ -121,7 +120,7 @@ def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.
 def test_what_is_missing_is_a_problem_only_where_the_service_says_so(
     status: int, kind: type[errors.CallFailed]
 ) -> None:
-    call = calls.importance("http://a.example/", None, None)
+    call = calls.get("/v1/importance", Importance, url="http://a.example/")
     with pytest.raises(kind) as raised:
         call.read(answer(status, b'{"type":"urn:x","title":"T","detail":"D"}'))
     assert type(raised.value) is kind
@@ -131,7 +130,7 @@ def test_what_is_missing_is_a_problem_only_where_the_service_says_so(
 
 def test_a_redirect_is_an_error_that_names_its_target() -> None:
     with pytest.raises(errors.BadAnswer, match=r"redirects to https://opic\.example/: give the client the URL"):
-        calls.stats().read(answer(301, b"", location="https://opic.example/"))
+        calls.get("/v1/stats", Stats).read(answer(301, b"", location="https://opic.example/"))
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"url": 7, "importance": 1}', b"\xff"])
@@ -140,7 +139,7 @@ def test_an_answer_of_another_program_is_named_as_one(body: bytes) -> None:
         errors.BadAnswer,
         match=r"GET http://opic\.example/v1/importance: unexpected answer, so another program listens there",
     ):
-        calls.importance("http://a.example/", None, None).read(answer(200, body))
+        calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(200, body))
 
 
 def test_rejected_events_are_counted_and_the_first_ones_named() -> None:
@@ -157,7 +156,7 @@ def test_rejected_events_are_counted_and_the_first_ones_named() -> None:
 
 def test_fields_of_a_newer_service_are_passed_over() -> None:
     body = b'{"url":"http://a.example/","importance":0.5,"class":"trusted","novel":[1]}'
-    found = calls.importance("http://a.example/", None, None).read(answer(200, body))
+    found = calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(200, body))
     assert found == Importance("http://a.example/", 0.5, page_class="trusted")
 
 
@@ -174,14 +173,14 @@ def test_fields_of_a_newer_service_are_passed_over() -> None:
 )
 def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) -> None:
     with pytest.raises(Unavailable) as raised:
-        calls.stats().read(answer(503, **{"retry-after": header}))
+        calls.get("/v1/stats", Stats).read(answer(503, **{"retry-after": header}))
     assert raised.value.retry_after == (None if seconds is None else pytest.approx(seconds, abs=5))
 
 
 def test_retry_after_may_be_a_date_to_come() -> None:
     in_an_hour = email.utils.formatdate(time.time() + 3_600, usegmt=True)
     with pytest.raises(Unavailable) as raised:
-        calls.stats().read(answer(503, **{"retry-after": in_an_hour}))
+        calls.get("/v1/stats", Stats).read(answer(503, **{"retry-after": in_an_hour}))
     assert raised.value.retry_after == pytest.approx(3_600, abs=5)
 
 

@@ -1,0 +1,89 @@
+"""Messages of the calls that feed the service: events, seeds, pages to forget."""
+
+from typing import Annotated
+
+from msgspec import Struct
+
+from opic.messages.terms import META, NOT_BEFORE, PRIORITY, Depth, about
+
+
+class Event(Struct, omit_defaults=True):
+    """A crawl event: the result of fetching a URL. docs/guide/events.md describes the fields."""
+
+    url: Annotated[str, about("The page fetched: an absolute http(s) URL.")]
+    links: Annotated[
+        list[str],
+        about(
+            "Absolute URLs of its out-links. The service drops fragments, duplicates, self-links, and links after the "
+            "first OPIC_MAX_LINKS."
+        ),
+    ] = []
+    fetched_at: Annotated[
+        float | str | None,
+        about("Unix seconds or RFC 3339, from 1990 to one day ahead of now; default: time of arrival."),
+    ] = None
+    status: Annotated[int, about("HTTP status of the fetch; 0 if there was no answer.")] = 200
+    redirect: Annotated[str | None, about("Target of a 3xx redirect.")] = None
+    excluded: Annotated[bool, about("True if robots.txt forbids fetching the page.")] = False
+    tags: Annotated[list[str], about("Topical labels assigned by the crawler.")] = []
+    crawler: Annotated[str | None, about("Name of the crawler.")] = None
+    depth: Annotated[
+        Depth | None,
+        about(
+            "Number of links from a seed to the page, as counted by the crawler. The smallest one seen is kept; "
+            "the links are one deeper."
+        ),
+    ] = None
+    meta: Annotated[dict[str, str] | None, about(f"{META} The last one given is kept, and returned by /v1/next.")] = (
+        None
+    )
+    give_up: Annotated[
+        bool, about("Of a failed fetch: true if the page is not to be tried again, until it is read or seeded.")
+    ] = False
+    retry_after: Annotated[
+        float | None,
+        about("Of a failed fetch: the seconds that the page waits, instead of a back-off that doubles."),
+    ] = None
+    not_before: Annotated[float | str | None, about(NOT_BEFORE)] = None
+    priority: Annotated[float | None, about(PRIORITY)] = None
+
+
+class Rejected(Struct, frozen=True):
+    """An event or a seed that was rejected."""
+
+    index: Annotated[int, about("Index in the array, or among the non-empty lines, from 0.")]
+    error: Annotated[str, about("Reason for the rejection.")]
+
+
+class Accepted(Struct, frozen=True):
+    """The accepted events are durable. They take effect in order, usually within milliseconds."""
+
+    accepted: Annotated[int, about("Number of events accepted.")]
+    rejected: Annotated[list[Rejected], about("The rejected events, in order.")]
+    links_left_out: Annotated[
+        int, about("Number of links over OPIC_MAX_LINKS, which take no effect; only if there are any.")
+    ] = 0
+
+
+class Seeded(Struct, frozen=True):
+    """The result of adding seeds."""
+
+    known: Annotated[int, about("Number of distinct URLs that were already known.")]
+    new: Annotated[int, about("Number of distinct URLs that became known.")]
+    rejected: Annotated[list[Rejected], about("The URLs that can't be taken, in order; only if there are any.")] = []
+
+
+class CanonicalUrl(Struct, frozen=True):
+    """The URL by which the crawl knows a page."""
+
+    url: Annotated[str, about("The canonical form of the URL in this crawl.")]
+    plain: Annotated[str, about("Its canonical form in a crawl without normalization rules.")]
+    rules: Annotated[list[str], about("The normalization rules of the crawl.")]
+    applied: Annotated[list[str], about("Those of the rules that change the URL.")]
+
+
+class Forgotten(Struct, frozen=True):
+    """The number of pages that were forgotten."""
+
+    forgotten: int
+    more: Annotated[bool, about("True if there may be more: call again. A call takes up to 20 seconds.")] = False

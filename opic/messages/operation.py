@@ -1,0 +1,132 @@
+"""Messages of the calls for who operates the service: counts, books, progress, dead letters, problems."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Struct
+
+from opic.messages.terms import AsOf, about, always
+
+
+class Audit(Struct, frozen=True):
+    """The books, recounted: minted = pages + virtual + in_flight, in whole grains."""
+
+    minted: int
+    pages: int
+    virtual: int
+    in_flight: Annotated[int, about("Grains in transit between shards.")]
+    conserved: Annotated[bool, about("True if no grain was created or lost, and every total equals its recount.")]
+    shards: Annotated[
+        list[dict[str, Any]],
+        about("The same fields for each shard, and the totals that differ from their recount."),
+    ]
+
+
+class Stats(Struct, frozen=True):
+    """Counts of the service."""
+
+    known_pages: int
+    read_pages: int
+    clock: Annotated[int, about("Total grains spent by reads.")]
+    rounds: Annotated[
+        float,
+        about(
+            "The clock in rounds: in units of one grant for every page known in the whole crawl at that time, or, "
+            "under OPIC_VIRTUAL=continuous, of the total cash."
+        ),
+    ]
+    lag: Annotated[int, about("Accepted events that have not taken effect yet.")]
+    pool: Annotated[int, about("Grains that the virtual page can still grant, over all shards.")]
+    shards: Any
+    as_of: AsOf
+    given_up_pages: Annotated[int | None, always("Pages given up after failed fetches.")] = None
+    undelivered: Annotated[int | None, always("Deposits and grants on their way between shards.")] = None
+    kept_links: Annotated[
+        Literal["kept", "not kept", "too large"] | None, always("`too large`: for this endpoint.")
+    ] = None
+    granted_rounds: Annotated[
+        float | None,
+        about("Number of grants that a page of weight 1 has received so far; absent under OPIC_VIRTUAL=continuous."),
+    ] = None
+    sweeps_left: Annotated[
+        float | None,
+        about(
+            "How many more times all read pages can be read, at the average cost so far, before the pool is empty or "
+            "the clock reaches its limit."
+        ),
+    ] = None
+
+
+class SeriesEntry(Struct, frozen=True):
+    """The position of the crawl at a time."""
+
+    time: Annotated[float, about("Time of the last record until then, in Unix seconds.")]
+    rounds: float
+    clock: Annotated[int, about("Grains spent by reads.")]
+
+
+class CurvePoint(SeriesEntry, frozen=True):
+    """The position of the crawl at a time, and the error bound of its estimates."""
+
+    unspent: Annotated[int, about("Grains on read pages that are not spent yet; their ratio to the clock tends to 0.")]
+    error_bound: Annotated[
+        float | None,
+        always(
+            "Upper bound on the L1 distance of all static estimates from exact PageRank; null if unknown.", null=True
+        ),
+    ] = None
+
+
+class Series(Struct, frozen=True):
+    """The progress of a crawl, oldest first; the last entry of both lists is the current one."""
+
+    series: Annotated[list[SeriesEntry], about("One entry per hour or quarter of a round, thinned out to about `n`.")]
+    convergence: Annotated[
+        list[CurvePoint],
+        about("Sixteen points for each doubling of the rounds, recorded while an endpoint was running."),
+    ]
+    as_of: AsOf
+
+
+class DeadLetter(Struct, frozen=True):
+    """An event that was refused."""
+
+    id: Annotated[str, about("Id of the entry in the store, or partition-offset in the dead-letter topic.")]
+    error: Annotated[str, about("Reason for the refusal.")]
+    topic: Annotated[str, about("Topic that the event came from.")]
+    partition: str
+    offset: int
+    value: Annotated[str, about("The first few hundred bytes of the value; bytes that are not text are escaped.")]
+    value_bytes: Annotated[int, about("Size of the whole value in bytes.")]
+    at: Annotated[float, about("Time when it became a dead letter, in Unix seconds.")]
+    replayed: Annotated[bool, always("True if it was published again.")] = False
+
+
+class DeadLetters(Struct, frozen=True):
+    """The newest dead letters, newest first."""
+
+    dead_letters: list[DeadLetter]
+    as_of: AsOf
+
+
+class Healthy(Struct, frozen=True):
+    """The process answers."""
+
+    status: Literal["ok"]
+    instance: Annotated[str, about("Names this process of the service; another one after a restart.")]
+
+
+class Readiness(Struct, frozen=True):
+    """The service is ready for requests."""
+
+    status: Literal["ready"]
+
+
+class ProblemDetails(Struct, frozen=True):
+    """RFC 9457 problem details: the body of every error response."""
+
+    type: Annotated[str, about("A URN that identifies the kind of problem; it never changes.")]
+    title: Annotated[str, about("The kind of problem, for people.")]
+    status: Annotated[int, about("The HTTP status.")]
+    detail: Annotated[str, about("What went wrong, and what to do about it.")]
+    request_id: Annotated[str | None, about("The request's id, as in X-Request-ID and in the service's log.")] = None
+    errors: Annotated[list[dict[str, Any]] | None, about("Each invalid value: its location and the reason.")] = None
