@@ -208,11 +208,14 @@ class UrlFrontier:
         return pb.Long(value=await asyncio.to_thread(crawl.purge, asked.key, asked.days))
 
     async def DeleteCrawl(self, asked: pb.DeleteCrawlMessage, context: Context) -> pb.Long:
-        """Forget all pages, if that is allowed."""
-        crawl = await self._crawls.of(asked.value)
+        """Forget all pages of a crawl, if that is allowed; none if there is no such crawl."""
         if not self._allow_delete:
             why = "start the service with --urlfrontier-allow-delete to let clients forget all pages of the crawl"
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, why)
+        try:
+            crawl = await self._crawls.of(asked.value)
+        except BadInput:
+            return pb.Long(value=0)
         return pb.Long(value=await asyncio.to_thread(crawl.forget_all))
 
     async def SetActive(self, asked: pb.Active, context: Context) -> pb.Empty:

@@ -27,8 +27,8 @@ def test_urlfrontiers_own_java_client_finds_what_its_tests_assert(tmp_path: Path
     compiling = [javac, "-Xlint:all", "-Werror", "-proc:none", "--release", JAVA, "-cp", path, "-d", str(classes)]
     done = subprocess.run([*compiling, *sources], capture_output=True, text=True, timeout=SECONDS_MAX, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    options = ("--urlfrontier-allow-delete",)
-    with served_by_command(tmp_path / "data", 0, *options, host_delay_seconds="0") as (_, address):
+    settings = {"host_delay_seconds": "0", "urlfrontier_crawls": "2"}
+    with served_by_command(tmp_path / "data", 0, "--urlfrontier-allow-delete", **settings) as (_, address):
         running = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", f"-Durlfrontier.address={address}"]
         running += ["-cp", f"{classes}:{path}", "org.junit.platform.console.ConsoleLauncher", "execute"]
         running += [f"--scan-classpath={classes}", "--include-engine=junit-jupiter", "--disable-banner"]

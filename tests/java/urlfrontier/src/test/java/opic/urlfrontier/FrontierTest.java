@@ -121,19 +121,23 @@ class FrontierTest {
   }
 
   @Test
-  @DisplayName("reaches one crawl, by its name, as DEFAULT, or without a name")
+  @DisplayName("reaches a crawl by its name, the first one as DEFAULT or without a name, and makes others")
   void crawlIds() throws Exception {
-    // URLFrontier makes a crawl of any name. This service has one, also while it has no pages.
+    // URLFrontier makes any number of crawls. This service was started for two.
     String name = client.calls.listCrawls(Local.getDefaultInstance()).getValues(0);
     assertEquals("default", name);
     String url = "http://urlfrontier.net/";
     Function<String, URLItem> of =
         crawl -> discovered(info(url).toBuilder().setCrawlID(crawl).build());
-    assertEquals(List.of(Status.SKIPPED), client.put(of.apply("BESPOKE")));
+    assertEquals(List.of(Status.OK), client.put(of.apply("BESPOKE")));
+    assertEquals(List.of(Status.SKIPPED), client.put(of.apply("ANOTHER")));
+    assertEquals(
+        List.of(name, "BESPOKE"),
+        client.calls.listCrawls(Local.getDefaultInstance()).getValuesList());
     assertEquals(
         List.of(Status.OK, Status.OK, Status.OK),
         client.put(of.apply(""), of.apply(CrawlID.DEFAULT), of.apply(name)));
-    for (String crawl : List.of("", CrawlID.DEFAULT, name)) {
+    for (String crawl : List.of("", CrawlID.DEFAULT, name, "BESPOKE")) {
       Stats stats =
           client.calls.getStats(QueueWithinCrawlParams.newBuilder().setCrawlID(crawl).build());
       assertEquals(1, stats.getSize());
@@ -144,11 +148,13 @@ class FrontierTest {
         Code.INVALID_ARGUMENT,
         () ->
             client.calls.getStats(
-                QueueWithinCrawlParams.newBuilder().setCrawlID("BESPOKE").build()));
-    refused(
-        Code.INVALID_ARGUMENT,
-        () ->
-            client.calls.deleteCrawl(DeleteCrawlMessage.newBuilder().setValue("BESPOKE").build()));
+                QueueWithinCrawlParams.newBuilder().setCrawlID("ANOTHER").build()));
+    for (String crawl : List.of("BESPOKE", "ANOTHER")) {
+      DeleteCrawlMessage message = DeleteCrawlMessage.newBuilder().setValue(crawl).build();
+      assertEquals(
+          crawl.equals("BESPOKE") ? 1 : 0, client.calls.deleteCrawl(message).getValue());
+    }
+    assertEquals(1, client.stats("").getSize());
     client.clear();
     assertEquals(0, client.stats("").getSize());
   }
@@ -273,7 +279,7 @@ class FrontierTest {
     assertEquals(5, count(CountUrlParams.getDefaultInstance()));
     assertTrue(client.status(COMPLETED).hasKnown());
     assertEquals(0, client.status(COMPLETED).getKnown().getRefetchableFromDate());
-    assertEquals(scheduled, client.status(SCHEDULED));
+    assertEquals(scheduled.getKnown(), client.status(SCHEDULED).getKnown());
     assertEquals("md1", metadata(client.status(DISCOVERED).getDiscovered().getInfo(), "meta1"));
   }
 
