@@ -52,7 +52,7 @@ class Jars:
                 try:
                     (Path(scratch) / "jars").rename(home)
                 except OSError:
-                    if not home.is_dir():  # Else somebody was faster.
+                    if not home.is_dir():  # Otherwise another process has fetched them meanwhile.
                         raise
         lock = self.folder / "jars.sha256"
         if (found := sums(home)) != locked(lock):

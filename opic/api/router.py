@@ -33,7 +33,7 @@ class Routes:
     """The handlers by path and method."""
 
     def __init__(self, body_bytes_max: int) -> None:
-        """Start without any; a body may have so many bytes."""
+        """Start without routes; `body_bytes_max` is the maximum size of a body."""
         self._fixed: dict[str, dict[str, Route]] = {}
         self._under: dict[str, tuple[str, dict[str, Route]]] = {}  # By what is before the parameter; with its name.
         self._body_bytes_max = body_bytes_max

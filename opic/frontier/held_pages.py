@@ -89,7 +89,7 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
                 (names.decode().split("\n") if names else [], free),
                 int(np.count_nonzero(ends > t * MILLION)),
                 {host.decode(): manners_of(rule) for host, rule in rules.items()},
-                {host.decode(): int(limit) for host, limit in limits.items()},
+                _limits(limits),
             )
         )
     return held_of_shards
@@ -106,17 +106,23 @@ class FreedPages(NamedTuple):
 def read_released(crawl: Crawl, shard: int, known: int) -> FreedPages:
     """Return what became free since the shard's `freed` counter was `known`."""
     keys = crawl.shards[shard].keys
-    (freed, whole, limited), ids, limits = crawl.ask([
+    (freed, whole, limited), ids = crawl.ask([
         ["HMGET", keys.freed, "n", "whole", "limits"],
         ["ZRANGE", keys.released, f"({known}", "+inf", "BYSCORE"],
-        ["HGETALL", keys.limits],
     ])  # fmt: skip
-    count = int(freed or 0)
+    count, limits = int(freed or 0), None
+    if known < int(limited or 0):
+        (found,) = crawl.ask([["HGETALL", keys.limits]])
+        limits = _limits(found)
     return FreedPages(
         count,
         None if count < known or known < int(whole or 0) else [int(page) for page in ids],
-        {host.decode(): int(limit) for host, limit in limits.items()} if known < int(limited or 0) else None,
+        limits,
     )
+
+
+def _limits(found: Mapping[bytes, bytes]) -> dict[str, int]:
+    return {host.decode(): int(limit) for host, limit in found.items()}
 
 
 def read_sets(crawl: Crawl, sets: Sequence[tuple[str, str]]) -> list[tuple[bytes, Float64s]]:

@@ -1,4 +1,4 @@
-"""Limits on the pages that are read of a host: once so many were, no other page of the host is offered."""
+"""Limits on how many pages of a host are read: when a host reaches its limit, none of its pages is offered."""
 
 from collections import Counter
 from collections.abc import Mapping

@@ -99,7 +99,7 @@ class RequestPart:
 
     @classmethod
     def of(cls, at: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
-        """Return a part of a request: so many hosts, or so many pages if it has no limit on hosts."""
+        """Return a part of a request for `wanted` hosts, or pages if the request has no limit on hosts."""
         each = request.n // request.wanted
         return cls(at, request, wanted * each, mode, wanted if request.hosts else None)
 

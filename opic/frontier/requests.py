@@ -90,7 +90,7 @@ class PagesRequest:
         return self.hosts or self.n
 
     def choice(self, mode: str, hosts: int | None = None, alone: int = -1) -> Choice:
-        """Return what its pages of a mode are chosen by: of so many hosts, then not together with other requests."""
+        """Return what its pages of a mode are chosen by; with a limit on hosts, for request `alone` only."""
         by = self.policy, self.domains, self.busy, self.nearness, self.host_pages
         return Choice(mode, *by, hosts, alone if hosts else -1)
 

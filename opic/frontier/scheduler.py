@@ -260,7 +260,7 @@ class Scheduler:
             self.crawl.ask([["FCALL", "opic_4_block", 2, keys.blocks, keys.freed, host, repr(until)]])
 
     def limit(self, host: str, pages: int) -> bool:
-        """Offer no page of a host once so many were read; 0 ends that. Return whether the host has pages."""
+        """Limit how many pages of a host are read; 0 removes the limit. Return whether the host has pages."""
         if (place := self.hot.number(host)) is None:
             return False
         keys = self.crawl.shards[place[0]].keys

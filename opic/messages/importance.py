@@ -261,7 +261,9 @@ class Standing(Struct, frozen=True):
     host_in_flight_max: Annotated[int | None, about("The cap on that; null if there is none.")] = None
     failures: Annotated[int, about("Failed fetches and expired leases since the last success.")] = 0
     failed_fetches: Annotated[int | None, about("Failed fetches in a row; null if an event gave the page up.")] = 0
-    max_failures: Annotated[int | None, about("After so many the page is given up; null for never.")] = None
+    max_failures: Annotated[
+        int | None, about("Failed fetches in a row after which a page is given up; null for never.")
+    ] = None
     refused: Annotated[str | None, about("Why the event of its lease was refused.")] = None
     rules: Annotated[list[AppliedRule], about("The rules that apply to its URL.")] = []
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from contextlib import aclosing
 from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
@@ -102,25 +103,25 @@ class UrlFrontier:
             names = await asyncio.to_thread(self._crawls.names)
             self._turn += 1
             names = names[self._turn % len(names) :] + names[: self._turn % len(names)]
-        hosts = 0
+        part = pb.GetParams()
+        part.CopyFrom(asked)
         for name in names if self._active else ():
             try:
                 crawl = await self._crawls.of(name)
             except BadInput:
                 continue
-            part = pb.GetParams()
-            part.CopyFrom(asked)
-            if asked.max_queues:
-                part.max_queues = asked.max_queues - hosts
             keys = set[str]()
-            async for info in self._leased(crawl, part, name):
-                keys.add(info.key)
-                yield info
-            hosts += len(keys)
-            if (asked.max_queues and hosts >= asked.max_queues) or (keys and not asked.max_queues):
+            async with aclosing(self._leased(crawl, part, name)) as leased:  # Releases at once if the client is gone.
+                async for info in leased:
+                    keys.add(info.key)
+                    yield info
+            if keys and part.max_queues <= len(keys):  # Without a limit, one crawl is enough.
                 return
+            part.max_queues -= min(len(keys), part.max_queues)
 
-    async def _leased(self, crawl: UrlFrontierCrawl, asked: pb.GetParams, name: str) -> AsyncIterator[pb.URLInfo]:
+    async def _leased(
+        self, crawl: UrlFrontierCrawl, asked: pb.GetParams, name: str
+    ) -> AsyncGenerator[pb.URLInfo, None]:
         """Lease pages of a crawl; release those that the client did not receive."""
         answer = await crawl.lease(asked)
         unsent = {page["lease"] for page in answer["pages"]}
@@ -247,7 +248,7 @@ class UrlFrontier:
         return pb.Empty()
 
     async def SetCrawlLimit(self, asked: pb.CrawlLimitParams, context: Context) -> pb.Empty:
-        """Hand out no page of a host once so many were read, at all endpoints; 0 ends that."""
+        """Limit how many pages of a host are read, at all endpoints; 0 removes the limit."""
         crawl = await self._crawls.of(asked.crawlID)
         if not await asyncio.to_thread(crawl.backend.frontier.limit, asked.key, asked.limit):
             await context.abort(grpc.StatusCode.NOT_FOUND, "no page of this host is known")

@@ -51,6 +51,20 @@ def frontier(directory: Path, *, allow_delete: bool = False, **settings: Any) ->
         yield stub, service
 
 
+@contextmanager
+def two_endpoints(settings: Settings) -> Iterator[tuple[Stub, Stub, StandingService]]:
+    """Two services on one store: a client of each, and the first service."""
+    with (
+        StandingService(settings) as service,
+        StandingService(settings) as beside,
+        serving(service, 0, Metrics(service.backend)) as address,
+        serving(beside, 0, Metrics(beside.backend)) as another,
+        connected(address) as stub,
+        connected(another) as stranger,
+    ):
+        yield stub, stranger, service
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[Stub, EmbeddedService]]:
     with frontier(tmp_path / "data") as both:
@@ -365,14 +379,7 @@ def test_what_operators_do(tmp_path: Path) -> None:
 
 def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey: Server) -> None:
     settings = Settings.load(store=valkey.url, shards=2, host_delay_seconds=0, retry_seconds=0)
-    with (
-        StandingService(settings) as service,
-        StandingService(settings) as beside,
-        serving(service, 0, Metrics(service.backend)) as address,
-        serving(beside, 0, Metrics(beside.backend)) as another,
-        connected(address) as stub,
-        connected(another) as stranger,
-    ):
+    with two_endpoints(settings) as (stub, stranger, service):
         urls = [f"http://{host}.example/{page}" for host in "ab" for page in range(30)]
         Writer(service.backend.crawl).apply(
             "p/0", [Record(0, service.backend.clock.now_us(), encode_seeds(urls), "seeds")]
@@ -398,14 +405,7 @@ def test_a_blocked_host_has_no_pages_at_any_endpoint_until_the_block_ends(valkey
 
 def test_a_host_gives_no_page_once_as_many_were_read_as_its_limit_says(valkey: Server) -> None:
     settings = Settings.load(store=valkey.url, shards=2, host_delay_seconds=0, revisit_seconds=0)
-    with (
-        StandingService(settings) as service,
-        StandingService(settings) as beside,
-        serving(service, 0, Metrics(service.backend)) as address,
-        serving(beside, 0, Metrics(beside.backend)) as another,
-        connected(address) as stub,
-        connected(another) as stranger,
-    ):
+    with two_endpoints(settings) as (stub, stranger, service):
         writer, now_us = Writer(service.backend.crawl), service.backend.clock.now_us()
         urls = [f"http://{host}.example/{page}" for host in "ab" for page in range(10)]
         reads = [json.dumps({"url": url}).encode() for url in (urls[0], urls[0], urls[1], urls[2])]
