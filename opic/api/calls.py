@@ -31,7 +31,8 @@ from opic.model.events import EventLimits, page_of, shown_canonical
 from opic.query.authorities import most_linked
 from opic.query.inflow import inflow
 from opic.query.inlinks import inlinks
-from opic.query.queries import EXACT, Ask, ImportanceAnswer
+from opic.query.page_entries import EXACT
+from opic.query.queries import Ask, ImportanceAnswer
 from opic.query.search import search
 from opic.service.forgetting import PageSelection, forget
 from opic.service.service import Backend
@@ -206,7 +207,8 @@ class Calls:
 
     async def get_importance(self, asked: queries.OnePage) -> Response:
         """Return the importance of one page, and the values it is computed from."""
-        found = await self._ask_for(Ask([asked.url], asked.policy, asked.window))
+        ask = Ask([asked.url], asked.policy, asked.window)
+        found = self._service.backend.query.importance_at_hand(ask) or await self._ask_for(ask)
         (page,) = found.pages
         if page is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))

@@ -63,11 +63,11 @@ def serve(
     from opic.api import serve as serve_app
     from opic.api.metrics import Metrics
     from opic.api.server import url_of
-    from opic.memory import give_back_large_arrays
+    from opic.memory import keep_some_memory
     from opic.service.service import EmbeddedService
     from opic.service.standing import StandingService
 
-    give_back_large_arrays()
+    keep_some_memory()
     opened = EmbeddedService(settings) if settings.embedded else StandingService(settings)
     listener = bind(settings.host, settings.port, token_set=settings.api_token is not None, allow_open=allow_open)
     url, limits = url_of(listener), ConnectionLimits(connections=settings.max_connections)

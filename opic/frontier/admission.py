@@ -18,14 +18,15 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
+from opic.background import step_back
 from opic.errors import BadInput, ChangedMeanwhile, StoreMismatch, instead_of
 from opic.frontier.host_sums import sums_by_domain, sums_by_host
 from opic.frontier.verdicts import Verdicts
 from opic.model.cash import Flag
 from opic.query.host_index import Bools, Floats, HostNames, Int32s
-from opic.query.snapshots import PAGES_EXACT, Bytes, Int64s, Snapshot
+from opic.query.snapshots import Bytes, Int64s, Snapshot
 from opic.replica import Crawl
-from opic.replica.crawl import Outdated, Place
+from opic.replica.crawl import PAGES_EXACT, Outdated, Place
 from opic.store.connection import store_errors
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
 from opic.urls.rules import RuleBook, check_rules
@@ -399,6 +400,7 @@ class Admission:
             self._weigher.start()
 
     def _weigh_aside(self, policy: Policy, names: HostNames) -> None:
+        step_back()
         with suppress(Outdated):  # The next request starts over.
             self._take_weighed(policy, names)
 

@@ -22,6 +22,7 @@ from opic.frontier.hot_order import LEASED, Bools, HotOrder, Int64s, is_held
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.leases import Lease
 from opic.frontier.page_sources import PageSource, Scope, Within
+from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
 from opic.frontier.ranked_order import RankedOrder, RankedScope
 from opic.frontier.recrawl import PageWeights, draw_pages
@@ -32,8 +33,8 @@ from opic.frontier.verdicts import URLS_AT_ONCE
 from opic.model.books import Books
 from opic.model.cash import MILLION, Flag
 from opic.query.link_scores import LinkScores
-from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
+from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Effect
 from opic.urls.canonical import shard_of
 
@@ -70,6 +71,7 @@ class HotCrawl:
         # What held pages back at the last count, by mode, domains and nearness.
         self._census, self._census_at = dict[tuple[str, tuple[str, ...], int], dict[str, int] | None](), float("-inf")
         self._overdrawn = (float("-inf"), 0)
+        self._ahead = dict[str, PagesAhead]()  # By mode, on a store that is not exact.
         self.rng = np.random.default_rng()  # For recrawl policies.
         for shard, replica in enumerate(crawl.replicas):
             replica.listeners.append(partial(self._applied, shard))
@@ -105,13 +107,14 @@ class HotCrawl:
             self._shards = [None] * len(self.crawl)
             self._suspects = Suspects()
             self._domains.clear()
+            self._ahead.clear()
             self.stale.clear()
 
     # Updating.
 
     def prepare(self) -> None:
         """Bring the replicas and the held pages and hosts up to date, and judge new pages."""
-        self.crawl.follow()
+        self.crawl.follow(self.crawl.recent())
         self.crawl.steadily(self._prepare)
 
     def _prepare(self) -> None:
@@ -135,6 +138,7 @@ class HotCrawl:
 
     def _read(self, shards: Sequence[int]) -> None:
         """Read the held pages and hosts of shards; create a hot order where there is none for the loaded replica."""
+        self._ahead.clear()
         lsns = []
         for shard in shards:
             replica = self.crawl.replicas[shard]
@@ -220,6 +224,7 @@ class HotCrawl:
         """Free pages after a shard's answer to a release: its new `freed` counter, and the released pages."""
         hot = self._shards[shard]
         if hot is not None and ids:
+            self._ahead.clear()
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
                     hot.give_back(ids, freed)
@@ -236,6 +241,7 @@ class HotCrawl:
     def hear_freed(self, shard: int) -> None:
         """Free pages released through other endpoints; mark the shard stale if the list does not cover all of them."""
         hot = self.shards[shard]
+        self._ahead.clear()
         released = read_released(self.crawl, shard, hot.stamp.freed)
         if released.pages is None:
             self.stale.add(shard)
@@ -268,18 +274,35 @@ class HotCrawl:
         some pages that could be had, and on a store that is not exact, those of hosts with unfit ones.
         """
 
+        if not self.is_exact() and by == Choice(by.mode):
+            return self.crawl.steadily(lambda: self._from_ahead(by, count, ration))
+        return self.crawl.steadily(lambda: self._found(by, count, ration))
+
+    def _found(self, by: Choice, count: int, ration: Ration | None) -> Picked:
         def choose(wide: int) -> Picked:
             return self._choose(by, wide, None if by.hosts is None else by.hosts * wide // count, ration)
 
         ways = [self._from_all, self._without_suspects]
         first, second = ways if self.is_exact() else reversed(ways)
+        picked, sure = first(choose, count)
+        picked = picked if len(picked) or sure else second(choose, count)[0]
+        return picked if by.hosts is None else picked.of_hosts(by.hosts)
 
-        def found() -> Picked:
-            picked, sure = first(choose, count)
-            picked = picked if len(picked) or sure else second(choose, count)[0]
-            return picked if by.hosts is None else picked.of_hosts(by.hosts)
-
-        return self.crawl.steadily(found)
+    def _from_ahead(self, by: Choice, count: int, ration: Ration | None) -> Picked:
+        """Take pages that an earlier choice of this mode chose ahead; choose anew if they are too few or too old."""
+        ranking, fit = self.ranking(by.mode, None), self._fit_of(ration)
+        before = self._ahead.get(by.mode)
+        if before is not None and before.is_valid(self.crawl.loads, ranking):
+            if ration is not None:
+                ration.take(())
+            with self.locked():
+                picked = before.take(self.orders, SIDES[by.mode], count, fit)
+            if len(picked) == count:
+                return picked
+        picked = self._found(by, count + (before.wanted() if before is not None else 0), ration)
+        self._ahead[by.mode] = PagesAhead(picked, count, self.crawl.loads, ranking)
+        self.crawl.urls_of(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))  # One reading for all.
+        return picked.first(count)
 
     def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:
         """Choose among all pages, judging more of them as long as unfit ones are met.

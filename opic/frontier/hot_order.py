@@ -267,6 +267,17 @@ class HotOrder:
             self.page_timers.add(ids, until)
         self._classify(ids)
 
+    def reserve(self, ids: Int64s, hosts: Int64s) -> None:
+        """Keep distinct free pages, and their hosts with a delay, from other choices until the store has answered.
+
+        A reservation has no end and is not counted.
+        """
+        before = self.where[ids]
+        for side in self.sides:
+            side.dirty |= bool((before == side.in_run).any())
+        self.where[ids] = LEASED
+        self.host_free[hosts[self.single[hosts]]] = np.inf
+
     def release(self, ids: Int64s) -> None:
         """End the leases and back-offs of pages; other pages are ignored."""
         if not len(ids):

@@ -166,6 +166,7 @@ class HotShard:
         )
         self.weights = PolicyWeights(replica)
         self._loaded = False
+        self.called_at = float("-inf")  # When the store was last asked, monotonic.
         self.stamp = LeaseStamp(-1, -1)
         self.complete = False  # Whether everything held in the store as of `stamp` is held here.
         self.running = 0
@@ -249,7 +250,7 @@ class HotShard:
 
     def end_call(self, lsn: int) -> None:
         """Apply journal records after `lsn` again: they are newer than the answer that was just applied."""
-        self._calls -= 1
+        self._calls, self.called_at = self._calls - 1, time.monotonic()
         for page, (record, free_at) in self._fetched.items():
             if record > lsn:
                 if free_at:
@@ -319,16 +320,8 @@ class HotShard:
         if freed == self.stamp.freed + 1:
             self.stamp = LeaseStamp(freed, (self.stamp.leases or 0) - len(ids))
 
-    def ask(self, ids: Int64s, hosts: Int64s) -> None:
-        """Hold pages, and hosts with a delay, until the answer arrives, so that no other choice takes them."""
-        self.order.hold(ids, np.full(len(ids), np.inf))
-        single = np.unique(hosts[self.order.single[hosts]])
-        self.order.rest(single, np.full(len(single), np.inf))
-
-    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer, *, keep: bool = False) -> bool:
-        """Record which of the requested pages were leased and which were refused; free all others.
-
-        With `keep`, leased pages are held until `settle`.
+    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer) -> bool:
+        """Record which of the requested pages, which are reserved, were leased or refused; free all others.
 
         Returns:
             Whether the leases in the store, apart from these, were as we knew them.
@@ -338,7 +331,7 @@ class HotShard:
         page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
         rests: dict[int, float] = dict.fromkeys(np.unique(hosts[self.order.single[hosts]]).tolist(), 0.0)
         for page in answer.granted:
-            page_until[page.place], leased[page.place] = np.inf if keep else page.until_us / MILLION, True
+            page_until[page.place], leased[page.place] = page.until_us / MILLION, True
             if page.delay_seconds:
                 rests[int(hosts[page.place])] = now + page.delay_seconds
         for refused in answer.refused:
@@ -361,11 +354,6 @@ class HotShard:
         self.stamp, self.running = self.stamp._replace(leases=answer.stamp.leases), answer.running
         self.complete &= same
         return same
-
-    def settle(self, ids: Int64s, until: Floats) -> None:
-        """Set the end times of pages that `take` kept, except for those that have become free since."""
-        kept = self.order.free_at(ids) == np.inf
-        self.order.hold(ids[kept], until[kept])
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:

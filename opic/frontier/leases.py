@@ -119,19 +119,26 @@ class RequestPart:
         return 0 if self.over or (self.hosts and self.granted) else self.n - len(self.granted)
 
 
+class ChosenPage(NamedTuple):
+    """A page that is to be leased."""
+
+    id: int
+    host: int  # Its number within the shard.
+    key: float  # What it was chosen by.
+    priority: float
+
+
 @dataclass(slots=True)
 class Chunk:
     """The pages that one call requests from a shard, in order, each with the request part it is for."""
 
     shard: int
-    pages: list[int] = field(default_factory=list)  # Ids.
-    of_hosts: list[int] = field(default_factory=list)
+    pages: list[ChosenPage] = field(default_factory=list)
     parts: list[RequestPart] = field(default_factory=list)  # Of the first pages; those after them are spares.
 
-    def add(self, page: int, host: int, part: RequestPart | None = None) -> None:
+    def add(self, page: ChosenPage, part: RequestPart | None = None) -> None:
         """Add a page for a request part, or a spare page if `part` is None."""
         self.pages.append(page)
-        self.of_hosts.append(host)
         if part is not None:
             self.parts.append(part)
 
@@ -144,12 +151,12 @@ class Chunk:
     @property
     def ids(self) -> Int64s:
         """Ids of the pages."""
-        return np.array(self.pages, np.int64)
+        return np.array([page.id for page in self.pages], np.int64)
 
     @property
     def hosts(self) -> Int64s:
         """Host numbers of the pages."""
-        return np.array(self.of_hosts, np.int64)
+        return np.array([page.host for page in self.pages], np.int64)
 
 
 def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int, list[int]]]:

@@ -252,11 +252,6 @@ class RankedPages:
         read_us = None if self._read_us is None else self._read_us[at]
         return RankedPages(self.all_ids[at], self.all_keys[at], self.side, read_us)
 
-    def key_of(self, page: int) -> float:
-        """Return the key of a page; 0 if it is not here."""
-        at = int(np.searchsorted(self.all_ids, page))
-        return float(self.all_keys[at]) if at < len(self.all_ids) and self.all_ids[at] == page else 0.0
-
     def unread_since(self, ids: Int64s, ranks: Int64s, order: HotOrder) -> Bools | None:
         """Return a mask of those pages that were not read since this order was made; None for all.
 

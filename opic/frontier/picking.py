@@ -35,15 +35,14 @@ class Picked:
     ids: Int64s
     hosts: Int64s  # Host numbers within the shard.
     counts: Keys  # Their keys.
-    following: int | float  # Key of the next page, which was not taken; 0 if there is none.
 
     def __len__(self) -> int:
         """Return the number of pages."""
         return len(self.ids)
 
-    def only(self, mask: Bools) -> "Picked":
-        """Return the pages of a mask."""
-        return Picked(self.shards[mask], self.ids[mask], self.hosts[mask], self.counts[mask], self.following)
+    def only(self, mask: Bools | Int64s) -> "Picked":
+        """Return the pages of a mask, or of some positions."""
+        return Picked(self.shards[mask], self.ids[mask], self.hosts[mask], self.counts[mask])
 
     def of_hosts(self, count: int) -> "Picked":
         """Return the pages of the first `count` hosts."""
@@ -53,8 +52,11 @@ class Picked:
 
     def first(self, count: int) -> "Picked":
         """Return the first `count` pages."""
-        following = self.counts[count].item() if len(self) > count else self.following
-        return Picked(self.shards[:count], self.ids[:count], self.hosts[:count], self.counts[:count], following)
+        return Picked(self.shards[:count], self.ids[:count], self.hosts[:count], self.counts[:count])
+
+    def after(self, count: int) -> "Picked":
+        """Return the pages after the first `count`."""
+        return Picked(self.shards[count:], self.ids[count:], self.hosts[count:], self.counts[count:])
 
 
 Fit = Callable[[Int64s, Int64s], Bools]
@@ -263,7 +265,7 @@ def _merge(
         batches.append((shards, ids, hosts, -neg))
         have += len(ids)
     columns: list[Any] = [np.concatenate(parts) for parts in zip(*batches[len(batches) > 1 :], strict=True)]
-    return Picked(columns[0], columns[1], columns[2], columns[3], 0)
+    return Picked(columns[0], columns[1], columns[2], columns[3])
 
 
 def _upto(sources: Sequence[PageSource]) -> tuple[Int64s, Int64s, Keys]:

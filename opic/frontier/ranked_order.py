@@ -19,9 +19,8 @@ from opic.frontier.page_sources import RankedPages, Within
 from opic.frontier.picking import SIDES
 from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
-from opic.query.snapshots import PAGES_EXACT
 from opic.replica import Crawl
-from opic.replica.crawl import Place
+from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Head
 
 Floats = NDArray[np.float64]
@@ -75,12 +74,6 @@ class RankedOrder:
     def empty(cls, shards: int) -> "RankedOrder":
         """Return an order without pages."""
         return cls(_none(shards), _none(shards), [], [])
-
-    def key_of(self, place: Place, *, read: bool) -> float:
-        """Return the key of a page; 0 for one that does not belong here."""
-        if self.known is not None and not read and place[1] >= self.known[place[0]]:
-            return float(self._later(place[0], np.array([place[1]]))[0])
-        return (self.read if read else self.unread)[place[0]].key_of(place[1])
 
     def _later(self, shard: int, ids: Int64s) -> Floats:
         """Return the keys of pages that became known later: they count as the least, where there are priorities."""

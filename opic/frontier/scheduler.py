@@ -10,6 +10,7 @@ exact. On a large store the order is that of a moment ago, when the replicas cau
 import logging
 import math
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,12 +23,22 @@ from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import Chunk, Lease, Leased, RequestPart, await_leases, release_leases, server_runs
+from opic.frontier.leases import (
+    ChosenPage,
+    Chunk,
+    Lease,
+    Leased,
+    RequestPart,
+    await_leases,
+    release_leases,
+    server_runs,
+)
 from opic.frontier.next_answers import NextAnswers
 from opic.frontier.page_keys import GREEDY, times_priority
+from opic.frontier.picking import Picked
 from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
-from opic.model.cash import MILLION, Flag
+from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
 from opic.query.link_scores import LinkScores
 from opic.replica import Crawl
@@ -35,8 +46,9 @@ from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
 from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
-CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, since some may be refused. They double each turn,
-SPARE_DOUBLED_MAX: Final = 5  # up to this many times.
+CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, at most twice as many as were refused last. They double
+SPARE_DOUBLED_MAX: Final = 5  # each turn, up to this many times.
+IDLE_SECONDS: Final = 1.0  # On a large store, after this long a call includes shards that none of its pages is in.
 PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
 STRICT_TRIES: Final = 4  # Attempts to lease from the exact state of a store that changes; then we accept a stale one.
@@ -64,6 +76,7 @@ class Scheduler:
         self.hot = HotCrawl(crawl, terms, admission)
         self._answers = NextAnswers(crawl, self.hot, self._ranked, pending)
         self.lock = threading.Lock()
+        self._refused = 0  # Pages that the last call could not lease.
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
         self._given: list[Lease] = []  # Leases granted but not returned to a caller yet.
@@ -274,13 +287,16 @@ class Scheduler:
         while turn < TURNS_MAX and (first or any(part.missing for part in parts)):
             strict = turn < STRICT_TRIES and self.hot.is_exact()
             heads = self.crawl.heads()
-            spare = CANDIDATES_SPARE << min(turn, SPARE_DOUBLED_MAX)
+            spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
             chunks = self._choose([part for part in parts if part.missing], spare, idle=idle)
             if not chunks and not first:
                 break
-            if first:  # Call every shard, to check that its state is the one we saw and to end expired leases.
-                asked = {chunk.shard for chunk in chunks}
-                chunks += [Chunk(shard) for shard in range(len(self.crawl)) if shard not in asked]
+            if first:  # Call all shards, to check that their states are those we saw and to end expired leases.
+                asked, now = {chunk.shard for chunk in chunks}, time.monotonic()
+                others = [at for at, hot in enumerate(self.hot.shards) if strict or now - hot.called_at >= IDLE_SECONDS]
+                chunks += [Chunk(shard) for shard in others if shard not in asked]
+                if not chunks:
+                    break
             again = self._ask(
                 chunks, heads if strict else None, sweep=turn == 0 or not strict, patient=turn < STRICT_TRIES
             )
@@ -290,19 +306,6 @@ class Scheduler:
                 first = True
                 for part in parts:
                     part.over, part.cut = False, part.cut if part.granted else None
-        self._hold([page for part in parts for page in part.granted])
-
-    def _hold(self, pages: Sequence[Leased]) -> None:
-        """Hold leased pages until their leases end, except those whose fetch the journal has already reported."""
-        for shard in {page.place[0] for page in pages}:
-            hot = self.hot.shards[shard]
-            mine = [page for page in pages if page.place[0] == shard and page.loads == hot.loads]
-            if not mine:
-                continue
-            ids, until = np.array([page.place[1] for page in mine]), np.array([page.until_us for page in mine])
-            with hot.replica.lock:
-                if hot.loads == hot.replica.loads:
-                    hot.settle(ids, until / MILLION)
 
     def _choose(self, parts: Sequence[RequestPart], more: int, *, idle: bool) -> list[Chunk]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
@@ -321,7 +324,8 @@ class Scheduler:
             picked = self.hot.pick(by, total + spare, limits)
             priorities = self.hot.priorities(picked.shards, picked.ids)  # A batch ends by worth without these.
             counts, at, least = times_priority(picked.counts, 1 / priorities).tolist(), 0, -math.inf
-            pages = list(zip(picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist(), strict=True))
+            shards, ids, hosts = picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist()
+            pages = list(map(ChosenPage, ids, hosts, picked.counts.tolist(), priorities.tolist()))
             for part in group:
                 if part.cut is None:
                     # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
@@ -331,30 +335,28 @@ class Scheduler:
                 least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
                 end = at
                 while end < min(at + part.missing, len(counts)) and counts[end] >= least:
-                    shard, page, host = pages[end]
-                    _chunk(by_shard, shard).add(page, host, part)
+                    _chunk(by_shard, shards[end]).add(pages[end], part)
                     end += 1
                 part.over = end == at
                 leases += end - at
                 at = end
             if at:
                 while at < len(counts) and counts[at] >= least and spare:
-                    by_shard[0][-1].add(*pages[at][1:])
+                    by_shard[0][-1].add(pages[at])
                     at, spare = at + 1, spare - 1
-            self._keep(pages[:at])
+            self._reserve(picked.first(at))
             if ration is not None:
-                ration.take([host * len(self.crawl) + shard for shard, _, host in pages[:at]])
+                ration.take((picked.hosts[:at] * len(self.crawl) + picked.shards[:at]).tolist())
                 self._rationed |= ration.refused
         return [chunk for chunks in by_shard.values() for chunk in chunks]
 
-    def _keep(self, pages: Sequence[tuple[int, int, int]]) -> None:
-        """Hold pages, given as (shard, id, host), until the answer of the store arrives."""
-        places = np.array(pages, np.int64).reshape(-1, 3)
-        for shard in set(places[:, 0].tolist()):
-            hot, mine = self.hot.shards[shard], places[places[:, 0] == shard]
+    def _reserve(self, pages: Picked) -> None:
+        """Keep pages from other choices until the answer of the store arrives."""
+        for shard in set(pages.shards.tolist()):
+            hot, mine = self.hot.shards[shard], pages.only(pages.shards == shard)
             with hot.replica.lock:
                 if hot.loads == hot.replica.loads:
-                    hot.ask(mine[:, 1], mine[:, 2])
+                    hot.order.reserve(mine.ids, mine.hosts)
 
     def _ask(self, chunks: Sequence[Chunk], heads: Sequence[Head] | None, *, sweep: bool, patient: bool) -> bool:
         """Lease the chosen pages in the store; return whether to choose again from the current state.
@@ -378,7 +380,7 @@ class Scheduler:
                 lease_command(
                     self.crawl.shards[chunk.shard].keys,
                     self.terms.politeness,
-                    [(page, names[host]) for page, host in zip(chunk.pages, chunk.of_hosts, strict=True)],
+                    [(page.id, names[page.host]) for page in chunk.pages],
                     [
                         Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
                         for part, count in chunk.quotas()
@@ -389,41 +391,45 @@ class Scheduler:
                 )
             )
         answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
+        called = time.monotonic()
         moved, freed = False, set[int]()
+        self._refused = sum(len(answer.refused) for answer in answers)
         for chunk, hot, answer in zip(chunks, hots, answers, strict=True):
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:
                     moved = True
                     continue
-                # Keep: no answer may contain a page twice, however short its lease.
-                same = hot.take(chunk.ids, chunk.hosts, answer, keep=True)
+                same = hot.take(chunk.ids, chunk.hosts, answer)
                 hot.end_call(answer.head.lsn)
             if heads is not None and (not same or answer.head != heads[chunk.shard]):
                 moved = True
             if answer.stamp.freed != hot.stamp.freed:
                 freed.add(chunk.shard)
         self._given += [
-            Lease((chunk.shard, chunk.pages[page.place]), page.until_us)
+            Lease((chunk.shard, chunk.pages[page.place].id), page.until_us)
             for chunk, answer in zip(chunks, answers, strict=True)
             for page in answer.granted
         ]
-        self._grant(chunks, self._without_early(chunks, answers))
+        self._grant(chunks, self._without_early(chunks, answers, called))
         for shard in freed:
             self.hot.hear_freed(shard)
         return moved or bool(freed)
 
-    def _without_early(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> list[LeaseAnswer]:
+    def _without_early(
+        self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer], called: float
+    ) -> list[LeaseAnswer]:
         """Give back the leases of pages that turn out to have been read while we chose; return the other answers.
 
         The store decides about leases and waits, but does not know when a page was read. An event may end the lease of
-        another endpoint between our choice and our call; the journal up to the head that the call saw tells.
+        another endpoint between our choice and our call, made at `called`, monotonic; the journal up to the head that
+        the call saw tells.
         """
         behind = any(
             answer.granted and answer.head.lsn > self.crawl.replicas[chunk.shard].head.lsn
             for chunk, answer in zip(chunks, answers, strict=True)
         )
         if behind:
-            self.crawl.follow()
+            self.crawl.follow(called)
         kept, early_leases = [], list[Lease]()
         for chunk, answer in zip(chunks, answers, strict=True):
             hot = self.hot.shards[chunk.shard]
@@ -433,7 +439,7 @@ class Scheduler:
                 early = hot.too_early(chunk.ids)[[page.place for page in answer.granted]].tolist()
             pages = list(zip(answer.granted, early, strict=True))
             early_leases += [
-                Lease((chunk.shard, chunk.pages[page.place]), page.until_us) for page, soon in pages if soon
+                Lease((chunk.shard, chunk.pages[page.place].id), page.until_us) for page, soon in pages if soon
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
         self._take_back(early_leases)
@@ -449,16 +455,14 @@ class Scheduler:
         for chunk, answer in zip(chunks, answers, strict=True):
             parts = [part for part, _ in chunk.quotas()]
             for page in answer.granted:
-                place = chunk.shard, chunk.pages[page.place]
-                meta = answer.metas.get(page.place, b"")
-                taken.append((parts[page.quota], place, page.until_us, chunk.of_hosts[page.place], meta))
+                chosen, meta = chunk.pages[page.place], answer.metas.get(page.place, b"")
+                taken.append((parts[page.quota], (chunk.shard, chosen.id), chosen, page.until_us, meta))
         if not taken:
             return
         places = [place for _, place, _, _, _ in taken]
         rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
         total = self.hot.total(rows.books)
-        priorities = self.hot.priorities(*np.array(places, np.int64).T).tolist()
-        for nth, (part, place, until_us, _, meta) in enumerate(taken):
+        for nth, (part, place, chosen, until_us, meta) in enumerate(taken):
             if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
                 continue
             cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
@@ -467,25 +471,25 @@ class Scheduler:
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    counts=self._counts(part, place, cash, priorities[nth], read=bool(state & Flag.OPEN)),
+                    counts=self._counts(part, place, cash, chosen, read=bool(state & Flag.OPEN)),
                     importance=min(max(spent + cash, 0) / total, 1.0),
                     read_before=int(rows.reads[nth]) > 0,
                     until_us=until_us,
                     nearness=int(rows.nearness[nth]),
                     meta=meta,
-                    priority=priorities[nth],
+                    priority=chosen.priority,
                     loads=self.hot.shards[place[0]].loads,
                 )
             )
         if self.admission is not None:
-            self.admission.note([host * len(self.crawl) + place[0] for _, place, _, host, _ in taken])
+            self.admission.note([chosen.host * len(self.crawl) + place[0] for _, place, chosen, _, _ in taken])
 
-    def _counts(self, part: RequestPart, place: Place, cash: int, priority: float, *, read: bool) -> float:
-        """Return the key by which a page was chosen."""
+    def _counts(self, part: RequestPart, place: Place, cash: int, chosen: ChosenPage, *, read: bool) -> float:
+        """Return the key by which a page comes in the answer: in the order by cash, as its cash is now."""
         if part.request.policy in EXPANSIONS:
-            return priority * self.hot.inlinks_of(place)
-        if (ranking := self.hot.ranking(part.mode, part.request.policy)) is not None:
-            return ranking.key_of(place, read=read)
+            return chosen.priority * self.hot.inlinks_of(place)
+        if self.hot.ranking(part.mode, part.request.policy) is not None:
+            return chosen.key
         hot = self.hot.shards[place[0]]
         if self.terms.strategy == GREEDY and not hot.order.prioritised:
             return self.terms.counts(cash, read)

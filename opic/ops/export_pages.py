@@ -22,7 +22,8 @@ from opic.model.page_notes import depth_of, status_of, unpack_meta
 from opic.query.exact import BoundedView
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_pairs import stored_pairs
-from opic.query.queries import EXACT, Query
+from opic.query.page_entries import EXACT
+from opic.query.queries import Query
 from opic.query.snapshots import Int64s, Snapshot, View
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated

@@ -16,6 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.background import step_back
 from opic.errors import NotKept, StoreError, StoreUnavailable
 from opic.graph.flow import BOUND_MAX
 from opic.model.cash import Flag
@@ -41,7 +42,7 @@ LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
 REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
 REST_MIN: Final = 1  # and no less than this multiple, so that half of a core is left where settling takes long.
-YOUNG_SECONDS: Final = 0.75  # A question waits for a settling in progress if the last answer is older than this,
+YOUNG_SECONDS: Final = 0.9  # A question waits for a settling in progress if the last answer is older than this,
 WAIT_SECONDS: Final = 0.25  # for this long.
 LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
@@ -213,6 +214,7 @@ class Exact:
                     self._kept.lock.release()
 
     def _run(self) -> None:
+        step_back()
         wait = LOOK_SECONDS
         while not self._done.wait(wait):
             began = time.thread_time()
@@ -259,6 +261,15 @@ class Exact:
             return False
         return view.bound < SAYS_SOMETHING
 
+    def young(self) -> ExactView | None:
+        """Return what was settled a moment ago, without asking the store; None if that is old, or says nothing."""
+        view = self._view
+        if view is None or self._thread is None or view.loads != self._crawl.loads or view.bound >= SAYS_SOMETHING:
+            return None
+        if view.heads == self._crawl.heads():
+            return view.renewed(self._crawl.as_of)
+        return view if time.time() - view.as_of <= YOUNG_SECONDS else None
+
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
         """Return the importance as it is now, or as it was a moment ago where settling takes long.
 
@@ -270,7 +281,7 @@ class Exact:
             NotKept: no links are kept.
             StoreUnavailable: the store is unavailable, or its links are still being read.
         """
-        self._crawl.follow(since)
+        self._crawl.follow(self._crawl.recent() if since is None else since)
         self._kept.check()
         as_of, view = self._crawl.as_of, self._view
         if view is not None and self._is_current() and not (further and view.bound > FURTHER):

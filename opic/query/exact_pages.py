@@ -1,15 +1,13 @@
 """The exact importance of all pages beside a snapshot of them: for the top, hosts, domains, and search."""
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from opic.query.exact import BoundedView, ExactView
-from opic.query.snapshots import PAGES_EXACT, Snapshot, Snapshots
+from opic.query.snapshots import Snapshot, Snapshots
 from opic.query.top_pages import best_pages
 
-SHOWN_SECONDS: Final = 0.5  # How long answers come from the same state, on a large busy store.
 TOPS_KEPT_MAX: Final = 32  # Number of cached top answers, of at most 1,000 pages each.
 
 
@@ -50,7 +48,7 @@ class LatestExactPages:
         self._last: ExactPages | None = None
 
     def latest(self, *, further: bool = False) -> ExactPages:
-        """Return the pages as they are now, or as they were SHOWN_SECONDS ago on a large busy store.
+        """Return the pages as they are now, or as they were a moment ago on a large busy store.
 
         Args:
             further: settle further where that is cheap; see `Exact.view`.
@@ -59,10 +57,7 @@ class LatestExactPages:
             NotKept: no links are kept.
             StoreUnavailable: as `Exact.view`.
         """
-        last, loads = self._last, self._snapshots.crawl.loads
-        large = last is not None and len(last.snapshot) > PAGES_EXACT and last.snapshot.loads == loads
-        if last is not None and large and time.time() - last.as_of < SHOWN_SECONDS:
-            return last
+        last = self._last
         exact, snapshot = self._view(further), self._snapshots.fresh()
         view = exact.beside(snapshot)
         if last is not None and last.view is view:

@@ -5,7 +5,8 @@ from opic.model.books import Books
 from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.model.classes import OTHERS
 from opic.model.page_notes import depth_of, unpack_meta
-from opic.query.queries import EXACT, Query, measures_of, times_of
+from opic.query.page_entries import EXACT, measures_of, times_of, use_exact, use_window
+from opic.query.queries import Query
 from opic.query.snapshots import Ranking, Snapshot, WindowView
 from opic.replica.crawl import Place, Rows
 
@@ -67,13 +68,13 @@ def _explained(
     times = [time for time in times_of(rows, ranking) if time is not None]
     if policy == EXACT:
         exact = query.exact_view()
-        query.use_exact({place: entry}, exact)
+        use_exact({place: entry}, exact, query.crawl.loads)
         estimate = _exact(query, place)
         times.append(exact.as_of)
     if span is not None:
         snapshot, view = query.snapshots.view(policy, span)
         entry |= {"policy": policy, "window": span.shown()}
-        query.use_window({place: entry}, snapshot, view)
+        use_window({place: entry}, snapshot, view)
         estimate = _of_window(query, policy, snapshot, view, place)
         times.append(snapshot.as_of)
     gone = "gone" in entry

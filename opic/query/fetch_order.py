@@ -25,6 +25,7 @@ from opic.query.exact import BOUND, LINKS_A_SETTLE, REST, SAYS_SOMETHING
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.replica import Replica
+from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -33,6 +34,7 @@ Floats = NDArray[np.float64]
 Int64s = NDArray[np.int64]
 SEED_SHARE: Final = 0.2
 ASKED_SECONDS: Final = 60.0  # How long after a question the order is kept up.
+REST_SECONDS: Final = 1.0  # Between two computations on a large crawl; pages leased or read since are left out anyway.
 AGES_SECONDS: Final = 5.0  # How often it is computed anew where nothing changed but the time.
 PAGES_AT_ONCE: Final = 1 << 16  # Pages whose last reads are looked up while a replica waits: some milliseconds.
 UNFIT: Final = Flag.GONE | Flag.EXCLUDED
@@ -95,7 +97,9 @@ class FetchOrder:
             return False
         same = view is not None and view.settled
         same = same and (view.heads, view.loads) == (self._crawl.heads(), self._crawl.loads)  # type: ignore[union-attr]
-        return now - self._at >= (AGES_SECONDS if same else REST * self._took)
+        large = sum(map(len, self._crawl.replicas)) > PAGES_EXACT
+        rest = max(REST * self._took, REST_SECONDS if large else 0.0)
+        return now - self._at >= (AGES_SECONDS if same else rest)
 
     def recent(self) -> FetchView | None:
         """Return the order of a moment ago; None if it can't be told, because links are not kept or not read yet."""

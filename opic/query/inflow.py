@@ -17,7 +17,8 @@ from opic.model.cash import CLASS_BITS, MILLION, Flag
 from opic.query.host_index import Bools, Int64s
 from opic.query.kept_links import NOT_KEPT
 from opic.query.link_inflow import shares_and_inflow
-from opic.query.queries import EXACT, Query, check_count
+from opic.query.page_entries import EXACT
+from opic.query.queries import Query, check_count
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Place, Rows
 from opic.urls.canonical import canonical_host, canonical_url, host_of, registered_domain

@@ -10,8 +10,9 @@ from opic.errors import NotKept
 from opic.query.exact import ExactView
 from opic.query.host_index import Bools, Floats
 from opic.query.kept_links import NOT_KEPT
+from opic.query.page_entries import EXACT
 from opic.query.page_flows import PageFlows
-from opic.query.queries import EXACT, Query
+from opic.query.queries import Query
 from opic.query.snapshots import Snapshot
 from opic.replica.crawl import Outdated
 

@@ -6,7 +6,8 @@ from typing import Final
 import numpy as np
 
 from opic.errors import BadInput
-from opic.query.queries import EXACT, Query, check_count
+from opic.query.page_entries import EXACT
+from opic.query.queries import Query, check_count
 from opic.query.snapshots import Int64s, Snapshot
 from opic.urls.canonical import canonical_host
 

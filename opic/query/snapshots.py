@@ -24,7 +24,7 @@ from opic.model.crawl_clock import Clocks
 from opic.model.series import Entry, Window
 from opic.query.host_index import Bools, Floats, HostNames, Int32s, Sites, frozen, joined
 from opic.replica import Crawl
-from opic.replica.crawl import Outdated, Place, Rows
+from opic.replica.crawl import PAGES_EXACT, Outdated, Place, Rows
 from opic.replica.effect import Head
 from opic.replica.histories import Measures
 from opic.replica.hosts import HostTable
@@ -34,14 +34,11 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
-PAGES_EXACT = 100_000  # Up to this many pages, which are copied in a millisecond, every answer is current.
-SNAPSHOT_SECONDS = 0.08  # On a larger store that changes, a snapshot is reused for this long,
-REST = 5  # or for this multiple of the CPU time it took to make it and compute results from it, if that is longer,
-AGE_SECONDS_MAX = 0.9  # but never longer than this: one second minus the time to answer.
+SNAPSHOT_SECONDS = 0.7  # On a larger store that changes, a snapshot and its ranking are reused for this long.
+AGE_SECONDS_MAX = 0.9  # No answer shows an older state: one second minus the time to answer.
 VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction for the next one.
 HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
 GUESSED_MAX = 8  # A guess that selects more than this multiple of the requested count is too low to help.
-RANKING_SECONDS = 0.7  # How long a ranking of a large busy store is reused.
 VIEWS_KEPT_MAX = 4  # Number of (policy, window) pairs whose estimates a snapshot caches, 16 bytes per page each.
 LOOKS_MAX = 4  # Attempts to read rows and a matching ranking from a store that changes.
 KNOWN_GONE = Flag.KNOWN | Flag.GONE
@@ -261,9 +258,7 @@ class Snapshot:
     def _keep(self, name: str, work_out: Callable[[], T]) -> T:
         """Compute a value once and cache it. Two threads may compute it at the same time, with the same result."""
         if name not in self.kept:
-            began = time.thread_time()  # CPU time, which excludes waiting for other threads.
             self.kept[name] = work_out()
-            self.kept["seconds"] = self.kept.get("seconds", 0.0) + time.thread_time() - began
         kept: T = self.kept[name]
         return kept
 
@@ -423,7 +418,6 @@ class Snapshots:
         self.crawl = crawl
         self._lock, self._view_lock = threading.Lock(), threading.Lock()
         self._shown: Snapshot | None = None
-        self._took_seconds = 0.0  # CPU time of the last snapshot.
         self._guesses: dict[int, int] = {}  # `Snapshot.guesses`, passed from one snapshot to the next.
         self._ranking: Ranking | None = None
         self._viewed: Snapshot | None = None  # The snapshot that window policies answer from.
@@ -434,7 +428,7 @@ class Snapshots:
 
         Costs one round trip, and a copy of the columns if the store changed and the last snapshot is too old.
         """
-        self.crawl.follow()
+        self.crawl.follow(self.crawl.recent())
         with self._lock:
             return self._current(age_seconds_max)
 
@@ -442,7 +436,7 @@ class Snapshots:
         """Return the result of `ask`, its rows, and a ranking of the same state as the rows, if `fresh` is current.
 
         Another thread may update the replicas between the two; then `ask` is called again, at most LOOKS_MAX times in
-        total. On a large busy store the ranking may be up to RANKING_SECONDS older.
+        total. On a large busy store the ranking may be up to SNAPSHOT_SECONDS older.
         """
         for _ in range(LOOKS_MAX):
             answer, rows = ask()
@@ -453,8 +447,7 @@ class Snapshots:
 
     def _ranking_beside(self, rows: Rows) -> Ranking:
         with self._lock:
-            kept = self._ranking
-            if kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._still_true(kept):
+            if (kept := self.ranking_at_hand(rows)) is not None:
                 return kept
             shown = self._shown
             if shown is None or shown.heads != rows.heads or not self._still_true(shown):
@@ -462,8 +455,14 @@ class Snapshots:
             self._ranking = shown.ranking
             return self._ranking
 
+    def ranking_at_hand(self, rows: Rows) -> Ranking | None:
+        """Return a ranking that `beside` might give with these rows; None if there is none yet."""
+        kept = self._ranking
+        usable = kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._still_true(kept)
+        return kept if usable else None
+
     def _serves(self, ranking: Ranking) -> bool:
-        return len(ranking.ascending) > PAGES_EXACT and time.time() - ranking.as_of < RANKING_SECONDS
+        return len(ranking.ascending) > PAGES_EXACT and time.time() - ranking.as_of < SNAPSHOT_SECONDS
 
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of
@@ -472,15 +471,10 @@ class Snapshots:
         if shown is not None and shown.heads == self.crawl.heads():
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
-        if shown is not None and len(shown) > PAGES_EXACT:
-            took = shown.kept.get("seconds", 0.0)
-            rest = min(max(SNAPSHOT_SECONDS, REST * took), AGE_SECONDS_MAX, age_seconds_max)
-            if time.time() - shown.as_of < rest - self._took_seconds:
-                return shown
-        began, cost = time.monotonic(), time.thread_time()
+        reused = min(SNAPSHOT_SECONDS, age_seconds_max)
+        if shown is not None and len(shown) > PAGES_EXACT and time.time() - shown.as_of < reused:
+            return shown
         self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses)
-        self._took_seconds = time.monotonic() - began
-        shown.kept["seconds"] = time.thread_time() - cost
         return shown
 
     def _still_true(self, shown: Snapshot | Ranking) -> bool:

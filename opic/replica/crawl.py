@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -41,6 +42,12 @@ T = TypeVar("T")
 # Interval at which the background thread catches up: some hundred kilobytes of journal at full speed.
 FOLLOW_SECONDS: Final = 0.1
 FOLLOW_SECONDS_MAX: Final = 5.0  # Longest interval while the store is unavailable.
+PAGES_EXACT: Final = 100_000  # Up to this many pages, which are copied in a millisecond, every answer is current.
+# On a larger crawl that is asked questions, the background thread catches up at this interval, and a question takes
+# what that thread has seen, if it is no older than the second: so no question waits for the journal.
+FOLLOW_SECONDS_ASKED: Final = 0.02
+RECENT_SECONDS: Final = 0.06
+ASKED_SECONDS: Final = 1.0  # How long after a question the next ones are expected.
 END_SECONDS: Final = 2.0
 RECENT_URLS_MAX: Final = 4_096  # Half a megabyte.
 LOOKS_MAX = 5  # Consecutive attempts, each interrupted by a reload.
@@ -99,6 +106,7 @@ class Crawl:
         self.as_of = 0.0  # Unix seconds; the replicas are at least as recent.
         self._opened_at = time.monotonic()
         self._looked_at = float("-inf")  # When the replicas last began to catch up, monotonic.
+        self._question_at = float("-inf")  # When `recent` was last called on a large crawl.
         self._done = threading.Event()
         self._keeper: threading.Thread | None = None
 
@@ -181,6 +189,14 @@ class Crawl:
                 self._served, self.as_of, self._looked_at = served, now, monotonic
         return self.replicas
 
+    def recent(self) -> float:
+        """Return what a question gives `follow` as `since`: now, or a moment ago on a large crawl that is followed."""
+        now = time.monotonic()
+        if self._keeper is None or sum(map(len, self.replicas)) <= PAGES_EXACT:
+            return now
+        self._question_at = now
+        return now - RECENT_SECONDS
+
     def _renew(self) -> None:
         """Read the shards' metadata again after a replica was reloaded."""
         loads = self.loads
@@ -235,7 +251,7 @@ class Crawl:
                 self._followers[shard].load()
 
     def keep_following(self, seconds: float = FOLLOW_SECONDS) -> None:
-        """Start a thread that brings the replicas up to date every `seconds` seconds, until `close`.
+        """Start a thread that brings the replicas up to date every `seconds` seconds, or more often; until `close`.
 
         Without it, the first query after an idle hour would read the whole journal, and the journal could be trimmed
         past a replica that fell behind. While the store is unavailable the thread tries less and less often.
@@ -251,9 +267,9 @@ class Crawl:
 
     def _keep(self, seconds: float) -> None:
         wait = seconds
-        while not self._done.wait(wait):
+        while not self._done.wait(min(wait, FOLLOW_SECONDS_ASKED) if self._is_asked() else wait):
             try:
-                if time.monotonic() - self._looked_at >= seconds:
+                if time.monotonic() - self._looked_at >= (FOLLOW_SECONDS_ASKED if self._is_asked() else seconds):
                     self.follow()
             except StoreError as error:
                 if wait == seconds and not self._done.is_set():
@@ -263,6 +279,9 @@ class Crawl:
                 if wait != seconds:
                     log.info("following the store again after an outage")
                 wait = seconds
+
+    def _is_asked(self) -> bool:
+        return time.monotonic() - self._question_at < ASKED_SECONDS
 
     def heads(self) -> list[Head]:
         """Return the head of each replica. Equal results of two calls mean that nothing changed in between."""
@@ -287,9 +306,10 @@ class Crawl:
     def ids_of(self, urls: Sequence[str]) -> list[Place | None]:
         """Return the place of each page, given canonical URLs; None for an unknown page."""
         self.follow()
-        return self.steadily(lambda: self._find(urls))
+        return self.steadily(lambda: self.find(urls))
 
-    def _find(self, urls: Sequence[str]) -> list[Place | None]:
+    def find(self, urls: Sequence[str]) -> list[Place | None]:
+        """As `ids_of`, in the replicas as they are. Call it inside `steadily`."""
         loads, secret = self._made
         if loads != self.loads:  # A reload renews `_made` under the lock; wait for it.
             self.follow()
@@ -310,15 +330,35 @@ class Crawl:
     def look(self, urls: Sequence[str], since: float | None = None) -> tuple[list[Place | None], Rows]:
         """Return the place of each page (None if unknown), given canonical URLs, and the rows of the known pages.
 
-        `since` is as in `follow`.
+        `since` is as in `follow`; but a page is unknown only if it is now.
         """
+        called = time.monotonic()
         self.follow(since)
 
         def ask() -> tuple[list[Place | None], Rows]:
-            places = self._find(urls)
+            places = self.find(urls)
             return places, self.rows([place for place in places if place is not None])
 
-        return self.steadily(ask)
+        found = self.steadily(ask)
+        if None in found[0] and self._looked_at <= called:
+            self.follow()
+            found = self.steadily(ask)
+        return found
+
+    @contextmanager
+    def at_hand(self) -> Iterator[bool]:
+        """Hold the replicas if that takes no time: they were brought up to date a moment ago, and are free. Else False.
+
+        For questions that are answered where nothing may wait, as in an event loop.
+        """
+        with ExitStack() as held:
+            free = self._looked_at > self.recent()
+            for replica in self.replicas if free else ():
+                if not replica.lock.acquire(blocking=False):
+                    free = False
+                    break
+                held.callback(replica.lock.release)
+            yield free
 
     def rows(self, places: Sequence[Place]) -> Rows:
         """Return the rows of pages by place. Rows of one shard are consistent with one journal position."""
@@ -389,7 +429,7 @@ class Crawl:
         """Return a page in the ledger's form, or None if it is unknown."""
 
         def ask() -> LedgerPage | None:
-            (place,) = self._find([url])
+            (place,) = self.find([url])
             return None if place is None else self._pages(place[0], range(place[1], place[1] + 1))[0]
 
         self.follow()

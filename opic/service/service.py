@@ -368,6 +368,7 @@ class Backend:
 
         in_time = self._in_time(done, seconds)
         self._stored_log.check_era(positions)
+        self.crawl.follow()  # Questions may show what was seen a moment ago.
         return in_time
 
     def explain(self, url: str, policy: str | None, window: float | str | None) -> dict[str, object] | None:

@@ -13,8 +13,9 @@ from servers import Server
 from serving import serving, serving_embedded
 
 from opic.client import Client, Conflict
-from opic.errors import NotKept
+from opic.errors import BadInput, NotKept
 from opic.query.explain import explain
+from opic.query.queries import Ask, ImportanceAnswer, Query
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 
@@ -196,3 +197,58 @@ def test_service_without_links_says_what_to_set(tmp_path: Path) -> None:
             with pytest.raises(Conflict, match="OPIC_KEEP_LINKS=off is set for the workers"):
                 ask(policy="exact")
         assert client.importance(PAGES[0]).policy == "static"
+
+
+def followed(web: Web, monkeypatch: pytest.MonkeyPatch) -> Query:
+    """A query on a store that counts as a large one, followed and settled in threads."""
+    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
+    query = asked(web.crawl)
+    assert query.exact is not None
+    query.exact.start()
+    web.crawl.keep_following()
+    return query
+
+
+@pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_answer_that_is_at_hand_is_the_one_that_waits_for_the_store(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch, shards: int
+) -> None:
+    web = Web(valkey, f"at-hand-{shards}", shards)
+    for page in range(12):
+        web.read(PAGES[page], [PAGES[0], PAGES[(page + 3) % 14]], 404 if page == 5 else 200)
+    web.writer.drain()
+    query = followed(web, monkeypatch)
+    try:
+        for policy in (None, "exact", "static"):
+            for url in PAGES[:14]:
+                ask = Ask([url], policy)
+                (waited,) = query.importances([ask])
+                found = wait_until(lambda one=ask: query.importance_at_hand(one), WAIT_SECONDS)
+                assert isinstance(waited, ImportanceAnswer)
+                assert found.pages == waited.pages
+                assert found.as_of > waited.as_of - 1
+        assert query.importance_at_hand(Ask(["http://never.seen/"])) is None
+        assert query.importance_at_hand(Ask([PAGES[0]], "interpolation")) is None
+        with pytest.raises(BadInput):
+            query.importance_at_hand(Ask(["no URL"]))
+    finally:
+        web.crawl.close()
+        query.exact.close()  # type: ignore[union-attr]
+
+
+def test_nothing_is_at_hand_while_a_thread_has_the_replica_or_nobody_follows(
+    valkey: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    web = Web(valkey, "busy-hand")
+    web.read(PAGES[0], [PAGES[1]])
+    query, ask = followed(web, monkeypatch), Ask([PAGES[0]])
+    try:
+        wait_until(lambda: query.importance_at_hand(ask), WAIT_SECONDS)
+        with ThreadPoolExecutor(1) as pool, web.crawl.replicas[0].lock:
+            assert pool.submit(query.importance_at_hand, ask).result() is None
+        wait_until(lambda: query.importance_at_hand(ask), WAIT_SECONDS)
+        web.crawl.close()
+        wait_until(lambda: query.importance_at_hand(ask) is None, WAIT_SECONDS)
+    finally:
+        web.crawl.close()
+        query.exact.close()  # type: ignore[union-attr]

@@ -25,7 +25,7 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
 from opic.ops.begin_anew import begin_anew
 from opic.query.queries import Ask, ImportanceAnswer, Query
-from opic.query.snapshots import AGE_SECONDS_MAX, RANKING_SECONDS, VIEWS_KEPT_MAX, Snapshot, Snapshots
+from opic.query.snapshots import AGE_SECONDS_MAX, SNAPSHOT_SECONDS, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.store import Shard
@@ -566,7 +566,6 @@ def test_large_busy_store_is_shown_at_most_a_second_old(valkey: Server) -> None:
     ranks_of_then = 0
     while len(versions) < 4 or not kept:
         assert time.monotonic() < deadline
-        shown.kept["seconds"] = 0.3  # As if making it and answering from it had cost so much.
         offset += 1
         store.apply(PARTITION, [record(offset, A, [B])])
         asked = time.time()
@@ -757,8 +756,8 @@ def test_rows_and_ranks_of_an_answer_are_of_one_state_though_another_thread_foll
     ledger.apply(PARTITION, [record(0, A, [B]), record(1, B, [C]), record(2, C, [A])])
     turns = []
 
-    def overtaken(urls: Sequence[str]) -> object:
-        found = look(urls)
+    def overtaken(urls: Sequence[str], since: float) -> object:
+        found = look(urls, since)
         if not turns:
             turns.append(1)
             store.apply(PARTITION, [record(2, C, [A])])
@@ -930,7 +929,7 @@ def test_ranks_of_a_large_busy_store_are_worked_out_twice_a_second(
     assert second.rank_as_of is not None
     assert second.pages[1] is not None
     assert second.pages[1]["reads"] == 1
-    now += RANKING_SECONDS
+    now += SNAPSHOT_SECONDS
     (third,) = query.importances([Ask([A, C])])
     assert isinstance(third, ImportanceAnswer)
     assert third.rank_as_of is None

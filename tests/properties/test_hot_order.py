@@ -365,7 +365,6 @@ class Both:
         places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
         assert places == expected[:count]
         assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
-        assert found.following == (self.twin.key(*expected[count])[0] if len(expected) > count else 0)
         if not places and room is None:
             first = first_free(self.orders, **terms, seconds_max=1e9)
             assert first == self.twin.first_free(self.now, mode, busy, within, near)

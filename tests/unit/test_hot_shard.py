@@ -84,7 +84,7 @@ def counted(shard: HotShard) -> dict[str, int]:
 def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
     pages = np.array(ids, np.int64)
     hosts = shard.replica.host[pages].astype(np.int64)
-    shard.ask(pages, hosts)
+    shard.order.reserve(pages, hosts)
     assert not set(ids) & set(picked(shard))
     return shard.take(pages, hosts, said)
 

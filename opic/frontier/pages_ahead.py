@@ -1,0 +1,74 @@
+"""Pages chosen ahead on a large store: one choice serves the requests of the next tenth of a second.
+
+A choice costs some milliseconds, hardly more for a hundred pages than for ten. What it chose beyond the request that
+asked waits here, in order, and each page is looked at again when it is taken: it may be held, read or shut by then.
+"""
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from opic.frontier.hot_order import Bools, HotOrder, is_held
+from opic.frontier.picking import Fit, Picked
+from opic.frontier.ranked_order import RankedOrder
+
+AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use; their order is that of the choice.
+AHEAD_MAX: Final = 512
+STRETCH: Final = 3  # As many times the pages asked for are looked at: those before were taken a moment ago.
+
+
+class PagesAhead:
+    """The pages of one choice that no request has taken yet."""
+
+    def __init__(self, picked: Picked, taken: int, loads: list[int], ranking: RankedOrder | None) -> None:
+        """Keep a choice.
+
+        Args:
+            picked: the chosen pages.
+            taken: how many of them the request that asked has taken.
+            loads: the load counts of the replicas.
+            ranking: the order that they were chosen by; None for cash.
+        """
+        self._picked, self._at, self._asked = picked, 0, taken
+        self._loads, self._ranking, self._made = loads, ranking, time.monotonic()
+        # Where fewer pages were found than wanted, looking for more is in vain.
+        self._short = len(picked) < taken
+
+    def is_valid(self, loads: list[int], ranking: RankedOrder | None) -> bool:
+        """Return whether the pages may be taken still."""
+        young = time.monotonic() - self._made < AHEAD_SECONDS
+        return young and self._ranking is ranking and self._loads == loads
+
+    def wanted(self) -> int:
+        """Return how many pages the next choice should choose ahead: as many as were asked for since this one."""
+        lately = time.monotonic() - self._made < 2 * AHEAD_SECONDS
+        return min(self._asked, AHEAD_MAX) if lately and not self._short else 0
+
+    def take(self, orders: Sequence[HotOrder], sides: Sequence[int], count: int, fit: Fit | None) -> Picked:
+        """Take the next pages that are free, up to `count`. The caller holds the locks of all replicas.
+
+        Args:
+            orders: the order of each shard.
+            sides: which sides the mode takes.
+            count: maximum number of pages.
+            fit: as in `opic.frontier.picking.pick`.
+        """
+        self._asked += count
+        some = self._picked.after(self._at).first(STRETCH * count)
+        free = np.zeros(len(some), np.bool_)
+        for shard in set(some.shards.tolist()):
+            at = np.flatnonzero(some.shards == shard)
+            free[at] = _is_free(orders[shard], some.ids[at], some.hosts[at], sides)
+        # Pages before the first free one were leased; those that are taken now may be free again, as spares are.
+        self._at += int(free.argmax()) if free.any() else len(some)
+        if fit is not None:
+            free[free] = fit(some.shards[free], some.hosts[free])
+        return some.only(np.flatnonzero(free)[:count])
+
+
+def _is_free(order: HotOrder, ids: "np.ndarray", hosts: "np.ndarray", sides: Sequence[int]) -> Bools:
+    keys, read = order.keys(ids)
+    free: Bools = ~is_held(order.where[ids]) & (order.host_free[hosts] <= order.now) & (keys > 0)
+    return free & (read == sides[0]) if len(sides) == 1 else free

@@ -1,0 +1,115 @@
+"""The entries of pages in answers: from rows of the replicas by cash, with the estimates of another policy on top."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from opic.model.books import Books
+from opic.model.cash import CLASS_BITS, MILLION, CrawlRules, Flag
+from opic.model.classes import OTHERS
+from opic.query.exact import ExactView
+from opic.query.snapshots import Ranking, Snapshot, View, percentile
+from opic.replica.crawl import Outdated, Place, Rows
+
+EXACT = "exact"
+
+
+def entries_of(
+    places: Mapping[str, Place],
+    rows: Rows,
+    ranking: Ranking | None,
+    *,
+    books: Books,
+    rules: CrawlRules,
+    bound: float | None,
+    names: Mapping[int, str],
+) -> dict[str, dict[str, object]]:
+    """Return the static entries of known pages by URL. `places` and `rows` are in the same order.
+
+    Without a ranking, pages have no ranks, and no importance that means anything.
+
+    Args:
+        places: the pages, by URL.
+        rows: theirs.
+        ranking: of all pages.
+        books: of the crawl.
+        rules: of the crawl.
+        bound: on the error of the estimates; None if it says nothing.
+        names: of the classes, by slot.
+    """
+    total = books.static_total(rules.minted, ranking.overdrawn if ranking else 0)
+    teleport = "weighted" if books.weighted else "uniform"
+    entries: dict[str, dict[str, object]] = {}
+    scores: dict[str, int] = {}
+    measures = rows.measures
+    columns = (rows.cash, rows.spent, rows.state, rows.reads, measures.starts[:-1], measures.starts[1:])
+    for url, cash, spent, state, reads, start, end in zip(
+        places, *(column.tolist() for column in columns), strict=True
+    ):
+        gone, slot = bool(state & Flag.GONE), state & CLASS_BITS
+        entry = entries[url] = {
+            "url": url,
+            "importance": 0.0 if gone else min(max(spent + cash, 0) / total, 1.0),
+            "cash": cash,
+            "reads": reads,
+            "last_read_clock": int(measures.clock[end - 1]) if end > start else None,
+            "last_fetched_at": int(measures.at_us[end - 1]) / MILLION if end > start else None,
+            "policy": "static",
+            "window": None,
+            "teleport": teleport,
+        }
+        if slot:
+            entry["class"] = names.get(slot, OTHERS)
+        if bound is not None:
+            entry["error_bound"] = bound
+        if gone:
+            entry["gone"] = True
+        else:
+            scores[url] = max(spent + cash, 0)
+    if scores and ranking is not None:
+        for url, rank in zip(scores, ranking.ranks(list(scores.values())), strict=True):
+            entries[url] |= {"rank": rank, "percentile": ranking.percentile(rank)}
+    return entries
+
+
+def use_exact(entries: Mapping[Place, dict[str, object]], view: ExactView, loads: list[int]) -> None:
+    """Replace static estimates by exact ones, and the bound by theirs; `loads` are those of the replicas."""
+    if view.loads != loads:
+        raise Outdated
+    for entry in entries.values():
+        entry |= {"policy": EXACT, "error_bound": view.bound}
+    live = {place: entry for place, entry in entries.items() if "gone" not in entry}
+    shares = [view.share(place) for place in live]
+    for entry, share, rank in zip(live.values(), shares, view.ranks(shares), strict=True):
+        entry |= {"importance": share, "rank": rank, "percentile": percentile(rank, len(view.ascending))}
+
+
+def use_window(entries: Mapping[Place, dict[str, object]], snapshot: Snapshot, view: View) -> None:
+    """Replace static estimates by those of a window policy, which have no error bound."""
+    shards, ids = (np.array(column, np.int64) for column in zip(*entries, strict=True))
+    for at, entry in zip(snapshot.positions(shards, ids).tolist(), entries.values(), strict=True):
+        entry.pop("error_bound", None)
+        # A page newer than the snapshot keeps its static estimate, as young pages have under every policy.
+        if "gone" in entry or at >= len(snapshot) or view.scores[at] < 0:
+            continue
+        entry["importance"] = float(view.estimates[at])
+        (rank,) = view.ranks([view.scores[at]])
+        entry |= {"rank": rank, "percentile": percentile(rank, snapshot.books.live)}
+
+
+def times_of(rows: Rows, ranking: Ranking) -> tuple[float, float | None]:
+    """Return a time (Unix seconds) that no value of pages is older than, and the time of their ranks if it is older."""
+    if ranking.heads == rows.heads:
+        return rows.as_of, None
+    if ranking.books.cuts:  # The overdrawn total, which goes into each importance, is as old as the ranking.
+        return min(rows.as_of, ranking.as_of), None
+    return rows.as_of, ranking.as_of
+
+
+def measures_of(rows: Rows) -> list[dict[str, object]]:
+    """Return the measures of a single page, oldest first."""
+    columns = (rows.measures.clock, rows.measures.cash, rows.measures.at_us)
+    return [
+        {"clock": clock, "cash": cash, "fetched_at": at_us / MILLION}
+        for clock, cash, at_us in zip(*(column.tolist() for column in columns), strict=True)
+    ]

@@ -1,0 +1,91 @@
+"""On a large store one choice serves the requests that follow: in its order, and only pages that may still be had."""
+
+from typing import Any
+
+import pytest
+from frontiers import Crawl, pages_of
+from servers import Server
+
+from opic.frontier import PolitenessSettings
+from opic.frontier.admission import Admission
+from opic.urls.canonical import host_of
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any store counts as a large one, and what was chosen ahead stays of use for the whole test."""
+    monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.frontier.pages_ahead.AHEAD_SECONDS", 3_600.0)
+
+
+def choices(crawl: Crawl) -> int:
+    """How often pages were chosen."""
+    return crawl.frontier._hand.hot.orders[0].tick
+
+
+def asked_often(crawl: Crawl, **more: Any) -> list[str]:
+    """The pages of requests after which many are chosen ahead: each choice takes as many as were asked for before."""
+    return [url for _ in range(8) for url in crawl.urls(4, **more)]
+
+
+def test_requests_get_the_pages_of_one_order_with_few_choices(servers: Server) -> None:
+    crawl, urls = Crawl(servers), pages_of(200, 2)
+    crawl.seed(urls)
+    found = asked_often(crawl)
+    before = choices(crawl)
+    while len(found) < len(urls):
+        found += crawl.urls(4)
+    assert found == urls
+    assert choices(crawl) - before <= 10  # For 92 requests.
+    assert crawl.urls(4) == []
+
+
+def test_page_that_was_read_or_leased_elsewhere_since_is_left_out(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(200, 1)
+    crawl.seed(urls)
+    other = crawl.endpoint()
+    found, before = asked_often(crawl), choices(crawl)
+    crawl.event(urls[33])
+    theirs: Any = other.next(1)["pages"]
+    assert theirs[0]["url"] == urls[32]
+    assert crawl.urls(4) == urls[34:38]
+    assert found == urls[:32]
+    assert choices(crawl) - before <= 1
+
+
+def test_page_of_a_host_that_rests_waits(valkey: Server) -> None:
+    """Both modes have pages of their own chosen ahead, of the same hosts."""
+    crawl, urls = Crawl(valkey, PolitenessSettings(host_delay_seconds=3_600.0)), pages_of(100, 2)
+    crawl.seed(urls)
+    for url in urls[:100]:
+        crawl.event(url, urls)
+    unread, read = asked_often(crawl, mode="discover"), asked_often(crawl, mode="refresh")
+    assert (len(set(unread)), len(set(read))) == (32, 32)
+    assert not {host_of(url) for url in unread} & {host_of(url) for url in read}
+    assert choices(crawl) < 16
+
+
+def test_page_that_is_given_back_comes_first_again(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(200, 1)
+    crawl.seed(urls)
+    pages = [page for _ in range(8) for page in crawl.next(4)]
+    assert crawl.frontier.release([pages[5]["lease"]]) == {"released": 1}
+    assert crawl.urls(2) == [urls[5], urls[32]]
+
+
+def test_rules_that_come_in_between_hold(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey, admitted=True), pages_of(200, 1)
+    crawl.seed(urls)
+    asked_often(crawl)
+    admission: Admission = crawl.frontier.admission  # type: ignore[assignment]
+    admission.replace({"rules": [{"effect": "deny", "host": host_of(urls[32])}]})
+    assert crawl.urls(2) == urls[33:35]
+
+
+def test_few_pages_left_are_handed_out_to_the_last(valkey: Server) -> None:
+    crawl, urls = Crawl(valkey), pages_of(37, 1)
+    crawl.seed(urls)
+    found = [url for _ in range(10) for url in crawl.urls(4)]
+    assert found == urls
