@@ -39,6 +39,8 @@ from opic.service.service import Backend
 from opic.store.local_lists import put_list, read_heads, read_list
 from opic.urls.canonical import canonical_host, host_of, shown
 
+SMALL_BODY_BYTES: Final = 1 << 14  # A body up to this size is decoded in the event loop, in less than .2 ms.
+EVENT_THREADS: Final = 2  # A large call does not hold up the others.
 TOGETHER_URLS: Final = 200  # A call for more pages, or by a window policy, gets its own thread, as it may take long.
 SLOW_THREADS: Final = 4
 READY_SECONDS: Final = 5.0  # Timeout of the readiness check; after it the answer is "not ready".
@@ -74,6 +76,8 @@ class Calls:
         # One thread does one search after the other, so that they leave time for other calls.
         self._searches = Coalescer(self._search, "opic-search", 1)
         self._wishes = Coalescer[PagesRequest, Mapping[str, object]](self._next, "next")
+        # Calls that come while others wait for the disk are written with one append, and share a sync.
+        self._events = Coalescer[Sequence[bytes], None](self._accept, "opic-events", threads=EVENT_THREADS)
 
     @property
     def _limits(self) -> EventLimits:
@@ -89,27 +93,33 @@ class Calls:
         key = idempotency_key(request)
         form = media_type(request, events=True)
         body = await read_body(request, self._settings.max_body_bytes, form)
-        return await _in_thread(lambda: self._take(body, form, key), 202)
+        backend = self._service.backend
 
-    def _take(self, body: bytes, form: str, key: str | None) -> Mapping[str, object]:
         def judge(now_us: int, limits: EventLimits) -> Intake:
             return take(body, form, now_us=now_us, limits=limits)
 
-        backend = self._service.backend
-        try:
+        def judged() -> Intake:
             if key is not None:
-                intake = backend.accept_once(KeyedCall.of(key, form, body), judge)
-            else:
-                intake = judge(backend.clock.now_us(), self._limits)
-                if intake.values:
-                    backend.accept(intake.values)
+                return backend.accept_once(KeyedCall.of(key, form, body), judge)
+            return judge(backend.clock.now_us(), self._limits)
+
+        small = key is None and len(body) <= SMALL_BODY_BYTES and backend.clock.is_known
+        try:
+            intake = judged() if small else await run_in_threadpool(judged)
         except BadEvent as error:  # The body is one event.
             if (page := page_of(body, self._limits)) is not None:
-                backend.note_refusals({page: str(error)})
+                await run_in_threadpool(backend.note_refusals, {page: str(error)})
             raise
-        backend.note_refusals(intake.refused)
+        if key is None and intake.values:
+            await self._events.ask(intake.values)
+        if intake.refused:
+            await run_in_threadpool(backend.note_refusals, intake.refused)
         answer = {"accepted": len(intake.values), "rejected": intake.rejected}
-        return {**answer, "links_left_out": intake.links_left_out} if intake.links_left_out else answer
+        more = {"links_left_out": intake.links_left_out} if intake.links_left_out else {}
+        return Json({**answer, **more}, 202)
+
+    def _accept(self, calls: Sequence[Sequence[bytes]]) -> Sequence[Exception | None]:
+        return self._service.backend.accept_together(calls)
 
     def post_seeds(self, asked: bodies.Seeds) -> Answer:
         """Add seed pages, without reading them, and wait until they are known.
@@ -149,10 +159,10 @@ class Calls:
             await run_in_threadpool(self._service.backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.
             await run_in_threadpool(self._service.backend.links.present)
-        now, gone = time.time(), threading.Event()
+        gone = threading.Event()
         found = await while_connected(request, self._wishes.ask(replace(pages_request, gone=gone.is_set)), gone)
         self._handed(found, asked.mode, asked.policy)
-        return Json({**found, "as_of": now})
+        return Json(found)
 
     def _next(self, wishes: Sequence[PagesRequest]) -> Sequence[Mapping[str, object]]:
         backend = self._service.backend

@@ -88,9 +88,8 @@ class Frontier:
         """Lease the first pages by the strategy, by default those with the most cash, to a crawler.
 
         Args:
-            n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the number of
-                active leases exceeds a tenth of the live pages, the batch ends at half of its best page's cash, if the
-                strategy is greedy.
+            n: maximum number of pages; at most one page of a host that has a delay. While `n` plus the active leases
+                exceed a tenth of the live pages, the batch ends at half of its best page's cash, if greedy.
             crawler: name of the crawler. Its events, and not those of an earlier crawler, end its leases.
             lease_seconds: duration of the leases; the configured duration if None.
             busy_hosts: hosts to skip.
@@ -112,6 +111,7 @@ class Frontier:
             pages by what holds them back: "leased" (in any mode), "host_delay", "revisit", "retry", "not_before",
             "denied", "given_up"; with pages in the answer, `max_depth` is not considered. "exhausted": there are no
             pages, and waiting will bring none: no page is held back but for good, and all accepted events took effect.
+            "as_of": Unix seconds; the pages and their cash are at least as recent.
 
         Raises:
             BadInput: a parameter is invalid.

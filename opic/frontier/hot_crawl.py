@@ -301,7 +301,6 @@ class HotCrawl:
                 return picked
         picked = self._found(by, count + (before.wanted() if before is not None else 0), ration)
         self._ahead[by.mode] = PagesAhead(picked, count, self.crawl.loads, ranking)
-        self.crawl.urls_of(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))  # One reading for all.
         return picked.first(count)
 
     def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:

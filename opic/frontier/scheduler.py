@@ -200,10 +200,11 @@ class Scheduler:
 
     def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.hot.prepare()
+        as_of = self.crawl.as_of
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
         gone = [wish.gone() for wish in wishes]
         found = iter(self._hand_out([wish for wish, left in zip(wishes, gone, strict=True) if not left]))
-        return [self._answers.empty() if left else next(found) for left in gone]
+        return [{**(self._answers.empty() if left else next(found)), "as_of": as_of} for left in gone]
 
     def _hand_out(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})

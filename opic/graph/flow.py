@@ -46,10 +46,11 @@ class Flow:
         self.teleport, self.visits, self.residual = np.zeros(0), np.zeros(0), np.zeros(0)  # t, h, r
         self.drift = 0.0  # At the last check: how far r was from its definition, as a share of all visits.
         self._version = -1  # Of the graph that r belongs to.
+        self._total: float | None = None  # None until it is asked for.
 
     def advance(self, teleport: Float64s) -> None:
         """Follow the graph, which changed, and take new teleport weights, (n,), 0 for pages that are gone."""
-        graph, before = self.graph, len(self.teleport)
+        graph, before, self._total = self.graph, len(self.teleport), None
         self.visits, self.residual = _widened(self.visits, len(graph)), _widened(self.residual, len(graph))
         old, self.teleport = self.teleport, teleport
         gained = teleport.copy()
@@ -84,7 +85,7 @@ class Flow:
         residual = self.teleport - counted
         residual += graph.matrix.spread(self.damping * counted / np.maximum(graph.live, 1))
         residual[graph.gone_at] = 0.0
-        self.visits, self.residual = counted, residual
+        self.visits, self.residual, self._total = counted, residual, None
 
     def check(self) -> float:
         """Compute r anew, note how far it was off, and return that."""
@@ -96,7 +97,9 @@ class Flow:
     @property
     def total(self) -> float:
         """The sum that estimates are divided by."""
-        return float(self.visits.sum() + self.residual.sum())
+        if self._total is None:
+            self._total = float(self.visits.sum() + self.residual.sum())
+        return self._total
 
     @property
     def shares(self) -> Float64s:
@@ -175,7 +178,7 @@ class Flow:
         return np.flatnonzero(sizes > average / 2)
 
     def _move_all(self, held: Float64s) -> int:
-        graph, at = self.graph, self.graph.moves_at
+        graph, at, self._total = self.graph, self.graph.moves_at, None
         self.visits[at] += held
         self.residual[at] = 0.0
         weights = np.zeros(len(graph))
@@ -185,7 +188,7 @@ class Flow:
         return graph.pool.used
 
     def _move_some(self, pages: Int64s, held: Float64s) -> int:
-        graph, first, links_followed = self.graph, 0, len(pages)
+        graph, first, links_followed, self._total = self.graph, 0, len(pages), None
         self.visits[pages] += held
         self.residual[pages] = 0.0
         shares = self.damping * held / np.maximum(graph.live[pages], 1)

@@ -41,9 +41,10 @@ FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer aft
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
 REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
-REST_MIN: Final = 1  # and no less than this multiple, so that half of a core is left where settling takes long.
+REST_MIN: Final = 0.25  # and no less than this multiple: the thread lets all others go first anyway.
 YOUNG_SECONDS: Final = 0.9  # A question waits for a settling in progress if the last answer is older than this,
 WAIT_SECONDS: Final = 0.25  # for this long.
+AGE_SECONDS_MAX: Final = 0.98  # An answer that takes no time may show a state as old as this.
 LINKS_A_SETTLE: Final = 500_000_000  # Links followed at once, some seconds; the rest of the flow waits.
 SAYS_SOMETHING: Final = BOUND_MAX / 2  # With a larger bound, estimates from cash are the default.
 FURTHER: Final = 1e-6  # For `top`: with this bound most ranks are certain. It is aimed at,
@@ -217,7 +218,7 @@ class Exact:
         step_back()
         wait = LOOK_SECONDS
         while not self._done.wait(wait):
-            began = time.thread_time()
+            began, began_at = time.thread_time(), time.monotonic()
             try:
                 if self.kept:
                     self._keep_up()
@@ -225,8 +226,7 @@ class Exact:
                     self._kept.release()  # The keeping was ended.
                 if time.monotonic() - self._saved_at > SAVE_SECONDS:
                     self._save()
-                took = time.thread_time() - began
-                wait = max(LOOK_SECONDS, min(REST * took, REST_SECONDS_MAX), REST_MIN * took)
+                wait = _rest(time.thread_time() - began, time.monotonic() - began_at)
             except NotKept:  # They were found too large, or the keeping was ended meanwhile.
                 wait = LOOK_SECONDS
             except StoreError as error:  # Requests report it too.
@@ -268,7 +268,7 @@ class Exact:
             return None
         if view.heads == self._crawl.heads():
             return view.renewed(self._crawl.as_of)
-        return view if time.time() - view.as_of <= YOUNG_SECONDS else None
+        return view if time.time() - view.as_of <= AGE_SECONDS_MAX else None
 
     def view(self, *, further: bool = False, since: float | None = None) -> ExactView:
         """Return the importance as it is now, or as it was a moment ago where settling takes long.
@@ -385,3 +385,9 @@ class Exact:
         if view is None or standing is None:
             return None
         return replace(standing, age_seconds=max(time.time() - view.as_of, 0.0))
+
+
+def _rest(cpu_seconds: float, seconds: float) -> float:
+    """Return how long the thread rests after a settling: so long that the next one ends before this one is too old."""
+    rest = min(REST * cpu_seconds, REST_SECONDS_MAX, YOUNG_SECONDS - 2 * seconds)
+    return max(LOOK_SECONDS, rest, REST_MIN * cpu_seconds)

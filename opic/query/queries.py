@@ -1,6 +1,7 @@
 """Queries: importance of pages, top pages and hosts, page history, statistics and audit.
 
-A single page is read from a replica that has just caught up, so its numbers are current. Anything that needs all pages
+A single page is read from a replica that has just caught up, so its numbers are current; on a large store, which a
+thread follows, they are as of a moment ago (`RECENT_SECONDS` in `opic.replica.crawl`). Anything that needs all pages
 (the top, a rank) is computed from a snapshot: exact on a small or idle store, at most a second old on a large busy one.
 With several shards, each shard is read at its own journal position: cash that moves between shards during an answer may
 be missing from it or counted twice.

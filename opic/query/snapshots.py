@@ -10,6 +10,7 @@ shards, each is as of its own record, and none is older than `as_of`.
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -17,6 +18,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from opic.background import step_back
+from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
 from opic.model.cash import Flag
@@ -34,7 +37,7 @@ Int64s = NDArray[np.int64]
 Bytes = NDArray[np.uint8]
 T = TypeVar("T")
 
-SNAPSHOT_SECONDS = 0.7  # On a larger store that changes, a snapshot and its ranking are reused for this long.
+SNAPSHOT_SECONDS = 0.6  # On a larger store that changes, a snapshot and its ranking are renewed at this age.
 AGE_SECONDS_MAX = 0.9  # No answer shows an older state: one second minus the time to answer.
 VIEW_MEMORY = 0.5  # Weight of the previous view's duration in the prediction for the next one.
 HEAD_PAGES = 1_024  # Minimum number of top pages sorted at once; they are cached until the store changes.
@@ -422,6 +425,7 @@ class Snapshots:
         self._ranking: Ranking | None = None
         self._viewed: Snapshot | None = None  # The snapshot that window policies answer from.
         self._view_seconds = 0.0  # Expected time to compute a view of a new snapshot.
+        self._renewer: threading.Thread | None = None
 
     def fresh(self, age_seconds_max: float = AGE_SECONDS_MAX) -> Snapshot:
         """Return a current snapshot, or, on a large busy store, one at most `age_seconds_max` old (0: a current one).
@@ -429,6 +433,10 @@ class Snapshots:
         Costs one round trip, and a copy of the columns if the store changed and the last snapshot is too old.
         """
         self.crawl.follow(self.crawl.recent())
+        shown = self._shown
+        moved = shown is not None and self._still_true(shown) and shown.heads != self.crawl.heads()
+        if shown is not None and moved and self._serves(shown, len(shown), age_seconds_max):
+            return shown
         with self._lock:
             return self._current(age_seconds_max)
 
@@ -436,7 +444,7 @@ class Snapshots:
         """Return the result of `ask`, its rows, and a ranking of the same state as the rows, if `fresh` is current.
 
         Another thread may update the replicas between the two; then `ask` is called again, at most LOOKS_MAX times in
-        total. On a large busy store the ranking may be up to SNAPSHOT_SECONDS older.
+        total. On a large busy store the ranking may be up to AGE_SECONDS_MAX old.
         """
         for _ in range(LOOKS_MAX):
             answer, rows = ask()
@@ -446,6 +454,8 @@ class Snapshots:
         return answer, rows, ranking
 
     def _ranking_beside(self, rows: Rows) -> Ranking:
+        if (kept := self.ranking_at_hand(rows)) is not None:
+            return kept
         with self._lock:
             if (kept := self.ranking_at_hand(rows)) is not None:
                 return kept
@@ -458,11 +468,26 @@ class Snapshots:
     def ranking_at_hand(self, rows: Rows) -> Ranking | None:
         """Return a ranking that `beside` might give with these rows; None if there is none yet."""
         kept = self._ranking
-        usable = kept is not None and (kept.heads == rows.heads or self._serves(kept)) and self._still_true(kept)
-        return kept if usable else None
+        if kept is None or not self._still_true(kept):
+            return None
+        return kept if kept.heads == rows.heads or self._serves(kept, len(kept.ascending), AGE_SECONDS_MAX) else None
 
-    def _serves(self, ranking: Ranking) -> bool:
-        return len(ranking.ascending) > PAGES_EXACT and time.time() - ranking.as_of < SNAPSHOT_SECONDS
+    def _serves(self, kept: "Snapshot | Ranking", pages: int, age_seconds_max: float) -> bool:
+        """Return whether questions on a large store are answered from this; it is renewed aside in good time."""
+        age = time.time() - kept.as_of
+        if pages <= PAGES_EXACT or age >= age_seconds_max:
+            return False
+        if age >= SNAPSHOT_SECONDS and (self._renewer is None or not self._renewer.is_alive()):
+            self._renewer = threading.Thread(target=self._renew, name="opic-snapshot", daemon=True)
+            self._renewer.start()
+        return True
+
+    def _renew(self) -> None:
+        step_back()
+        with self._lock, suppress(Outdated, StoreError):  # The question that comes when it is too old reports them.
+            self.crawl.follow(self.crawl.recent())
+            shown = self._current(SNAPSHOT_SECONDS)
+            self._ranking = shown.ranking
 
     def _current(self, age_seconds_max: float) -> Snapshot:
         shown, as_of = self._shown, self.crawl.as_of
@@ -471,8 +496,7 @@ class Snapshots:
         if shown is not None and shown.heads == self.crawl.heads():
             self._shown = shown = replace(shown, as_of=max(as_of, shown.as_of))
             return shown
-        reused = min(SNAPSHOT_SECONDS, age_seconds_max)
-        if shown is not None and len(shown) > PAGES_EXACT and time.time() - shown.as_of < reused:
+        if shown is not None and len(shown) > PAGES_EXACT and time.time() - shown.as_of < age_seconds_max:
             return shown
         self._shown = shown = Snapshot.of(as_of, self.crawl, self._guesses)
         return shown

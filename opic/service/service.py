@@ -56,7 +56,7 @@ ANSWER_SECONDS = 10.0  # A server that stands still for longer is away, for whoe
 EFFECT_SECONDS = 10.0  # How long a call waits for its own records to take effect.
 SETTLE_SECONDS = 5.0  # How long a change of classes waits for known pages; 10 million take longer.
 POLL_SECONDS = 0.005
-ROUGH_SECONDS = 0.5  # With Kafka: maximum age of the lag that is compared with OPIC_MAX_LAG.
+ROUGH_SECONDS = 0.5  # Maximum age of the lag that is compared with OPIC_MAX_LAG, with Kafka or far below it.
 SUPERVISE_SECONDS = 0.2
 RESTART_FIRST_SECONDS = 0.2
 RESTART_MAX_SECONDS = 10.0
@@ -166,12 +166,38 @@ class Backend:
         """
         self.check_room()
         self._check_lag(len(values))
-        with self._durably():
+        with self._durably(len(values)):
             return self.log.append(values, self.clock.now_us() if time_us is None else time_us, kind)
 
+    def accept_together(self, calls: Sequence[Sequence[bytes]]) -> list[Exception | None]:
+        """Append the validated events of several calls to the log durably, with one append, in their order.
+
+        Returns:
+            For each call None, or why nothing of it was taken: OPIC_MAX_LAG.
+
+        Raises:
+            DiskFull: nothing was taken.
+            StoreUnavailable: as `accept`.
+        """
+        self.check_room()
+        room = self.settings.max_lag - self._waiting(sum(map(len, calls)))
+        values, refused = list[bytes](), list[Exception | None]()
+        for call in calls:
+            fits = len(call) <= room
+            refused.append(None if fits else self._lags(self.settings.max_lag - room))
+            if fits:
+                values += call
+                room -= len(call)
+        if values:
+            with self._durably(len(values)):
+                self.log.append(values, self.clock.now_us())
+        return refused
+
     @contextmanager
-    def _durably(self) -> Iterator[None]:
+    def _durably(self, count: int) -> Iterator[None]:
         """Wait at the end of the block until the appended records are durable as configured; Kafka needs no wait."""
+        at, waiting = self._rough_lag
+        self._rough_lag = at, waiting + count
         waits = self.log is self._stored_log and self.shard.durability.wanted
         run_id = self.shard.run_now() if waits else b""
         yield
@@ -201,7 +227,7 @@ class Backend:
                 self.check_room()
             if left:
                 self._check_lag(left)
-            with self._durably():
+            with self._durably(left):
                 done = self.log.append_once(call, judged.values, begun, terms)
             if done:
                 return judged
@@ -231,11 +257,18 @@ class Backend:
             raise DiskFull(f"{reason}; writing then resumes automatically")
 
     def _check_lag(self, more: int) -> None:
+        if (waiting := self._waiting(more)) + more > self.settings.max_lag:
+            raise self._lags(waiting)
+
+    def _waiting(self, more: int) -> int:
+        """Return the lag before `more` records; as it was a moment ago with Kafka, or far below OPIC_MAX_LAG."""
         at, waiting = self._rough_lag
-        if isinstance(self.log, EventLog) or time.monotonic() - at > ROUGH_SECONDS:
-            waiting = self.lag()
-        if waiting + more > self.settings.max_lag:
-            raise StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
+        rough = not isinstance(self.log, EventLog) or 2 * (waiting + more) <= self.settings.max_lag
+        return waiting if rough and time.monotonic() - at <= ROUGH_SECONDS else self.lag()
+
+    @staticmethod
+    def _lags(waiting: int) -> StoreUnavailable:
+        return StoreUnavailable(f"{waiting:,} accepted events wait for the worker, OPIC_MAX_LAG allows no more")
 
     def seed(self, urls: Sequence[str], depth: int | None = 0, **said: Any) -> dict[str, Any]:
         """Make pages known, through the log like everything that moves cash; wait until this has taken effect.

@@ -26,13 +26,18 @@ class ServerClock:
         self._client, self._key = client, key
         self._known: tuple[float, int] | None = None  # Monotonic time, and the server's at that moment.
 
+    @property
+    def is_known(self) -> bool:
+        """Whether `now_us` sends nothing now."""
+        return self._known is not None and time.monotonic() - self._known[0] < ASK_SECONDS
+
     def now_us(self) -> int:
         """Return the server's time in microseconds.
 
         Raises:
             StoreUnavailable: the server has never answered. If it is silent now, its clock is carried on.
         """
-        if self._known is None or time.monotonic() - self._known[0] >= ASK_SECONDS:
+        if not self.is_known:
             self._ask()
         assert self._known is not None
         at, server_us = self._known

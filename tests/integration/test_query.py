@@ -25,7 +25,7 @@ from opic.model.ledger_page import LedgerPage
 from opic.model.series import Window
 from opic.ops.begin_anew import begin_anew
 from opic.query.queries import Ask, ImportanceAnswer, Query
-from opic.query.snapshots import AGE_SECONDS_MAX, SNAPSHOT_SECONDS, VIEWS_KEPT_MAX, Snapshot, Snapshots
+from opic.query.snapshots import AGE_SECONDS_MAX, VIEWS_KEPT_MAX, Snapshot, Snapshots
 from opic.replica import Crawl
 from opic.replica.crawl import Place
 from opic.store import Shard
@@ -929,7 +929,7 @@ def test_ranks_of_a_large_busy_store_are_worked_out_twice_a_second(
     assert second.rank_as_of is not None
     assert second.pages[1] is not None
     assert second.pages[1]["reads"] == 1
-    now += SNAPSHOT_SECONDS
+    now += AGE_SECONDS_MAX
     (third,) = query.importances([Ask([A, C])])
     assert isinstance(third, ImportanceAnswer)
     assert third.rank_as_of is None
