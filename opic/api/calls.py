@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from opic.api import bodies, queries
-from opic.api.coalescing import Coalescer, while_connected
+from opic.api.coalescing import Coalescer, SameTurn, while_connected
 from opic.api.event_bodies import Intake, take
 from opic.api.problems import Json, Problem
 from opic.api.request_bodies import idempotency_key, media_type, read_body
@@ -68,6 +68,7 @@ class Calls:
         self._service = service
         self._settings = service.backend.settings
         self._pages = Coalescer[Ask, ImportanceAnswer](self._importances, "importance")
+        self._at_hand = SameTurn[Ask, ImportanceAnswer | None](self._found_at_hand)
         self._slow_pages = Coalescer[Ask, ImportanceAnswer](self._importances, "slow importance", 1, SLOW_THREADS)
         self._ready_threads: anyio.CapacityLimiter | None = None
         # Slow on a Kafka topic or a long series: one thread each answers all waiting requests together.
@@ -145,6 +146,9 @@ class Calls:
     def _importances(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception]:
         return self._service.backend.query.importances(asked)
 
+    def _found_at_hand(self, asked: Sequence[Ask]) -> Sequence[ImportanceAnswer | Exception | None]:
+        return self._service.backend.query.importances_at_hand(asked)
+
     async def post_next(self, request: Request, asked: bodies.NextRequest) -> Response:
         """Hand out the pages to fetch next, each under a lease, the best first.
 
@@ -218,7 +222,7 @@ class Calls:
     async def get_importance(self, asked: queries.OnePage) -> Response:
         """Return the importance of one page, and the values it is computed from."""
         ask = Ask([asked.url], asked.policy, asked.window)
-        found = self._service.backend.query.importance_at_hand(ask) or await self._ask_for(ask)
+        found = await self._at_hand.ask(ask) or await self._ask_for(ask)
         (page,) = found.pages
         if page is None:
             raise Problem("unknown-page", self._service.backend.query.never_seen(asked.url))

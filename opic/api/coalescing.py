@@ -75,17 +75,55 @@ class Coalescer(Generic[Asked, Answer]):
             answers = await loop.run_in_executor(self._threads, self._work_out, [asked for asked, _ in batch])
         except Exception as error:  # noqa: BLE001 - raised to the callers
             answers = [error] * len(batch)
-        for (_, future), answer in zip(batch, answers, strict=True):
-            if future.done():
-                continue
-            if isinstance(answer, Exception):
-                future.set_exception(answer)
-            else:
-                future.set_result(answer)
+        _give(batch, answers)
 
     def close(self) -> None:
         """Stop the threads after their current batches, without waiting."""
         self._threads.shutdown(wait=False)
+
+
+class SameTurn(Generic[Asked, Answer]):
+    """Answers the requests that come in one turn of the event loop together, in the loop itself.
+
+    >>> async def both() -> list[int]:
+    ...     doubled = SameTurn[int, int](lambda asked: [2 * n for n in asked])
+    ...     return await asyncio.gather(doubled.ask(1), doubled.ask(2))
+    >>> asyncio.run(both())
+    [2, 4]
+    """
+
+    def __init__(self, work_out: Callable[[Sequence[Asked]], Sequence[Answer | Exception]]) -> None:
+        """Take a function as `Coalescer` does; it must not block."""
+        self._work_out = work_out
+        self._waiting: list[tuple[Asked, asyncio.Future[Answer]]] = []
+
+    async def ask(self, asked: Asked) -> Answer:
+        """Return the answer to one request. Cancelling it does not affect the others."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Answer] = loop.create_future()
+        self._waiting.append((asked, future))
+        if len(self._waiting) == 1:
+            loop.call_soon(self._answer)
+        return await future
+
+    def _answer(self) -> None:
+        batch, self._waiting = self._waiting, []
+        answers: Sequence[Answer | Exception]
+        try:
+            answers = self._work_out([asked for asked, _ in batch])
+        except Exception as error:  # noqa: BLE001 - raised to the callers
+            answers = [error] * len(batch)
+        _give(batch, answers)
+
+
+def _give(batch: Sequence[tuple[Asked, "asyncio.Future[Answer]"]], answers: Sequence[Answer | Exception]) -> None:
+    for (_, future), answer in zip(batch, answers, strict=True):
+        if future.done():
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 async def while_connected(request: Request, answer: Coroutine[Any, Any, Answer], gone: threading.Event) -> Answer:

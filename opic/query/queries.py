@@ -192,40 +192,57 @@ class Query:
                 (answers[at],) = self.importances([replace(ask, policy=self.by_cash)])
         return answers
 
-    def importance_at_hand(self, ask: Ask) -> ImportanceAnswer | None:
-        """Answer a request about a few pages from what is in memory, without waiting; None if that can't be done.
+    def importances_at_hand(self, asks: Sequence[Ask]) -> list[ImportanceAnswer | Exception | None]:
+        """Answer requests about a few pages from what is in memory, without waiting; None where that can't be done.
 
-        The answer is one that `importances` might give. It takes some 20 us a page, and .1 ms.
-
-        Raises:
-            BadInput: as `importance`.
+        An answer is one that `importances` might give. It takes some .2 ms, and 20 us a page.
         """
+        taken: list[_Taken | BadInput | None] = []
         view = self.exact.young() if self.exact is not None else None
-        policy = ask.policy or self._policy
-        if policy is None:
-            policy = EXACT if view is not None else None if self.exact and self.exact.kept else self.by_cash
-        if not (policy == EXACT and view is not None) and policy != "static":
-            return None
-        urls = [self.canonical(url) for url in ask.urls]
+        for ask in asks:
+            policy = ask.policy or self._policy
+            if policy is None:
+                policy = EXACT if view is not None else None if self.exact and self.exact.kept else self.by_cash
+            if policy is None or not (policy == "static" or (policy == EXACT and view is not None)):
+                taken.append(None)
+                continue
+            try:
+                taken.append(_Taken([self.canonical(url) for url in ask.urls], policy, None))
+            except BadInput as error:
+                taken.append(error)
+        nothing = [one if isinstance(one, Exception) else None for one in taken]
         try:
             with self.crawl.at_hand() as free:
-                return self._at_hand(urls, view if policy == EXACT else None) if free else None
+                return self._at_hand(taken, view) if free else [*nothing]
         except (Outdated, StoreError):
-            return None
+            return [*nothing]
 
-    def _at_hand(self, urls: Sequence[str], view: ExactView | None) -> ImportanceAnswer | None:
-        looked_up = self.crawl.find(urls)
-        places = {url: place for url, place in zip(urls, looked_up, strict=True) if place is not None}
+    def _at_hand(
+        self, taken: Sequence["_Taken | BadInput | None"], view: ExactView | None
+    ) -> list[ImportanceAnswer | Exception | None]:
+        urls = list(dict.fromkeys(url for ask in taken if isinstance(ask, _Taken) for url in ask.urls))
+        places = {url: place for url, place in zip(urls, self.crawl.find(urls), strict=True) if place is not None}
         rows = self.crawl.rows(list(places.values()))
-        ranking = self.snapshots.ranking_at_hand(rows) if view is None else None
-        if len(places) < len(set(urls)) or any(part.cuts for part in rows.books) or (view is None and ranking is None):
-            return None
-        entries = self.entries(places, rows, ranking)
-        as_of, rank_as_of = (rows.as_of, None) if ranking is None else times_of(rows, ranking)
-        if view is not None:
-            use_exact({places[url]: entry for url, entry in entries.items()}, view, self.crawl.loads)
-            as_of = min(as_of, view.as_of)
-        return ImportanceAnswer([entries[url] for url in urls], as_of, rank_as_of)
+        ranking = self.snapshots.ranking_at_hand(rows) if self._wants_ranks(taken) else None
+        told = not any(part.cuts for part in rows.books)
+        entries = self.entries(places, rows, ranking) if told else {}
+        answers: list[ImportanceAnswer | Exception | None] = []
+        for ask in taken:
+            if not isinstance(ask, _Taken) or any(url not in entries for url in ask.urls):
+                answers.append(ask if isinstance(ask, Exception) else None)
+            elif ask.policy == EXACT and view is not None:
+                own = {url: dict(entries[url]) for url in ask.urls}
+                use_exact({places[url]: entry for url, entry in own.items()}, view, self.crawl.loads)
+                answers.append(ImportanceAnswer([own[url] for url in ask.urls], min(rows.as_of, view.as_of), None))
+            elif ranking is not None:
+                answers.append(ImportanceAnswer([entries[url] for url in ask.urls], *times_of(rows, ranking)))
+            else:
+                answers.append(None)
+        return answers
+
+    @staticmethod
+    def _wants_ranks(taken: Sequence["_Taken | BadInput | None"]) -> bool:
+        return any(isinstance(ask, _Taken) and ask.policy != EXACT for ask in taken)
 
     def _answers(self, taken: Sequence["_Taken | BadInput"], asked_at: float) -> list["ImportanceAnswer | Exception"]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]

@@ -4,6 +4,7 @@ import random
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from exact_readers import asked, error_and_bound, shares, truth
@@ -209,6 +210,11 @@ def followed(web: Web, monkeypatch: pytest.MonkeyPatch) -> Query:
     return query
 
 
+def at_hand(query: Query, ask: Ask) -> Any:
+    (found,) = query.importances_at_hand([ask])
+    return found
+
+
 @pytest.mark.parametrize("shards", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_answer_that_is_at_hand_is_the_one_that_waits_for_the_store(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, shards: int
@@ -223,14 +229,15 @@ def test_answer_that_is_at_hand_is_the_one_that_waits_for_the_store(
             for url in PAGES[:14]:
                 ask = Ask([url], policy)
                 (waited,) = query.importances([ask])
-                found = wait_until(lambda one=ask: query.importance_at_hand(one), WAIT_SECONDS)
+                found = wait_until(lambda one=ask: at_hand(query, one), WAIT_SECONDS)
                 assert isinstance(waited, ImportanceAnswer)
                 assert found.pages == waited.pages
                 assert found.as_of > waited.as_of - 1
-        assert query.importance_at_hand(Ask(["http://never.seen/"])) is None
-        assert query.importance_at_hand(Ask([PAGES[0]], "interpolation")) is None
-        with pytest.raises(BadInput):
-            query.importance_at_hand(Ask(["no URL"]))
+        asks = [Ask([PAGES[0]]), Ask(["http://never.seen/"]), Ask(["no URL"]), Ask([PAGES[0]], "interpolation")]
+        first, unknown, bad, slow = query.importances_at_hand(asks)
+        assert first == at_hand(query, asks[0])
+        assert isinstance(bad, BadInput)
+        assert (unknown, slow) == (None, None)
     finally:
         web.crawl.close()
         query.exact.close()  # type: ignore[union-attr]
@@ -243,12 +250,12 @@ def test_nothing_is_at_hand_while_a_thread_has_the_replica_or_nobody_follows(
     web.read(PAGES[0], [PAGES[1]])
     query, ask = followed(web, monkeypatch), Ask([PAGES[0]])
     try:
-        wait_until(lambda: query.importance_at_hand(ask), WAIT_SECONDS)
+        wait_until(lambda: at_hand(query, ask), WAIT_SECONDS)
         with ThreadPoolExecutor(1) as pool, web.crawl.replicas[0].lock:
-            assert pool.submit(query.importance_at_hand, ask).result() is None
-        wait_until(lambda: query.importance_at_hand(ask), WAIT_SECONDS)
+            assert pool.submit(at_hand, query, ask).result() is None
+        wait_until(lambda: at_hand(query, ask), WAIT_SECONDS)
         web.crawl.close()
-        wait_until(lambda: query.importance_at_hand(ask) is None, WAIT_SECONDS)
+        wait_until(lambda: at_hand(query, ask) is None, WAIT_SECONDS)
     finally:
         web.crawl.close()
         query.exact.close()  # type: ignore[union-attr]
