@@ -24,7 +24,7 @@ from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.query.snapshots import KNOWN_GONE, Snapshot, View
-from opic.replica.crawl import Place
+from opic.replica.crawl import PAGES_EXACT, Place
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -215,10 +215,12 @@ class Exact:
                     self._kept.lock.release()
 
     def _run(self) -> None:
-        step_back()
-        wait = LOOK_SECONDS
+        wait, stepped_back = LOOK_SECONDS, False
         while not self._done.wait(wait):
             began, began_at = time.thread_time(), time.monotonic()
+            if self._is_large() and not stepped_back:  # There is no way back. On a small crawl questions wait for this.
+                step_back()
+                stepped_back = True
             try:
                 if self.kept:
                     self._keep_up()
@@ -244,6 +246,9 @@ class Exact:
             left = companion.taken(read) if companion is not None else None
         if left is not None:
             left()
+
+    def _is_large(self) -> bool:
+        return sum(map(len, self._crawl.replicas)) > PAGES_EXACT
 
     def _is_current(self) -> bool:
         view = self._view
@@ -298,7 +303,8 @@ class Exact:
         """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
         old = time.time() - view.as_of > YOUNG_SECONDS
         may = self._may_settle()
-        if not (may or old) or not self._kept.lock.acquire(timeout=WAIT_SECONDS if old else 0):
+        waits = WAIT_SECONDS if old or not self._is_large() else 0
+        if not (may or old) or not self._kept.lock.acquire(timeout=waits):
             return self._view or view
         try:
             if may and not self._is_current():
