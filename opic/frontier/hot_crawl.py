@@ -276,32 +276,39 @@ class HotCrawl:
 
         if not self.is_exact() and by == Choice(by.mode):
             return self.crawl.steadily(lambda: self._from_ahead(by, count, ration))
-        return self.crawl.steadily(lambda: self._found(by, count, ration))
 
-    def _found(self, by: Choice, count: int, ration: Ration | None) -> Picked:
         def choose(wide: int) -> Picked:
             return self._choose(by, wide, None if by.hosts is None else by.hosts * wide // count, ration)
 
+        picked = self.crawl.steadily(lambda: self._found(choose, count))
+        return picked if by.hosts is None else picked.of_hosts(by.hosts)
+
+    def _found(self, choose: Choose, count: int) -> Picked:
         ways = [self._from_all, self._without_suspects]
         first, second = ways if self.is_exact() else reversed(ways)
         picked, sure = first(choose, count)
-        picked = picked if len(picked) or sure else second(choose, count)[0]
-        return picked if by.hosts is None else picked.of_hosts(by.hosts)
+        return picked if len(picked) or sure else second(choose, count)[0]
 
     def _from_ahead(self, by: Choice, count: int, ration: Ration | None) -> Picked:
-        """Take pages that an earlier choice of this mode chose ahead; choose anew if they are too few or too old."""
-        ranking, fit = self.ranking(by.mode, None), self._fit_of(ration)
-        before = self._ahead.get(by.mode)
+        """Take pages that an earlier choice of this mode chose ahead; choose anew if they are too few, old or unfit."""
+        ranking, before = self.ranking(by.mode, None), self._ahead.get(by.mode)
         if before is not None and before.is_valid(self.crawl.loads, ranking):
             if ration is not None:
                 ration.take(())
             with self.locked():
-                picked = before.take(self.orders, SIDES[by.mode], count, fit)
-            if len(picked) == count:
+                picked = before.take(self.orders, SIDES[by.mode], count, self._fit_of(ration))
+            if len(picked) == count and not self._unfit(picked).any():
                 return picked
-        picked = self._found(by, count + (before.wanted() if before is not None else 0), ration)
-        self._ahead[by.mode] = PagesAhead(picked, count, self.crawl.loads, ranking)
-        return picked.first(count)
+        ahead, rest = before.wanted() if before is not None else 0, list[Picked]()
+
+        def choose(wide: int) -> Picked:
+            found = self._choose(by, wide + ahead, None, ration)
+            rest[:] = [found.after(wide)]  # They are judged when they are taken.
+            return found.first(wide)
+
+        picked = self._found(choose, count)
+        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest[0]), count, self.crawl.loads, ranking)
+        return picked
 
     def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:
         """Choose among all pages, judging more of them as long as unfit ones are met.

@@ -54,6 +54,15 @@ class Picked:
         """Return the first `count` pages."""
         return Picked(self.shards[:count], self.ids[:count], self.hosts[:count], self.counts[:count])
 
+    def followed_by(self, more: "Picked") -> "Picked":
+        """Return these pages, then others."""
+        columns = zip(
+            (self.shards, self.ids, self.hosts, self.counts),
+            (more.shards, more.ids, more.hosts, more.counts),
+            strict=True,
+        )
+        return Picked(*map(np.concatenate, columns))
+
     def after(self, count: int) -> "Picked":
         """Return the pages after the first `count`."""
         return Picked(self.shards[count:], self.ids[count:], self.hosts[count:], self.counts[count:])

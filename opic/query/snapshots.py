@@ -18,7 +18,6 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.background import step_back
 from opic.errors import StoreError
 from opic.model import windows
 from opic.model.books import Books
@@ -483,7 +482,6 @@ class Snapshots:
         return True
 
     def _renew(self) -> None:
-        step_back()
         with self._lock, suppress(Outdated, StoreError):  # The question that comes when it is too old reports them.
             self.crawl.follow(self.crawl.recent())
             shown = self._current(SNAPSHOT_SECONDS)

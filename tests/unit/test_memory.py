@@ -55,6 +55,34 @@ print(resident())
     assert ended - begun <= 2
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="of glibc")
+@pytest.mark.parametrize("kept", [False, True])
+def test_process_that_keeps_some_memory_takes_less_of_it_anew(kept: bool) -> None:
+    """In any thread; and what it keeps has a limit."""
+    begun, ended, faults = run(f"""
+import resource, threading
+from opic.memory import KEPT_BYTES_MAX, keep_some_memory
+keep_some_memory() if {kept} else give_back_large_arrays()
+print(resident())
+
+def work():
+    for _ in range(200):  # As where all pages are looked at: some arrays of 2 MiB at a time.
+        arrays = [np.ones(1 << 18) for _ in range(4)]
+        del arrays
+
+for _ in range(3):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+large = [np.ones(1 << 18) for _ in range(64)]
+del large
+print(resident())
+print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt)
+""")
+    assert ended - begun <= (20 if kept else 4)
+    assert (faults < 200_000) == kept  # Of 1,200,000 pages that are written to.
+
+
 @pytest.mark.parametrize("rows", [0, 1, MAPPED_BYTES_MIN // 8 - 1, MAPPED_BYTES_MIN // 8, MAPPED_BYTES_MIN])
 def test_lazy_zeros_are_zeros_to_write_to(rows: int) -> None:
     column = lazy_zeros(rows, "i8")
