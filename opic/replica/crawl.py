@@ -2,7 +2,8 @@
 
 This module only reads; `opic.ingest` writes. A replica is loaded on its first use. Each answer is consistent with one
 journal position per shard and is no older than the call: a call first lets the replicas catch up, which takes one round
-trip for all shards. Concurrent calls share that round trip.
+trip for all shards. Concurrent calls share that round trip. On a large crawl that a thread follows, a question may take
+what that thread saw a moment ago: see `recent`.
 """
 
 import logging

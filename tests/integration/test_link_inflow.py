@@ -59,9 +59,9 @@ def test_inflow_is_counted_once_the_keeping_of_links_ends_meanwhile(
     web, follow = Web(valkey, f"inflow-ends-{shards}", shards), Crawl.follow
     ended: list[Web] = []
 
-    def followed(crawl: Crawl) -> object:
+    def followed(crawl: Crawl, since: float | None = None) -> object:
         """The keeping ends right after the first look at the journals: the call has seen that links are kept."""
-        found = follow(crawl)
+        found = follow(crawl, since)
         if not ended and crawl is query.crawl:
             ended.append(web)
             web.writer = Writer(web.opened(shards, keep_links=False))

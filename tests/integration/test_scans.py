@@ -176,7 +176,7 @@ def test_links_of_a_record_that_the_server_lost_are_not_kept(servers: Server, mo
         record = Record(PAGES, NOW_US + PAGES, encode_crawl_event(event), "event")
         Writer(Crawl.open(servers.client(), "c", create=False)).apply("log/0", [record])
 
-    def following() -> object:
+    def following(since: float | None = None) -> object:
         nonlocal lost
         if scans.calls and not lost:  # The links are read; the replica is one record behind.
             lost = True
@@ -184,7 +184,7 @@ def test_links_of_a_record_that_the_server_lost_are_not_kept(servers: Server, mo
             cut(file, safe)
             servers.start()
             read_again(8)
-        return follow()
+        return follow(since)
 
     monkeypatch.setattr(crawl, "follow", following)
     with amid_scans([1], lambda: read_again(7)) as scans:
