@@ -418,7 +418,7 @@ def told(found: dict[str, Any]) -> list[str]:
     if "open" in found:
         kinds = found["open"]["kinds"]
         figures |= {f"open-loop {kind} p99": kinds[kind]["p99_ms"] for kind in ("next", "importance")}
-        # The top is computed once or twice a second, whoever asks.
+        # Not of the top, which is computed at most twice a second.
         figures["open-loop age p99"] = max(kinds[kind]["age"]["p99_ms"] for kind in ("next", "importance", "batch"))
     figures |= {name: row["max_ms"] for name, row in found.get("first", {}).items() if name in TARGETS}
     if "top" in found:

@@ -1,18 +1,18 @@
-"""Threads that work beside the questions."""
+"""Threads that compute beside the answers."""
 
 import os
 import sys
 import threading
 from typing import Final
 
-NICENESS: Final = 10  # A tenth of the weight of other threads, where cores are short.
+NICENESS: Final = 10  # A tenth of the CPU time of other threads, where cores are short.
 
 
-def step_back() -> None:
-    """Let other threads and processes of this machine go first, from now on in the calling thread; on Linux only.
+def lower_priority() -> None:
+    """Run the calling thread at a lower priority from now on; on Linux only.
 
-    An endpoint computes over all pages beside its answers. With as much right to a core as these, that doubled the
-    99th percentile of their latency on two cores. Not for a thread that answers may wait for.
+    An endpoint computes over all pages beside its answers. At the same priority, that doubled the 99th percentile of
+    their latency on two cores. Not for a thread that answers may wait for.
     """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgpack
 import numpy as np
 
-from opic.background import step_back
+from opic.background import lower_priority
 from opic.errors import BadInput, ChangedMeanwhile, StoreMismatch, instead_of
 from opic.frontier.host_sums import sums_by_domain, sums_by_host
 from opic.frontier.verdicts import Verdicts
@@ -26,7 +26,7 @@ from opic.model.cash import Flag
 from opic.query.host_index import Bools, Floats, HostNames, Int32s
 from opic.query.snapshots import Bytes, Int64s, Snapshot
 from opic.replica import Crawl
-from opic.replica.crawl import PAGES_EXACT, Outdated, Place
+from opic.replica.crawl import Outdated, Place
 from opic.store.connection import store_errors
 from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
 from opic.urls.rules import RuleBook, check_rules
@@ -391,7 +391,7 @@ class Admission:
         now, traps = time.monotonic(), self._policy.traps
         if not traps.on or now - self._weighed_at < max(WEIGH_REST * self._weighing_took, WEIGH_SECONDS_MIN):
             return
-        if self._weighed_at == float("-inf") or sum(map(len, self._crawl.replicas)) <= PAGES_EXACT:
+        if self._weighed_at == float("-inf") or not self._crawl.is_large:
             self._take_weighed(self._policy, self._table)
         elif self._weigher is None or not self._weigher.is_alive():
             self._weigher = threading.Thread(
@@ -400,7 +400,7 @@ class Admission:
             self._weigher.start()
 
     def _weigh_aside(self, policy: Policy, names: HostNames) -> None:
-        step_back()
+        lower_priority()
         with suppress(Outdated):  # The next request starts over.
             self._take_weighed(policy, names)
 

@@ -34,11 +34,10 @@ from opic.model.books import Books
 from opic.model.cash import MILLION, Flag
 from opic.query.link_scores import LinkScores
 from opic.replica import Crawl
-from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Effect
 from opic.urls.canonical import shard_of
 
-HELD_EXACT: Final = 5_000  # Up to PAGES_EXACT pages and this many leases, waits and delays, each choice is exact.
+HELD_EXACT: Final = 5_000  # Where no more leases, waits and delays are known, each choice on a small crawl is exact.
 PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
 CENSUS_SECONDS: Final = 1.0
 JUDGE_REST: Final = 20  # On a larger store, the pause between two batches of judging, as a multiple of the last one,
@@ -132,7 +131,7 @@ class HotCrawl:
 
     def is_exact(self) -> bool:
         """Return whether the store is small enough for each answer to reflect its exact current state."""
-        if sum(map(len, self.crawl.replicas)) > PAGES_EXACT:
+        if self.crawl.is_large:
             return False
         return sum(hot.held_count() for hot in self.shards) <= HELD_EXACT
 
@@ -273,7 +272,6 @@ class HotCrawl:
         are judged when they are chosen, and dropped if they are unfit. While there are such pages, the answer may lack
         some pages that could be had, and on a store that is not exact, those of hosts with unfit ones.
         """
-
         if not self.is_exact() and by == Choice(by.mode):
             return self.crawl.steadily(lambda: self._from_ahead(by, count, ration))
 

@@ -20,7 +20,6 @@ from opic.frontier.picking import SIDES
 from opic.query.coverage import CoverageQuery, CoverageView
 from opic.query.fetch_order import FetchOrder, FetchView
 from opic.replica import Crawl
-from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Head
 
 Floats = NDArray[np.float64]
@@ -179,7 +178,7 @@ class RankedOrders:
 
     def _changes(self) -> list[int]:
         """Return how often priorities have changed, by shard; on a large crawl the next view has the new ones."""
-        if self._crawl is None or sum(map(len, self._crawl.replicas)) > PAGES_EXACT:
+        if self._crawl is None or self._crawl.is_large:
             return []
         return [replica.offers.priorities for replica in self._crawl.replicas]
 

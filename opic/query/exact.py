@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.background import step_back
+from opic.background import lower_priority
 from opic.errors import NotKept, StoreError, StoreUnavailable
 from opic.graph.flow import BOUND_MAX
 from opic.model.cash import Flag
@@ -24,7 +24,7 @@ from opic.query.host_index import joined
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.query.snapshots import KNOWN_GONE, Snapshot, View
-from opic.replica.crawl import PAGES_EXACT, Place
+from opic.replica.crawl import Place
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -41,7 +41,7 @@ FIRST_SECONDS: Final = 2.0  # How long a question waits for the first answer aft
 LOOK_SECONDS: Final = 0.1  # Interval at which the thread looks for changes,
 REST: Final = 9  # or this multiple of the CPU time of the last settling, if that is longer,
 REST_SECONDS_MAX: Final = 0.4  # but no more than this, so that answers are hardly ever a second old,
-REST_MIN: Final = 0.25  # and no less than this multiple: the thread lets all others go first anyway.
+REST_MIN: Final = 0.25  # and no less than this multiple: its thread has a lower priority anyway.
 YOUNG_SECONDS: Final = 0.9  # A question waits for a settling in progress if the last answer is older than this,
 WAIT_SECONDS: Final = 0.25  # for this long.
 AGE_SECONDS_MAX: Final = 0.98  # An answer that takes no time may show a state as old as this.
@@ -215,12 +215,12 @@ class Exact:
                     self._kept.lock.release()
 
     def _run(self) -> None:
-        wait, stepped_back = LOOK_SECONDS, False
+        wait, lowered = LOOK_SECONDS, False
         while not self._done.wait(wait):
             began, began_at = time.thread_time(), time.monotonic()
-            if self._is_large() and not stepped_back:  # There is no way back. On a small crawl questions wait for this.
-                step_back()
-                stepped_back = True
+            if self._crawl.is_large and not lowered:  # For good. On a small crawl questions wait for this thread.
+                lower_priority()
+                lowered = True
             try:
                 if self.kept:
                     self._keep_up()
@@ -246,9 +246,6 @@ class Exact:
             left = companion.taken(read) if companion is not None else None
         if left is not None:
             left()
-
-    def _is_large(self) -> bool:
-        return sum(map(len, self._crawl.replicas)) > PAGES_EXACT
 
     def _is_current(self) -> bool:
         view = self._view
@@ -303,7 +300,7 @@ class Exact:
         """As `view`, where a thread settles as well: wait for it rather than do the same, and not for long."""
         old = time.time() - view.as_of > YOUNG_SECONDS
         may = self._may_settle()
-        waits = WAIT_SECONDS if old or not self._is_large() else 0
+        waits = WAIT_SECONDS if old or not self._crawl.is_large else 0
         if not (may or old) or not self._kept.lock.acquire(timeout=waits):
             return self._view or view
         try:

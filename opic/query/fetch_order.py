@@ -25,7 +25,6 @@ from opic.query.exact import BOUND, LINKS_A_SETTLE, REST, SAYS_SOMETHING
 from opic.query.kept_links import LinksRead
 from opic.query.page_flows import PageFlows, PageStates
 from opic.replica import Replica
-from opic.replica.crawl import PAGES_EXACT
 from opic.replica.effect import Head
 
 log = logging.getLogger("opic.query")
@@ -97,8 +96,7 @@ class FetchOrder:
             return False
         same = view is not None and view.settled
         same = same and (view.heads, view.loads) == (self._crawl.heads(), self._crawl.loads)  # type: ignore[union-attr]
-        large = sum(map(len, self._crawl.replicas)) > PAGES_EXACT
-        rest = max(REST * self._took, REST_SECONDS if large else 0.0)
+        rest = max(REST * self._took, REST_SECONDS if self._crawl.is_large else 0.0)
         return now - self._at >= (AGES_SECONDS if same else rest)
 
     def recent(self) -> FetchView | None:

@@ -210,20 +210,24 @@ class Query:
                 taken.append(_Taken([self.canonical(url) for url in ask.urls], policy, None))
             except BadInput as error:
                 taken.append(error)
-        nothing = [one if isinstance(one, Exception) else None for one in taken]
+        nothing: list[ImportanceAnswer | Exception | None] = [
+            one if isinstance(one, Exception) else None for one in taken
+        ]
         try:
             with self.crawl.at_hand() as free:
-                return self._at_hand(taken, view) if free else [*nothing]
+                return self._at_hand(taken, view) if free else nothing
         except (Outdated, StoreError):
-            return [*nothing]
+            return nothing
 
     def _at_hand(
         self, taken: Sequence["_Taken | BadInput | None"], view: ExactView | None
     ) -> list[ImportanceAnswer | Exception | None]:
-        urls = list(dict.fromkeys(url for ask in taken if isinstance(ask, _Taken) for url in ask.urls))
+        valid = [ask for ask in taken if isinstance(ask, _Taken)]
+        urls = list(dict.fromkeys(url for ask in valid for url in ask.urls))
         places = {url: place for url, place in zip(urls, self.crawl.find(urls), strict=True) if place is not None}
         rows = self.crawl.rows(list(places.values()))
-        ranking = self.snapshots.ranking_at_hand(rows) if self._wants_ranks(taken) else None
+        by_cash = any(ask.policy != EXACT for ask in valid)
+        ranking = self.snapshots.ranking_at_hand(rows) if by_cash else None
         told = not any(part.cuts for part in rows.books)
         entries = self.entries(places, rows, ranking) if told else {}
         answers: list[ImportanceAnswer | Exception | None] = []
@@ -239,10 +243,6 @@ class Query:
             else:
                 answers.append(None)
         return answers
-
-    @staticmethod
-    def _wants_ranks(taken: Sequence["_Taken | BadInput | None"]) -> bool:
-        return any(isinstance(ask, _Taken) and ask.policy != EXACT for ask in taken)
 
     def _answers(self, taken: Sequence["_Taken | BadInput"], asked_at: float) -> list["ImportanceAnswer | Exception"]:
         valid = [ask for ask in taken if isinstance(ask, _Taken)]

@@ -190,10 +190,15 @@ class Crawl:
                 self._served, self.as_of, self._looked_at = served, now, monotonic
         return self.replicas
 
+    @property
+    def is_large(self) -> bool:
+        """Whether the crawl has so many pages that answers may show the state of a moment ago."""
+        return sum(map(len, self.replicas)) > PAGES_EXACT
+
     def recent(self) -> float:
         """Return what a question gives `follow` as `since`: now, or a moment ago on a large crawl that is followed."""
         now = time.monotonic()
-        if self._keeper is None or sum(map(len, self.replicas)) <= PAGES_EXACT:
+        if self._keeper is None or not self.is_large:
             return now
         self._question_at = now
         return now - RECENT_SECONDS

@@ -166,7 +166,7 @@ class Backend:
         """
         self.check_room()
         self._check_lag(len(values))
-        with self._durably(len(values)):
+        with self._appending(len(values)):
             return self.log.append(values, self.clock.now_us() if time_us is None else time_us, kind)
 
     def accept_together(self, calls: Sequence[Sequence[bytes]]) -> list[Exception | None]:
@@ -189,13 +189,13 @@ class Backend:
                 values += call
                 room -= len(call)
         if values:
-            with self._durably(len(values)):
+            with self._appending(len(values)):
                 self.log.append(values, self.clock.now_us())
         return refused
 
     @contextmanager
-    def _durably(self, count: int) -> Iterator[None]:
-        """Wait at the end of the block until the appended records are durable as configured; Kafka needs no wait."""
+    def _appending(self, count: int) -> Iterator[None]:
+        """Count records that the block appends, and wait at its end until they are durable; Kafka needs no wait."""
         at, waiting = self._rough_lag
         self._rough_lag = at, waiting + count
         waits = self.log is self._stored_log and self.shard.durability.wanted
@@ -227,7 +227,7 @@ class Backend:
                 self.check_room()
             if left:
                 self._check_lag(left)
-            with self._durably(left):
+            with self._appending(left):
                 done = self.log.append_once(call, judged.values, begun, terms)
             if done:
                 return judged

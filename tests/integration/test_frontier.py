@@ -218,7 +218,7 @@ def test_lease_of_another_crawler_is_released_only_by_who_has_its_token(servers:
 
 def too_large(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the store were too large for each answer to be of the very state that it has."""
-    monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
 
 
 def asked_of_others(other: Frontier, n: int) -> list[str]:

@@ -235,7 +235,7 @@ def test_on_a_store_too_large_to_be_read_each_time_nothing_is_handed_out_twice_n
     servers: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What is chosen is of a moment ago; the store has the last word on each page."""
-    monkeypatch.setattr("opic.frontier.hot_crawl.PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     politeness = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=600.0)
     crawl, urls = Crawl(servers, politeness), pages_of(50, 20)
     crawl.seed(urls)

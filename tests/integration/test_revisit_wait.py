@@ -10,7 +10,6 @@ from servers import Server
 
 from opic.errors import BadInput
 from opic.frontier import Frontier, Manners, PolitenessSettings
-from opic.frontier import hot_crawl as hot_crawls
 from opic.frontier.admission import Admission, check_policy
 from opic.frontier.page_counts import KINDS
 from opic.model.classes import check_classes, encode_classes
@@ -172,7 +171,7 @@ def test_explanation_says_when_a_read_page_is_due(valkey: Server) -> None:
 
 def test_page_read_while_it_was_chosen_is_not_handed_out(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large store, an event may take effect between the choice and the lease."""
-    monkeypatch.setattr(hot_crawls, "PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     crawl = crawling(valkey)
     crawl.seed([A, B])
     scheduler = crawl.frontier._hand
@@ -261,7 +260,7 @@ def test_accepted_events_are_waited_for(valkey: Server) -> None:
 
 
 def test_large_store_learns_of_the_leases_of_other_endpoints(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hot_crawls, "PAGES_EXACT", 0)
+    monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     crawl = crawling(valkey)
     crawl.seed([A, B])
     read(crawl, A)

@@ -1,4 +1,4 @@
-"""A thread that steps back has less weight than the others, and nobody else has."""
+"""A thread can lower its own priority; other threads keep theirs."""
 
 import os
 import sys
@@ -6,15 +6,15 @@ import threading
 
 import pytest
 
-from opic.background import NICENESS, step_back
+from opic.background import NICENESS, lower_priority
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="threads have priorities of their own on Linux only")
-def test_only_the_thread_that_steps_back_lets_others_go_first() -> None:
+def test_only_the_calling_thread_gets_a_lower_priority() -> None:
     before, found = os.getpriority(os.PRIO_PROCESS, 0), list[int]()
 
     def work() -> None:
-        step_back()
+        lower_priority()
         found.append(os.getpriority(os.PRIO_PROCESS, threading.get_native_id()))
 
     thread = threading.Thread(target=work)
