@@ -18,8 +18,8 @@ from experiments.opic_engine import Engine, EngineRules, PageLinks
 from experiments.strategies import CUT
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.next_answers import RETRY_SECONDS_DEFAULT, RETRY_SECONDS_MIN
-from opic.frontier.page_sources import RankedPages
 from opic.frontier.picking import first_free, pick
+from opic.frontier.ranked_order import NEVER, NOWHERE, RankedPages
 from opic.frontier.scheduler import BATCH_SHARE
 from opic.graph.crawled import Float64s, Int64s
 from opic.model.cash import MILLION, Flag
@@ -215,8 +215,13 @@ class PoliteCrawl:
         if keys is None:
             picked = pick([self.hot], n, [self.now])
         else:
-            known = np.flatnonzero(self.columns.state)
-            picked = pick([self.hot], n, [self.now], ranked=[[RankedPages(known, keys(self, known))]])
+            every, known = np.arange(len(self.columns)), np.flatnonzero(self.columns.state)
+            column = np.full(len(every), NOWHERE)
+            column[known] = keys(self, known)
+            read_us = np.where(self.columns.state & Flag.OPEN, self.columns.last_read_us(every), NEVER)
+            ranked = RankedPages(column, read_us)
+            picked = pick([self.hot], n, [self.now], indexes=lambda: [ranked.index(self.hot)])
+            ranked.drop()
         self.answers += 1
         self.short += len(picked) < n
         self.empty += not len(picked)

@@ -5,12 +5,49 @@ from typing import Final
 
 import numpy as np
 
-from opic.frontier.page_sources import Within
+from opic.frontier.hot_order import HotOrder
+from opic.frontier.page_keys import Bools, Int64s
 from opic.replica import Crawl
 from opic.replica.hosts import HostTable
 from opic.urls.canonical import registered_domain
 
 SETS_MAX: Final = 64  # Sets of domains, however few hosts they have.
+
+
+@dataclass(eq=False, slots=True)
+class Within:
+    """The hosts of a domain, by shard: restricts a choice to their pages. Reuse it, because it caches these pages."""
+
+    hosts: list[Int64s]  # Host numbers of each shard, ascending; new hosts are appended.
+    _pages: dict[int, tuple[int, Int64s]] = field(default_factory=dict)  # By shard: number of pages scanned, and ids.
+    _masks: dict[int, tuple[int, Bools]] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes of its arrays."""
+        parts = (*self._pages.values(), *self._masks.values())
+        return sum(hosts.nbytes for hosts in self.hosts) + sum(part.nbytes for _, part in parts)
+
+    def pages(self, shard: int, order: HotOrder) -> Int64s:
+        """Return the ids of the pages of these hosts, ascending. Each new page is scanned once."""
+        column = order.columns.host[: len(order.columns)]
+        if shard not in self._pages:
+            self._pages[shard] = len(column), np.sort(order.pages_of(self.hosts[shard]))
+        known, ids = self._pages[shard]
+        if known < len(column):
+            later = known + np.flatnonzero(self.mask(shard, order)[column[known:]])
+            self._pages[shard] = len(column), np.concatenate((ids, later)) if len(later) else ids
+        return self._pages[shard][1]
+
+    def mask(self, shard: int, order: HotOrder) -> Bools:
+        """Return a mask over a shard's host numbers of the hosts included."""
+        count, hosts = len(order.mark), self.hosts[shard]
+        known = self._masks.get(shard)
+        if known is None or known[0] != len(hosts) or len(known[1]) < count:
+            mask = np.zeros(count, np.bool_)
+            mask[hosts] = True
+            known = self._masks[shard] = len(hosts), mask
+        return known[1]
 
 
 @dataclass(slots=True)

@@ -6,33 +6,22 @@
 In-links are those of `opic.query.kept_links`: distinct pages that were read and link to the page, of all shards. A page
 without any comes after all others; with AI these are drawn alike.
 
-GAI keeps a bound on the counts of each block of pages, looks at the pages of the blocks with the greatest bounds, as
-many as are needed to find pages that are free, and then knows their greatest counts. A page that changed may raise the
-bound of its block, which costs O(1); one that fell behind leaves it too high until the block is looked at. So a choice
-costs O(blocks + pages changed), and O(pages) only where nearly all pages with many in-links are not free. AI needs the
-sums of the blocks, and looks at each block again in which a page changed.
+GAI is an order by a key as the others are (`opic.frontier.key_blocks`). AI needs the sums of blocks of pages, and looks
+at each block again in which a page changed.
 
 Source: Kumar, Lang, Marlow, Tomkins (2008), section II: Crawl-GAI, Crawl-AI.
 """
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
-from opic.frontier.page_keys import OFFERED_BITS, Keys
-from opic.frontier.recrawl import (
-    BLOCK_PAGES,
-    PARTS_MAX,
-    Floats,
-    PageWeights,
-    YieldWeights,
-    fit_for_recrawl,
-    free_pages,
-)
+from opic.frontier.hot_order import HotOrder
+from opic.frontier.key_blocks import KeyBlocks
+from opic.frontier.page_keys import OFFERED_BITS, Bools, Floats, Int64s, Keys, PageKeys
+from opic.frontier.recrawl import PageWeights, YieldWeights, fit_for_recrawl
 from opic.frontier.requests import POLICIES
 from opic.model.cash import Flag
 from opic.query.kept_links import KeptLinks
@@ -40,8 +29,6 @@ from opic.query.link_scores import InLinkCounts
 from opic.replica.replica import Replica
 
 UNREAD: Final = "unread"
-BLOCKS_AT_ONCE: Final = 1 << 8  # Blocks whose pages are looked at together: a megabyte.
-BLOCKS_FIRST: Final = 4  # Blocks that a choice looks at first; twice as many each further time.
 
 
 class _News(NamedTuple):
@@ -118,18 +105,12 @@ def fit_for_discovery(state: NDArray[np.uint8]) -> Bools:
 
 
 class InLinkWeights(PageWeights):
-    """The in-links of a shard's pages never read, with the sum of each block, and at least its maximum."""
+    """The in-links of a shard's pages never read, with the sum of each block."""
 
     def __init__(self, replica: Replica, inlinks: InLinkColumns) -> None:
         """Look at all pages at the first choice: some milliseconds for a million."""
-        self._inlinks, self.most, self._raised = inlinks, np.zeros(0), list[Int64s]()
+        self._inlinks = inlinks
         super().__init__(replica, fit_for_discovery)
-
-    def changed(self, ids: Int64s) -> None:
-        """Note that pages may have other weights, or are new."""
-        super().changed(ids)
-        if len(self._raised) <= PARTS_MAX:
-            self._raised.append(ids)
 
     def _alone(self, ids: Int64s | slice) -> Floats:
         if isinstance(ids, slice):
@@ -141,92 +122,17 @@ class InLinkWeights(PageWeights):
         found[~fit_for_discovery(self._replica.state[ids])] = 0.0
         return found
 
-    def total(self) -> float:
-        """Return the sum of all weights."""
-        if self._stale:
-            stale = np.unique(np.concatenate(self._stale))
-            self._grow()
-            for first in range(0, len(stale), BLOCKS_AT_ONCE):
-                some = stale[first : first + BLOCKS_AT_ONCE]
-                self.sums[some] = self.table(some)[1].sum(axis=1)
-            self._stale.clear()
-            self._raised.clear()
-        return float(self.sums.sum())
 
-    def _grow(self) -> None:
-        blocks = -(-len(self._replica) // BLOCK_PAGES)
-        if blocks > len(self.sums):
-            more = np.zeros(blocks - len(self.sums))
-            self.sums, self.most = np.concatenate((self.sums, more)), np.concatenate((self.most, more))
+def by_inlinks(order: HotOrder, weights: InLinkWeights) -> KeyBlocks:
+    """Return the index of the pages never read by in-links plus one, with or without cash."""
 
-    def table(self, blocks: Int64s) -> tuple[Int64s, Floats]:
-        """Return the pages of blocks and their weights, a row each; weight 0 where a page does not exist."""
-        ids = blocks[:, None] * BLOCK_PAGES + np.arange(BLOCK_PAGES)
-        known = ids < len(self._replica)
-        weights = np.zeros(ids.shape)
-        weights[known] = self.of(ids[known])
-        self.most[blocks] = weights.max(axis=1)
-        return ids, weights
+    def keys_of(ids: Int64s) -> tuple[Keys, Bools]:
+        fit = fit_for_discovery(order.columns.state[ids])
+        if (shut := order.columns.shut(ids)) is not None:
+            fit &= ~shut
+        return np.where(fit, weights.of(ids) + 1, 0.0), np.zeros(len(ids), np.bool_)
 
-    def ranked(self) -> Int64s:
-        """Return the blocks that may have a page with in-links, the greatest bound first."""
-        raised, parts = sum(map(len, self._raised)), len(self._raised)
-        if not len(self.most) or parts > PARTS_MAX or raised > len(self._replica) // 2:
-            self.total()
-        elif raised:
-            self._grow()
-            ids = np.concatenate(self._raised)
-            ids = ids[ids < len(self._replica)]
-            np.maximum.at(self.most, ids // BLOCK_PAGES, self.of(ids))
-            self._raised.clear()
-        return np.argsort(-self.most, kind="stable")[: np.count_nonzero(self.most)]
-
-
-class GreedyPages:
-    """The free pages of a shard that were never read, most in-links first; a `PageSource` of `opic.frontier.picking`.
-
-    A page's key is its in-links plus one.
-    """
-
-    def __init__(self, shard: int, order: HotOrder, weights: InLinkWeights, only: Int64s | None) -> None:
-        """Start at the most in-links; with `only`, among these pages."""
-        self.shard, self._order, self._weights, self._only = shard, order, weights, only
-        self.ids: Int64s = np.empty(0, np.int64)
-        self.neg: Keys = np.empty(0)
-        self.done = self.short = False
-        self._blocks = weights.ranked()
-        self._at, self._step = 0, BLOCKS_FIRST
-        self._ids, self._found = self.ids, np.empty(0)  # Pages looked at whose turn has not come.
-
-    def fill(self, size: int) -> None:
-        """Look at the pages of more blocks, or at all others."""
-        if self._only is not None:
-            self.done = True
-            self._offer(self._only, self._weights.of(self._only))
-        elif self._at == len(self._blocks):
-            self.done = True
-            ids = np.flatnonzero(~is_held(self._order.where[: len(self._order.columns)]))
-            ids = ids[self._weights.of(ids) == 0]
-            self._offer(ids, np.zeros(len(ids)))
-        else:
-            blocks = self._blocks[self._at : self._at + self._step]
-            self._at, self._step = self._at + len(blocks), 2 * self._step
-            ids, weights = self._weights.table(np.sort(blocks))
-            some = weights > 0
-            ids, found = np.concatenate((self._ids, ids[some])), np.concatenate((self._found, weights[some]))
-            last = self._at == len(self._blocks)
-            now = found >= (0.0 if last else self._weights.most[self._blocks[self._at]])
-            self._ids, self._found = ids[~now], found[~now]
-            self._offer(ids[now], found[now])
-
-    def _offer(self, ids: Int64s, weights: Floats) -> None:
-        free = free_pages(self._order, ids, fit_for_discovery)
-        ids, weights = ids[free], weights[free]
-        order = np.lexsort((ids, -weights))
-        self.ids, self.neg = ids[order], -weights[order] - 1
-
-    def close(self) -> None:
-        """Do nothing: this source does not change the order."""
+    return KeyBlocks(order, PageKeys(keys_of, counted=False))
 
 
 class PolicyWeights:
@@ -236,6 +142,7 @@ class PolicyWeights:
         """Sum nothing yet."""
         self._replica, self._kinds = replica, dict[str, PageWeights]()
         self._inlinks: tuple[InLinkColumns, InLinkWeights] | None = None
+        self._index: tuple[InLinkWeights, KeyBlocks] | None = None
 
     def kinds(self, policy: str) -> list[PageWeights]:
         """Return what a recrawl policy draws by."""
@@ -255,23 +162,17 @@ class PolicyWeights:
             self._inlinks = inlinks, InLinkWeights(self._replica, inlinks)
         return self._inlinks[1]
 
+    def most_linked(self, order: HotOrder, inlinks: InLinkColumns) -> KeyBlocks:
+        """Return the index of the replica's hot order by in-links, made on first use."""
+        weights = self.by_inlinks(inlinks)
+        if self._index is None or self._index[0] is not weights:
+            if self._index is not None:
+                order.indexes.remove(self._index[1])
+            self._index = weights, by_inlinks(order, weights)
+            order.indexes.append(self._index[1])
+        return self._index[1]
+
     def changed(self, ids: Int64s) -> None:
-        """Note that pages may have other weights, or are new."""
-        for weights in self._kinds.values():
+        """Note that pages may have other weights or in-links, or are new."""
+        for weights in (*self._kinds.values(), *(() if self._inlinks is None else (self._inlinks[1],))):
             weights.changed(ids)
-        self.linked(ids)
-
-    def linked(self, ids: Int64s) -> None:
-        """Note that pages may have other in-links."""
-        if self._inlinks is not None:
-            self._inlinks[1].changed(ids)
-
-
-def most_linked(
-    orders: Sequence[HotOrder], weights: Sequence[InLinkWeights], only: Sequence[Int64s] | None = None
-) -> list[GreedyPages]:
-    """Return the pages of each shard as GAI takes them, of `only` these pages if it is given."""
-    return [
-        GreedyPages(shard, order, of_shard, None if only is None else only[shard])
-        for shard, (order, of_shard) in enumerate(zip(orders, weights, strict=True))
-    ]

@@ -15,20 +15,21 @@ import numpy as np
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
 from opic.frontier.admission import Admission, Ration
-from opic.frontier.domain_pages import DomainPages
-from opic.frontier.expansion import UNREAD, InLinkColumns, most_linked
+from opic.frontier.domain_pages import DomainPages, Within
+from opic.frontier.expansion import UNREAD, InLinkColumns
 from opic.frontier.held_pages import read_held, read_released, read_stamps
-from opic.frontier.hot_order import LEASED, Bools, HotOrder, Int64s, is_held
+from opic.frontier.hot_order import FREE, LEASED, HotOrder
 from opic.frontier.hot_shard import HotShard
+from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.leases import Lease
-from opic.frontier.page_sources import PageSource, Scope, Within
+from opic.frontier.page_keys import Bools, Floats, Int64s
+from opic.frontier.page_sources import PageSource
 from opic.frontier.pages_ahead import PagesAhead
 from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
-from opic.frontier.ranked_order import RankedOrder, RankedScope
+from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.recrawl import PageWeights, draw_pages
-from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, Choice, FrontierTerms
+from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, GREEDY_LINKS, Choice, FrontierTerms
 from opic.frontier.suspects import Suspects
-from opic.frontier.timers import Floats
 from opic.frontier.verdicts import URLS_AT_ONCE
 from opic.model.books import Books
 from opic.model.cash import MILLION, Flag
@@ -345,7 +346,7 @@ class HotCrawl:
         for _ in range(PICKS_MAX):
             with self.locked():
                 if all(map(self._is_current, range(len(self.crawl)))):
-                    within = self._scope(by.mode, by.domains)
+                    within = self._domains.within(by.domains)
                     if hosts is not None:
                         first = self._picked(by, hosts, ration, within, 1)
                         if by.host_pages == 1:
@@ -357,13 +358,12 @@ class HotCrawl:
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
     def _picked(
-        self, by: Choice, count: int, ration: Ration | None, within: Scope | None, host_pages: int | None
+        self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
     ) -> Picked:
         if ration is not None:
             ration.take(())
-        ranking, orders = self.ranking(by.mode, by.policy), self.orders
         return pick(
-            orders,
+            self.orders,
             count,
             [hot.now() for hot in self.shards],
             mode=by.mode,
@@ -371,11 +371,20 @@ class HotCrawl:
             within=within,
             fit=self._fit_of(ration),
             nearness=by.nearness,
-            restart=(lambda: None) if ration is None else partial(ration.take, ()),
-            drawn=partial(self._drawn, by.policy, by.domains, by.nearness) if by.policy else None,
-            ranked=[ranking.of(shard, order, by.mode) for shard, order in enumerate(orders)] if ranking else None,
+            drawn=partial(self._drawn, by.policy, within, by.nearness)
+            if by.policy and by.policy != GREEDY_LINKS
+            else None,
+            indexes=partial(self._indexes, by),
             host_pages=host_pages,
         )
+
+    def _indexes(self, by: Choice) -> list[KeyBlocks]:
+        """Return the index of each shard by the keys that decide."""
+        if by.policy == GREEDY_LINKS:
+            inlinks = self._usable_inlinks()
+            return [hot.weights.most_linked(hot.order, inlinks) for hot in self.shards]
+        ranking = self.ranking(by.mode, by.policy)
+        return [order.by_cash for order in self.orders] if ranking is None else ranking.indexes(self.orders)
 
     def priorities(self, shards: Int64s, ids: Int64s) -> Floats:
         """Return the priorities of pages."""
@@ -390,6 +399,8 @@ class HotCrawl:
     def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
         """Return the order of a mode that is not by cash; None if it is, or if a recrawl policy draws the pages."""
         if mode == "coverage":
+            if self.trust.loads != self.crawl.loads:  # Its ids may belong to other pages now.
+                self.trust = RankedOrder.empty(len(self.crawl))
             return self.trust
         worth = self.worth
         return None if policy or worth is None or worth.loads != self.crawl.loads else worth
@@ -399,7 +410,7 @@ class HotCrawl:
         with self.locked():
             for shard, ids in enumerate(inlinks.take()):
                 if len(ids) and (hot := self._shards[shard]) is not None:
-                    hot.weights.linked(ids)
+                    hot.linked(ids)
         self._inlinks = inlinks
 
     def inlinks_of(self, place: tuple[int, int]) -> float:
@@ -407,30 +418,31 @@ class HotCrawl:
         column = self._inlinks.columns[place[0]] if self._inlinks is not None else ()
         return float(column[place[1]]) if place[1] < len(column) else 0.0
 
-    def _drawn(self, policy: str, domains: tuple[str, ...], nearness: int) -> Sequence[PageSource]:
-        """Return the pages of each shard, within some domains and a depth, as a policy takes them."""
-        within, only = self._domains.within(domains), None
-        if within is not None or nearness:
-            pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
-            only = [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
+    def _usable_inlinks(self) -> InLinkColumns:
+        inlinks = self._inlinks
+        assert inlinks is not None
+        # Otherwise its ids may belong to other pages now.
+        return inlinks if inlinks.loads == self.crawl.loads else InLinkColumns(inlinks.kept)
+
+    def _drawn(self, policy: str, within: Within | None, nearness: int) -> Sequence[PageSource]:
+        """Return the pages of each shard, within some domains and a depth, as a policy draws them."""
+        only = self._only(within, nearness)
         if policy in EXPANSIONS:
-            return self._expanded(policy, only)
+            inlinks = self._usable_inlinks()
+            unread = [[hot.weights.by_inlinks(inlinks)] for hot in self.shards]
+            return draw_pages(self.orders, unread, self.rng, only, alike=partial(self._alike, UNREAD))
         scores = self.scores if policy == BY_LINK_SCORE else None
         if scores is not None and scores.loads != self.crawl.loads:  # Its ids may belong to other pages now.
             scores = None
         kinds = [hot.weights.kinds(policy) for hot in self.shards]
         return draw_pages(self.orders, kinds, self.rng, only, scores, alike=partial(self._alike, "one"))
 
-    def _expanded(self, policy: str, only: Sequence[Int64s] | None) -> Sequence[PageSource]:
-        """Return the pages never read of each shard as an expansion policy takes them."""
-        inlinks = self._inlinks
-        assert inlinks is not None
-        if inlinks.loads != self.crawl.loads:  # Its ids may belong to other pages now.
-            inlinks = InLinkColumns(inlinks.kept)
-        weights = [hot.weights.by_inlinks(inlinks) for hot in self.shards]
-        if policy == "GAI":
-            return most_linked(self.orders, weights, only)
-        return draw_pages(self.orders, [[one] for one in weights], self.rng, only, alike=partial(self._alike, UNREAD))
+    def _only(self, within: Within | None, nearness: int) -> list[Int64s] | None:
+        """Return the pages of each shard within some domains and a depth; None for all."""
+        if within is None and not nearness:
+            return None
+        pages = [None if within is None else within.pages(at, order) for at, order in enumerate(self.orders)]
+        return [near_of(order, ids, nearness) for order, ids in zip(self.orders, pages, strict=True)]
 
     def _alike(self, kind: str) -> list[PageWeights]:
         return [hot.weights.kind(kind) for hot in self.shards]
@@ -445,7 +457,7 @@ class HotCrawl:
             ids, hot = picked.ids[at], self.shards[shard]
             self._admission.judge(shard, ids)
             with hot.replica.lock:
-                unfit[at] = is_held(hot.order.where[ids])
+                unfit[at] = hot.order.where[ids] != FREE
                 if (shut := self._admission.shut(shard, ids)) is not None:
                     unfit[at] |= shut
         return unfit
@@ -461,11 +473,14 @@ class HotCrawl:
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
+            only = self._only(self._domains.within(by.domains), by.nearness)
+            if by.mode == "coverage":
+                only = self._trusted(only)
             first = first_free(
                 self.orders,
                 mode=by.mode,
                 busy=self._numbers(by.busy),
-                within=self._scope(by.mode, by.domains),
+                only=only,
                 nearness=by.nearness,
                 seconds_max=seconds_max,
             )
@@ -500,23 +515,23 @@ class HotCrawl:
         with self.locked():
             if not all(map(self._is_current, range(len(self.crawl)))):
                 return None
-            within = self._scope(mode, domains)
-            for shard, hot in enumerate(self.shards):
-                order = hot.order
+            within = self._domains.within(domains)
+            for order, hot in zip(self.orders, self.shards, strict=True):
                 order.advance(hot.now())
+            only = self._only(within, nearness if empty else 0)
+            if mode == "coverage":
+                only = self._trusted(only)
+            for shard, order in enumerate(self.orders):
                 counts = order.counts
-                ids = None if within is None else within.pages(shard, order)
-                if nearness and empty:
-                    ids = near_of(order, ids, nearness)
-                totals += counts.totals if ids is None else counts.of(ids)
+                totals += counts.totals if only is None else counts.of(only[shard])
                 hosts = order.resting()
                 if within is not None and len(hosts):
                     hosts = hosts[within.mask(shard, order)[hosts]]
-                delayed += counts.free_of(hosts)
+                delayed += [counts.free_pages(hosts, side) for side in (0, 1)]
         kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])
         free, leased = kinds[page_counts.FREE], int(kinds[page_counts.LEASED].sum())
         unknown = self.running() - sum(hot.leased() for hot in self.shards)  # Leases of other endpoints, not heard of.
-        if unknown > 0 and within is None and not nearness:
+        if unknown > 0 and only is None:
             free, leased = np.maximum(free - unknown, 0), leased + unknown
         elif unknown > 0 and empty and not kinds[page_counts.FREE : page_counts.DENIED].any():
             self.stale |= set(range(len(self.crawl)))
@@ -546,13 +561,15 @@ class HotCrawl:
                 by_shard[place[0]].append(place[1])
         return [np.array(numbers, np.int64) for numbers in by_shard]
 
-    def _scope(self, mode: str, domains: tuple[str, ...]) -> Scope | None:
-        """Return the pages that a request may get; None for all."""
-        if mode != "coverage":
-            return self._domains.within(domains)
-        if self.trust.loads != self.crawl.loads:  # Its ids may belong to other pages now.
-            self.trust = RankedOrder.empty(len(self.crawl))
-        return RankedScope(self.trust, self._domains.within(domains))
+    def _trusted(self, only: Sequence[Int64s] | None) -> list[Int64s]:
+        """Return those of some pages of each shard, or of all, that hold trust."""
+        ranking = self.ranking("coverage", None)
+        assert ranking is not None
+        keys = [ranked.keys[: len(order.columns)] for ranked, order in zip(ranking.shards, self.orders, strict=True)]
+        if only is None:
+            return [np.flatnonzero(some > NOWHERE) for some in keys]
+        within = [ids[ids < len(some)] for some, ids in zip(keys, only, strict=True)]
+        return [ids[some[ids] > NOWHERE] for some, ids in zip(keys, within, strict=True)]
 
     # Totals of the crawl.
 
@@ -562,7 +579,7 @@ class HotCrawl:
 
     def free(self, side: int) -> int:
         """Count the pages of a side that nothing but their hosts holds back."""
-        return sum(int(order.counts.totals[2 * page_counts.FREE + side]) for order in self.orders)
+        return sum(hot.free(side) for hot in self.shards)
 
     def live(self) -> int:
         """Count the live pages."""

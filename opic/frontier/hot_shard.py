@@ -17,12 +17,11 @@ from opic.frontier import page_counts
 from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
-from opic.frontier.hot_order import LEASED, RETRY, Bools, HotOrder, Int64s
+from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
-from opic.frontier.page_keys import GREEDY
+from opic.frontier.page_keys import GREEDY, Bools, Floats, Int64s
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
-from opic.frontier.timers import Floats
 from opic.model.cash import MILLION
 from opic.replica.effect import Effect
 from opic.replica.replica import Replica
@@ -218,6 +217,11 @@ class HotShard:
             self._fetched.update((page, (effect.lsn, 0.0)) for page in fetched.tolist())
             self._fetched.update((page, (effect.lsn, until)) for page in waiting.tolist())
 
+    def linked(self, ids: Int64s) -> None:
+        """Apply changed in-links."""
+        self.weights.changed(ids)
+        self.order.changed(ids[ids < len(self.replica)])
+
     def note_terms(self, ids: Int64s | None = None) -> None:
         """Apply changed times at which pages may be offered: to all that have any if None, about 100 ns for each."""
         if ids is not None:
@@ -291,6 +295,7 @@ class HotShard:
         self._loaded = True
         self.stamp, self.running, self.complete = held.stamp, held.running, True
         self.unsure.clear()
+        self.order.settle()
 
     def hear_waits(self, ids: Sequence[int], until: Iterable[float | None]) -> None:
         """Set the back-off of pages as read from the store; pages without one are free."""
@@ -358,6 +363,12 @@ class HotShard:
     def _rest(self, until: dict[int, float]) -> None:
         if until:
             self.order.rest(np.array(list(until), np.int64), np.array(list(until.values())))
+
+    def free(self, side: int) -> int:
+        """Count the pages never read (side 0), or the others (1), that nothing but their hosts holds back."""
+        with self.replica.lock:
+            self.order.settle()
+            return int(self.order.counts.totals[2 * page_counts.FREE + side])
 
     def leased(self) -> int:
         """Return the number of leased pages known here."""

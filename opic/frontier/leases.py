@@ -11,8 +11,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from opic.errors import BadInput
-from opic.frontier.hot_order import Int64s
-from opic.frontier.page_keys import times_priority
+from opic.frontier.page_keys import Int64s, times_priority
 from opic.frontier.requests import Choice, PagesRequest
 from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl

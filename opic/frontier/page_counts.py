@@ -9,6 +9,7 @@ from opic.model.cash import Flag
 
 Int64s = NDArray[np.int64]
 Codes = NDArray[np.uint8]
+Bools = NDArray[np.bool_]
 
 # A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
 # Pages of the kinds from DENIED on are not offered by waiting.
@@ -68,7 +69,11 @@ class PageCounts:
         """Return the number of these pages with each code. Costs about 2 ns per page."""
         return np.bincount(self.code[ids], minlength=CODES)
 
-    def free_of(self, hosts: Int64s) -> Int64s:
-        """Return the number of free pages of distinct hosts: (2,), never read and read."""
-        free: Int64s = self._free[hosts].sum(axis=0, dtype=np.int64)
-        return free
+    def has_free(self, side: int, hosts: int) -> Bools:
+        """Return a mask over the first hosts of those with a free page that was never read (side 0), or was (1)."""
+        mask: Bools = self._free[:hosts, side] > 0
+        return mask
+
+    def free_pages(self, hosts: Int64s, side: int) -> int:
+        """Return the number of free pages of distinct hosts that were never read (side 0), or were (1)."""
+        return int(self._free[hosts, side].sum(dtype=np.int64))

@@ -5,6 +5,8 @@ larger key comes first, and ties are broken by id. A page's priority multiplies 
 cash is not offered: a read of it would move nothing.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 import numpy as np
@@ -74,6 +76,17 @@ class OrderColumns(Protocol):
 
     def last_read_us(self, ids: Int64s) -> Int64s:
         """Return when pages were last read, in Unix microseconds; 0 if never."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PageKeys:
+    """A key of the pages of a shard, which puts them in an order."""
+
+    of: Callable[[Int64s], tuple[Keys, Bools]]  # Takes ids; returns their keys, and a mask of the read ones.
+    dtype: type = np.float64
+    nothing: float = 0  # The key of pages that are not offered, less than all others.
+    by_cash: bool = False  # Whether a key changes with the credit of the page's class.
+    counted: bool = True  # Whether only pages are offered that `opic.frontier.page_counts` counts as free.
 
 
 def keys_of(

@@ -10,7 +10,8 @@ from typing import Final
 
 import numpy as np
 
-from opic.frontier.hot_order import Bools, HotOrder, is_held
+from opic.frontier.hot_order import FREE, HotOrder
+from opic.frontier.page_keys import Bools
 from opic.frontier.picking import Fit, Picked
 from opic.frontier.ranked_order import RankedOrder
 
@@ -70,5 +71,5 @@ class PagesAhead:
 
 def _is_free(order: HotOrder, ids: "np.ndarray", hosts: "np.ndarray", sides: Sequence[int]) -> Bools:
     keys, read = order.keys(ids)
-    free: Bools = ~is_held(order.where[ids]) & (order.host_free[hosts] <= order.now) & (keys > 0)
+    free: Bools = (order.where[ids] == FREE) & (order.host_free[hosts] <= order.now) & (keys > 0)
     return free & (read == sides[0]) if len(sides) == 1 else free

@@ -1,5 +1,6 @@
-"""Choose the free pages with the most cash: a merge over the hot orders of all shards, a few pages of each host."""
+"""Choose the free pages with the greatest keys: a merge over all shards, a few pages of each host."""
 
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -8,23 +9,15 @@ from typing import Any, Final
 import numpy as np
 
 from opic.frontier import page_counts
-from opic.frontier.host_quota import Bools, HostQuota
-from opic.frontier.hot_order import HotOrder, Int64s
-from opic.frontier.page_keys import Keys
-from opic.frontier.page_sources import (
-    ListSource,
-    PageSource,
-    RankedPages,
-    RankedSource,
-    RunSource,
-    Scope,
-    Within,
-)
+from opic.frontier.domain_pages import Within
+from opic.frontier.hot_order import HotOrder
+from opic.frontier.key_blocks import KeyBlocks
+from opic.frontier.page_keys import Bools, Int64s, Keys
+from opic.frontier.page_sources import KeySource, ListSource, PageSource
 
-STRETCH: Final = 64  # Number of entries of a run to examine first; it doubles each time.
-DOMAIN_PAGES: Final = 1 << 16  # For domains with more pages than this, the run is searched first.
+LISTED_PAGES: Final = 1 << 16  # All pages of a domain, or up to a depth, are looked at if they are no more.
 FIRST_DUE: Final = 1_024  # Number of held pages to examine first when looking for the next one to become free.
-SIDES: Final = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
+SIDES: Final[dict[str, tuple[int, ...]]] = {"any": (0, 1), "discover": (0,), "refresh": (1,), "coverage": (0,)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +71,11 @@ def pick(
     *,
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
-    within: Scope | None = None,
+    within: Within | None = None,
     fit: Fit | None = None,
     nearness: int = 0,
-    restart: Callable[[], object] = lambda: None,
     drawn: Callable[[], Sequence[PageSource]] | None = None,
-    ranked: Sequence[Sequence[RankedPages]] | None = None,
+    indexes: Callable[[], Sequence[KeyBlocks]] | None = None,
     host_pages: int | None = None,
 ) -> Picked:
     """Return the first free pages of all shards, ties by shard and id.
@@ -94,41 +86,23 @@ def pick(
         now: the time by the clock of each order; it never goes back.
         mode: "any", "discover" and "coverage" for pages never read, "refresh" for others.
         busy: numbers of the hosts to skip, for each shard.
-        within: only these pages.
+        within: only pages of these hosts.
         fit: takes shards and hosts of pages, in order; returns a mask of the pages that may be taken. Calls are
             cumulative: each continues from the one before.
         nearness: only pages of at least this nearness, see `opic.model.page_notes`; 0 for all.
-        restart: called before the pages are chosen anew; `fit` then starts from the beginning.
-        drawn: returns the pages of each shard in another order than the greedy one; `mode`, `within` and `nearness`
-            are then its business.
-        ranked: the pages of each shard in another order, maybe in several parts; only these, on the hosts of `within`.
+        drawn: returns the pages of each shard as they are drawn; `mode`, `within` and `nearness` are then its business.
+        indexes: returns the index of each shard by the keys that decide; by cash if None.
         host_pages: maximum number of pages of a host; if None, one of each host with a delay.
     """
     for shard, (order, time) in enumerate(zip(orders, now, strict=True)):
         order.advance(time)
         order.begin(busy[shard] if busy is not None else None)
-    listed = drawn is not None or ranked is not None or (within is None and not nearness)
-    while True:
-        if drawn is not None:
-            sources = drawn()
-        elif ranked is not None:
-            sources = _ranked_sources(orders, SIDES[mode], within, nearness, ranked)
-        else:
-            sources = _sources(orders, SIDES[mode], within, nearness, listed=listed)
-        try:
-            picked = _merge(orders, sources, count, fit, HostQuota(orders, host_pages))
-        finally:
-            for source in sources:
-                source.close()
-            for order in orders:
-                order.crowd()
-        if listed or len(picked) > count or not any(source.short for source in sources):
-            break
-        listed = True
-        restart()
-        for shard, order in enumerate(orders):  # Clear the marks of the first attempt.
-            order.begin(busy[shard] if busy is not None else None)
-    return picked.first(count)
+    if drawn is not None:
+        sources = drawn()
+    else:
+        by = [order.by_cash for order in orders] if indexes is None else indexes()
+        sources = _sources(orders, by, SIDES[mode], within, nearness)
+    return _merge(orders, sources, count, fit, HostQuota(orders, host_pages)).first(count)
 
 
 def first_free(
@@ -136,7 +110,7 @@ def first_free(
     *,
     mode: str = "any",
     busy: Sequence[Int64s] | None = None,
-    within: Scope | None = None,
+    only: Sequence[Int64s] | None = None,
     nearness: int = 0,
     seconds_max: float = 60.0,
 ) -> float | None:
@@ -145,30 +119,49 @@ def first_free(
     If no page is free before that, the answer is at least `seconds_max`, whether there are such pages or not.
 
     Call it after `pick` found no page with the same arguments. The cost grows with the pages that are due soon, or with
-    the pages of the domain, not with all held pages.
+    `only`, not with all held pages.
+
+    Args:
+        orders: the order of each shard.
+        mode: as in `pick`, and so `busy` and `nearness`.
+        busy: numbers of the hosts to skip, for each shard.
+        only: the pages to which the request is restricted, for each shard.
+        nearness: of the pages.
+        seconds_max: how far to look ahead.
     """
     waits: list[float] = []
     for shard, order in enumerate(orders):
         order.begin(busy[shard] if busy is not None else None)
-        count, best, upto = FIRST_DUE, np.inf, -np.inf
-        if within is not None:
-            best, upto = _soonest(order, within.pages(shard, order), mode, nearness), np.inf
-        timers = [order.page_timers]
-        timed = page_counts.REVISIT, page_counts.NOT_BEFORE
-        if any(order.counts.totals[2 * kind + side] for kind in timed for side in SIDES[mode]):
-            timers.append(order.revisit_timers)
-        for side in SIDES[mode]:
-            order.settle(order.sides[side])
-        while best > upto and upto < order.now + seconds_max:
-            held, times = zip(*(some.first(count) for some in timers), strict=True)
-            hosts, hosts_upto = order.host_timers.first(count)
-            runs = [order.sides[side].ids for side in SIDES[mode]]
-            ids = np.concatenate((*held, order.parked(np.unique(hosts)), *runs))
-            best, upto = _soonest(order, ids, mode, nearness), min(*times, hosts_upto)
-            count *= 8
-        if min(best, upto) < np.inf:  # If nothing was found up to the limit, there may be pages beyond.
-            waits.append(max(min(best, upto) - order.now, 0.0))
+        ids = None if only is None else only[shard]
+        if ids is None and nearness:
+            ids = order.columns.within_depth(nearness)
+        if ids is not None:
+            free_at = _soonest(order, ids, mode, nearness)
+        else:
+            free_at = min(_soonest_host(order, SIDES[mode]), _soonest_held(order, mode, seconds_max))
+        if free_at < np.inf:
+            waits.append(max(free_at - order.now, 0.0))
     return min(waits, default=None)
+
+
+def _soonest_host(order: HotOrder, sides: Sequence[int]) -> float:
+    """Return when the first host with a page that nothing else holds back is free; infinity if there is none."""
+    waits = order.mark != order.tick
+    waits &= np.logical_or.reduce([order.counts.has_free(side, len(order.mark)) for side in sides])
+    return float(order.host_free[waits].min(initial=np.inf))
+
+
+def _soonest_held(order: HotOrder, mode: str, seconds_max: float) -> float:
+    """Return when the first page that is held becomes free; if not before the limit, the time to which that is sure."""
+    timers, timed = [order.page_timers], (page_counts.REVISIT, page_counts.NOT_BEFORE)
+    if any(order.counts.totals[2 * kind + side] for kind in timed for side in SIDES[mode]):
+        timers.append(order.revisit_timers)
+    count, best, upto = FIRST_DUE, np.inf, -np.inf
+    while best > upto and upto < order.now + seconds_max:
+        held, times = zip(*(some.first(count) for some in timers), strict=True)
+        best, upto = _soonest(order, np.concatenate(held), mode, 0), min(times)
+        count *= 8
+    return min(best, upto)  # If nothing was found up to the limit, there may be pages beyond.
 
 
 def near_of(order: HotOrder, ids: Int64s | None, nearness: int) -> Int64s:
@@ -193,69 +186,74 @@ def _soonest(order: HotOrder, ids: Int64s, mode: str, nearness: int) -> float:
 
 def _sources(
     orders: Sequence[HotOrder],
-    sides: Sequence[int],
-    within: Scope | None,
+    indexes: Sequence[KeyBlocks],
+    sides: tuple[int, ...],
+    within: Within | None,
     nearness: int,
-    *,
-    listed: bool,
 ) -> list[PageSource]:
     sources: list[PageSource] = []
-    for shard, order in enumerate(orders):
-        inside = None
+    for shard, (order, index) in enumerate(zip(orders, indexes, strict=True)):
+        ids = inside = None
         if within is not None:
             if not len(within.hosts[shard]):
                 continue
-            ids = within.pages(shard, order)
-            if listed or len(ids) <= DOMAIN_PAGES:
-                near = ids[order.columns.nearness(ids) >= nearness] if nearness else ids
-                sources.append(ListSource(shard, order, near, sides))
-                continue
-            inside = within.mask(shard, order)
-        elif nearness and listed:
-            sources.append(ListSource(shard, order, order.columns.within_depth(nearness), sides))
+            ids, inside = within.pages(shard, order), within.mask(shard, order)
+        if nearness:
+            ids = near_of(order, ids, nearness)
+        if ids is not None and len(ids) <= LISTED_PAGES:
+            sources.append(ListSource(shard, order, ids, index.keys, sides))
             continue
-        deepen = within is None and not nearness
-        sources += [
-            RunSource(shard, order, order.sides[side], inside=inside, nearness=nearness, deepen=deepen)
-            for side in sides
-        ]
+        sources += [KeySource(shard, order, index, side, inside=inside, nearness=nearness) for side in sides]
     return sources
 
 
-def _ranked_sources(
-    orders: Sequence[HotOrder],
-    sides: Sequence[int],
-    within: Scope | None,
-    nearness: int,
-    ranked: Sequence[Sequence[RankedPages]],
-) -> list[PageSource]:
-    sources: list[PageSource] = []
-    for shard, order in enumerate(orders):
-        if within is not None and not len(within.hosts[shard]):
-            continue
-        inside, parts = None, ranked[shard]
-        if within is not None:
-            inside = within.mask(shard, order)
-        if isinstance(within, Within) and len(ids := within.pages(shard, order)) <= DOMAIN_PAGES:
-            parts = [part.only(ids) for part in parts]
-        sources += [RankedSource(shard, order, part, sides, inside, nearness) for part in parts]
-    return sources
+class HostQuota:
+    """The pages that hosts may still give to one choice. Hosts that have given all are marked in their orders."""
+
+    def __init__(self, orders: Sequence[HotOrder], host_pages: int | None = None) -> None:
+        """Begin a choice.
+
+        Args:
+            orders: the order of each shard, with the hosts to skip marked.
+            host_pages: maximum number of pages of every host; if None, 1 of hosts with a delay, any of others.
+        """
+        self._orders, self._most, self._limited = orders, host_pages or 1, host_pages is not None
+        self._given: list[defaultdict[int, int]] = [defaultdict(int) for _ in orders]  # By host, if more than 1.
+
+    def keep(self, shards: Int64s, hosts: Int64s) -> Bools:
+        """Return a mask of the pages to keep, given by their shards and hosts, in order; calls are cumulative."""
+        keep = np.ones(len(hosts), np.bool_)
+        for shard in set(shards.tolist()):
+            order, at = self._orders[shard], np.flatnonzero(shards == shard)
+            late = order.mark[hosts[at]] == order.tick  # Marked since they were examined.
+            some = np.flatnonzero(~late if self._limited else order.single[hosts[at]] & ~late)
+            of = hosts[at[some]]
+            by_host = np.argsort(of, kind="stable")
+            rank = np.arange(len(of)) - np.searchsorted(of[by_host], of[by_host])
+            if self._most > 1:
+                rank += np.array([self._given[shard][host] for host in of[by_host].tolist()], np.int64)
+            late[some[by_host[rank >= self._most]]] = True
+            full = of[by_host[rank >= self._most - 1]]
+            order.mark[full] = order.tick
+            if self._most > 1:
+                for host in of[by_host[rank < self._most]].tolist():
+                    self._given[shard][host] += 1
+            keep[at[late]] = False
+        return keep
 
 
 def _merge(
     orders: Sequence[HotOrder], sources: Sequence[PageSource], count: int, fit: Fit | None, quota: HostQuota
 ) -> Picked:
     """Merge the sources in order until more than `count` pages are taken, or no more are left."""
-    size, have = max(STRETCH, 2 * count), 0
-    nothing = np.empty(0, np.int64)
+    have, nothing = 0, np.empty(0, np.int64)
     batches: list[tuple[Int64s, Int64s, Int64s, Keys]] = [(nothing, nothing, nothing, nothing)]
     while have <= count:
         for source in sources:
             while not len(source.ids) and not source.done:
-                source.fill(size)
-                size *= 2
+                source.fill(1 + 2 * (count - have) // len(sources))
         nonempty = [source for source in sources if len(source.ids)]
-        if not nonempty or any(source.short for source in sources):
+        if not nonempty:
             break
         shards, ids, neg = _upto(nonempty)
         hosts = np.empty(len(ids), np.int64)
@@ -269,7 +267,6 @@ def _merge(
             for shard in set(shards[~fits].tolist()):
                 refused = hosts[~fits & (shards == shard)]
                 orders[shard].mark[refused] = orders[shard].tick
-                orders[shard].passed_over(refused)
             shards, ids, neg, hosts = shards[fits], ids[fits], neg[fits], hosts[fits]
         batches.append((shards, ids, hosts, -neg))
         have += len(ids)

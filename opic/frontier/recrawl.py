@@ -29,16 +29,16 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from opic.frontier.hot_order import Bools, HotOrder, Int64s, is_held
-from opic.frontier.page_keys import OFFERED_BITS, Keys
+from opic.frontier.hot_order import FREE, HotOrder
+from opic.frontier.page_keys import OFFERED_BITS, Bools, Floats, Int64s, Keys
 from opic.model.cash import Flag
 from opic.query.link_scores import LinkScores
 from opic.replica.replica import Replica
 
-Floats = NDArray[np.float64]
 Generator = np.random.Generator
 
 BLOCK_PAGES: Final = 1 << 9
+DRAWN_FIRST: Final = 64  # Pages that are drawn at once at least.
 FILLS_MAX: Final = 6  # Rounds of draws, each twice as large, before all pages are looked at.
 AFTER_ALL: Final = 1e9  # Time of pages without a weight, after all others.
 BEST_MAX: Final = 1 << 12  # Pages that a choice draws by link score at most; the others come as by U.
@@ -161,12 +161,13 @@ class DrawnPages:
         self._only, self._timed = only, timed if timed is not None else TimedPages.none()
         self.ids: Int64s = np.empty(0, np.int64)
         self.neg: Keys = np.empty(0)
-        self.done = self.short = False
+        self.done = False
         self._speeds = np.array(rates) * np.array(totals)
         self._time, self._fills, self._seen = 0.0, 0, self._timed.ids
 
     def fill(self, size: int) -> None:
-        """Draw `size` more pages, or put all others in order."""
+        """Draw more pages, twice as many each time, or put all others in order."""
+        size = max(2 * size, DRAWN_FIRST) << self._fills
         self._fills += 1
         many = size > max(BLOCK_PAGES, len(self._order.columns))  # Then looking at all pages is cheaper.
         if self._only is not None or not self._speeds.sum() or self._fills > FILLS_MAX or many:
@@ -199,7 +200,7 @@ class DrawnPages:
         """Put the pages that were not drawn in order: by exponential times with their weights as rates."""
         ids = self._only
         if ids is None:
-            ids = np.flatnonzero(~is_held(self._order.where[: len(self._order.columns)]))
+            ids = np.flatnonzero(self._order.where[: len(self._order.columns)] == FREE)
         ids = ids[free_pages(self._order, ids, self._kinds[0].fits)]
         ids = ids[~np.isin(ids, self._seen)]
         speed = np.zeros(len(ids))
@@ -211,9 +212,6 @@ class DrawnPages:
         by_time = np.argsort(times)
         self.done = True
         self._offer(ids[by_time], times[by_time])
-
-    def close(self) -> None:
-        """Do nothing: this source does not change the order."""
 
 
 class TimedPages(NamedTuple):
@@ -236,9 +234,7 @@ class TimedPages(NamedTuple):
 def free_pages(order: HotOrder, ids: Int64s, fits: Fits = fit_for_recrawl) -> Bools:
     """Return a mask of the pages that may be handed out now, with or without cash: read ones, or others that fit."""
     order.looked += len(ids)
-    hosts = order.columns.host[ids]
-    free = fits(order.columns.state[ids]) & ~is_held(order.where[ids])
-    free &= (order.host_free[hosts] <= order.now) & (order.mark[hosts] != order.tick)
+    free = fits(order.columns.state[ids]) & order.is_free(ids, order.columns.host[ids])
     if (shut := order.columns.shut(ids)) is not None:
         free &= ~shut
     return free

@@ -10,7 +10,7 @@ from opic.frontier.held_pages import Manners, ids_of, manners_of, read_sets
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_shard import ShardColumns
 from opic.frontier.page_keys import GREEDY, keys_of
-from opic.frontier.ranked_order import RankedOrder
+from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitByRule, RevisitTerms
 from opic.model.cash import DAY_US, MILLION, Flag
@@ -212,11 +212,13 @@ def place_in_order(
     if not keys[place[0]][place[1]]:
         return None
     if ranked is not None:
-        by = [ranked.keys_of(shard, len(found)) for shard, found in enumerate(keys)]
         alike = reads[place[0]][place[1]]
         later = np.finfo(np.float64).min if alike else 0.0  # Pages that came in since are last.
+        by = [np.full(len(found), NOWHERE) for found in keys]
+        for column, of_shard in zip(by, ranked.shards, strict=True):
+            column[: len(of_shard.keys)] = of_shard.keys[: len(column)]
         keys = [
-            np.where((found != 0) & (read == alike), np.where(np.isnan(key), later, key), -np.inf)
+            np.where((found != 0) & (read == alike), np.where(key == NOWHERE, later, key), NOWHERE)
             for found, read, key in zip(keys, reads, by, strict=True)
         ]
     mine = keys[place[0]][place[1]]

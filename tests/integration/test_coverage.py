@@ -19,7 +19,7 @@ from servers import Server
 from serving import serving
 
 from opic.errors import BadInput, NoTrust
-from opic.frontier import Frontier, page_sources, picking
+from opic.frontier import Frontier, page_sources
 from opic.ingest import ShardWriter, Writer
 from opic.model.cash import DAY_US, Flag
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
@@ -254,9 +254,8 @@ def test_mode_coverage_hands_out_the_pages_that_hold_most_trust(valkey: Server, 
 def test_mode_coverage_goes_through_all_pages_in_the_order_of_a_plain_sort(
     valkey: Server, shards: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Sorted a few pages at a time; pages that are leased, read meanwhile, or on other hosts are passed over."""
-    monkeypatch.setattr(page_sources, "RANKED_FIRST", 2)
-    monkeypatch.setattr(picking, "STRETCH", 1)
+    """Looked at a block at a time; pages that are leased, read meanwhile, or on other hosts are passed over."""
+    monkeypatch.setattr(page_sources, "BLOCKS_FIRST", 1)
     web, draw = Web(valkey, f"sorted-{shards}", shards), random.Random(shards)
     pages = [f"http://h{page % 9}.org/{page}" for page in range(400)]
     web.seed(pages[:40], 1.0)

@@ -118,7 +118,7 @@ def test_choice_over_many_blocks_is_that_of_a_sort(valkey: Server) -> None:
     frontier = frontier_of(web, 1)
     for noted in (0, 0, PARTS_MAX + 1, 0):
         for _ in range(noted):
-            frontier._hand.hot.shards[0].weights.linked(np.zeros(1, np.int64))
+            frontier._hand.hot.shards[0].linked(np.zeros(1, np.int64))
         counts = Counter(to for links in web.links.values() for to in links if to not in web.links)
         best = sorted(counts.values(), reverse=True)
         urls = taken(frontier, "GAI", 300)

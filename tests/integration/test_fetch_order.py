@@ -14,7 +14,7 @@ from processes import wait_until
 from servers import Server
 from serving import serving
 
-from opic.frontier import Frontier, PolitenessSettings, page_sources, picking
+from opic.frontier import Frontier, PolitenessSettings, page_sources
 from opic.ingest.shard_writer import ShardWriter
 from opic.model.cash import Flag
 from opic.query.exact import Exact
@@ -38,8 +38,8 @@ def test_order_is_that_of_a_plain_sort_whatever_crawlers_do(
 ) -> None:
     """Leases and host delays hold; a large batch ends at half of its best page's key."""
     if long:  # As with very many pages, most of them on hosts that rest.
-        for module, name in ((page_sources, "RANKED_FIRST"), (page_sources, "RANKED_LONG"), (picking, "STRETCH")):
-            monkeypatch.setattr(module, name, 1)
+        for name in ("BLOCKS_FIRST", "BLOCKS_WIDE"):
+            monkeypatch.setattr(page_sources, name, 1)
     draw = random.Random(f"{shards} {delay} {long}")
     web = Ordered(valkey, f"plain-{shards}-{delay}", shards, politeness=PolitenessSettings(delay))
     web.seed(MANY[:12])

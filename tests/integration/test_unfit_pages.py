@@ -172,5 +172,6 @@ def test_verdicts_that_a_count_of_pages_asked_for_reach_the_order(world: Callabl
     while admission.judge_next(0):  # As /metrics does, in another thread.
         pass
     (order,) = frontier._hand.hot.orders
+    order.settle()
     assert order.counts.totals[2 * page_counts.DENIED] == UNFIT - 1  # One is leased.
     assert len(frontier.next(NEXT)["pages"]) == NEXT

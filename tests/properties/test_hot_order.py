@@ -11,10 +11,10 @@ from example_counts import examples
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opic.frontier import host_pages, hot_order, page_counts, picking, timers
+from opic.frontier import host_pages, hot_order, key_blocks, page_counts, page_sources, picking, timers
+from opic.frontier.domain_pages import Within
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
 from opic.frontier.page_keys import random_keys
-from opic.frontier.page_sources import Within
 from opic.frontier.picking import first_free, pick
 from opic.model.cash import Flag
 
@@ -239,9 +239,6 @@ class Room:
             self.had[key] += 1
         return np.array(fits, np.bool_)
 
-    def restart(self) -> None:
-        self.had.clear()
-
 
 class Both:
     """The same is done to the hot orders and to the twin, and each choice compared."""
@@ -355,18 +352,16 @@ class Both:
             wanted = self.within.setdefault(frozenset(within), Within([hosts] * SHARDS))
             room = None
         numbers = [np.array(sorted(busy), np.int64)] * SHARDS
-        terms: dict[str, Any] = {"mode": mode, "busy": numbers, "within": wanted, "nearness": near}
-        limit = Room(room or 0)
-        fit = None if room is None else limit.fit
-        found = pick(
-            self.orders, count, [self.now] * SHARDS, **terms, fit=fit, restart=limit.restart, host_pages=host_pages
-        )
+        terms: dict[str, Any] = {"mode": mode, "busy": numbers, "nearness": near}
+        fit = None if room is None else Room(room).fit
+        found = pick(self.orders, count, [self.now] * SHARDS, **terms, within=wanted, fit=fit, host_pages=host_pages)
         expected = self.twin.pick(count, self.now, mode, busy, within, room, near, host_pages)
         places = list(zip(found.shards.tolist(), found.ids.tolist(), strict=True))
         assert places == expected[:count]
         assert found.counts.tolist() == [self.twin.key(*place)[0] for place in places]
         if not places and room is None:
-            first = first_free(self.orders, **terms, seconds_max=1e9)
+            only = None if wanted is None else [wanted.pages(shard, order) for shard, order in enumerate(self.orders)]
+            first = first_free(self.orders, **terms, only=only, seconds_max=1e9)
             assert first == self.twin.first_free(self.now, mode, busy, within, near)
         self.compare_counts()
         assert found.hosts.tolist() == [self.columns[shard].host[page] for shard, page in places]
@@ -385,7 +380,7 @@ class Both:
             for host in range(HOSTS):
                 at = [code for page, code in enumerate(codes) if self.columns[shard].host[page] == host]
                 free = [at.count((page_counts.FREE, read)) for read in (0, 1)]
-                assert order.counts.free_of(np.array([host])).tolist() == free
+                assert [order.counts.free_pages(np.array([host]), read) for read in (0, 1)] == free
 
     def take(self, count: int, mode: str, lease: float, delay: float) -> None:
         for shard, page in self.pick(count, mode, set(), None, None):
@@ -395,19 +390,22 @@ class Both:
 
 @pytest.fixture(scope="module", autouse=True)
 def small() -> Iterator[None]:
-    """Runs so short that each threshold is met."""
+    """Blocks so small, and limits so low, that each is met."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name, value in (
-            (hot_order, "RUN_PAGES", 3),
-            (hot_order, "RUN_PAGES_MAX", 12),
-            (hot_order, "SAMPLE_PAGES", 8),
-            (hot_order, "FRESH_PAGES_MAX", 5),
+            (key_blocks, "BLOCK_BITS", 2),
+            (hot_order, "BLOCK_BITS", 2),
+            (page_sources, "BLOCK_BITS", 2),
+            (key_blocks, "PAGES_AT_ONCE", 7),
+            (hot_order, "PAGES_AT_ONCE", 7),
+            (hot_order, "CHANGED_PARTS_MAX", 2),
+            (page_sources, "BLOCKS_FIRST", 1),
+            (page_sources, "BLOCKS_WIDE", 1),
             (timers, "BLOCK_BITS", 1),
-            (hot_order, "HOST_PAGES", 2),
             (host_pages, "PART_PAGES", 16),
             (timers, "RECENT_MAX", 3),
-            (picking, "STRETCH", 2),
-            (picking, "DOMAIN_PAGES", 8),
+            (page_sources, "LISTED_FIRST", 2),
+            (picking, "LISTED_PAGES", 8),
             (picking, "FIRST_DUE", 2),
         ):
             patch.setattr(module, name, value)

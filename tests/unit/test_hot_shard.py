@@ -76,6 +76,7 @@ def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer
 
 
 def counted(shard: HotShard) -> dict[str, int]:
+    shard.order.settle()
     kinds = shard.order.counts.totals.reshape(-1, 2).sum(axis=1).tolist()
     names = ("neither", "free", "leased", "retry", "revisit", "not_before", "denied", "given_up")
     return {name: count for name, count in zip(names, kinds, strict=True) if count and name != "neither"}

@@ -51,6 +51,7 @@ class Columns:
 def test_pages_that_wait_cost_a_choice_nothing() -> None:
     order = HotOrder(Columns())
     order.note_reads(np.arange(WAITING), 1_000.0)
+    order.settle()
     assert order.counts.totals[2 * REVISIT + 1] == WAITING
     assert pick([order], 10, [1_000.0]).ids.tolist() == list(range(WAITING, WAITING + 10))
     looked = order.looked
