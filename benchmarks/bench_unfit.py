@@ -25,8 +25,8 @@ from typing import Any
 import numpy as np
 from harness import RECORD_TIME_US, SEEDS_A_RECORD, embedded_server, write_result
 
+from opic.admission import Admission, check_policy
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.admission import Admission, check_policy
 from opic.ingest import ShardWriter
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl

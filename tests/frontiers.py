@@ -7,8 +7,8 @@ from typing import Any
 from logs import PARTITION
 from servers import Server
 
+from opic.admission import Admission
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.admission import Admission
 from opic.ingest import ShardWriter
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.replica import Crawl as Shards

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from opic.frontier.verdicts import is_shut
+from opic.admission.verdicts import is_shut
 from opic.model.cash import CLASS_BITS, CLASSES_MAX, Flag
 from opic.model.classes import OTHERS
 from opic.query.snapshots import Int64s, Snapshot

@@ -45,7 +45,7 @@ def set_rules(
     have a note. The first rule that matches a URL decides. A part that FILE does not have stays as it is; `rules = []`
     removes all rules.
     """
-    from opic.frontier.admission import check_policy
+    from opic.admission import check_policy
 
     given = _read(file)
     try:

@@ -1,6 +1,6 @@
 """Frontier: choose the pages to fetch next, greedily by cash, with host politeness and one crawler per page."""
 
-from opic.frontier.admission import Admission
+from opic.admission import Admission
 from opic.frontier.frontier import Frontier
 from opic.frontier.held_pages import Manners
 from opic.frontier.requests import PagesRequest, PolitenessSettings

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from opic.admission import Admission
 from opic.errors import NotKept
-from opic.frontier.admission import Admission
 from opic.frontier.held_pages import Manners, read_manners, write_manners
 from opic.frontier.leases import Lease, await_leases, renew_leases, server_runs
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS

@@ -12,9 +12,10 @@ from typing import Final
 
 import numpy as np
 
+from opic.admission import Admission, Ration
+from opic.admission.verdicts import URLS_AT_ONCE
 from opic.errors import StoreUnavailable
 from opic.frontier import page_counts
-from opic.frontier.admission import Admission, Ration
 from opic.frontier.domain_pages import DomainPages, Within
 from opic.frontier.expansion import UNREAD, InLinkColumns
 from opic.frontier.held_pages import read_held, read_released, read_stamps
@@ -30,7 +31,6 @@ from opic.frontier.ranked_order import NOWHERE, RankedOrder
 from opic.frontier.recrawl import PageWeights, draw_pages
 from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, GREEDY_LINKS, Choice, FrontierTerms
 from opic.frontier.suspects import Suspects
-from opic.frontier.verdicts import URLS_AT_ONCE
 from opic.model.books import Books
 from opic.model.cash import MILLION, Flag
 from opic.query.link_scores import LinkScores

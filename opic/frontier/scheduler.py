@@ -17,8 +17,8 @@ from typing import Final
 
 import numpy as np
 
+from opic.admission import Admission
 from opic.errors import NotKept, NoTrust, StoreDamaged, StoreError, StoreUnavailable
-from opic.frontier.admission import Admission
 from opic.frontier.expansion import InLinkColumns
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard

@@ -9,9 +9,9 @@ from functools import cached_property
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from opic.admission import Admission
 from opic.errors import BadInput, BadUrl, ChangedMeanwhile, DiskFull, Refused, StoreError, StoreUnavailable
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier.admission import Admission
 from opic.ingest import Writer
 from opic.ingest.class_sweeps import unclassified
 from opic.ingest.dead_letters import Letters, StoredLetters

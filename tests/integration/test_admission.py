@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 from servers import Server
 
-from opic.frontier import admission as admissions
-from opic.frontier.admission import Admission, check_policy
-from opic.frontier.verdicts import is_shut
+from opic.admission import Admission, check_policy
+from opic.admission import admission as admissions
+from opic.admission.shares import Weighed
+from opic.admission.verdicts import is_shut
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.snapshots import Snapshot, Snapshots
@@ -211,7 +212,7 @@ def test_hosts_that_become_known_while_groups_are_looked_up_have_theirs_the_next
     """Another thread lets the replica follow between two looks at how many hosts there are."""
     crawled.seed("http://a.big.org/")
     table = crawled.crawl.replicas[shard_of("a.big.org", len(crawled.crawl))].hosts
-    weighed, count_hosts = admissions._Weighed(crawled.crawl, sites=["big.org"]), HostTable.__len__
+    weighed, count_hosts = Weighed(crawled.crawl, sites=["big.org"]), HostTable.__len__
     later = [f"{i}.big.org" for i in range(8)]
 
     def counted(asked: HostTable) -> int:

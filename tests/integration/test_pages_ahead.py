@@ -6,8 +6,8 @@ import pytest
 from frontiers import Crawl, pages_of
 from servers import Server
 
+from opic.admission import Admission
 from opic.frontier import PolitenessSettings
-from opic.frontier.admission import Admission
 from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow

@@ -10,9 +10,9 @@ import pytest
 from frontiers import CLOCK_SECONDS, Crawl, pages_of, until
 from servers import Server
 
+from opic.admission import check_policy
 from opic.errors import BadInput
 from opic.frontier import Frontier, Manners, PolitenessSettings
-from opic.frontier.admission import check_policy
 from opic.urls.canonical import host_of
 
 pytestmark = pytest.mark.slow  # `make check` stays under two minutes.

@@ -9,10 +9,10 @@ import pytest
 from logs import PARTITION, record, seeds
 from servers import Server
 
+from opic.admission import Admission, check_policy
+from opic.admission import admission as admissions
 from opic.api import frontier_counts as census
 from opic.frontier import Frontier, PolitenessSettings
-from opic.frontier import admission as admissions
-from opic.frontier.admission import Admission, check_policy
 from opic.ingest import ShardWriter
 from opic.model.events import Record
 from opic.ops.begin_anew import begin_anew

@@ -8,9 +8,9 @@ import pytest
 from frontiers import AT_ONCE, Crawl, until
 from servers import Server
 
+from opic.admission import Admission, check_policy
 from opic.errors import BadInput
 from opic.frontier import Frontier, Manners, PolitenessSettings
-from opic.frontier.admission import Admission, check_policy
 from opic.frontier.page_counts import KINDS
 from opic.model.classes import check_classes, encode_classes
 

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from serving import serving
 
-from opic.frontier import admission
+from opic.admission import admission
 from opic.service.service import EmbeddedService
 from opic.settings import Settings
 from opic.urls.canonical import registered_domain

@@ -8,8 +8,8 @@ import pytest
 from logs import PARTITION
 from servers import Server
 
+from opic.admission import Admission, check_policy
 from opic.frontier import Frontier, PolitenessSettings, hot_crawl, page_counts
-from opic.frontier.admission import Admission, check_policy
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from servers import Server
 
-from opic.frontier import PolitenessSettings, hot_crawl, verdicts
-from opic.frontier.admission import check_policy
+from opic.admission import check_policy, verdicts
+from opic.frontier import PolitenessSettings, hot_crawl
 from opic.frontier.page_keys import random_keys
 from opic.model.cash import Flag
 from opic.urls.canonical import host_of

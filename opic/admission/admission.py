@@ -9,28 +9,23 @@ depends on its share of the crawl and is recomputed as the crawl goes on.
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Final
 
-import msgpack
 import numpy as np
 
+from opic.admission.policy import Policy, StoredPolicy, check_policy
+from opic.admission.shares import Ration, Weighed, large_hosts, outgrown_sites
+from opic.admission.verdicts import Verdicts
 from opic.background import lower_priority
-from opic.errors import BadInput, ChangedMeanwhile, StoreMismatch, instead_of
-from opic.frontier.host_sums import sums_by_domain, sums_by_host
-from opic.frontier.verdicts import Verdicts
-from opic.model.cash import Flag
-from opic.query.host_index import Bools, Floats, HostNames, Int32s
+from opic.query.host_index import Bools, Floats, HostNames
 from opic.query.snapshots import Bytes, Int64s, Snapshot
 from opic.replica import Crawl
 from opic.replica.crawl import Outdated, Place
-from opic.store.connection import store_errors
-from opic.urls.canonical import canonical_url, host_of, registered_domain, shown
-from opic.urls.rules import RuleBook, check_rules
-from opic.urls.traps import WINDOW, Shapes, SuggestionWindow, Traps, Verdict, check_traps, outgrown
+from opic.urls.canonical import canonical_url, host_of, registered_domain
+from opic.urls.rules import RuleBook
+from opic.urls.traps import WINDOW, Shapes, SuggestionWindow, Verdict
 
 log = logging.getLogger("opic.frontier")
 
@@ -47,38 +42,6 @@ NOTHING_GIVEN: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """The rules and trap thresholds that an operator set."""
-
-    book: RuleBook
-    traps: Traps
-    version: str  # A hash: the same rules and thresholds always have the same version.
-
-    def shown(self) -> dict[str, Any]:
-        """Return the policy in the form that `check_policy` takes, with all thresholds."""
-        return {
-            "rules": [rule.shown() for rule in self.book.rules],
-            "traps": self.traps.shown(),
-            "version": self.version,
-        }
-
-
-def check_policy(given: object) -> Policy:
-    """Validate a policy decoded from JSON. Missing fields get the defaults: no rules, default trap thresholds.
-
-    Raises:
-        BadInput: a field is invalid; the message names the field, the value and the limit.
-    """
-    if not isinstance(given, Mapping):
-        raise BadInput("the policy must be an object with `rules` and `traps`")
-    if unknown := [str(key) for key in given if key not in FIELDS]:
-        raise BadInput(f"unknown field {shown(unknown[0])}: {instead_of(unknown[0], FIELDS)}")
-    rules, traps = check_rules(given.get("rules", ())), check_traps(given.get("traps", {}))
-    packed = msgpack.packb([[rule.shown() for rule in rules], traps.shown()])
-    return Policy(RuleBook(rules), traps, blake2b(packed, digest_size=8).hexdigest())
-
-
 class _RulesOf(dict[int, tuple[int, ...]]):
     """The rules of each host, by host number, looked up on first use; those of up to RULES_OF_MAX hosts are kept."""
 
@@ -93,48 +56,12 @@ class _RulesOf(dict[int, tuple[int, ...]]):
         return rules
 
 
-class _Weighed:
-    """Large hosts and outgrown sites (read more often than their in-flow pays for); each is one group of hosts."""
-
-    def __init__(self, crawl: Crawl, large: Iterable[int] = (), sites: Iterable[str] = ()) -> None:
-        self._tables, self.large = [replica.hosts for replica in crawl.replicas], sorted(large)
-        self.site = {site: len(self.large) + at for at, site in enumerate(sites)}
-        groups: list[int | str] = [*self.large, *self.site]
-        self.group_of = {key: at for at, key in enumerate(groups)}  # By host or site.
-        self._groups = np.full(0, -1, np.int32)
-        self._filled = [0] * len(self._tables)  # Number of hosts of each shard that have their group.
-
-    def groups(self) -> Int32s:
-        """Return the group of each host by number, -1 for none. The group of an outgrown site takes precedence."""
-        counts = list(map(len, self._tables))  # Read once, because the tables grow concurrently.
-        shards, hosts = len(self._tables), max(counts)
-        if shards * hosts > len(self._groups):
-            grown = np.full(shards * (hosts + hosts // 4), -1, np.int32)
-            grown[: len(self._groups)] = self._groups
-            if not len(self._groups):
-                grown[self.large] = np.arange(len(self.large))
-            self._groups = grown
-        for shard, (table, known) in enumerate(zip(self._tables, counts, strict=True)):
-            filled = self._filled[shard]
-            if known > filled and self.site:
-                domains = table.domains[filled:known]
-                of_domain = np.full(int(domains.max()) + 1, -1, np.int32)
-                for site, group in self.site.items():
-                    if (number := table.domain(site)) is not None and number < len(of_domain):
-                        of_domain[number] = group
-                column, site_groups = self._groups[shard::shards][filled:known], of_domain[domains]
-                column[site_groups >= 0] = site_groups[site_groups >= 0]
-            self._filled[shard] = known
-        return self._groups
-
-
 class Admission:
     """Decides which pages may be suggested. Thread-safe."""
 
     def __init__(self, crawl: Crawl) -> None:
         """Create the filter. It reads the policy from the store on first use."""
-        self._crawl = crawl
-        self._key = crawl.shards[0].keys.rules
+        self._crawl, self._stored = crawl, StoredPolicy(crawl)
         self._lock = threading.RLock()
         self._policy = check_policy({})
         self._version: bytes | None = None  # The version of the policy in use, as read from the store.
@@ -164,7 +91,7 @@ class Admission:
 
     def _begin(self) -> None:
         self._rules_of = _RulesOf(self._policy.book, self._table)
-        self._weighed, self._weighed_at, self._weighing_took = _Weighed(self._crawl), float("-inf"), 0.0
+        self._weighed, self._weighed_at, self._weighing_took = Weighed(self._crawl), float("-inf"), 0.0
         self._window = SuggestionWindow()
         self._spared: dict[str, float] = {}  # When a page of each outgrown site was last handed out.
 
@@ -172,81 +99,25 @@ class Admission:
 
     def policy(self) -> Policy:
         """Read the current policy from the store."""
-        return self._stored()[0]
-
-    def _stored(self) -> tuple[Policy, bytes]:
-        """Return the current policy, and its version as the store has it; b"" if none was set."""
-        with store_errors():
-            document, version = self._crawl.client.hmget(self._key, ["document", "version"])
-        return _unpacked(document), version or b""
+        return self._stored.read()
 
     def replace(self, given: object, version: str = "") -> Policy:
-        """Replace the rules, the thresholds, or both; the other part stays. Return the new policy.
-
-        Args:
-            given: the new rules and thresholds, as `check_policy` takes them.
-            version: of the policy that may be replaced; "" for any.
-
-        Raises:
-            BadInput: a field is invalid, or neither part is given: only an explicit empty list removes all rules.
-            ChangedMeanwhile: the policy is of another version.
-        """
-        check_policy(given)
-        assert isinstance(given, Mapping)
-        if not given:
-            raise BadInput(NOTHING_GIVEN)
-        return self._changed(lambda policy: {**policy, **given}, version)
+        """Replace the rules, the thresholds, or both; see `StoredPolicy.replace`."""
+        return self._heard(self._stored.replace(given, version))
 
     def change(self, given: Mapping[str, Any], version: str = "") -> Policy:
-        """Add and remove some rules, set some thresholds; the others stay. Return the new policy.
+        """Add and remove some rules, set some thresholds; see `StoredPolicy.change`."""
+        return self._heard(self._stored.change(given, version))
 
-        Args:
-            given: "add" and "remove", lists of rules; "first", whether the added ones come before the others; "traps".
-            version: of the policy that may be changed; "" for any.
+    def put(self, policy: Policy) -> None:
+        """Replace the policy in the store, for all endpoints of the crawl."""
+        self._stored.put(policy)
+        self._heard(policy)
 
-        Raises:
-            BadInput: a field is invalid, nothing is given, or a rule to remove is not there.
-            ChangedMeanwhile: the policy is of another version.
-        """
-        added, removed = ([rule.shown() for rule in check_rules(given.get(name, ()))] for name in ("add", "remove"))
-        traps = given.get("traps", {})
-        if not (added or removed or traps):
-            raise BadInput("nothing is to change: give rules to add or to remove, or thresholds to set")
-
-        def changed(policy: Mapping[str, Any]) -> dict[str, Any]:
-            rules = policy["rules"]
-            if missing := next((rule for rule in removed if rule not in rules), None):
-                raise BadInput(f"no rule is {shown(str(missing))}: give it as `opic rules --json` shows it")
-            others = [rule for rule in rules if rule not in removed and rule not in added]
-            return {
-                "rules": [*added, *others] if given.get("first") else [*others, *added],
-                "traps": {**policy["traps"], **traps},
-            }
-
-        return self._changed(changed, version)
-
-    def _changed(self, change: Callable[[Mapping[str, Any]], object], version: str) -> Policy:
-        """Change the policy, again if another endpoint did so meanwhile."""
-        while True:
-            present, stored = self._stored()
-            if version not in ("", present.version):
-                raise ChangedMeanwhile(
-                    f"the rules are of version {present.version}, not {version}: read them again, and change those"
-                )
-            policy = check_policy(change({name: part for name, part in present.shown().items() if name in FIELDS}))
-            if self.put(policy, stored):
-                return policy
-
-    def put(self, policy: Policy, stored: bytes = b"*") -> bool:
-        """Replace the policy in the store, for all endpoints of the crawl, if its version there is this one."""
-        plain = check_policy({}).traps.shown()
-        traps = {name: value for name, value in policy.traps.shown().items() if value != plain[name]}
-        packed = msgpack.packb({"rules": [rule.shown() for rule in policy.book.rules], "traps": traps})
-        with store_errors():
-            done = self._crawl.client.fcall("opic_4_rules", 1, self._key, stored, packed, policy.version)
+    def _heard(self, policy: Policy) -> Policy:
         with self._lock:
             self._looked = float("-inf")
-        return bool(done)
+        return policy
 
     def look(self) -> object:
         """Reload the policy if it was last checked LOOK_SECONDS ago or more.
@@ -256,8 +127,7 @@ class Admission:
         """
         with self._lock:
             if time.monotonic() - self._looked >= LOOK_SECONDS:
-                with store_errors():
-                    version = self._crawl.client.hget(self._key, "version")
+                version = self._stored.version()
                 if version != self._version:
                     policy, self._version = self.policy(), version
                     log.info("loaded %d URL rules, version %s", len(policy.book.rules), policy.version)
@@ -342,7 +212,7 @@ class Admission:
 
     # Verdicts on hosts, by the numbers of `opic.query.host_index`.
 
-    def ration(self, *, idle: bool = False) -> "Ration | None":
+    def ration(self, *, idle: bool = False) -> Ration | None:
         """Return the quota of one choice for large hosts and outgrown sites; None if there is no limit.
 
         Args:
@@ -351,7 +221,7 @@ class Admission:
         """
         return self._crawl.steadily(lambda: self._ration(idle=idle))
 
-    def _ration(self, *, idle: bool) -> "Ration | None":
+    def _ration(self, *, idle: bool) -> Ration | None:
         self.look()
         with self._lock:
             self._weigh()
@@ -413,11 +283,10 @@ class Admission:
         # Measure CPU time: on a busy machine, wall time includes waiting and would delay the next run by seconds.
         began, book = time.thread_time(), policy.book
         try:
-            weighed = _Weighed(
-                self._crawl,
-                [host for host in self._large(policy.traps) if host < len(names) and not book.allows_all(names[host])],
-                [site for site in self._outgrown(policy.traps) if not book.allows_all(site)],
-            )
+            large = [host for host in large_hosts(self._crawl, policy.traps) if host < len(names)]
+            large = [host for host in large if not book.allows_all(names[host])]
+            sites = [site for site in outgrown_sites(self._crawl, policy.traps) if not book.allows_all(site)]
+            weighed = Weighed(self._crawl, large, sites)
         except (IndexError, ValueError):
             if names == HostNames(self._crawl.replicas):
                 raise
@@ -429,50 +298,6 @@ class Admission:
                 self._weighed_at, self._weighing_took = time.monotonic(), time.thread_time() - began
                 self._weighed = weighed
                 self._spared = {site: at for site, at in self._spared.items() if site in weighed.site}
-
-    def _large(self, traps: Traps) -> list[int]:
-        """Return the numbers of the hosts with more known pages than `traps.host_pages`."""
-        hosts, most = list[int](), traps.host_pages
-        for shard, replica in enumerate(self._crawl.replicas if most else ()):
-            pages = sums_by_host(replica, lambda part: ((part[0] & Flag.KNOWN) != 0, None))
-            hosts += (np.flatnonzero(pages > most) * len(self._crawl) + shard).tolist()
-        return hosts
-
-    def _outgrown(self, traps: Traps) -> list[str]:
-        """Return the sites that were read more often than the cash flowing in from other hosts pays for."""
-        replicas, rules = self._crawl.replicas, self._crawl.rules
-        reads, live = (sum(getattr(replica.books, name) for replica in replicas) for name in ("open", "live"))
-        if not traps.site_reads or not rules.inflow or reads < 2 * traps.site_reads:
-            return []
-        by_domain, suspected = [], set[str]()
-        for replica in replicas:
-            counts = sums_by_domain(replica, sums_by_host(replica, lambda part: ((part[0] & Flag.OPEN) != 0, None)))
-            with replica.lock:
-                domains = replica.hosts.domains
-                # A site's hosts are in several shards. If the site exceeds the limit, it exceeds 1/n of the limit in
-                # at least one of the n shards.
-                many = np.flatnonzero(counts > traps.site_reads // len(replicas)).tolist()
-                suspected |= {registered_domain(replica.hosts.names[int((domains == d).argmax())]) for d in many}
-            by_domain.append(counts)
-        grant, found = rules.round_grains(live) / max(live, 1), []
-        sums = {site: self._sum_of(site, by_domain) for site in suspected}
-        sums = {site: count for site, count in sums.items() if outgrown(count, reads - count, 0, 1, traps)}
-        if not sums:
-            return []
-        came = [
-            sums_by_domain(replica, sums_by_host(replica, lambda part: (slice(None), np.maximum(part[1], 0))))
-            for replica in replicas
-        ]
-        for site, count in sorted(sums.items()):
-            if outgrown(count, reads - count, self._sum_of(site, came), grant, traps):
-                found.append(site)
-        return found
-
-    def _sum_of(self, site: str, by_domain: Sequence[Any]) -> Any:
-        """Sum the values of a site over all shards, from columns indexed by registered domain number."""
-        numbers = [replica.hosts.domain(site) for replica in self._crawl.replicas]
-        pairs = zip(numbers, by_domain, strict=True)
-        return sum(column[number].item() for number, column in pairs if number is not None and number < len(column))
 
     # Explaining one page.
 
@@ -515,53 +340,3 @@ class Admission:
         if verdict <= Verdict.DENIED:
             return []
         return [{"rule": f"trap: {verdict.name.lower()}", "effect": f"deny: {policy.traps.effect(verdict)}"}]
-
-
-class Ration:
-    """The quota of one choice for each group of hosts. Not thread-safe."""
-
-    def __init__(self, groups: Int32s, room: Int64s) -> None:
-        """Use `Admission.ration`.
-
-        Args:
-            groups: (hosts,) the group of each host, -1 for none.
-            room: (groups,) how many pages of each group may be chosen.
-        """
-        self._groups, self._room, self._left = groups, room, room.copy()
-        self.refused = False
-
-    def fit(self, hosts: Int64s) -> Bools:
-        """Return a mask of the pages, given by their hosts in order, that fit the quota; calls are cumulative."""
-        groups = np.where(hosts < len(self._groups), self._groups[np.minimum(hosts, len(self._groups) - 1)], -1)
-        fits: Bools = groups < 0
-        watched = np.flatnonzero(~fits)
-        if len(watched):
-            limited = groups[watched]
-            order = np.argsort(limited, kind="stable")
-            ordered = limited[order]
-            place = np.arange(len(limited)) - np.searchsorted(ordered, ordered)  # Of each page within its group.
-            kept = order[place < self._left[ordered]]
-            fits[watched[kept]] = True
-            self._left -= np.bincount(limited[kept], minlength=len(self._left))
-            self.refused |= len(kept) < len(limited)
-        return fits
-
-    def take(self, hosts: Sequence[int]) -> None:
-        """Count pages of these hosts as chosen, and undo the other counts of `fit`."""
-        groups = self._groups[[host for host in hosts if host < len(self._groups)]]
-        self._room = np.maximum(self._room - np.bincount(groups[groups >= 0], minlength=len(self._room)), 0)
-        self._left = self._room.copy()
-
-
-def _unpacked(stored: bytes | None) -> Policy:
-    """Decode the policy stored in the store.
-
-    Raises:
-        StoreMismatch: another version of the program wrote it.
-    """
-    try:
-        return check_policy(msgpack.unpackb(stored) if stored else {})
-    except BadInput as error:
-        raise StoreMismatch(
-            f"this version can't read the rules in the store: {error}; set them again with `opic rules set`"
-        ) from None
