@@ -154,8 +154,8 @@ def measure(shard: Shard, pages: int) -> tuple[dict[str, float], dict[str, float
     frontier = Frontier(crawl, PolitenessSettings(host_delay_seconds=1.0), links=kept)
     for policy in ("U", "LDU"):
         request = PagesRequest.of(NEXT, 1.0, mode="refresh", policy=policy)
-        frontier._hand.peek(request)
-        picked = timed(rows, f"choice of {NEXT} by {policy}", [lambda r=request: frontier._hand.peek(r)] * CHOICES)
+        frontier._scheduler.peek(request)
+        picked = timed(rows, f"choice of {NEXT} by {policy}", [lambda r=request: frontier._scheduler.peek(r)] * CHOICES)
         assert all(len(set(choice)) == NEXT for choice in picked)  # type: ignore[arg-type]
     best = max(expected, key=lambda page: (expected[page], -page))
     assert sum((0, best) in choice for choice in picked) > CHOICES * 0.9  # type: ignore[operator]

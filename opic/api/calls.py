@@ -158,7 +158,7 @@ class Calls:
         self._check_n(asked.n)
         self._check_count("busy_hosts", asked.busy_hosts)
         self._check_count("crawl_delays", asked.crawl_delays)
-        pages_request = self._service.backend.frontier.wish(**asdict(asked))
+        pages_request = self._service.backend.frontier.request(**asdict(asked))
         if asked.mode == "coverage":  # Without trust, this caller is refused, not those answered together with it.
             await run_in_threadpool(self._service.backend.coverage.recent)
         if asked.policy == BY_LINK_SCORE or asked.policy in EXPANSIONS:  # So is one that asks for what is not kept.

@@ -7,10 +7,10 @@ from typing import Any
 
 from opic.admission import Admission
 from opic.errors import NotKept
+from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.held_pages import Manners, read_manners, write_manners
-from opic.frontier.leases import Lease, await_leases, renew_leases, server_runs
+from opic.frontier.leases import Lease, await_leases, server_runs
 from opic.frontier.page_keys import GREEDY, OFFERED_BITS
-from opic.frontier.ranked_order import RankedOrders
 from opic.frontier.requests import (
     DOMAIN_BYTES,
     NEED_YIELDS,
@@ -67,9 +67,9 @@ class Frontier:
         """
         self.crawl, self.politeness = crawl, politeness or PolitenessSettings()
         self.discovery, self.strategy, self.admission = discovery, strategy, admission
-        self._ranked = RankedOrders(crawl, coverage, worth)
+        self._orders = CrawlOrders(crawl, coverage, worth, links)
         terms = FrontierTerms(self.politeness, discovery, strategy, share, domain_bytes)
-        self._hand = Scheduler(crawl, terms, admission, pending, ranked=self._ranked, links=links)
+        self._scheduler = Scheduler(crawl, terms, admission, pending, self._orders)
 
     def next(
         self,
@@ -118,7 +118,7 @@ class Frontier:
             NotKept: the policy needs what the service does not keep.
             NoTrust: the mode is "coverage", and no page is trusted.
         """
-        request = self.wish(
+        request = self.request(
             n,
             crawler=crawler,
             lease_seconds=lease_seconds,
@@ -132,7 +132,7 @@ class Frontier:
         )
         return self.next_many([request])[0]
 
-    def wish(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> PagesRequest:
+    def request(self, n: int, *, lease_seconds: float | None = None, mode: str = "any", **more: Any) -> PagesRequest:
         """Validate a request for pages; the parameters are those of `next`.
 
         Raises:
@@ -149,9 +149,9 @@ class Frontier:
             )
         return request
 
-    def next_many(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def next_many(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Answer several requests together, mostly in one round trip, as if they had come one after the other."""
-        return self._hand.serve(wishes)
+        return self._scheduler.serve(requests)
 
     def peek(self, n: int = 10, domain: str | None = None, mode: str = "any") -> dict[str, object]:
         """Return the pages that would be handed out next, without leasing them. It is for inspection and no guarantee.
@@ -167,15 +167,15 @@ class Frontier:
         Raises:
             BadInput: a parameter is invalid.
         """
-        request = self.wish(n, domain=domain, mode=mode)
+        request = self.request(n, domain=domain, mode=mode)
         return self.crawl.steadily(lambda: self._peeked(request))
 
     def _peeked(self, request: PagesRequest) -> dict[str, object]:
-        places = self._hand.peek(request)
+        places = self._scheduler.peek(request)
         if not places:
             return {"pages": []}
         rows, urls = self.crawl.rows(places), self.crawl.urls_of(places)
-        total = self._hand.hot.total(rows.books)
+        total = self._scheduler.hot.total(rows.books)
         return {
             "pages": [
                 {
@@ -253,7 +253,7 @@ class Frontier:
                 place,
                 self.discovery,
                 self.strategy,
-                self._ranked.by_importance(),
+                self._orders.by_importance(),
                 max_failures=self.politeness.max_failures,
             ),
             "next": not why_not,
@@ -303,7 +303,7 @@ class Frontier:
             manners: by canonical host; 0 means no delay, no cap, no revisit time.
         """
         write_manners(self.crawl, manners)
-        self._hand.forget()
+        self._scheduler.forget()
 
     def report_delay(self, host: str, seconds: float) -> None:
         """Store the crawl-delay of a host, for all endpoints; 0 removes it. Ignored if the host has no pages.
@@ -314,7 +314,7 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        self._hand.report({canonical_host(host): seconds})
+        self._scheduler.report({canonical_host(host): seconds})
 
     def block(self, host: str, until: float) -> None:
         """Hand out no page of a host before a time, in Unix seconds, at all endpoints; a past time ends the block.
@@ -325,7 +325,7 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        self._hand.block(canonical_host(host), until)
+        self._scheduler.block(canonical_host(host), until)
 
     def limit(self, host: str, pages: int) -> bool:
         """Hand out no page of a host once `pages` of its pages were read, at all endpoints; 0 ends the limit.
@@ -339,7 +339,7 @@ class Frontier:
             BadInput: `host` is not a host.
         """
         self.crawl.follow()
-        return self._hand.limit(canonical_host(host), pages)
+        return self._scheduler.limit(canonical_host(host), pages)
 
     def release(self, leases: Sequence[str]) -> dict[str, object]:
         """Release leases without fetching the pages; host delays stay in effect.
@@ -351,7 +351,7 @@ class Frontier:
         Raises:
             BadInput: a string is not a lease; then none is released.
         """
-        return {"released": self._hand.release(leases)}
+        return {"released": self._scheduler.release(leases)}
 
     def renew(self, leases: Sequence[str], lease_seconds: float | None = None) -> dict[str, object]:
         """Let leases run for `lease_seconds` from now, the configured duration if None. They keep their tokens.
@@ -366,9 +366,7 @@ class Frontier:
         seconds = check_lease_seconds(self.politeness.lease_seconds if lease_seconds is None else lease_seconds)
         named = {token: Lease.parse(self.crawl, token) for token in leases}
         runs = server_runs(self.crawl)
-        with self._hand.lock:
-            ends = renew_leases(self.crawl, [lease for lease in named.values() if lease is not None], seconds)
-            self._hand.hot.renewed(ends)
+        ends = self._scheduler.renew([lease for lease in named.values() if lease is not None], seconds)
         await_leases(self.crawl, ends, runs)
         renewed = {
             token: ends[lease] / MILLION for token, lease in named.items() if lease is not None and lease in ends

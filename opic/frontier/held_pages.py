@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from opic.errors import StoreUnavailable
-from opic.frontier.lease_call import LeaseStamp
 from opic.model.cash import MILLION
 from opic.replica import Crawl
 
@@ -31,10 +30,9 @@ class Manners(NamedTuple):
 class Held:
     """The held pages and hosts of a shard. Times are Unix seconds by the clock of its server."""
 
-    stamp: LeaseStamp  # Read before the rest.
+    freed: int  # The counter of early releases, read before the rest.
     now: float
     leases: tuple[Int64s, Float64s]  # Ids of leased pages, and when each lease ends.
-    expired_until: Float64s  # When each of these pages may be offered again if its lease is over.
     waits: tuple[Int64s, Float64s]  # Ids of pages in back-off, and when each may be offered again.
     hosts: tuple[list[str], Float64s]
     running: int  # Number of active leases.
@@ -42,34 +40,26 @@ class Held:
     limits: dict[str, int]  # How many pages may be read of a host; only hosts that have a limit.
 
 
-def read_stamps(crawl: Crawl) -> list[LeaseStamp]:
-    """Read the lease stamp of each shard."""
-    commands = [c for k in (s.keys for s in crawl.shards) for c in (["HGET", k.freed, "n"], ["ZCARD", k.leases])]
-    answers = crawl.ask(commands)
-    return [LeaseStamp(int(freed or 0), leases) for freed, leases in zip(answers[::2], answers[1::2], strict=True)]
+def read_freed(crawl: Crawl) -> list[int]:
+    """Read how often pages and hosts of each shard were freed early."""
+    return [int(freed or 0) for freed in crawl.ask([["HGET", shard.keys.freed, "n"] for shard in crawl.shards])]
 
 
-def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_seconds: float) -> list[Held]:
+def read_held(crawl: Crawl, shards: Sequence[int]) -> list[Held]:
     """Read the held pages and hosts of shards.
 
-    The result may include changes made while it was read; its stamp is then older than its content.
-
-    Args:
-        crawl: the crawl to read.
-        shards: shard numbers.
-        retry_seconds: initial back-off after a lease expires without an event.
-        least_seconds: minimum time from now for which a lease holds its page: an expired lease does until it is swept.
+    The result may include changes made while it was read; its counter is then older than its content.
     """
     keys = [crawl.shards[number].keys for number in shards]
     first = crawl.ask([
         command
         for k in keys
         for command in (
-            ["HGET", k.freed, "n"], ["ZCARD", k.leases], ["FCALL_RO", "opic_4_now", 1, k.leases], ["HGETALL", k.polite],
-            ["HGETALL", k.limits],
+            ["HGET", k.freed, "n"], ["FCALL_RO", "opic_4_now", 1, k.leases],
+            ["HGETALL", k.polite], ["HGETALL", k.limits],
         )
     ])  # fmt: skip
-    now = [us / MILLION for us in first[2::5]]
+    now = [us / MILLION for us in first[1::4]]
     parts = read_sets(crawl, [
         (name, least)
         for k, t in zip(keys, now, strict=True)
@@ -77,14 +67,13 @@ def read_held(crawl: Crawl, shards: Sequence[int], retry_seconds: float, least_s
     ])  # fmt: skip
     held_of_shards = []
     for nth, t in enumerate(now):
-        freed, leases, _, rules, limits = first[5 * nth : 5 * nth + 5]
+        freed, _, rules, limits = first[4 * nth : 4 * nth + 4]
         (leased, ends), (waiting, until), (names, free) = parts[3 * nth : 3 * nth + 3]
         held_of_shards.append(
             Held(
-                LeaseStamp(int(freed or 0), leases),
+                int(freed or 0),
                 t,
                 (ids_of(leased), ends / MILLION),
-                np.maximum(ends / MILLION + retry_seconds, t + least_seconds),
                 (ids_of(waiting), until),
                 (names.decode().split("\n") if names else [], free),
                 int(np.count_nonzero(ends > t * MILLION)),

@@ -18,7 +18,7 @@ from opic.frontier.expansion import PolicyWeights
 from opic.frontier.held_pages import Held
 from opic.frontier.host_limits import HostLimits
 from opic.frontier.hot_order import LEASED, RETRY, HotOrder
-from opic.frontier.lease_call import LeaseAnswer, LeaseStamp
+from opic.frontier.lease_call import LeaseAnswer
 from opic.frontier.page_keys import GREEDY, Bools, Floats, Int64s
 from opic.frontier.requests import PolitenessSettings
 from opic.frontier.revisit import RevisitTerms
@@ -166,8 +166,7 @@ class HotShard:
         self.weights = PolicyWeights(replica)
         self._loaded = False
         self.called_at = float("-inf")  # When the store was last asked, monotonic.
-        self.stamp = LeaseStamp(-1, -1)
-        self.complete = False  # Whether everything held in the store as of `stamp` is held here.
+        self.freed = -1  # How often pages and hosts were freed early, as far as we heard.
         self.running = 0
         self.unsure: list[int] = []  # Failed pages; the store knows how often they failed, hence their back-off.
         self._clock = -np.inf  # The server's time, as last reported, minus our monotonic time. It never runs ahead.
@@ -269,8 +268,8 @@ class HotShard:
         self.order.clear()
         self._full.clear()
         self.hear_time(held.now)
-        over = held.leases[1] <= held.now  # Not swept yet; they count as failed fetches already.
-        expired = held.leases[0][over], held.expired_until[over]
+        over = held.leases[1] <= held.now  # The next call ends these; they count as failed fetches already.
+        expired = held.leases[0][over], held.leases[1][over] + self.politeness.retry_seconds
         for ids, until, kind in (
             (*held.waits, RETRY), (*expired, RETRY), (held.leases[0][~over], held.leases[1][~over], LEASED)
         ):  # fmt: skip
@@ -293,7 +292,7 @@ class HotShard:
         if self.revisit.set_hosts({k: v for k, v in seconds.items() if v is not None}) or not self._loaded:
             self.note_terms()
         self._loaded = True
-        self.stamp, self.running, self.complete = held.stamp, held.running, True
+        self.freed, self.running = held.freed, held.running
         self.unsure.clear()
         self.order.settle()
 
@@ -316,21 +315,17 @@ class HotShard:
         if limits is not None:
             self.order.changed(self.limits.replace(limits))
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
-        self.stamp = self.stamp._replace(freed=freed)
+        self.freed = freed
 
     def give_back(self, ids: Sequence[int], freed: int) -> None:
         """Free the pages whose leases were released here; the store's counter was `freed` afterwards."""
         self._free(np.array([page for page in ids if page < len(self.replica)], np.int64))
         self.running = max(self.running - len(ids), 0)
-        if freed == self.stamp.freed + 1:
-            self.stamp = LeaseStamp(freed, (self.stamp.leases or 0) - len(ids))
+        if freed == self.freed + 1:
+            self.freed = freed
 
-    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer) -> bool:
-        """Record which of the requested pages, which are reserved, were leased or refused; free all others.
-
-        Returns:
-            Whether the leases in the store, apart from these, were as we knew them.
-        """
+    def take(self, ids: Int64s, hosts: Int64s, answer: LeaseAnswer) -> None:
+        """Record which of the requested pages, which are reserved, were leased or refused; free all others."""
         now, soon = answer.now_us / MILLION, answer.now_us / MILLION + HELD_SECONDS_MIN
         self.hear_time(now)
         page_until, leased = np.zeros(len(ids)), np.zeros(len(ids), np.bool_)
@@ -355,10 +350,7 @@ class HotShard:
         self.order.hold(ids[held & ~leased], page_until[held & ~leased], RETRY)
         self.order.release(ids[~held])
         self._rest(rests)
-        same = answer.stamp._replace(leases=(answer.stamp.leases or 0) - len(answer.granted)) == self.stamp
-        self.stamp, self.running = self.stamp._replace(leases=answer.stamp.leases), answer.running
-        self.complete &= same
-        return same
+        self.running = answer.running
 
     def _rest(self, until: dict[int, float]) -> None:
         if until:

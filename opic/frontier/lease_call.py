@@ -15,13 +15,6 @@ PAGE_LEASED, HOST_HELD, HOST_FULL, PAGE_WAITS = 1, 2, 3, 4  # Reasons to refuse 
 LEASE: Final = "opic_4_lease"
 
 
-class LeaseStamp(NamedTuple):
-    """A version of a shard's leases: if it is unchanged, so are the leases."""
-
-    freed: int  # Counter of events that freed pages or hosts early.
-    leases: int | None  # Number of leases; None, as an expectation, matches any number.
-
-
 class Quota(NamedTuple):
     """How many of the next pages go to one crawler, and the duration of its leases."""
 
@@ -52,11 +45,11 @@ class RefusedPage(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LeaseAnswer:
-    """A shard's answer. Pages in neither list were not examined: all quotas were met, or `head` or `stamp` differed."""
+    """A shard's answer. Pages in neither list were not examined, because all quotas were met."""
 
     now_us: int
     head: Head
-    stamp: LeaseStamp
+    freed: int  # How often pages or hosts were freed early: a counter of the shard.
     running: int  # Number of active leases, including these.
     granted: list[Granted]
     refused: list[RefusedPage]
@@ -65,11 +58,11 @@ class LeaseAnswer:
     @classmethod
     def parse(cls, answer: Sequence[Any]) -> "LeaseAnswer":
         """Parse the answer of the call."""
-        now_us, (lsn, digest, freed, leases), running, granted, refused, metas = answer
+        now_us, (lsn, digest, freed, _), running, granted, refused, metas = answer
         return cls(
             now_us,
             head_of((lsn or None, digest or None)),
-            LeaseStamp(int(freed), leases),
+            int(freed),
             running,
             [
                 Granted(flat[i] - 1, quota, flat[i + 1], flat[i + 2] / 1_000)
@@ -89,33 +82,26 @@ def lease_command(
     politeness: PolitenessSettings,
     pages: Sequence[tuple[int, str]],
     quotas: Sequence[Quota],
-    *,
-    head: Head | None = None,
-    stamp: LeaseStamp | None = None,
-    sweep: bool = False,
 ) -> list[Any]:
-    """Return the command that leases pages of a shard.
+    """Return the command that ends expired leases and leases pages of a shard.
 
     Args:
         keys: the keys of the shard.
         politeness: host delay, retry delay and host cap.
         pages: id and host of each page, in the order in which to hand them out; spare pages last.
         quotas: the first quota gets the first free pages, and so on.
-        head: if given, lease nothing if the shard's journal has another head.
-        stamp: if given, lease nothing if the shard's leases have another stamp.
-        sweep: end expired leases first.
     """
     names = [keys.leases, keys.waits, keys.fails, keys.hosts, keys.freed, keys.polite, keys.crawl_delays]
     names += [keys.flights, keys.flight_ends, keys.head, keys.page_meta, keys.holders, keys.blocks]
     blob = [
-        head and ([b"%d" % head.lsn, head.digest] if head.lsn else [b"", b""]),
-        stamp and [b"%d" % stamp.freed, stamp.leases],
+        None,  # Earlier versions named the state by which they chose, and whether to end expired leases.
+        None,
         [term for quota in quotas for term in (quota.pages, quota.seconds)],
         [page for page, _ in pages],
         [host for _, host in pages],
         [quota.crawler for quota in quotas],
         [quota.host_pages for quota in quotas],
     ]
-    terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight, int(sweep))
+    terms = (politeness.retry_seconds, politeness.host_delay_seconds, politeness.host_in_flight, 1)
     packed = msgpack.packb(blob, use_bin_type=False)
     return ["FCALL", LEASE, len(names), *names, *terms, packed, politeness.waits_max]

@@ -1,22 +1,15 @@
-"""Leases: leased pages, the pages requested from a shard in one call, the tokens of leases, and releasing them."""
+"""Leases: their tokens, releasing and renewing them, and waiting until they are durable."""
 
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from itertools import groupby
 from typing import Final, NamedTuple
 
-import numpy as np
-
 from opic.errors import BadInput
-from opic.frontier.page_keys import Int64s, times_priority
-from opic.frontier.requests import Choice, PagesRequest
-from opic.model.page_notes import depth_of, unpack_meta
 from opic.replica import Crawl
 from opic.replica.crawl import Place
-from opic.urls.canonical import host_of, shown
+from opic.urls.canonical import shown
 
 RELEASES_A_CALL: Final = 1_000
 # Shard, page, end of the lease in microseconds, and a MAC, which the tokens of earlier versions lack.
@@ -49,113 +42,6 @@ class Lease(NamedTuple):
             raise BadInput(f"{shown(token)} is not a lease: send the `lease` that came with a page")
         lease = cls((int(match[1]), int(match[2])), int(match[3]))
         return lease if secrets.compare_digest(lease.token(crawl), token) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Leased:
-    """A leased page, with its values at that time."""
-
-    place: Place
-    url: str
-    cash: int
-    counts: float  # Its key in the greedy order, in grains; fractional only if `discovery` is not 1.
-    importance: float
-    read_before: bool
-    until_us: int  # By the clock of its shard's server.
-    nearness: int  # See `opic.model.page_notes`, as for `meta`.
-    meta: bytes
-    priority: float
-    loads: int  # Load count of its shard's replica; after a reload the id may belong to another page.
-
-    @property
-    def worth(self) -> float:
-        """Its key without its priority."""
-        return float(times_priority(np.array([self.counts]), 1 / self.priority)[0])
-
-    @property
-    def lease(self) -> Lease:
-        """The lease itself."""
-        return Lease(self.place, self.until_us)
-
-    def notes(self) -> dict[str, object]:
-        """Return the depth and the metadata of the page, as far as there are any."""
-        notes: dict[str, object] = {"depth": depth_of(self.nearness)} if self.nearness else {}
-        return {**notes, "meta": unpack_meta(self.meta)} if self.meta else notes
-
-
-@dataclass(slots=True)
-class RequestPart:
-    """A request, or the part of a request for pages of one mode."""
-
-    at: int  # Index of the request among those answered together.
-    request: PagesRequest
-    n: int
-    mode: str
-    hosts: int | None = None  # Maximum number of hosts.
-    granted: list[Leased] = field(default_factory=list)
-    cut: bool | None = None  # Whether it ends at half of its best page's cash; None until decided.
-    over: bool = False  # Whether there are no more pages for it.
-
-    @classmethod
-    def of(cls, at: int, request: PagesRequest, mode: str, wanted: int) -> "RequestPart":
-        """Return a part of a request for `wanted` hosts, or pages if the request has no limit on hosts."""
-        each = request.n // request.wanted
-        return cls(at, request, wanted * each, mode, wanted if request.hosts else None)
-
-    @property
-    def given(self) -> int:
-        """How many hosts it was given pages of, or how many pages if it has no limit on hosts."""
-        return len({host_of(page.url) for page in self.granted}) if self.hosts else len(self.granted)
-
-    @property
-    def choice(self) -> Choice:
-        """Which pages it can be given."""
-        return self.request.choice(self.mode, self.hosts, self.at)
-
-    @property
-    def missing(self) -> int:
-        """How many pages it still wants. With a limit on hosts it takes what the first choice gives."""
-        return 0 if self.over or (self.hosts and self.granted) else self.n - len(self.granted)
-
-
-class ChosenPage(NamedTuple):
-    """A page that is to be leased."""
-
-    id: int
-    host: int  # Its number within the shard.
-    key: float  # What it was chosen by.
-    priority: float
-
-
-@dataclass(slots=True)
-class Chunk:
-    """The pages that one call requests from a shard, in order, each with the request part it is for."""
-
-    shard: int
-    pages: list[ChosenPage] = field(default_factory=list)
-    parts: list[RequestPart] = field(default_factory=list)  # Of the first pages; those after them are spares.
-
-    def add(self, page: ChosenPage, part: RequestPart | None = None) -> None:
-        """Add a page for a request part, or a spare page if `part` is None."""
-        self.pages.append(page)
-        if part is not None:
-            self.parts.append(part)
-
-    def quotas(self) -> Iterator[tuple[RequestPart, int]]:
-        """Yield each request part, and its number of pages."""
-        for _, group in groupby(self.parts, key=id):
-            some = list(group)
-            yield some[0], len(some)
-
-    @property
-    def ids(self) -> Int64s:
-        """Ids of the pages."""
-        return np.array([page.id for page in self.pages], np.int64)
-
-    @property
-    def hosts(self) -> Int64s:
-        """Host numbers of the pages."""
-        return np.array([page.host for page in self.pages], np.int64)
 
 
 def release_leases(crawl: Crawl, leases: Iterable[Lease]) -> list[tuple[int, int, list[int]]]:

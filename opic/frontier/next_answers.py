@@ -4,10 +4,11 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from opic.frontier.choices import Choices
+from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
-from opic.frontier.leases import Leased
 from opic.frontier.page_counts import FOR_GOOD, KINDS
-from opic.frontier.ranked_order import RankedOrders
+from opic.frontier.request_parts import Leased
 from opic.frontier.requests import PagesRequest
 from opic.model.cash import MILLION
 from opic.replica import Crawl
@@ -23,35 +24,37 @@ NOTHING_WAITS: Final[dict[str, object]] = {"exhausted": False, "waiting": dict.f
 class NextAnswers:
     """Makes the answers of a scheduler. Not thread-safe."""
 
-    def __init__(self, crawl: Crawl, hot: HotCrawl, ranked: RankedOrders, pending: Callable[[], bool]) -> None:
+    def __init__(
+        self, crawl: Crawl, hot: HotCrawl, choices: Choices, orders: CrawlOrders, pending: Callable[[], bool]
+    ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._crawl, self._hot, self._ranked, self._pending = crawl, hot, ranked, pending
+        self._crawl, self._hot, self._choices, self._orders, self._pending = crawl, hot, choices, orders, pending
 
     def empty(self) -> dict[str, object]:
         """Return the answer to a crawler that has disconnected."""
         return {**self._pages([]), **NOTHING_WAITS}
 
     def of(
-        self, wishes: Sequence[PagesRequest], granted: Sequence[Sequence[Leased]], *, rationed: bool
+        self, requests: Sequence[PagesRequest], granted: Sequence[Sequence[Leased]], *, rationed: bool
     ) -> list[dict[str, object]]:
         """Return the answers to requests.
 
         Args:
-            wishes: the requests.
+            requests: the requests.
             granted: the pages leased for each.
             rationed: whether pages were skipped because of the quota of their host or site.
         """
         found: dict[tuple[str, tuple[str, ...], int, bool], dict[str, object]] = {}
         answers = []
-        for wish, leased in zip(wishes, granted, strict=True):
-            scope = wish.mode, wish.domains, wish.nearness, not leased
+        for request, leased in zip(requests, granted, strict=True):
+            scope = request.mode, request.domains, request.nearness, not leased
             if scope not in found:
                 found[scope] = self._waiting(*scope)
             answers.append({**self._pages(leased), **found[scope]})
-            if self._ranked.has_importance and wish.mode != "coverage" and wish.policy is None:
-                answers[-1]["order"] = "cash" if self._hot.ranking(wish.mode, None) is None else "exact"
+            if self._orders.has_importance and request.mode != "coverage" and request.policy is None:
+                answers[-1]["order"] = "cash" if self._choices.ranking(request.mode, None) is None else "exact"
             if not leased:
-                answers[-1]["retry_after"] = self._retry_after(wish, rationed=rationed)
+                answers[-1]["retry_after"] = self._retry_after(request, rationed=rationed)
         return answers
 
     def _pages(self, leased: Sequence[Leased]) -> dict[str, object]:
@@ -66,7 +69,7 @@ class NextAnswers:
                     "lease_until": page.until_us / MILLION,
                     **page.notes(),
                 }
-                for page in sorted(leased, key=lambda page: (-page.counts, page.place))
+                for page in sorted(leased, key=lambda page: (-page.key, page.place))
             ],
             "retry_after": 0,
         }
@@ -74,12 +77,14 @@ class NextAnswers:
     def _waiting(self, mode: str, domains: tuple[str, ...], nearness: int, empty: bool) -> dict[str, object]:
         """Return `waiting` and `exhausted` of answers to requests of one scope that got no page, or some."""
         heads = self._crawl.heads()
-        waiting = self._hot.waiting(mode, domains, nearness, empty=empty)
+        waiting = self._choices.waiting(mode, domains, nearness, empty=empty)
         if waiting is None:
             return NOTHING_WAITS
         over = empty and not any(count for kind, count in waiting.items() if kind not in FOR_GOOD)
         over = over and not self._hot.turning
-        over = over and (mode != "coverage" or self._hot.trust.heads == heads)  # Newer records may have brought pages.
+        over = over and (
+            mode != "coverage" or self._choices.trust.heads == heads
+        )  # Newer records may have brought pages.
         return {"exhausted": over and self._is_at_rest(heads), "waiting": waiting}
 
     def _is_at_rest(self, heads: Sequence[Head]) -> bool:
@@ -89,13 +94,13 @@ class NextAnswers:
         self._crawl.follow()
         return self._crawl.heads() == list(heads)
 
-    def _retry_after(self, wish: PagesRequest, *, rationed: bool) -> float:
+    def _retry_after(self, request: PagesRequest, *, rationed: bool) -> float:
         """Return the number of seconds until the first of the requested pages may be free."""
-        first = self._hot.first_free(wish.choice(wish.mode), RETRY_SECONDS_MAX)
+        first = self._choices.first_free(request.choice(request.mode), RETRY_SECONDS_MAX)
         if first is None:
             return RETRY_SECONDS_DEFAULT
         if rationed:
             first = max(first, RETRY_SECONDS_RATIONED)
         # A recrawl policy offers also pages without cash, of which `first` says nothing.
-        most = RETRY_SECONDS_DEFAULT if wish.policy or self._hot.running() else RETRY_SECONDS_MAX
+        most = RETRY_SECONDS_DEFAULT if request.policy or self._hot.running() else RETRY_SECONDS_MAX
         return math.ceil(min(max(first, RETRY_SECONDS_MIN), most) * 1000) / 1000

@@ -14,7 +14,8 @@ Bools = NDArray[np.bool_]
 # A page's code is twice its kind, plus 1 if it was read. NEITHER: unknown, gone, or without cash to be offered for.
 # Pages of the kinds from DENIED on are not offered by waiting.
 NEITHER, FREE, LEASED, RETRY, REVISIT, NOT_BEFORE, DENIED, GIVEN_UP = range(8)
-KINDS: Final = ("leased", "host_delay", "revisit", "retry", "not_before", "denied", "given_up")
+WAITS: Final = {"revisit": REVISIT, "retry": RETRY, "not_before": NOT_BEFORE, "denied": DENIED, "given_up": GIVEN_UP}
+KINDS: Final = ("leased", "host_delay", *WAITS)
 FOR_GOOD: Final = ("denied", "given_up")
 CODES: Final = 16
 MANY: Final = 1 << 14  # With more changes than this, those of each host are summed first.
@@ -64,10 +65,6 @@ class PageCounts:
                 flat += (step * np.bincount(places, minlength=len(flat))).astype(np.int32)
             else:
                 np.add.at(flat, places, step)
-
-    def of(self, ids: Int64s) -> Int64s:
-        """Return the number of these pages with each code. Costs about 2 ns per page."""
-        return np.bincount(self.code[ids], minlength=CODES)
 
     def has_free(self, side: int, hosts: int) -> Bools:
         """Return a mask over the first hosts of those with a free page that was never read (side 0), or was (1)."""

@@ -13,7 +13,6 @@ import numpy as np
 from opic.frontier.hot_order import FREE, HotOrder
 from opic.frontier.page_keys import Bools
 from opic.frontier.picking import Fit, Picked
-from opic.frontier.ranked_order import RankedOrder
 
 AHEAD_SECONDS: Final = 0.1  # How long pages chosen ahead are of use; their order is that of the choice.
 AHEAD_MAX: Final = 512
@@ -23,24 +22,22 @@ STRETCH: Final = 3  # As many times the pages asked for are looked at: those bef
 class PagesAhead:
     """The pages of one choice that no request has taken yet."""
 
-    def __init__(self, picked: Picked, taken: int, loads: list[int], ranking: RankedOrder | None) -> None:
+    def __init__(self, picked: Picked, taken: int, version: object) -> None:
         """Keep a choice.
 
         Args:
             picked: the chosen pages.
             taken: how many of them the request that asked has taken.
-            loads: the load counts of the replicas.
-            ranking: the order that they were chosen by; None for cash.
+            version: of what they were chosen from.
         """
         self._picked, self._at, self._asked = picked, 0, taken
-        self._loads, self._ranking, self._made = loads, ranking, time.monotonic()
+        self._version, self._made = version, time.monotonic()
         # Where fewer pages were found than wanted, looking for more is in vain.
         self._short = len(picked) < taken
 
-    def is_valid(self, loads: list[int], ranking: RankedOrder | None) -> bool:
+    def is_valid(self, version: object) -> bool:
         """Return whether the pages may be taken still."""
-        young = time.monotonic() - self._made < AHEAD_SECONDS
-        return young and self._ranking is ranking and self._loads == loads
+        return time.monotonic() - self._made < AHEAD_SECONDS and self._version == version
 
     def wanted(self) -> int:
         """Return how many pages the next choice should choose ahead: as many as were asked for since this one."""

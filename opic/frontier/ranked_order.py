@@ -14,9 +14,8 @@ import numpy as np
 from opic.frontier.hot_order import HotOrder
 from opic.frontier.key_blocks import KeyBlocks
 from opic.frontier.page_keys import Bools, Floats, Int64s, Keys, PageKeys, times_priority
-from opic.query.coverage import CoverageQuery, CoverageView
-from opic.query.fetch_order import FetchOrder, FetchView
-from opic.replica import Crawl
+from opic.query.coverage import CoverageView
+from opic.query.fetch_order import FetchView
 from opic.replica.effect import Head
 
 UNREAD, READ = 0, 1
@@ -131,69 +130,3 @@ def _column(pages: int, *parts: tuple[Int64s, Floats, Floats | None]) -> Floats:
     for ids, keys, priority in parts:
         column[ids] = keys if priority is None else times_priority(keys, priority)
     return column
-
-
-class RankedOrders:
-    """The orders of a moment ago; the same ones until what they come from changes."""
-
-    def __init__(
-        self, crawl: Crawl | None = None, coverage: CoverageQuery | None = None, worth: FetchOrder | None = None
-    ) -> None:
-        """Compute nothing before the first call. The crawl has the priorities of pages."""
-        self._crawl, self._coverage, self._worth = crawl, coverage, worth
-        self._trust: tuple[list[Head], list[int], RankedOrder] | None = None
-        self._importance: tuple[FetchView, list[int], RankedOrder] | None = None
-        if worth is not None:
-            worth.listeners.append(self._heard)
-
-    @property
-    def has_trust(self) -> bool:
-        """Whether there is an order by trust at all."""
-        return self._coverage is not None
-
-    @property
-    def has_importance(self) -> bool:
-        """Whether pages come by importance, as soon as that is known."""
-        return self._worth is not None and self._worth.kept
-
-    def by_trust(self) -> RankedOrder:
-        """Return the order by trust.
-
-        Raises:
-            NoTrust: as `CoverageQuery.recent`.
-            StoreUnavailable: as `CoverageQuery.recent`.
-        """
-        assert self._coverage is not None
-        view, last = self._coverage.recent(), self._trust
-        changes = self._changes()
-        if last is None or last[0] is not view.heads or last[1] != changes:  # Made anew with each computation.
-            last = self._trust = view.heads, changes, RankedOrder.by_trust(view, self._priority)
-        return last[2]
-
-    def by_importance(self) -> RankedOrder | None:
-        """Return the order by importance; None if it is not known, and pages come by cash."""
-        view = None if self._worth is None else self._worth.recent()
-        if view is None:
-            return None
-        last = self._importance
-        if last is None or last[0] is not view or last[1] != self._changes():
-            last = self._heard(view)
-        return last[2]
-
-    def _heard(self, view: FetchView) -> tuple[FetchView, list[int], RankedOrder]:
-        """Make a new order before it is used, so that no call waits for that."""
-        made = self._importance = view, self._changes(), RankedOrder.by_importance(view, self._priority)
-        return made
-
-    def _priority(self, shard: int, ids: Int64s) -> Floats | None:
-        if self._crawl is None:
-            return None
-        replica = self._crawl.replicas[shard]
-        with replica.lock:
-            return replica.offers.priority(ids)
-
-    def _changes(self) -> list[int]:
-        """Return how often priorities have changed, by shard; on a large crawl the next view has the new ones."""
-        if self._crawl is None or self._crawl.is_large:
-            return []
-        return [replica.offers.priorities for replica in self._crawl.replicas]

@@ -51,7 +51,7 @@ class FrontierTerms:
     share: float | None = None  # Fraction of never-read pages in answers with mode "any"; purely by cash if None.
     domain_bytes: int = DOMAIN_BYTES  # For cached hosts and pages of the domains that requests name.
 
-    def counts(self, cash: int, read: bool) -> float:
+    def key(self, cash: int, *, read: bool) -> float:
         """Return a page's key in the greedy order: at least one grain, because a key of 0 is not offered."""
         return abs(cash) if read or self.discovery == 1 else max(cash * self.discovery, 1.0)
 

@@ -1,10 +1,10 @@
 """Frontier scheduler: choose pages from the hot orders of the replicas and lease them in the store.
 
 Requests that arrive at the same time are answered together: the replicas catch up, pages are chosen for all requests in
-the order of cash over all shards, and one pipeline asks each shard to lease its own pages. That call alone decides, and
-checks each page's lease, back-off and host again; so any number of endpoints may hand out pages. On a small store the
-call leases pages only if they were chosen from the store's current state; if not, we choose again, so the order is
-exact. On a large store the order is that of a moment ago, when the replicas caught up.
+the order of their keys over all shards, and one pipeline asks each shard to lease its own pages. That call alone
+decides, and checks each page's lease, back-off and host again; so any number of endpoints may hand out pages. The order
+is that of a moment ago, when the replicas caught up. What a call refuses teaches what other endpoints lease, and its
+answer tells whether they released pages.
 """
 
 import logging
@@ -15,35 +15,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-import numpy as np
-
-from opic.admission import Admission
-from opic.errors import NotKept, NoTrust, StoreDamaged, StoreError, StoreUnavailable
-from opic.frontier.expansion import InLinkColumns
+from opic.admission import Admission, Ration
+from opic.errors import StoreDamaged, StoreError, StoreUnavailable
+from opic.frontier.choices import Choices
+from opic.frontier.crawl_orders import CrawlOrders
 from opic.frontier.hot_crawl import HotCrawl
 from opic.frontier.hot_shard import HotShard
 from opic.frontier.lease_call import LeaseAnswer, Quota, lease_command
-from opic.frontier.leases import (
-    ChosenPage,
-    Chunk,
-    Lease,
-    Leased,
-    RequestPart,
-    await_leases,
-    release_leases,
-    server_runs,
-)
+from opic.frontier.leases import Lease, await_leases, release_leases, renew_leases, server_runs
 from opic.frontier.next_answers import NextAnswers
 from opic.frontier.page_keys import GREEDY, times_priority
 from opic.frontier.picking import Picked
-from opic.frontier.ranked_order import READ, UNREAD, RankedOrder, RankedOrders
-from opic.frontier.requests import BY_LINK_SCORE, EXPANSIONS, SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
+from opic.frontier.ranked_order import READ, UNREAD
+from opic.frontier.request_parts import ChosenPage, Leased, RequestPart, ShardCall
+from opic.frontier.requests import SHARE_BY_IMPORTANCE, Choice, FrontierTerms, PagesRequest
 from opic.model.cash import Flag
-from opic.query.kept_links import KeptLinks
-from opic.query.link_scores import LinkScores
 from opic.replica import Crawl
 from opic.replica.crawl import LOOKS_MAX, Outdated, Place, Rows
-from opic.replica.effect import Head
 
 BATCH_SHARE: Final = 10  # If over 1 in 10 live pages is requested or leased, a batch ends at half its best page's cash.
 CANDIDATES_SPARE: Final = 16  # Spare pages for a single shard, at most twice as many as were refused last. They double
@@ -51,7 +39,6 @@ SPARE_DOUBLED_MAX: Final = 5  # each turn, up to this many times.
 IDLE_SECONDS: Final = 1.0  # On a large store, after this long a call includes shards that none of its pages is in.
 PAGES_A_CALL: Final = 500  # Such a call blocks the server for less than 5 ms.
 PAGES_TOGETHER: Final = 2_000  # Requests for more pages in total are answered one after the other.
-STRICT_TRIES: Final = 4  # Attempts to lease from the exact state of a store that changes; then we accept a stale one.
 TURNS_MAX: Final = 200  # Maximum number of turns of one call; it then answers with the pages it has.
 log = logging.getLogger("opic.frontier")
 
@@ -64,18 +51,15 @@ class Scheduler:
         crawl: Crawl,
         terms: FrontierTerms,
         admission: Admission | None,
-        pending: Callable[[], bool] = lambda: False,
-        *,
-        ranked: RankedOrders | None = None,
-        links: KeptLinks | None = None,
+        pending: Callable[[], bool],
+        orders: CrawlOrders,
     ) -> None:
         """See `opic.frontier.Frontier`."""
-        self._ranked, self._links = ranked or RankedOrders(), links
-        self._inlinks = None if links is None else InLinkColumns(links)
-        self.crawl, self.terms, self.admission = crawl, terms, admission
+        self.crawl, self.terms, self.admission, self._orders = crawl, terms, admission, orders
         self.hot = HotCrawl(crawl, terms, admission)
-        self._answers = NextAnswers(crawl, self.hot, self._ranked, pending)
-        self.lock = threading.Lock()
+        self.choices = Choices(self.hot, admission)
+        self._answers = NextAnswers(crawl, self.hot, self.choices, orders, pending)
+        self._lock = threading.Lock()
         self._refused = 0  # Pages that the last call could not lease.
         self._rationed = False  # Whether the last choice skipped pages because of the quota of their host or site.
         self._discoveries = 0.0  # Fraction of a never-read page carried over from rounding the share.
@@ -83,91 +67,39 @@ class Scheduler:
 
     def forget(self) -> None:
         """Drop the hot orders. They are a cache, and are rebuilt from the replicas and the store."""
-        with self.lock:
+        with self._lock:
             self.hot.drop()
 
-    def peek(self, wish: PagesRequest) -> list[tuple[int, int]]:
+    def peek(self, request: PagesRequest) -> list[Place]:
         """Return the places of the pages that would be handed out next."""
-        trust, worth, scores = self._trust([wish]), self._ranked.by_importance(), self._scores([wish])
-        linked = self.renew_inlinks([wish])
-        with self.lock:
-            self._use(trust, worth, scores, linked=linked)
+        orders = self._orders.of([request])
+        with self._lock:
+            self.choices.use(orders)
             try:
                 self.hot.look()
-                picked = self.hot.pick(wish.choice(wish.mode, wish.hosts), wish.n)
+                picked = self.choices.pick(request.choice(request.mode, request.hosts), request.n)
             except BaseException:
                 self.hot.drop()  # The orders may be partly updated.
                 raise
         return list(zip(picked.shards.tolist(), picked.ids.tolist(), strict=True))
 
-    def _use(
-        self, trust: RankedOrder | None, worth: RankedOrder | None, scores: LinkScores | None, *, linked: bool
-    ) -> None:
-        self.hot.trust, self.hot.scores = trust or self.hot.trust, scores or self.hot.scores
-        self.hot.worth = worth
-        if linked and self._inlinks is not None:
-            self.hot.take_inlinks(self._inlinks)
-
-    def _trust(self, wishes: Sequence[PagesRequest]) -> RankedOrder | None:
-        """Return the order for requests with mode coverage, computed before others wait; None if there are none.
-
-        Raises:
-            NoTrust: no page is trusted, and all requests have this mode.
-        """
-        if all(wish.mode != "coverage" for wish in wishes):
-            return None
-        if not self._ranked.has_trust:
-            raise NoTrust("this frontier has no coverage")
-        try:
-            return self._ranked.by_trust()
-        except (NoTrust, NotKept):
-            if all(wish.mode == "coverage" for wish in wishes):
-                raise
-            return RankedOrder.empty(len(self.crawl))
-
-    def _scores(self, wishes: Sequence[PagesRequest]) -> LinkScores | None:
-        """Return the link scores for requests with a policy that draws by them; None if there are none.
-
-        Raises:
-            NotKept: no links are kept.
-        """
-        if all(wish.policy != BY_LINK_SCORE for wish in wishes):
-            return None
-        if self._links is None:
-            raise NotKept("this frontier has no link scores")
-        return self._links.scores()
-
-    def renew_inlinks(self, wishes: Sequence[PagesRequest]) -> bool:
-        """Bring the in-links up to date for requests with a policy that goes by them; return whether there are any.
-
-        Raises:
-            NotKept: no links are kept.
-        """
-        if all(wish.policy not in EXPANSIONS for wish in wishes):
-            return False
-        if self._inlinks is None:
-            raise NotKept("this frontier has no in-links")
-        self._inlinks.renew()
-        return True
-
     # Serving requests.
 
-    def serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def serve(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Lease pages for each request, as if they had come one after the other; see `Frontier.next`."""
-        trust, scores, runs = self._trust(wishes), self._scores(wishes), server_runs(self.crawl)
-        worth, linked = self._ranked.by_importance(), self.renew_inlinks(wishes)
+        orders, runs = self._orders.of(requests), server_runs(self.crawl)
         given: list[Lease] = []
-        with self.lock:
-            self._use(trust, worth, scores, linked=linked)
+        with self._lock:
+            self.choices.use(orders)
             answers: list[dict[str, object]] = []
             at = 0
-            while at < len(wishes):
-                end, pages = at + 1, wishes[at].n
-                while end < len(wishes) and pages + wishes[end].n <= PAGES_TOGETHER:
-                    pages += wishes[end].n
+            while at < len(requests):
+                end, pages = at + 1, requests[at].n
+                while end < len(requests) and pages + requests[end].n <= PAGES_TOGETHER:
+                    pages += requests[end].n
                     end += 1
                 try:
-                    answers += self._serve_steadily(wishes[at:end])
+                    answers += self._serve_steadily(requests[at:end])
                 except BaseException:
                     self.hot.drop()  # It is unknown which of the requested leases were granted.
                     raise
@@ -187,47 +119,47 @@ class Scheduler:
         except StoreError as error:
             log.warning("%d leases that no crawler received remain until they expire: %s", len(leases), error)
 
-    def _serve_steadily(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def _serve_steadily(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         """Serve requests from one history: start over if a replica was reloaded in the meantime."""
         for _ in range(LOOKS_MAX):
             self._given.clear()
             try:
-                return self._serve(wishes)
+                return self._serve(requests)
             except Outdated:
                 release_leases(self.crawl, self._given)  # Not returned yet; their ids may mean other pages now.
                 self.hot.drop()
         raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
 
-    def _serve(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
+    def _serve(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
         self.hot.prepare()
         as_of = self.crawl.as_of
         # While a store hangs, crawlers give up; but a command sent to it takes effect later. So see who is still there.
-        gone = [wish.gone() for wish in wishes]
-        found = iter(self._hand_out([wish for wish, left in zip(wishes, gone, strict=True) if not left]))
+        gone = [request.gone() for request in requests]
+        found = iter(self._hand_out([request for request, left in zip(requests, gone, strict=True) if not left]))
         return [{**(self._answers.empty() if left else next(found)), "as_of": as_of} for left in gone]
 
-    def _hand_out(self, wishes: Sequence[PagesRequest]) -> list[dict[str, object]]:
-        self.report({host: delay for wish in wishes for host, delay in wish.crawl_delays.items()})
-        parts = [part for at, wish in enumerate(wishes) for part in self._parts(at, wish)]
+    def _hand_out(self, requests: Sequence[PagesRequest]) -> list[dict[str, object]]:
+        self.report({host: delay for request in requests for host, delay in request.crawl_delays.items()})
+        parts = [part for at, request in enumerate(requests) for part in self._parts(at, request)]
         self._lease(parts)
-        if any(part.mode != wishes[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
-            missing = [wish.wanted for wish in wishes]
+        if any(part.mode != requests[part.at].mode for part in parts):  # Fill up if pages of one mode ran out.
+            missing = [request.wanted for request in requests]
             for part in parts:
                 missing[part.at] -= part.given
             rest = [
-                RequestPart.of(at, wish, wish.mode, missing[at])
-                for at, wish in enumerate(wishes)
-                if wish.mode == "any" and missing[at]
+                RequestPart.of(at, request, request.mode, missing[at])
+                for at, request in enumerate(requests)
+                if request.mode == "any" and missing[at]
             ]
             if rest:
                 parts += rest
                 self._lease(rest)
-        granted: list[list[Leased]] = [[] for _ in wishes]
+        granted: list[list[Leased]] = [[] for _ in requests]
         for part in parts:
             granted[part.at] += part.granted
         if self._rationed and not all(granted):  # No other pages are available, so lift the quotas.
             idle = [at for at, pages in enumerate(granted) if not pages]
-            rest = [RequestPart.of(at, wishes[at], wishes[at].mode, wishes[at].wanted) for at in idle]
+            rest = [RequestPart.of(at, requests[at], requests[at].mode, requests[at].wanted) for at in idle]
             self._lease(rest, idle=True)
             for part in rest:
                 granted[part.at] += part.granted
@@ -235,22 +167,22 @@ class Scheduler:
         granted = [list({page.place: page for page in pages}.values()) for pages in granted]
         if any(page.loads != self.crawl.replicas[page.place[0]].loads for pages in granted for page in pages):
             raise Outdated
-        return self._answers.of(wishes, granted, rationed=self._rationed)
+        return self._answers.of(requests, granted, rationed=self._rationed)
 
-    def _parts(self, at: int, wish: PagesRequest) -> list[RequestPart]:
-        modes, share = {wish.mode: wish.wanted}, self.terms.share
-        if self.hot.ranking(wish.mode, None) is not None and wish.mode == "any":
+    def _parts(self, at: int, request: PagesRequest) -> list[RequestPart]:
+        modes, share = {request.mode: request.wanted}, self.terms.share
+        if self.choices.ranking(request.mode, None) is not None and request.mode == "any":
             share = SHARE_BY_IMPORTANCE if share is None else share
             if not self.hot.free(READ):  # It saves a second turn.
                 share = 1.0
             elif not self.hot.free(UNREAD):
                 share = 0.0
-        if share is not None and wish.mode == "any":
-            self._discoveries += wish.wanted * share
-            discover = min(int(self._discoveries), wish.wanted)
+        if share is not None and request.mode == "any":
+            self._discoveries += request.wanted * share
+            discover = min(int(self._discoveries), request.wanted)
             self._discoveries -= discover
-            modes = {"discover": discover, "refresh": wish.wanted - discover}
-        return [RequestPart.of(at, wish, mode, wanted) for mode, wanted in modes.items() if wanted]
+            modes = {"discover": discover, "refresh": request.wanted - discover}
+        return [RequestPart.of(at, request, mode, wanted) for mode, wanted in modes.items() if wanted]
 
     def report(self, delays: Mapping[str, float]) -> None:
         """Store crawl-delays, but only of hosts that have pages here, so that a client can't fill the store.
@@ -284,72 +216,79 @@ class Scheduler:
     def _lease(self, parts: Sequence[RequestPart], *, idle: bool = False) -> None:
         """Lease pages for the parts, in turns, until all have what they asked for or no more are left."""
         self._rationed = False
-        turn, first = 0, True
-        while turn < TURNS_MAX and (first or any(part.missing for part in parts)):
-            strict = turn < STRICT_TRIES and self.hot.is_exact()
-            heads = self.crawl.heads()
-            spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
-            chunks = self._choose([part for part in parts if part.missing], spare, idle=idle)
-            if not chunks and not first:
+        for turn in range(TURNS_MAX):
+            missing = [part for part in parts if part.missing]
+            if turn and not missing:
                 break
-            if first:  # Call all shards, to check that their states are those we saw and to end expired leases.
-                asked, now = {chunk.shard for chunk in chunks}, time.monotonic()
-                others = [at for at, hot in enumerate(self.hot.shards) if strict or now - hot.called_at >= IDLE_SECONDS]
-                chunks += [Chunk(shard) for shard in others if shard not in asked]
-                if not chunks:
-                    break
-            again = self._ask(
-                chunks, heads if strict else None, sweep=turn == 0 or not strict, patient=turn < STRICT_TRIES
-            )
-            turn, first = turn + 1, False
-            if again:
+            spare = min(2 * self._refused, CANDIDATES_SPARE) << min(turn, SPARE_DOUBLED_MAX)
+            calls = self._choose(missing, spare, idle=idle)
+            if not turn:  # Call the other shards too, to hear of released pages and to end expired leases.
+                asked, now = {call.shard for call in calls}, time.monotonic()
+                small = self.hot.is_small()
+                others = [at for at, hot in enumerate(self.hot.shards) if small or now - hot.called_at >= IDLE_SECONDS]
+                calls += [ShardCall(shard) for shard in others if shard not in asked]
+            if not calls:
+                break
+            if freed := self._ask(calls):
+                for shard in freed:
+                    self.hot.hear_freed(shard)
                 self.hot.prepare()
-                first = True
                 for part in parts:
                     part.over, part.cut = False, part.cut if part.granted else None
 
-    def _choose(self, parts: Sequence[RequestPart], more: int, *, idle: bool) -> list[Chunk]:
+    def _choose(self, parts: Sequence[RequestPart], spare: int, *, idle: bool) -> list[ShardCall]:
         """Choose pages for all parts, part by part, and some spare ones; hold them until the answer arrives."""
         groups: dict[Choice, list[RequestPart]] = {}
         for part in parts:
             groups.setdefault(part.choice, []).append(part)
-        by_shard: dict[int, list[Chunk]] = {}
-        leases, live = self.hot.running(), self.hot.live()
+        if len(self.crawl) > 1 or len(groups) > 1:
+            spare = 0  # Several would compete for spares.
+        by_shard: dict[int, list[ShardCall]] = {}
+        leases = self.hot.running()
         ration = self.admission.ration(idle=idle) if self.admission else None
         for by, group in groups.items():
-            total = sum(part.missing for part in group)
-            # Several would compete for spares, and spares are of other hosts than the first.
-            spare = more if len(self.crawl) == len(groups) == 1 and by.hosts is None else 0
             # A request for domains is not limited by their share of the crawl.
-            limits = None if by.domains else ration
-            picked = self.hot.pick(by, total + spare, limits)
-            priorities = self.hot.priorities(picked.shards, picked.ids)  # A batch ends by worth without these.
-            counts, at, least = times_priority(picked.counts, 1 / priorities).tolist(), 0, -math.inf
-            shards, ids, hosts = picked.shards.tolist(), picked.ids.tolist(), picked.hosts.tolist()
-            pages = list(map(ChosenPage, ids, hosts, picked.counts.tolist(), priorities.tolist()))
-            for part in group:
-                if part.cut is None:
-                    # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
-                    by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
-                    part.cut = by_worth and (part.request.n + leases) * BATCH_SHARE > live
-                best = max((lease.worth for lease in part.granted), default=counts[at] if at < len(counts) else 0)
-                least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
-                end = at
-                while end < min(at + part.missing, len(counts)) and counts[end] >= least:
-                    _chunk(by_shard, shards[end]).add(pages[end], part)
-                    end += 1
-                part.over = end == at
-                leases += end - at
-                at = end
-            if at:
-                while at < len(counts) and counts[at] >= least and spare:
-                    by_shard[0][-1].add(pages[at])
-                    at, spare = at + 1, spare - 1
-            self._reserve(picked.first(at))
-            if ration is not None:
-                ration.take((picked.hosts[:at] * len(self.crawl) + picked.shards[:at]).tolist())
-                self._rationed |= ration.refused
-        return [chunk for chunks in by_shard.values() for chunk in chunks]
+            leases += self._choose_group(by, group, spare, None if by.domains else ration, by_shard, leases)
+        return [call for calls in by_shard.values() for call in calls]
+
+    def _choose_group(  # noqa: PLR0917 - what one choice is made of
+        self,
+        by: Choice,
+        group: Sequence[RequestPart],
+        spare: int,
+        ration: Ration | None,
+        by_shard: dict[int, list[ShardCall]],
+        leases: int,
+    ) -> int:
+        """Choose pages for parts that share a choice, and add them to the calls; return how many."""
+        spare = spare if by.hosts is None else 0  # Spares are of other hosts than the first.
+        picked = self.choices.pick(by, sum(part.missing for part in group) + spare, ration)
+        priorities = self.choices.priorities(picked)
+        worths = times_priority(picked.counts, 1 / priorities).tolist()  # A batch ends by worth without priorities.
+        shards, columns = picked.shards.tolist(), (picked.ids, picked.hosts, picked.counts, priorities)
+        pages = list(map(ChosenPage, *(column.tolist() for column in columns)))
+        at, least, taken = 0, -math.inf, 0
+        for part in group:
+            if part.cut is None:
+                # The keys of recrawl policies and of the strategies Random and Cycle tell nothing about worth.
+                by_worth = by.policy is None and (by.mode == "coverage" or self.terms.strategy == GREEDY)
+                part.cut = by_worth and (part.request.n + leases + taken) * BATCH_SHARE > self.hot.live()
+            best = max((lease.worth for lease in part.granted), default=worths[at] if at < len(worths) else 0)
+            least = best / 2 if part.cut and best > 0 else -math.inf  # Read pages by importance are below 0.
+            end = _end(worths, at, part.missing, least)
+            _add(by_shard, shards[at:end], pages[at:end], part)
+            part.over = end == at
+            taken += end - at
+            at = end
+        if at:
+            end = _end(worths, at, spare, least)
+            _add(by_shard, shards[at:end], pages[at:end], None)
+            at = end
+        self._reserve(picked.first(at))
+        if ration is not None:
+            ration.take((picked.hosts[:at] * len(self.crawl) + picked.shards[:at]).tolist())
+            self._rationed |= ration.refused
+        return taken
 
     def _reserve(self, pages: Picked) -> None:
         """Keep pages from other choices until the answer of the store arrives."""
@@ -359,65 +298,39 @@ class Scheduler:
                 if hot.loads == hot.replica.loads:
                     hot.order.reserve(mine.ids, mine.hosts)
 
-    def _ask(self, chunks: Sequence[Chunk], heads: Sequence[Head] | None, *, sweep: bool, patient: bool) -> bool:
-        """Lease the chosen pages in the store; return whether to choose again from the current state.
-
-        With `heads`, the journal heads at the time of the choice, a shard leases nothing if its head or its leases have
-        changed. With `patient`, it also leases nothing if a lease was released elsewhere. With `sweep` it ends expired
-        leases first. Otherwise a lease that expires while we choose would hold its page only in the store, and the page
-        would be chosen and refused repeatedly.
-        """
-        commands, seen, hots = [], set[int](), [self.hot.shards[chunk.shard] for chunk in chunks]
-        for chunk, hot in zip(chunks, hots, strict=True):
-            again = chunk.shard in seen  # Our own earlier call to this shard has changed its leases.
-            seen.add(chunk.shard)
-            stamp = hot.stamp if heads is not None else hot.stamp._replace(leases=None)
+    def _ask(self, calls: Sequence[ShardCall]) -> set[int]:
+        """Lease the chosen pages in the store; return the shards where pages were released elsewhere."""
+        commands, hots = [], [self.hot.shards[call.shard] for call in calls]
+        for call, hot in zip(calls, hots, strict=True):
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:  # The ids may mean other pages now.
                     raise Outdated
                 hot.begin_call()
                 names = hot.replica.hosts.names
-            commands.append(
-                lease_command(
-                    self.crawl.shards[chunk.shard].keys,
-                    self.terms.politeness,
-                    [(page.id, names[page.host]) for page in chunk.pages],
-                    [
-                        Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
-                        for part, count in chunk.quotas()
-                    ],
-                    head=heads[chunk.shard] if heads is not None else None,
-                    stamp=stamp if patient and not again else None,
-                    sweep=sweep and not again,
-                )
-            )
+            quotas = [
+                Quota(count, part.request.seconds, part.request.crawler, part.request.host_pages or 1)
+                for part, count in call.quotas()
+            ]
+            pages = [(page.id, names[page.host]) for page in call.pages]
+            keys = self.crawl.shards[call.shard].keys
+            commands.append(lease_command(keys, self.terms.politeness, pages, quotas))
         answers = [LeaseAnswer.parse(answer) for answer in self.crawl.ask(commands)]
-        called = time.monotonic()
-        moved, freed = False, set[int]()
+        called, freed = time.monotonic(), set[int]()
         self._refused = sum(len(answer.refused) for answer in answers)
-        for chunk, hot, answer in zip(chunks, hots, answers, strict=True):
+        for call, hot, answer in zip(calls, hots, answers, strict=True):
+            self._given += [Lease((call.shard, call.pages[page.place].id), page.until_us) for page in answer.granted]
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:
-                    moved = True
                     continue
-                same = hot.take(chunk.ids, chunk.hosts, answer)
+                hot.take(call.ids, call.hosts, answer)
                 hot.end_call(answer.head.lsn)
-            if heads is not None and (not same or answer.head != heads[chunk.shard]):
-                moved = True
-            if answer.stamp.freed != hot.stamp.freed:
-                freed.add(chunk.shard)
-        self._given += [
-            Lease((chunk.shard, chunk.pages[page.place].id), page.until_us)
-            for chunk, answer in zip(chunks, answers, strict=True)
-            for page in answer.granted
-        ]
-        self._grant(chunks, self._without_early(chunks, answers, called))
-        for shard in freed:
-            self.hot.hear_freed(shard)
-        return moved or bool(freed)
+            if answer.freed != hot.freed:
+                freed.add(call.shard)
+        self._grant(calls, self._without_early(calls, answers, called))
+        return freed
 
     def _without_early(
-        self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer], called: float
+        self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer], called: float
     ) -> list[LeaseAnswer]:
         """Give back the leases of pages that turn out to have been read while we chose; return the other answers.
 
@@ -426,57 +339,61 @@ class Scheduler:
         the call saw tells.
         """
         behind = any(
-            answer.granted and answer.head.lsn > self.crawl.replicas[chunk.shard].head.lsn
-            for chunk, answer in zip(chunks, answers, strict=True)
+            answer.granted and answer.head.lsn > self.crawl.replicas[call.shard].head.lsn
+            for call, answer in zip(calls, answers, strict=True)
         )
         if behind:
             self.crawl.follow(called)
         kept, early_leases = [], list[Lease]()
-        for chunk, answer in zip(chunks, answers, strict=True):
-            hot = self.hot.shards[chunk.shard]
+        for call, answer in zip(calls, answers, strict=True):
+            hot = self.hot.shards[call.shard]
             with hot.replica.lock:
                 if hot.loads != hot.replica.loads:
                     raise Outdated
-                early = hot.too_early(chunk.ids)[[page.place for page in answer.granted]].tolist()
+                early = hot.too_early(call.ids)[[page.place for page in answer.granted]].tolist()
             pages = list(zip(answer.granted, early, strict=True))
             early_leases += [
-                Lease((chunk.shard, chunk.pages[page.place].id), page.until_us) for page, soon in pages if soon
+                Lease((call.shard, call.pages[page.place].id), page.until_us) for page, soon in pages if soon
             ]
             kept.append(replace(answer, granted=[page for page, soon in pages if not soon]))
         self._take_back(early_leases)
         return kept
 
-    def _grant(self, chunks: Sequence[Chunk], answers: Sequence[LeaseAnswer]) -> None:
+    def _grant(self, calls: Sequence[ShardCall], answers: Sequence[LeaseAnswer]) -> None:
         """Add the leased pages to the parts they were leased for.
 
         Raises:
             Outdated: a replica was reloaded since the pages were chosen.
         """
         taken = []
-        for chunk, answer in zip(chunks, answers, strict=True):
-            parts = [part for part, _ in chunk.quotas()]
+        for call, answer in zip(calls, answers, strict=True):
+            parts = [part for part, _ in call.quotas()]
             for page in answer.granted:
-                chosen, meta = chunk.pages[page.place], answer.metas.get(page.place, b"")
-                taken.append((parts[page.quota], (chunk.shard, chosen.id), chosen, page.until_us, meta))
+                chosen, meta = call.pages[page.place], answer.metas.get(page.place, b"")
+                taken.append((parts[page.quota], (call.shard, chosen.id), chosen, page.until_us, meta))
         if not taken:
             return
-        places = [place for _, place, _, _, _ in taken]
-        rows, urls = self._known(places, [self.hot.shards[chunk.shard] for chunk in chunks])
+        places, hots = [place for _, place, _, _, _ in taken], [self.hot.shards[call.shard] for call in calls]
+        rows, urls = self._known(places, hots)
         total = self.hot.total(rows.books)
-        for nth, (part, place, chosen, until_us, meta) in enumerate(taken):
+        columns = (rows.cash, rows.spent, rows.state, rows.reads, rows.nearness)
+        values = list(zip(*(column.tolist() for column in columns), strict=True))
+        for (part, place, chosen, until_us, meta), row in zip(taken, values, strict=True):
+            cash, spent, state, reads, nearness = row
             if not urls[place]:  # It was forgotten a moment ago, and its lease with it.
                 continue
-            cash, spent, state = int(rows.cash[nth]), int(rows.spent[nth]), int(rows.state[nth])
+            by_cash = self.choices.ranking(part.mode, part.request.policy) is None and part.request.policy is None
+            by_cash = by_cash and self.terms.strategy == GREEDY and chosen.priority == 1
             part.granted.append(
                 Leased(
                     place=place,
                     url=urls[place],
                     cash=cash,
-                    counts=self._counts(part, place, cash, chosen, read=bool(state & Flag.OPEN)),
+                    key=self.terms.key(cash, read=bool(state & Flag.OPEN)) if by_cash else chosen.key,
                     importance=min(max(spent + cash, 0) / total, 1.0),
-                    read_before=int(rows.reads[nth]) > 0,
+                    read_before=reads > 0,
                     until_us=until_us,
-                    nearness=int(rows.nearness[nth]),
+                    nearness=nearness,
                     meta=meta,
                     priority=chosen.priority,
                     loads=self.hot.shards[place[0]].loads,
@@ -484,18 +401,6 @@ class Scheduler:
             )
         if self.admission is not None:
             self.admission.note([chosen.host * len(self.crawl) + place[0] for _, place, chosen, _, _ in taken])
-
-    def _counts(self, part: RequestPart, place: Place, cash: int, chosen: ChosenPage, *, read: bool) -> float:
-        """Return the key by which a page comes in the answer: in the order by cash, as its cash is now."""
-        if part.request.policy in EXPANSIONS:
-            return chosen.priority * self.hot.inlinks_of(place)
-        if self.hot.ranking(part.mode, part.request.policy) is not None:
-            return chosen.key
-        hot = self.hot.shards[place[0]]
-        if self.terms.strategy == GREEDY and not hot.order.prioritised:
-            return self.terms.counts(cash, read)
-        with hot.replica.lock:
-            return float(hot.order.keys(np.array([place[1]]))[0][0])
 
     def _known(self, places: Sequence[Place], hots: Sequence[HotShard]) -> tuple[Rows, dict[Place, str]]:
         """Return the rows and URLs of chosen pages.
@@ -519,8 +424,15 @@ class Scheduler:
         return self._release([lease for lease in leases if lease is not None])
 
     def _release(self, leases: Sequence[Lease]) -> int:
-        with self.lock:
+        with self._lock:
             return self._take_back(leases)
+
+    def renew(self, leases: Sequence[Lease], seconds: float) -> Mapping[Lease, int]:
+        """Let leases run for so many seconds from now; return the new ends of those that still run."""
+        with self._lock:
+            ends = renew_leases(self.crawl, leases, seconds)
+            self.hot.renewed(ends)
+        return ends
 
     def _take_back(self, leases: Sequence[Lease]) -> int:
         count = 0
@@ -530,8 +442,23 @@ class Scheduler:
         return count
 
 
-def _chunk(by_shard: dict[int, list[Chunk]], shard: int) -> Chunk:
-    chunks = by_shard.setdefault(shard, [])
-    if not chunks or len(chunks[-1].pages) >= PAGES_A_CALL:
-        chunks.append(Chunk(shard))
-    return chunks[-1]
+def _end(worths: Sequence[float], at: int, count: int, least: float) -> int:
+    """Return the end of the next pages, at most `count`, that are worth at least so much."""
+    end = at
+    while end < min(at + count, len(worths)) and worths[end] >= least:
+        end += 1
+    return end
+
+
+def _add(
+    by_shard: dict[int, list[ShardCall]],
+    shards: Sequence[int],
+    pages: Sequence[ChosenPage],
+    part: RequestPart | None,
+) -> None:
+    """Add pages to the calls of their shards, none of which is too long."""
+    for shard, page in zip(shards, pages, strict=True):
+        calls = by_shard.setdefault(shard, [])
+        if not calls or len(calls[-1].pages) >= PAGES_A_CALL:
+            calls.append(ShardCall(shard))
+        calls[-1].add(page, part)

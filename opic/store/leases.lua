@@ -241,34 +241,29 @@ local function manners_of(keys, host, delay, cap, some_polite, some_delays)
   return set_delay or delay, set_cap or cap
 end
 
--- opic_4_lease: lease pages, in the given order, each to one crawler. The caller chose them from a replica; this
--- function only checks leases, waits and hosts.
+-- opic_4_lease: end expired leases, then lease pages, in the given order, each to one crawler. The caller chose them
+-- from a replica; this function only checks leases, waits and hosts.
 --   KEYS leases waits fails hosts freed polite crawldelays flights flightends head pagemeta holders blocks
---   ARGV retry-seconds delay-seconds cap sweep (1 or 0) blob most-pages-in-waits
---   blob = {expected {lsn, digest} of the head or nil, expected {freed, leases or nil} or nil, wishes {n, seconds, ..},
---     ids, hosts, for each wish: digest of its crawler's name or '', for each wish: how many pages a host with a
---     delay may give it, 1 if absent}
--- If the state is not as expected, the caller chose by an old state: nothing is leased, and it must choose again.
--- A wish is one request for n pages, leased for `seconds`; it gets the next pages that are free.
--- Returns {now, {lsn, digest, freed, leases}, running leases, for each wish granted {place, end, delay in ms, ..},
+--   ARGV retry-seconds delay-seconds cap unused blob most-pages-in-waits
+--   blob = {nil, nil, requests {n, seconds, ..}, ids, hosts, for each request: digest of its crawler's name or '', for
+--     each request: how many pages a host with a delay may give it, 1 if absent}
+-- A request is one for n pages, leased for `seconds`; it gets the next pages that are free. While the store is being
+-- restored, nothing is leased.
+-- Returns {now, {lsn, digest, freed, leases}, running leases, for each request granted {place, end, delay in ms, ..},
 --   refused {place, what, until, ..}, {place, metadata, ..} of the granted pages that have some}; what: 1 the page is
 --   leased, 2 its host is blocked or its delay has not passed, 3 its host has reached its limit of pages in flight, until
 --   the first of their leases ends, 4 the page is backing off.
-local function take_moved(there, frees, count, head, held)
-  return there[2] == 'restoring' or (head and (head[1] ~= (there[1] or '') or head[2] ~= (there[2] or '')))
-    or (held and (held[1] ~= frees or (held[2] and held[2] ~= count)))
-end
 
 -- Why a page can't be leased: nil if it can; else 1 to 4, and the time in microseconds when it can. The third result
 -- is the host's pages in flight.
-local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, wish)
+local function take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
   local lease_end = plan.pages[id] and now or redis.call('ZSCORE', keys[1], id)
   if lease_end then return 1, tonumber(lease_end) + retry * 1000000 end
   local wait = tonumber(redis.call('ZSCORE', keys[2], id))
   if wait and wait * 1000000 > now then return 4, wait * 1000000 end
   local given = plan.given[host]
   local free = host_delay > 0 and (plan.next_of[host] or tonumber(redis.call('ZSCORE', keys[4], host))) or 0
-  local more = given and given.wish == wish and given.pages < plan.each[wish]
+  local more = given and given.request == request and given.pages < plan.each[request]
   if not more and free * 1000000 > now then return 2, free * 1000000 end
   local flying = host_cap > 0 and (plan.flying[host] or in_flight(keys, host, now))
   if flying and #flying / 2 >= host_cap then
@@ -334,29 +329,28 @@ end
 local function take(keys, args)
   local retry, delay, cap = tonumber(args[1]), tonumber(args[2]), tonumber(args[3])
   local blob = cmsgpack.unpack(args[5])
-  local head, held, wishes, ids, names, crawlers, each = unpack(blob, 1, 7)
+  local requests, ids, names, crawlers, each = unpack(blob, 3, 7)
   if not (retry and delay and cap) then return redis.error_reply('OPICARGS expected numbers') end
   for i = 1, #ids do
     if not whole(ids[i], 0, BALANCE) or type(names[i]) ~= 'string' then return redis.error_reply('OPICARGS expected pages') end
   end
 
   local now = now_us()
-  if args[4] == '1' then sweep(keys, now, retry, tonumber(args[6])) end
+  sweep(keys, now, retry, tonumber(args[6]))
   local there = redis.call('HMGET', keys[10], 'lsn', 'digest')
-  local frees, count = redis.call('HGET', keys[5], 'n') or '0', redis.call('ZCARD', keys[1])
-  if take_moved(there, frees, count, head, held) then ids = {} end
+  if there[2] == 'restoring' then ids = {} end
   local running = redis.call('ZCOUNT', keys[1], '(' .. string.format('%.0f', now), '+inf')
 
   local granted, refused, out = {}, {}, {}
   local plan = {pages = {}, next_of = {}, flying = {}, given = {}, each = each or {}}
   local some_polite, some_delays = redis.call('EXISTS', keys[6]) == 1, redis.call('EXISTS', keys[7]) == 1
   local some_blocks = keys[13] and redis.call('EXISTS', keys[13]) == 1
-  local wish, left, until_us = 0, 0, nil
+  local request, left, until_us = 0, 0, nil
   for i = 1, #ids do
-    while left == 0 and wishes[2 * wish + 1] do
-      left, until_us = wishes[2 * wish + 1], math.floor(now + wishes[2 * wish + 2] * 1000000)
-      wish = wish + 1
-      granted[wish], plan.each[wish] = {}, plan.each[wish] or 1
+    while left == 0 and requests[2 * request + 1] do
+      left, until_us = requests[2 * request + 1], math.floor(now + requests[2 * request + 2] * 1000000)
+      request = request + 1
+      granted[request], plan.each[request] = {}, plan.each[request] or 1
     end
     if left == 0 then break end
     local id, host = string.format('%.0f', ids[i]), names[i]
@@ -366,20 +360,20 @@ local function take(keys, args)
     if blocked then
       what, till = 2, blocked
     else
-      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, wish)
+      what, till, flying = take_hindrance(keys, id, host, now, retry, host_delay, host_cap, plan, request)
     end
     if what then
       refused[#refused + 1], refused[#refused + 2], refused[#refused + 3] = i, what, math.ceil(till)
     else
-      local page, at = granted[wish], #granted[wish]
+      local page, at = granted[request], #granted[request]
       page[at + 1], page[at + 2], page[at + 3] = i, until_us, math.ceil(host_delay * 1000)
       left = left - 1
       out[#out + 1], out[#out + 2] = until_us, id
-      plan.pages[id] = crawler_of(crawlers and crawlers[wish])
+      plan.pages[id] = crawler_of(crawlers and crawlers[request])
       if host_delay > 0 then
         local given = plan.given[host]
         plan.next_of[host] = now / 1000000 + host_delay
-        plan.given[host] = {wish = wish, pages = given and given.pages + 1 or 1}
+        plan.given[host] = {request = request, pages = given and given.pages + 1 or 1}
       end
       if flying then
         flying[#flying + 1], flying[#flying + 2] = id, until_us
@@ -388,7 +382,7 @@ local function take(keys, args)
     end
   end
   take_write(keys, out, plan, now)
-  local stamp = {there[1] or '', there[2] or '', frees, redis.call('ZCARD', keys[1])}
+  local stamp = {there[1] or '', there[2] or '', redis.call('HGET', keys[5], 'n') or '0', redis.call('ZCARD', keys[1])}
   return {now, stamp, running + #out / 2, granted, refused, take_metas(keys[11], granted, ids)}
 end
 

@@ -151,7 +151,7 @@ class UrlFrontierCrawl:
 
     def _request(self, asked: pb.GetParams) -> PagesRequest:
         most, each = self.backend.settings.max_n, asked.max_urls_per_queue or HOST_URLS
-        return self.backend.frontier.wish(
+        return self.backend.frontier.request(
             min(each if asked.key else asked.max_queues * each or URLS_MAX, most),
             lease_seconds=float(asked.delay_requestable or LEASE_SECONDS),
             domain=asked.key or None,

@@ -111,7 +111,7 @@ def test_crawl_by_gai_and_or_finds_what_the_papers_does(tmp_path: Path, grown: C
     runs = np.array([by_hand(graph, seed) for seed in range(RUNS)])
     settings = Settings.load(data=tmp_path / "data", host_delay_seconds=0, revisit_seconds=0)
     with EmbeddedService(settings) as service, serving(service) as url, Client(url) as client:
-        service.backend.frontier._hand.hot.rng = np.random.default_rng(SEED)
+        service.backend.frontier._scheduler.choices.rng = np.random.default_rng(SEED)
         found, counts = by_service(graph, client)
     assert counts[-1] == CRAWLS
     at = np.array(counts) - 1

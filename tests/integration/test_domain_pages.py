@@ -15,7 +15,7 @@ PAGES, HOSTS, SETS, BYTES = 2_000, 50, 30, 40_000
 def test_pages_of_many_sets_of_domains_take_no_more_than_the_setting(valkey: Server) -> None:
     crawl = Crawl(valkey, domain_bytes=BYTES)
     crawl.seed([f"http://h{page % HOSTS}.com/{page}" for page in range(PAGES)])
-    cached = crawl.frontier._hand.hot._domains
+    cached = crawl.frontier._scheduler.choices._domains
     of_one = 0
     for nth in range(SETS):
         assert len(crawl.next(5, domains=["com", f"x{nth}.net"])) == 5

@@ -175,14 +175,14 @@ def test_lease_of_a_server_that_restarts_meanwhile_is_no_promise(
     backend = Backend(settings, servers.url)
     backend.works_here = True
     backend.seed(["http://a.org/"])
-    real = backend.frontier._hand._serve_steadily
+    real = backend.frontier._scheduler._serve_steadily
 
     def restarting(wishes: Any) -> Any:
         found = real(wishes)
         servers.restart()
         return found
 
-    monkeypatch.setattr(backend.frontier._hand, "_serve_steadily", restarting)
+    monkeypatch.setattr(backend.frontier._scheduler, "_serve_steadily", restarting)
     try:
         with pytest.raises(StoreUnavailable, match="another run of the store"):
             backend.frontier.next(1)

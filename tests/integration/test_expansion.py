@@ -46,13 +46,13 @@ def frontier_of(web: Web, shards: int, **politeness: Any) -> Frontier:
     crawl = web.opened(shards)
     terms = PolitenessSettings(**{"host_delay_seconds": 0.0, **politeness})
     frontier = Frontier(crawl, terms, links=KeptLinks(crawl))
-    frontier._hand.hot.rng = np.random.default_rng(7)
+    frontier._scheduler.choices.rng = np.random.default_rng(7)
     return frontier
 
 
 def taken(frontier: Frontier, policy: str, count: int, **more: Any) -> list[str]:
     request = PagesRequest.of(count, 1.0, mode="discover", policy=policy, **more)
-    places = frontier._hand.peek(request)
+    places = frontier._scheduler.peek(request)
     urls = frontier.crawl.urls_of(places)
     return [urls[place] for place in places]
 
@@ -118,7 +118,7 @@ def test_choice_over_many_blocks_is_that_of_a_sort(valkey: Server) -> None:
     frontier = frontier_of(web, 1)
     for noted in (0, 0, PARTS_MAX + 1, 0):
         for _ in range(noted):
-            frontier._hand.hot.shards[0].linked(np.zeros(1, np.int64))
+            frontier._scheduler.hot.shards[0].linked(np.zeros(1, np.int64))
         counts = Counter(to for links in web.links.values() for to in links if to not in web.links)
         best = sorted(counts.values(), reverse=True)
         urls = taken(frontier, "GAI", 300)

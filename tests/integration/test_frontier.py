@@ -109,7 +109,7 @@ def test_leases_that_are_not_read_anew_each_time_are_held_all_the_same(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With very many leases an endpoint keeps what it read of them for a while; the store has the last word."""
-    monkeypatch.setattr("opic.frontier.hot_crawl.HELD_EXACT", -1)
+    monkeypatch.setattr("opic.frontier.hot_crawl.HELD_SMALL", -1)
     crawl, urls = Crawl(valkey), pages_of(100, 10)
     crawl.seed(urls)
     other, found = crawl.endpoint(), []
@@ -259,9 +259,9 @@ def test_counts_of_what_waits_are_repeated_for_a_moment_where_pages_were_found(
         return int(crawl.frontier.next(n)["waiting"]["leased"])  # type: ignore[index]
 
     assert [leased(1), leased(1)] == [1, 1]
-    monkeypatch.setattr("opic.frontier.hot_crawl.CENSUS_SECONDS", 0.0)
+    monkeypatch.setattr("opic.frontier.choices.CENSUS_SECONDS", 0.0)
     assert leased(1) == 3
-    monkeypatch.setattr("opic.frontier.hot_crawl.CENSUS_SECONDS", 60.0)
+    monkeypatch.setattr("opic.frontier.choices.CENSUS_SECONDS", 60.0)
     assert len(crawl.urls(6)) == 3
     assert leased(1) == 6  # Of an answer without a page they are always current.
 

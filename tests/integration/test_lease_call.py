@@ -1,4 +1,4 @@
-"""The call that leases knows leases, waits and hosts, and refuses what was chosen by another state."""
+"""The call that leases knows leases, waits and hosts."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 from servers import Server
 
 from opic.frontier import PolitenessSettings
-from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, Quota, lease_command
+from opic.frontier.lease_call import Granted, LeaseAnswer, Quota, lease_command
 from opic.replica.effect import Head
 from opic.store import Keys, Shard
 
@@ -26,9 +26,8 @@ class Caller:
         pages: Sequence[tuple[int, str]] = PAGES,
         quotas: Sequence[tuple[Any, ...]] = ((10, 60.0),),
         politeness: PolitenessSettings = AT_ONCE,
-        **more: Any,
     ) -> LeaseAnswer:
-        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas], **more)
+        command = lease_command(self.keys, politeness, pages, [Quota(*quota) for quota in quotas])
         return LeaseAnswer.parse(self.client.execute_command(*command))
 
 
@@ -92,27 +91,27 @@ def test_page_that_failed_waits(servers: Server) -> None:
     assert [(page.host_held, page.until_us) for page in answer.refused] == [(False, (seconds + 100) * 1_000_000)]
 
 
-def test_nothing_is_leased_of_another_state(servers: Server) -> None:
+def test_answer_tells_the_head_and_how_often_pages_were_freed_early(servers: Server) -> None:
     caller = Caller(servers)
     caller.client.hset(caller.keys.head, mapping={"lsn": "12", "digest": b"\x01\xff345678"})
-    head = Head(12, b"\x01\xff345678")
-    for other in (Head(11, head.digest), Head(12, b"........")):
-        answer = caller.take(head=other)
-        assert (answer.granted, answer.refused, answer.head) == ([], [], head)
-    first = caller.take(PAGES[:1], head=head, stamp=LeaseStamp(0, 0))
-    assert places(first) == [(0, 0)]
-    assert first.stamp == LeaseStamp(0, 1)
-    assert caller.take(PAGES[1:], head=head, stamp=LeaseStamp(0, 0)).granted == []
-    assert len(caller.take(PAGES[1:], head=head, stamp=first.stamp).granted) == 3
+    caller.client.hset(caller.keys.freed, "n", 7)
+    answer = caller.take(PAGES[:1])
+    assert (places(answer), answer.head, answer.freed) == ([(0, 0)], Head(12, b"\x01\xff345678"), 7)
+
+
+def test_nothing_is_leased_while_the_store_is_restored(servers: Server) -> None:
+    caller = Caller(servers)
+    caller.client.hset(caller.keys.head, mapping={"lsn": "12", "digest": "restoring"})
+    answer = caller.take()
+    assert (answer.granted, answer.refused) == ([], [])
 
 
 def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
     caller = Caller(servers)
     seconds, _ = caller.client.time()
     caller.client.zadd(caller.keys.leases, {"0": (seconds - 1) * 1_000_000})
-    assert places(caller.take(PAGES[:1])) == []  # It binds until it is swept.
+    assert places(caller.take(PAGES[:1])) == []  # Its back-off began.
+    caller.client.zadd(caller.keys.leases, {"1": (seconds - 1) * 1_000_000})
     at_once = PolitenessSettings(host_delay_seconds=0.0, retry_seconds=0.0)
-    answer = caller.take(PAGES[:1], politeness=at_once, sweep=True)
-    assert places(answer) == [(0, 0)]
-    assert answer.stamp == LeaseStamp(0, 1)
+    assert places(caller.take(PAGES[1:2], politeness=at_once)) == [(0, 0)]
     assert caller.client.hget(caller.keys.fails, "0") == b"1"

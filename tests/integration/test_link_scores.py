@@ -174,7 +174,7 @@ class Scored:
         terms = {"host_delay_seconds": 0.0, "revisit_seconds": 0.0, **politeness}
         self.kept = KeptLinks(self.web.crawl)
         self.frontier = Frontier(self.web.crawl, PolitenessSettings(**terms), links=self.kept)
-        self.frontier._hand.hot.rng = np.random.default_rng(7)
+        self.frontier._scheduler.choices.rng = np.random.default_rng(7)
         assert told(self.kept) == {}
         target = READ[5]
         for url in READ[2:5]:  # Each finds what others found before it; a further read finds nothing.
@@ -193,13 +193,13 @@ class Scored:
             writer.checkpoint()
         crawl = self.web.opened(len(self.web.crawl))
         self.frontier = Frontier(crawl, self.frontier.politeness, links=KeptLinks(crawl))
-        self.frontier._hand.hot.rng = np.random.default_rng(11)
+        self.frontier._scheduler.choices.rng = np.random.default_rng(11)
 
     def drawn(self, count: int, **more: Any) -> Iterator[tuple[str, ...]]:
         request = PagesRequest.of(count, 1.0, mode="refresh", policy="LDU", **more)
         urls: dict[Any, str] = {}
         for _ in range(DRAWS):
-            places = self.frontier._hand.peek(request)
+            places = self.frontier._scheduler.peek(request)
             urls |= self.frontier.crawl.urls_of([place for place in places if place not in urls])
             yield tuple(urls[place] for place in places)
 

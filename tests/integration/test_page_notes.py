@@ -96,7 +96,7 @@ def test_few_pages_up_to_a_depth_are_found_below_many_others_without_a_look_at_a
         crawl.event(url, [f"http://child{at}.org/"])  # A page that was read has no cash left.
         crawl.event(f"http://parent{at}.org/", [url])
     assert crawl.urls(10, max_depth=2) == deep
-    (order,) = crawl.frontier._hand.hot.orders
+    (order,) = crawl.frontier._scheduler.hot.orders
     before = order.looked
     assert crawl.next(10, max_depth=2) == []
     assert order.looked - before < len(urls) // 4

@@ -22,7 +22,7 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def choices(crawl: Crawl) -> int:
     """How often pages were chosen."""
-    return crawl.frontier._hand.hot.orders[0].tick
+    return crawl.frontier._scheduler.hot.orders[0].tick
 
 
 def asked_often(crawl: Crawl, **more: Any) -> list[str]:

@@ -225,7 +225,7 @@ def test_hot_order_may_be_dropped_at_any_time(servers: Server) -> None:
     crawl.seed(urls)
     found: list[str] = []
     while len(found) < len(urls):
-        crawl.frontier._hand.forget()
+        crawl.frontier._scheduler.forget()
         found += crawl.urls(7)
     assert found == urls
     assert crawl.next() == []
@@ -266,20 +266,20 @@ def test_many_who_ask_at_once_get_what_they_would_one_after_the_other(servers: S
     one_by_one = [crawl.next(n, **more) for n, more in asked]
     crawl.frontier.release([page["lease"] for pages in one_by_one for page in pages])
     crawl.store.shard.client.delete(crawl.store.shard.keys.hosts)
-    crawl.frontier._hand.forget()
-    together: Any = crawl.frontier.next_many([crawl.frontier.wish(n, **more) for n, more in asked])
+    crawl.frontier._scheduler.forget()
+    together: Any = crawl.frontier.next_many([crawl.frontier.request(n, **more) for n, more in asked])
     assert [[page["url"] for page in answer["pages"]] for answer in together] == [
         [page["url"] for page in pages] for pages in one_by_one
     ]
 
 
-def test_wishes_together_cost_one_round_trip(valkey: Server) -> None:
+def test_requests_together_cost_one_round_trip(valkey: Server) -> None:
     crawl = Crawl(valkey)
     crawl.seed(pages_of(200, 2))
-    wishes = [crawl.frontier.wish(5) for _ in range(32)]
-    crawl.frontier.next_many(wishes)
+    requests = [crawl.frontier.request(5) for _ in range(32)]
+    crawl.frontier.next_many(requests)
     before = crawl.store.shard.client.info("commandstats")["cmdstat_fcall"]["calls"]
-    assert sum(len(answer["pages"]) for answer in crawl.frontier.next_many(wishes)) == 160  # type: ignore[misc, arg-type]
+    assert sum(len(answer["pages"]) for answer in crawl.frontier.next_many(requests)) == 160  # type: ignore[misc, arg-type]
     assert crawl.store.shard.client.info("commandstats")["cmdstat_fcall"]["calls"] - before == 1
 
 
@@ -295,13 +295,13 @@ def test_host_with_nine_in_ten_of_the_hottest_pages_does_not_slow_the_answer(val
         crawl.seed(pages_of(500, 2))
         crawl.event("http://hub.org/", hot[:10_000])
         crawl.next(1)
-        (order,) = crawl.frontier._hand.hot.orders
+        (order,) = crawl.frontier._scheduler.hot.orders
         before = order.looked
         for _ in range(20):
             found = crawl.next(10)
             assert len(found) == 10
             assert max(hosts_of(found).values()) == 1
-        assert crawl.frontier._hand.hot.orders == [order]
+        assert crawl.frontier._scheduler.hot.orders == [order]
         looked.append(order.looked - before)
     assert looked[1] <= 4 * looked[0], looked
 

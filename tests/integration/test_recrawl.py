@@ -49,7 +49,7 @@ class Recrawl:
         self.crawl.store = self.writer(yields=yields)
         politeness = PolitenessSettings(host_delay_seconds=0.0, revisit_seconds=revisit_seconds)
         self.frontier = Frontier(self.shards(yields=yields), politeness, **more)
-        self.frontier._hand.hot.rng = np.random.default_rng(7)
+        self.frontier._scheduler.choices.rng = np.random.default_rng(7)
         for number, url in enumerate(HUBS):
             links = [f"{url}{n}" for n in range(SHOWN[number] + ADDED[number])]
             self.crawl.event(url, links[: SHOWN[number]], fetched_at=NOW)
@@ -68,7 +68,7 @@ class Recrawl:
         found, names = Counter[str](), {}
         request = PagesRequest.of(count, 1.0, mode="refresh", policy=policy, **more)
         for _ in range(DRAWS):
-            places = self.frontier._hand.peek(request)
+            places = self.frontier._scheduler.peek(request)
             names |= self.frontier.crawl.urls_of([place for place in places if place not in names])
             found.update(names[place] for place in places)
         return found
@@ -110,7 +110,7 @@ def test_batch_has_each_page_once_and_those_without_weight_last(valkey: Server) 
     lasts = Counter[str]()
     request = PagesRequest.of(10, 1.0, mode="refresh", policy="YR")
     for _ in range(200):
-        picked = crawl.frontier._hand.peek(request)
+        picked = crawl.frontier._scheduler.peek(request)
         urls = crawl.frontier.crawl.urls_of(picked)
         assert sorted(urls[place] for place in picked) == HUBS
         lasts[urls[picked[-1]]] += 1

@@ -174,7 +174,7 @@ def test_page_read_while_it_was_chosen_is_not_handed_out(valkey: Server, monkeyp
     monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     crawl = crawling(valkey)
     crawl.seed([A, B])
-    scheduler = crawl.frontier._hand
+    scheduler = crawl.frontier._scheduler
     choose, first = scheduler._choose, [True]
 
     def chosen(*arguments: Any, **more: Any) -> Any:

@@ -9,7 +9,7 @@ from logs import PARTITION
 from servers import Server
 
 from opic.admission import Admission, check_policy
-from opic.frontier import Frontier, PolitenessSettings, hot_crawl, page_counts
+from opic.frontier import Frontier, PolitenessSettings, choices, hot_crawl, page_counts
 from opic.ingest import Writer
 from opic.model.events import CrawlEvent, Record, encode_crawl_event, encode_seeds
 from opic.query.coverage import CoverageQuery
@@ -76,8 +76,8 @@ def large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     monkeypatch.setattr(hot_crawl, "JUDGE_REST", 1e12)
     monkeypatch.setattr(hot_crawl, "JUDGE_REST_SUSPECTS", 1e12)
-    monkeypatch.setattr(hot_crawl, "JUDGE_SECONDS", 5.0)  # The machine may be busy.
-    monkeypatch.setattr(hot_crawl, "JUDGE_SECONDS_MAX", 5.0)
+    monkeypatch.setattr(choices, "JUDGE_SECONDS", 5.0)  # The machine may be busy.
+    monkeypatch.setattr(choices, "JUDGE_SECONDS_MAX", 5.0)
     return
 
 
@@ -151,8 +151,8 @@ def test_nothing_is_exhausted_while_former_rules_hold_pages_back(
     frontier, admission = made.endpoint()
     admission.put(check_policy(RULE))
     assert frontier.next(NEXT)["exhausted"] is True
-    monkeypatch.setattr(hot_crawl, "JUDGE_SECONDS_MAX", 0.0)
-    monkeypatch.setattr(hot_crawl, "JUDGE_BATCHES", 0)
+    monkeypatch.setattr(choices, "JUDGE_SECONDS_MAX", 0.0)
+    monkeypatch.setattr(choices, "JUDGE_BATCHES", 0)
     admission.put(check_policy({"rules": [{"effect": "deny", "host": "other.example"}]}))
     answer: Any = frontier.next(NEXT)
     assert (answer["pages"], answer["exhausted"]) == ([], False)
@@ -171,7 +171,7 @@ def test_verdicts_that_a_count_of_pages_asked_for_reach_the_order(world: Callabl
     admission.look()
     while admission.judge_next(0):  # As /metrics does, in another thread.
         pass
-    (order,) = frontier._hand.hot.orders
+    (order,) = frontier._scheduler.hot.orders
     order.settle()
     assert order.counts.totals[2 * page_counts.DENIED] == UNFIT - 1  # One is leased.
     assert len(frontier.next(NEXT)["pages"]) == NEXT

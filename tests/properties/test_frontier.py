@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from servers import Server
 
 from opic.admission import check_policy, verdicts
-from opic.frontier import PolitenessSettings, hot_crawl
+from opic.frontier import PolitenessSettings, choices, hot_crawl
 from opic.frontier.page_keys import random_keys
 from opic.model.cash import Flag
 from opic.urls.canonical import host_of
@@ -98,9 +98,9 @@ def judge_slowly(patch: pytest.MonkeyPatch) -> None:
     """Judge pages so slowly that most are judged when they are chosen, however long that takes."""
     patch.setattr(verdicts, "URLS_AT_ONCE", 2)
     patch.setattr(hot_crawl, "URLS_AT_ONCE", 2)
-    patch.setattr(hot_crawl, "JUDGE_BATCHES", 1)
-    patch.setattr(hot_crawl, "JUDGE_SECONDS", 20.0)
-    patch.setattr(hot_crawl, "JUDGE_SECONDS_MAX", 20.0)
+    patch.setattr(choices, "JUDGE_BATCHES", 1)
+    patch.setattr(choices, "JUDGE_SECONDS", 20.0)
+    patch.setattr(choices, "JUDGE_SECONDS_MAX", 20.0)
 
 
 @settings(max_examples=40)
@@ -164,4 +164,4 @@ def compare(
             assert crawl.frontier.admission is not None
             crawl.frontier.admission.put(policy)
         elif deed == "forget":
-            crawl.frontier._hand.forget()
+            crawl.frontier._scheduler.forget()

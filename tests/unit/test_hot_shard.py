@@ -5,12 +5,11 @@ from copy import copy
 from typing import Any
 
 import numpy as np
-import pytest
 
 from opic.frontier import Manners, PolitenessSettings
 from opic.frontier.held_pages import Held
 from opic.frontier.hot_shard import HotShard
-from opic.frontier.lease_call import Granted, LeaseAnswer, LeaseStamp, RefusedPage
+from opic.frontier.lease_call import Granted, LeaseAnswer, RefusedPage
 from opic.frontier.picking import pick
 from opic.model.cash import CrawlRules, Flag
 from opic.replica.effect import Effect, Head
@@ -62,7 +61,7 @@ def fetches(shard: HotShard, moved: int, read: Sequence[int], failed: Sequence[i
 
 def hot_shard(delay: float = 0.0) -> HotShard:
     shard = HotShard(made(), PolitenessSettings(host_delay_seconds=delay, retry_seconds=60.0))
-    shard.stamp = LeaseStamp(0, 0)
+    shard.freed = 0
     shard.hear_time(1_000.0)
     return shard
 
@@ -72,7 +71,7 @@ def picked(shard: HotShard, now: float = 1_000.0) -> list[int]:
 
 
 def answer(granted: Any = (), refused: Any = (), leases: int = 0) -> LeaseAnswer:
-    return LeaseAnswer(1_000_000_000, Head(1, b""), LeaseStamp(0, leases), leases, list(granted), list(refused), {})
+    return LeaseAnswer(1_000_000_000, Head(1, b""), 0, leases, list(granted), list(refused), {})
 
 
 def counted(shard: HotShard) -> dict[str, int]:
@@ -82,12 +81,12 @@ def counted(shard: HotShard) -> dict[str, int]:
     return {name: count for name, count in zip(names, kinds, strict=True) if count and name != "neither"}
 
 
-def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
+def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> None:
     pages = np.array(ids, np.int64)
     hosts = shard.replica.host[pages].astype(np.int64)
     shard.order.reserve(pages, hosts)
     assert not set(ids) & set(picked(shard))
-    return shard.take(pages, hosts, said)
+    shard.take(pages, hosts, said)
 
 
 def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
@@ -170,29 +169,21 @@ def test_pages_given_back_are_free() -> None:
     granted = [Granted(at, 0, 1_300_000_000, 0.0) for at in range(3)]
     ask(shard, [0, 1, 2], answer(granted, leases=3))
     shard.give_back([0], 1)
-    assert (picked(shard), shard.stamp) == ([0, 3, 4, 5], LeaseStamp(1, 2))
+    assert (picked(shard), shard.freed, shard.running) == ([0, 3, 4, 5], 1, 2)
     shard.hear_freed([1, 77], 5)
-    assert (picked(shard), shard.stamp.freed) == ([0, 1, 3, 4, 5], 5)
+    assert (picked(shard), shard.freed) == ([0, 1, 3, 4, 5], 5)
 
 
 def test_what_is_read_whole_replaces_what_was_held() -> None:
     shard = hot_shard(delay=1.0)
     leases = np.array([0, 1, 77]), np.array([1_240.0, 999.0, 1_100.0])
-    expired, waits = np.array([1_300.0, 1_100.0, 1_160.0]), (np.array([0, 77]), np.array([1_200.0, 1_200.0]))
+    waits = np.array([0, 77]), np.array([1_200.0, 1_200.0])
     hosts = ["b.org", "unknown.org"], np.array([1_050.0, 1_050.0])
     shard.order.hold(np.array([4, 5]), np.full(2, np.inf))
-    shard.load(Held(LeaseStamp(3, 2), 1_000.0, leases, expired, waits, hosts, 2, {"c.org": Manners(0.0)}, {}))
-    assert (shard.stamp, shard.running, shard.complete) == (LeaseStamp(3, 2), 2, True)
+    shard.load(Held(3, 1_000.0, leases, waits, hosts, 2, {"c.org": Manners(0.0)}, {}))
+    assert (shard.freed, shard.running) == (3, 2)
     assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
     assert picked(shard) == [4, 5]
     assert picked(shard, 1_050.0) == [2, 4, 5]
     assert picked(shard, 1_299.0) == [1, 2, 4, 5]
     assert picked(shard, 1_300.0) == [0, 2, 4, 5]
-
-
-@pytest.mark.parametrize(("leases", "same"), [(1, True), (2, False)])
-def test_leases_of_others_are_noticed(leases: int, same: bool) -> None:
-    shard = hot_shard()
-    shard.complete = True
-    assert ask(shard, [0], answer([Granted(0, 0, 1_300_000_000, 0.0)], leases=leases)) is same
-    assert shard.complete is same

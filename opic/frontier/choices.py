@@ -1,0 +1,350 @@
+"""Choices over all shards: the pages that requests get, and what holds the others back.
+
+A choice holds the locks of all replicas, for some milliseconds. A page that no rule has judged yet is judged when it is
+chosen.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+import numpy as np
+
+from opic.admission import Admission, Ration
+from opic.errors import StoreUnavailable
+from opic.frontier import page_counts
+from opic.frontier.crawl_orders import Orders
+from opic.frontier.domain_pages import DomainPages, Within
+from opic.frontier.expansion import UNREAD, InLinkColumns
+from opic.frontier.hot_crawl import HotCrawl
+from opic.frontier.hot_order import FREE
+from opic.frontier.key_blocks import KeyBlocks
+from opic.frontier.page_keys import Bools, Floats, Int64s
+from opic.frontier.page_sources import PageSource
+from opic.frontier.pages_ahead import PagesAhead
+from opic.frontier.picking import SIDES, Fit, Picked, first_free, near_of, pick
+from opic.frontier.ranked_order import NOWHERE, RankedOrder
+from opic.frontier.recrawl import PageWeights, draw_pages
+from opic.frontier.requests import BY_LINK_SCORE, DRAWN, EXPANSIONS, GREEDY_LINKS, Choice
+from opic.query.link_scores import LinkScores
+
+PICKS_MAX: Final = 40  # Attempts of one choice, after a reload of a replica.
+CENSUS_SECONDS: Final = 1.0
+JUDGE_BATCHES: Final = 4  # Batches that a choice judges before it tries again: a millisecond.
+JUDGE_SECONDS: Final = 0.02  # How long a choice that has a page goes on when others turn out unfit,
+JUDGE_SECONDS_MAX: Final = 1.0  # and how long one that has none.
+WIDER, WIDER_MAX = 4, 1 << 12  # Factor by which the next try asks for more pages, and the most spare pages.
+Scope = tuple[str, tuple[str, ...], int]  # Mode, domains and nearness of a request.
+Choose = Callable[[int], Picked]  # Takes a number of pages.
+
+
+class Choices:
+    """Chooses pages from the hot orders of a crawl. Only one thread at a time may use it."""
+
+    def __init__(self, hot: HotCrawl, admission: Admission | None) -> None:
+        """Choose by cash until `use` is called."""
+        self._hot, self._crawl, self._admission = hot, hot.crawl, admission
+        self._domains = DomainPages(hot.crawl, hot.terms.domain_bytes)
+        self._built = 0  # As of which building of the orders the cached domains are.
+        self.trust = RankedOrder.empty(len(hot.crawl))  # The order of mode coverage,
+        self._importance: RankedOrder | None = None  # and that of other modes; None for cash.
+        self._scores: LinkScores | None = None  # For the recrawl policy that draws by them.
+        self._inlinks: InLinkColumns | None = None  # For the expansion policies.
+        self._census, self._census_at = dict[Scope, dict[str, int] | None](), float("-inf")
+        self._ahead = dict[str, PagesAhead]()  # By mode, on a large store.
+        self.rng = np.random.default_rng()  # For policies that draw.
+
+    def use(self, orders: Orders) -> None:
+        """Choose by these orders from now on."""
+        if orders.importance is not self._importance:
+            if self._importance is not None:
+                self._importance.drop()
+            self._importance = orders.importance
+        if orders.trust is not None and orders.trust is not self.trust:
+            self.trust.drop()
+            self.trust = orders.trust
+        self._scores = orders.scores or self._scores
+        if orders.inlinks is not None:
+            self._inlinks = orders.inlinks
+            with self._hot.locked():
+                self._hot.linked(orders.inlinks.take())
+
+    def ranking(self, mode: str, policy: str | None) -> RankedOrder | None:
+        """Return the order of a mode that is not by cash; None if it is, or if a policy decides."""
+        loads = self._crawl.loads
+        if mode == "coverage":
+            if self.trust.loads != loads:  # Its ids may belong to other pages now.
+                self.trust = RankedOrder.empty(len(self._crawl))
+            return self.trust
+        ranking = self._importance
+        return None if policy or ranking is None or ranking.loads != loads else ranking
+
+    # Choosing.
+
+    def pick(self, by: Choice, count: int, ration: Ration | None = None) -> Picked:
+        """Return the first free pages that rules admit; see `opic.frontier.picking.pick`.
+
+        With a limit on hosts, those of the hosts that have the first pages.
+
+        Pages not judged yet are judged when they are chosen, and dropped if they are unfit. While there are such pages,
+        the answer may lack some pages that could be had, and on a large store, those of hosts with unfit ones.
+        """
+        if not self._hot.is_small() and by == Choice(by.mode):
+            return self._crawl.steadily(lambda: self._from_ahead(by, count, ration))
+
+        def choose(wide: int) -> Picked:
+            return self._choose(by, wide, None if by.hosts is None else by.hosts * wide // count, ration)
+
+        picked = self._crawl.steadily(lambda: self._found(choose, count))
+        return picked if by.hosts is None else picked.of_hosts(by.hosts)
+
+    def _from_ahead(self, by: Choice, count: int, ration: Ration | None) -> Picked:
+        """Take pages that an earlier choice of this mode chose ahead; choose anew if they are too few, old or unfit."""
+        version = self._hot.news, self._crawl.loads, self.ranking(by.mode, None)
+        before = self._ahead.get(by.mode)
+        if before is not None and before.is_valid(version):
+            if ration is not None:
+                ration.take(())
+            with self._hot.locked():
+                picked = before.take(self._hot.orders, SIDES[by.mode], count, self._fit_of(ration))
+            if len(picked) == count and not self._unfit(picked).any():
+                return picked
+        ahead, rest = before.wanted() if before is not None else 0, list[Picked]()
+
+        def choose(wide: int) -> Picked:
+            found = self._choose(by, wide + ahead, None, ration)
+            rest[:] = [found.after(wide)]  # They are judged when they are taken.
+            return found.first(wide)
+
+        picked = self._found(choose, count)
+        self._ahead[by.mode] = PagesAhead(picked.followed_by(rest[0]), count, version)
+        return picked
+
+    def _found(self, choose: Choose, count: int) -> Picked:
+        ways = [self._from_all, self._without_suspects]
+        first, second = ways if self._hot.is_small() else reversed(ways)
+        picked, sure = first(choose, count)
+        return picked if len(picked) or sure else second(choose, count)[0]
+
+    def _from_all(self, choose: Choose, count: int) -> tuple[Picked, bool]:
+        """Choose among all pages, judging more of them as long as unfit ones are met.
+
+        Returns:
+            The pages, and whether there are no others.
+        """
+        self._hot.end_suspicions()
+        wide, began = count, time.monotonic()
+        while True:
+            picked = choose(wide)
+            unfit = self._unfit(picked)
+            if not unfit.any() and (len(picked) or not self._hot.turning):
+                return picked.first(count), True
+            fit = picked.only(~unfit)
+            if time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX):
+                return fit.first(count), False
+            self._hot.judge_batches(JUDGE_BATCHES)
+            wide = min(WIDER * wide, count + WIDER_MAX)
+
+    def _without_suspects(self, choose: Choose, count: int) -> tuple[Picked, bool]:
+        """Choose among the pages of hosts that had no unfit page lately; return what `_from_all` does."""
+        wide, began = count, time.monotonic()
+        while True:
+            picked = choose(wide)
+            unfit = self._unfit(picked)
+            self._hot.suspects.note(self._hot.shards, picked.shards, picked.hosts, unfit)
+            fit = picked.only(~unfit)
+            late = time.monotonic() - began >= (JUDGE_SECONDS if len(fit) else JUDGE_SECONDS_MAX)
+            if not unfit.any() or len(fit) >= count or late:
+                return fit.first(count), not (len(self._hot.suspects) or self._hot.turning)
+            wide = min(WIDER * wide, count + WIDER_MAX)
+
+    def _choose(self, by: Choice, count: int, hosts: int | None, ration: Ration | None) -> Picked:
+        for _ in range(PICKS_MAX):
+            with self._hot.locked():
+                if self._hot.is_current():
+                    within = self._within(by.domains)
+                    if hosts is not None:
+                        first = self._picked(by, hosts, ration, within, 1)
+                        if by.host_pages == 1:
+                            return first
+                        shards = range(len(self._crawl))
+                        within = Within([np.unique(first.hosts[first.shards == shard]) for shard in shards])
+                    return self._picked(by, count, ration, within, by.host_pages)
+            self._hot.prepare()
+        raise StoreUnavailable("the store was rebuilt or its server restarted repeatedly during the call; try again")
+
+    def _picked(
+        self, by: Choice, count: int, ration: Ration | None, within: Within | None, host_pages: int | None
+    ) -> Picked:
+        if ration is not None:
+            ration.take(())
+        return pick(
+            self._hot.orders,
+            count,
+            [hot.now() for hot in self._hot.shards],
+            mode=by.mode,
+            busy=self._hot.numbers(by.busy),
+            within=within,
+            fit=self._fit_of(ration),
+            nearness=by.nearness,
+            drawn=partial(self._drawn, by.policy, within, by.nearness) if by.policy and by.policy in DRAWN else None,
+            indexes=partial(self._indexes, by),
+            host_pages=host_pages,
+        )
+
+    def _indexes(self, by: Choice) -> list[KeyBlocks]:
+        """Return the index of each shard by the keys that decide."""
+        if by.policy == GREEDY_LINKS:
+            inlinks = self._usable_inlinks()
+            return [hot.weights.most_linked(hot.order, inlinks) for hot in self._hot.shards]
+        ranking = self.ranking(by.mode, by.policy)
+        return [order.by_cash for order in self._hot.orders] if ranking is None else ranking.indexes(self._hot.orders)
+
+    def _usable_inlinks(self) -> InLinkColumns:
+        inlinks = self._inlinks
+        assert inlinks is not None
+        # Otherwise its ids may belong to other pages now.
+        return inlinks if inlinks.loads == self._crawl.loads else InLinkColumns(inlinks.kept)
+
+    def _drawn(self, policy: str, within: Within | None, nearness: int) -> Sequence[PageSource]:
+        """Return the pages of each shard, within some domains and a depth, as a policy draws them."""
+        only, shards, orders = self._only(within, nearness), self._hot.shards, self._hot.orders
+        if policy in EXPANSIONS:
+            inlinks = self._usable_inlinks()
+            unread = [[hot.weights.by_inlinks(inlinks)] for hot in shards]
+            return draw_pages(orders, unread, self.rng, only, alike=partial(self._alike, UNREAD))
+        scores = self._scores if policy == BY_LINK_SCORE else None
+        if scores is not None and scores.loads != self._crawl.loads:  # Its ids may belong to other pages now.
+            scores = None
+        kinds = [hot.weights.kinds(policy) for hot in shards]
+        return draw_pages(orders, kinds, self.rng, only, scores, alike=partial(self._alike, "one"))
+
+    def _alike(self, kind: str) -> list[PageWeights]:
+        return [hot.weights.kind(kind) for hot in self._hot.shards]
+
+    def _unfit(self, picked: Picked) -> Bools:
+        """Judge pages that were chosen; return a mask of those that must not be offered, or not yet."""
+        unfit = np.zeros(len(picked), np.bool_)
+        if self._admission is None:
+            return unfit
+        for shard in set(picked.shards.tolist()):
+            at = np.flatnonzero(picked.shards == shard)
+            ids, hot = picked.ids[at], self._hot.shards[shard]
+            self._admission.judge(shard, ids)
+            with hot.replica.lock:
+                unfit[at] = hot.order.where[ids] != FREE
+                if (shut := self._admission.shut(shard, ids)) is not None:
+                    unfit[at] |= shut
+        return unfit
+
+    def _fit_of(self, ration: Ration | None) -> Fit | None:
+        if ration is None:
+            return None
+        shards = len(self._crawl)
+        return lambda of_shards, hosts: ration.fit(hosts * shards + of_shards)
+
+    def priorities(self, picked: Picked) -> Floats:
+        """Return the priorities of pages."""
+        found = np.ones(len(picked))
+        for shard in set(picked.shards.tolist()):
+            at, replica = np.flatnonzero(picked.shards == shard), self._crawl.replicas[shard]
+            with replica.lock:
+                if (priority := replica.offers.priority(picked.ids[at])) is not None:
+                    found[at] = priority
+        return found
+
+    # The pages that a request is about.
+
+    def _within(self, domains: tuple[str, ...]) -> Within | None:
+        if self._built != self._hot.built:  # Numbers of hosts may mean others now.
+            self._domains.clear()
+            self._built = self._hot.built
+        return self._domains.within(domains)
+
+    def _only(self, within: Within | None, nearness: int) -> list[Int64s] | None:
+        """Return the pages of each shard within some domains and a depth; None for all."""
+        if within is None and not nearness:
+            return None
+        orders = self._hot.orders
+        pages = [None if within is None else within.pages(at, order) for at, order in enumerate(orders)]
+        return [near_of(order, ids, nearness) for order, ids in zip(orders, pages, strict=True)]
+
+    def _about(self, mode: str, within: Within | None, nearness: int) -> list[Int64s] | None:
+        """Return the pages of each shard that requests of a scope may get some time; None for all of the mode."""
+        only = self._only(within, nearness)
+        if mode != "coverage":
+            return only
+        ranking, found = self.ranking(mode, None), list[Int64s]()
+        assert ranking is not None
+        for shard, (ranked, order) in enumerate(zip(ranking.shards, self._hot.orders, strict=True)):
+            trusted = np.flatnonzero(ranked.keys[: len(order.columns)] > NOWHERE)
+            found.append(trusted if only is None else np.intersect1d(trusted, only[shard], assume_unique=True))
+        return found
+
+    def first_free(self, by: Choice, seconds_max: float) -> float | None:
+        """Return the number of seconds until the first requested page is free; None if there is none."""
+        with self._hot.locked():
+            if not self._hot.is_current():
+                return None
+            first = first_free(
+                self._hot.orders,
+                mode=by.mode,
+                busy=self._hot.numbers(by.busy),
+                only=self._about(by.mode, self._within(by.domains), by.nearness),
+                seconds_max=seconds_max,
+            )
+            return 0.0 if self._hot.turning else first
+
+    def waiting(self, mode: str, domains: tuple[str, ...], nearness: int = 0, *, empty: bool) -> dict[str, int] | None:
+        """Count the requested pages by what holds them back; None if it can't be told now.
+
+        Costs a lookup of each delayed host, or with domains some 10 ns for each of their pages. If the request got
+        pages, its depth is not considered: that would be a pass over all pages; and on a large store, the counts may be
+        CENSUS_SECONDS old.
+
+        Args:
+            mode: of the request. Leased pages of all modes count, since their events may bring new pages.
+            domains: of the request.
+            nearness: of the request.
+            empty: the request got no page, so all free pages are held back by their hosts.
+        """
+        scope, now = (mode, domains, nearness), time.monotonic()
+        if empty or self._hot.is_small():
+            return self._count_waiting(*scope, empty=empty)
+        if now - self._census_at >= CENSUS_SECONDS:
+            self._census, self._census_at = {}, now
+        if scope not in self._census:
+            self._census[scope] = self._count_waiting(*scope, empty=empty)
+        return self._census[scope]
+
+    def _count_waiting(
+        self, mode: str, domains: tuple[str, ...], nearness: int, *, empty: bool
+    ) -> dict[str, int] | None:
+        totals, delayed = np.zeros(page_counts.CODES, np.int64), np.zeros(2, np.int64)
+        with self._hot.locked():
+            if not self._hot.is_current():
+                return None
+            for hot in self._hot.shards:
+                hot.order.advance(hot.now())
+            only = self._about(mode, self._within(domains), nearness if empty else 0)
+            for shard, order in enumerate(self._hot.orders):
+                if only is None:
+                    totals += order.counts.totals
+                    delayed += [order.counts.free_pages(order.resting(), side) for side in (0, 1)]
+                else:
+                    codes = order.counts.code[only[shard]]
+                    totals += np.bincount(codes, minlength=page_counts.CODES)
+                    resting = order.host_free[order.columns.host[only[shard]]] > order.now
+                    free_codes = [2 * page_counts.FREE, 2 * page_counts.FREE + 1]
+                    delayed += [np.count_nonzero(resting & (codes == code)) for code in free_codes]
+        kinds, sides = totals.reshape(-1, 2), list(SIDES[mode])
+        free, leased = kinds[page_counts.FREE], int(kinds[page_counts.LEASED].sum())
+        unknown = self._hot.unknown_leases()
+        if unknown > 0 and only is None:
+            free, leased = np.maximum(free - unknown, 0), leased + unknown
+        elif unknown > 0 and empty and not kinds[page_counts.FREE : page_counts.DENIED].any():
+            self._hot.stale |= set(range(len(self._crawl)))
+            return None
+        waits = {name: int(kinds[kind, sides].sum()) for name, kind in page_counts.WAITS.items()}
+        return {"leased": leased, "host_delay": int((free if empty else delayed)[sides].sum()), **waits}
