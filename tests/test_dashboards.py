@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
-from composed import services
+from compose_file import services
 from prometheus_files import dashboards, documented, metrics_in, names, queries, rules
 from repository import ROOT
 

@@ -11,13 +11,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import composed
+import compose_file
 import curls
 import jsonschema
 import pytest
 import redis
 import yaml
-from composed import SECRETS, Stack, argv, services, variables
+from compose_file import SECRETS, Stack, argv, services, variables
 from conftest import want_server, want_tool
 from documents import wrong_opic
 from kafka_server import version as kafka_version
@@ -65,12 +65,12 @@ def of_ours() -> dict[str, dict[str, Any]]:
 def test_compose_file_is_one() -> None:
     schema = json.loads((ROOT / "tests/data/compose-spec/compose_spec.json").read_text())
     validator = jsonschema.Draft201909Validator(schema)
-    assert [f"{'/'.join(map(str, e.path))}: {e.message}" for e in validator.iter_errors(composed.read())] == []
+    assert [f"{'/'.join(map(str, e.path))}: {e.message}" for e in validator.iter_errors(compose_file.read())] == []
 
 
 def test_misspelt_key_of_a_service_is_seen() -> None:
     schema = json.loads((ROOT / "tests/data/compose-spec/compose_spec.json").read_text())
-    found = composed.read()
+    found = compose_file.read()
     found["services"]["worker"]["comand"] = ["worker"]
     with pytest.raises(jsonschema.ValidationError, match="comand"):
         jsonschema.Draft201909Validator(schema).validate(found)
@@ -113,7 +113,7 @@ def test_what_is_waited_for_exists_and_can_come() -> None:
 
 
 def test_named_volumes_and_files_exist() -> None:
-    document = composed.read()
+    document = compose_file.read()
     used = set()
     for name, service in services().items():
         for volume in service.get("volumes", []):
@@ -136,7 +136,7 @@ def test_scripts_are_where_their_services_look_for_them() -> None:
 
 
 def test_secrets_come_from_the_environment_and_are_asked_for() -> None:
-    text = composed.COMPOSE.read_text()
+    text = compose_file.COMPOSE.read_text()
     asked = dict(variables(text))
     assert set(asked.values()) == {"?"}, "a secret with a default"
     example = dict(line.split("=", 1) for line in (ROOT / ".env.example").read_text().splitlines() if "=" in line[:30])
@@ -159,7 +159,7 @@ def test_commands_are_ours(name: str) -> None:
 
 @pytest.mark.parametrize("name", of_ours())
 def test_variables_are_settings_of_ours_that_can_be_taken(name: str) -> None:
-    given = composed.filled(of_ours()[name].get("environment", {}), SECRETS)
+    given = compose_file.filled(of_ours()[name].get("environment", {}), SECRETS)
     assert set(given) <= SETTINGS
     values = {key.removeprefix("OPIC_").lower(): value for key, value in given.items()}
     assert Settings.load(**values).shards_made == 16

@@ -4,7 +4,7 @@ import re
 import shlex
 from typing import Any
 
-import composed
+import compose_file
 import kubernetes_validate
 import pytest
 import yaml
@@ -58,7 +58,7 @@ def test_pod_is_held_in(name: str) -> None:
 
 
 def test_images_are_those_of_compose() -> None:
-    of_compose = {service["image"] for service in composed.services().values()}
+    of_compose = {service["image"] for service in compose_file.services().values()}
     assert {pod["containers"][0]["image"] for pod in PODS.values()} <= of_compose
     assert f"apache/kafka:{FOUND['Kafka/opic']['spec']['kafka']['version']}" in of_compose
 

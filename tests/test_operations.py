@@ -5,7 +5,7 @@ import shlex
 from itertools import pairwise
 
 import pytest
-from composed import services
+from compose_file import services
 from documents import Command, commands, parse, plain_text, program, spans, wrong_opic
 from prometheus_files import ROW, documented, metrics_in, names, rules
 from repository import ROOT

@@ -13,7 +13,7 @@ import curls
 import httpx
 import pytest
 import redis
-from composed import BIN
+from compose_file import BIN
 from conftest import want_server, want_tool
 from kafka_server import CLUSTER_ID, Kafka
 from ports import free_ports

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import HALF, LOG, around, backup_of_four, filled, ledger_of
+from backup_crawls import HALF, LOG, around, backup_of_four, filled, ledger_of
 from logs import NOW_US, PARTITION
 from processes import environment
+from record_sources import Listed, work_through
 from repository import ROOT
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
-from sources import Listed, work_through
 
 from opic.api import frontier_counts as census
 from opic.errors import BeingRestored, StoreError, StoreUnavailable, TailLost

@@ -8,7 +8,7 @@ from typing import Any
 import msgpack
 import pytest
 import zstandard
-from copies import backup_of_four, filled
+from backup_crawls import backup_of_four, filled
 from servers import Server
 
 from opic.errors import SettingsError, StoreError, StoreMismatch

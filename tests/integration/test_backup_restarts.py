@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from interrupted_scans import amid_scans
 from logs import NOW_US
 from redis_cluster import Cluster
 from repository import ROOT
-from sameness import stored_links
-from scans import amid_scans
+from same_state import stored_links
 from servers import Server
 
 from opic.errors import SettingsError, StoreUnavailable

@@ -13,10 +13,10 @@ import redis
 from logs import NOW_US, PARTITION, pep_history
 from ports import free_port
 from processes import wait_until
+from record_sources import Durable, Listed, work_through
 from redis_cluster import SLOTS, Cluster, Node
-from sameness import assert_same, assert_same_replica
+from same_state import assert_same, assert_same_replica
 from servers import Server
-from sources import Durable, Listed, work_through
 
 from opic.errors import OpicError, StoreError, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer

@@ -14,7 +14,7 @@ import pytest
 from frontiers import AT_ONCE, Crawl, until
 from logs import NOW_US
 from processes import environment
-from sameness import stored_links
+from same_state import stored_links
 from servers import Server
 from serving import serving
 

@@ -9,8 +9,8 @@ import redis
 from logs import PARTITION, record
 from ports import free_port
 from processes import wait_until
+from record_sources import Durable
 from servers import Server, find_server
-from sources import Durable
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.service.service import Backend

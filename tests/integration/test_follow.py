@@ -7,7 +7,7 @@ from unittest.mock import patch
 
 import pytest
 from logs import PARTITION, pep_history
-from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable

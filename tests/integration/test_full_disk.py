@@ -16,8 +16,8 @@ import httpx
 import pytest
 from logs import PARTITION, pep_history
 from processes import Service, children_of, environment, running, wait_until
-from sameness import assert_same, assert_same_replica, small_blocks
-from sources import Listed, work_through
+from record_sources import Listed, work_through
+from same_state import assert_same, assert_same_replica, small_blocks
 
 from opic.errors import StoreError, StoreUnavailable
 from opic.ingest import ShardWriter

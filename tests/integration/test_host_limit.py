@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import PARTITION, forget, record, seeds
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ingest import ShardWriter, Writer

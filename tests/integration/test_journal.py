@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from append_only_file import append_only_file, boundaries, cut
 from chaos.proxy import Proxy
 from example_counts import THOROUGH, part_of
 from faults import Chosen, calls_of, cut_off, refused
-from files import append_only_file, boundaries, cut
 from logs import NOW_US, PARTITION, pep_history
-from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable

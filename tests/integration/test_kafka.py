@@ -8,7 +8,7 @@ from kafka_crawl import Topic, WorkerProcess, commit, event, ledger_of, opened, 
 from kafka_server import Kafka
 from logs import pep_history
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 pytestmark = pytest.mark.slow

@@ -22,7 +22,7 @@ from kafka_crawl import (
 from kafka_server import Kafka
 from logs import pep_history
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ingest import Writer

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from linked_web import PAGES, Web
 from processes import wait_until
-from sameness import small_blocks
+from same_state import small_blocks
 from scipy import stats
 from servers import Server
 from serving import serving

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 import redis
 from linked_web import PAGES, Web
-from sameness import small_blocks, stored_links
+from same_state import small_blocks, stored_links
 from servers import Server
 
 from opic.errors import StoreDamaged, StoreUnavailable

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from frontiers import PARTITION, Crawl, pages_of
 from processes import wait_until
-from sameness import assert_same_replica, small_blocks
+from same_state import assert_same_replica, small_blocks
 from scipy import stats
 from servers import Server
 from serving import serving

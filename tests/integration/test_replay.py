@@ -14,7 +14,7 @@ import pytest
 from logs import NOW_US, PARTITION, pep_history
 from packed_events import BAD_PACKED, UNENDING_PACKED
 from packed_events import PACKED as GOOD
-from sameness import assert_same
+from same_state import assert_same
 from typer.testing import CliRunner
 
 from opic.cli.main import app

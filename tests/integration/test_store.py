@@ -12,7 +12,7 @@ from logs import NOW_US, PARTITION, record, seeds
 from processes import wait_until
 from redis.backoff import NoBackoff
 from redis.retry import Retry
-from sameness import assert_same
+from same_state import assert_same
 from servers import LIVE_OPTIONS, Server
 from serving import serving
 

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 import pytest
+from append_only_file import append_only_file, cut
 from crashing_worker import near_the_append, run_worker
 from example_counts import part_of
-from files import append_only_file, cut
 from logs import NOW_US, PARTITION, record, seeds
-from sameness import assert_same, assert_same_replica, small_blocks, stored_links
+from same_state import assert_same, assert_same_replica, small_blocks, stored_links
 from servers import Server
 from trust_log import TrustLog
 

@@ -14,12 +14,12 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
+from ledger_machine import FIRST_DAY_S, HOST_PAGES_MAX, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 from logs import NOW_US, PARTITION, pep_history
 from logs import record as logged
 from logs import seeds as logged_seeds
-from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
-from witness import FIRST_DAY_S, HOST_PAGES_MAX, LINKS, PAGES, URLS, Crawl, LedgerMachine, Witness
 
 from opic.ingest import ShardWriter
 from opic.model.cash import CONTINUOUS, MILLION, CrawlRules, Flag

@@ -8,7 +8,7 @@ import pytest
 from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
-from witness import (
+from ledger_machine import (
     FIRST_DAY_S,
     FLOAT_SLACK,
     HOUR_US,

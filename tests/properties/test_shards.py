@@ -13,7 +13,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, record, seeds, trusts
-from sameness import BATCH_LINKS, assert_same, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, small_batches, small_blocks
 from servers import Server
 
 from opic.errors import StoreUnavailable, TailLost

@@ -9,7 +9,7 @@ from example_counts import examples
 from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, forget, notes, pep_history, record, seeds, trusts
-from sameness import BATCH_LINKS, assert_same, assert_same_replica, known, small_batches, small_blocks
+from same_state import BATCH_LINKS, assert_same, assert_same_replica, known, small_batches, small_blocks
 from servers import Server
 
 from opic.ingest import ShardWriter

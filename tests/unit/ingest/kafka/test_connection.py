@@ -1,5 +1,7 @@
-"""Whoever may publish may send anything: a record of Kafka raises nothing, and one that can't be taken says why."""
+"""Any record of a topic is decoded or becomes a dead letter with a reason; the client warns of slow checksums."""
 
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from kafka import errors as broken
 
 from opic.errors import KafkaUnavailable
-from opic.ingest.kafka.connection import kafka_errors, record_of
+from opic.ingest.kafka.connection import kafka_errors, record_of, slow_checksums
 from opic.ingest.kafka.record_batches import Damaged
 from opic.model.events import (
     TIME_MAX_US,
@@ -27,6 +29,17 @@ NOW_MS = 1_790_000_000_000
 INT64 = st.integers(-(2**63), 2**63 - 1)
 GOOD = encode_crawl_event(CrawlEvent("http://a.example/", ["http://b.example/"]))
 KEY = b"k" * 16
+
+WITHOUT_THE_PACKAGE = """
+import sys
+sys.modules["crc32c"] = None  # Its import fails, as where it is not installed.
+import logging
+logging.basicConfig(format="%(levelname)s %(message)s")
+from opic.ingest.kafka import KafkaCluster
+from opic.settings import Settings
+for _ in range(2):
+    KafkaCluster(Settings(kafka_bootstrap="127.0.0.1:1"))
+"""
 
 
 def message(
@@ -127,3 +140,14 @@ def test_no_record_raises_anything(value: bytes | None, headers: list[tuple[str,
 def test_records_that_the_client_can_not_read_are_waited_for_with_what_to_do(error: Exception, what_to_do: str) -> None:
     with pytest.raises(KafkaUnavailable, match=what_to_do), kafka_errors("k"):
         raise error
+
+
+def test_checksums_are_fast_with_the_package_that_the_extra_brings() -> None:
+    assert slow_checksums() is None
+
+
+def test_missing_package_for_checksums_is_reported_once() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_PACKAGE], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr.count("WARNING the package crc32c is missing") == 1

@@ -13,7 +13,7 @@ from unittest.mock import patch
 import pytest
 from logs import PARTITION, pep_history, record
 from repository import ROOT
-from sameness import assert_same, assert_same_replica, small_batches, small_blocks
+from same_state import assert_same, assert_same_replica, small_batches, small_blocks
 from servers import NAMES, Server
 
 from opic.ingest import ShardWriter

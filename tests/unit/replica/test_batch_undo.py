@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logs import NOW_US, PARTITION, record, seeds
 from numpy.typing import NDArray
-from sameness import assert_same_replica
+from same_state import assert_same_replica
 
 from opic.model.cash import CONTINUOUS, CrawlRules
 from opic.model.classes import check_classes, encode_classes

@@ -8,7 +8,7 @@ import pytest
 from kafka_crawl import Topic, event, ledger_of, opened, opic, settings_of, settle, workers
 from kafka_server import Kafka
 from processes import wait_until
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.ingest.step_counts import Tallied

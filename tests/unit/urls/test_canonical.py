@@ -5,8 +5,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from opic.errors import BadUrl
-from opic.urls.canonical import SHOWN_MAX, canonical_url, host_of, registered_domain, shown
+from opic.errors import BadInput, BadUrl
+from opic.urls.canonical import SHOWN_MAX, canonical_host, canonical_url, host_of, registered_domain, shown
 
 # Text that parsers stumble over: schemes, slashes both ways, ports, brackets, percents, controls, surrogates, dots.
 PIECES = st.sampled_from(
@@ -223,3 +223,46 @@ def test_what_is_canonical_at_a_look_is_what_the_parser_gives(scheme: str, host:
             canonical_url(raw)
     else:
         assert canonical_url(raw) == parsed
+
+
+@pytest.mark.parametrize(
+    ("text", "host"),
+    [
+        ("example.org", "example.org"),
+        ("EXAMPLE.Org", "example.org"),
+        ("bücher.example", "xn--bcher-kva.example"),
+        ("xn--bcher-kva.example", "xn--bcher-kva.example"),
+        ("127.0.0.1", "127.0.0.1"),
+        ("[::1]", "[::1]"),
+    ],
+)
+def test_host_is_named_as_in_canonical_urls(text: str, host: str) -> None:
+    assert canonical_host(text) == host
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        " ",
+        "/",
+        "a b",
+        "a/b",
+        "a?b",
+        "a#b",
+        "a:81",
+        "u@a",
+        "http://a",
+        "a/",
+        "a\\",
+        "a:80",
+        "[::1]:80",
+        "a\t",
+        "[a",
+        "%",
+        "\ud800",
+    ],
+)
+def test_what_is_no_host_is_refused(text: str) -> None:
+    with pytest.raises(BadInput, match="not a host or a domain"):
+        canonical_host(text)

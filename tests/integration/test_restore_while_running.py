@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from copies import backup_of_four, crossing_log
+from backup_crawls import backup_of_four, crossing_log
 from logs import NOW_US
 from processes import wait_until
 from servers import Server

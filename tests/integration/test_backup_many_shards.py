@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from backup_crawls import HALF, SHARDS, Living, assert_same_reads, backup_of_four, crossing_log, filled
 from conftest import lend_cluster
-from copies import HALF, SHARDS, Living, assert_same_reads, backup_of_four, crossing_log, filled
 from logs import PARTITION
 from redis_cluster import Cluster
 from servers import Server

@@ -3,16 +3,16 @@
 import gzip
 import heapq
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
+from repository import ROOT
 
 from opic.model.cash import CrawlRules, split
 
 pytestmark = pytest.mark.slow
 
-GRAPH = Path(__file__).parent.parent / "data" / "hollins" / "hollins.dat.gz"
+GRAPH = ROOT / "tests/data/hollins/hollins.dat.gz"
 READS_A_PAGE = 5
 RULES = CrawlRules()
 

@@ -13,7 +13,7 @@ import zstandard
 from exact_readers import asked, error_and_bound, truth
 from linked_web import PAGES, Web
 from processes import wait_until
-from sameness import assert_same, small_blocks
+from same_state import assert_same, small_blocks
 from servers import Server
 from serving import serving_embedded
 

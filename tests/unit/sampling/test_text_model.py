@@ -1,4 +1,4 @@
-"""Topics as they are written, and text classifiers: training, the file, and files that are none."""
+"""Text classifiers: training, the file that holds one, and files that hold none."""
 
 import json
 import random
@@ -18,38 +18,6 @@ def labelled(count: int = 80) -> tuple[list[str], list[bool]]:
     rng = random.Random(1)
     on = [n % 2 == 0 for n in range(count)]
     return [" ".join(rng.choices((BIRDS if bird else TRAINS) + ["the", "of", "and"], k=12)) for bird in on], on
-
-
-@pytest.mark.parametrize(
-    ("written", "page", "is_on"),
-    [
-        ("url:/news/", PageContent("http://a.example/news/1"), True),
-        ("url:/News/", PageContent("http://a.example/news/1"), False),
-        ("host:a.example", PageContent("http://www.a.example/"), True),
-        ("host:uk", PageContent("http://a.co.uk/"), True),
-        ("host:a.example", PageContent("http://nota.example/"), False),
-        ("tag:sport", PageContent("http://a.example/", ["sport"]), True),
-        ("tag:spor", PageContent("http://a.example/", ["sport"]), False),
-        ("word:Cycling", PageContent("http://a.example/", text="On cycling."), True),
-    ],
-)
-def test_topic_is_what_it_says(written: str, page: PageContent, is_on: bool) -> None:
-    assert parse_topic(written).contains(page) is is_on
-
-
-@pytest.mark.parametrize(
-    ("written", "complaint"),
-    [
-        ("cycling", "'cycling' is not a topic: topics are url:TEXT"),
-        ("urls:a", "did you mean url"),
-        ("tag:", "topic 'tag:' is empty: give tag:T"),
-        ("host:a/b", "'a/b' is not a host or a domain"),
-        ("text:none.json", "none.json can't be read: .*`opic topic-model` trains"),
-    ],
-)
-def test_bad_topic_says_what_one_is(written: str, complaint: str) -> None:
-    with pytest.raises(BadInput, match=complaint):
-        parse_topic(written)
 
 
 def test_trained_model_tells_texts_that_it_never_saw(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
+from append_only_file import EXEC, MULTI, append_only_file, cut, lose_everything
 from conftest import lend_server
-from files import EXEC, MULTI, append_only_file, cut, lose_everything
 from logs import PARTITION, pep_history, record
-from sameness import assert_same
+from record_sources import Listed, work_through
+from same_state import assert_same
 from servers import Server
-from sources import Listed, work_through
 
 from opic.errors import BeingRestored, StoreLost, StoreMismatch, StoreUnavailable, TailLost
 from opic.ingest import ShardWriter, Writer

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from crashing_worker import run_worker
 from logs import NOW_US, PARTITION, record, seeds
-from sameness import small_blocks
+from same_state import small_blocks
 from servers import Server
 from serving import serving
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import numpy as np
 import pytest
 from logs import NOW_US, PARTITION
-from sameness import assert_same
+from same_state import assert_same
 from servers import Server
 
 from opic.frontier import Frontier, PolitenessSettings

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 import pytest
-from files import append_only_file, cut
+from append_only_file import append_only_file, cut
+from interrupted_scans import amid_scans
 from logs import NOW_US
 from redis_cluster import Cluster
-from scans import amid_scans
 from servers import Server
 
 from opic.errors import ScanBroken, StoreUnavailable

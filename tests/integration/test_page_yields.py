@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from linked_web import PAGES, Web
-from sameness import assert_same_replica, small_blocks
+from same_state import assert_same_replica, small_blocks
 from servers import Server
 
 from opic.ingest import Writer
