@@ -59,7 +59,7 @@ class Rules:
 
 @settings(max_examples=25)
 @given(deeds=DEEDS, delay=st.booleans(), seeds=st.integers(1, 6))
-def test_no_page_is_leased_twice_and_pages_come_in_order_among_those_that_may(
+def test_no_page_is_leased_twice_and_free_pages_come_in_order(
     valkey: Server, deeds: list[tuple[str, int, Any]], delay: bool, seeds: int
 ) -> None:
     valkey.reset()

@@ -65,7 +65,7 @@ def state(hosts: HostTable) -> dict[str, Any]:
 
 
 @given(batches=BATCHES)
-def test_hosts_have_numbers_in_order_of_first_sight(batches: list[list[str]]) -> None:
+def test_hosts_are_numbered_in_order_of_first_sight(batches: list[list[str]]) -> None:
     hosts = HostTable()
     for nth, urls in enumerate(batches, 1):
         names = plain(batches[:nth])
@@ -85,7 +85,7 @@ def test_two_hosts_share_a_domain_number_exactly_when_they_share_a_domain(batche
 
 
 @given(batches=BATCHES, urls=st.lists(URLS, max_size=12))
-def test_asking_changes_nothing(batches: list[list[str]], urls: list[str]) -> None:
+def test_lookups_change_nothing(batches: list[list[str]], urls: list[str]) -> None:
     hosts = HostTable()
     for batch in batches:
         added(hosts, batch)
@@ -99,9 +99,7 @@ def test_asking_changes_nothing(batches: list[list[str]], urls: list[str]) -> No
 
 
 @given(batches=BATCHES, undone=BATCHES, then=BATCHES)
-def test_what_is_undone_leaves_no_trace(
-    batches: list[list[str]], undone: list[list[str]], then: list[list[str]]
-) -> None:
+def test_undo_leaves_no_trace(batches: list[list[str]], undone: list[list[str]], then: list[list[str]]) -> None:
     hosts, untouched = HostTable(), HostTable()
     for urls in batches:
         added(hosts, urls)
@@ -118,7 +116,7 @@ def test_what_is_undone_leaves_no_trace(
     assert state(hosts) == state(untouched)
 
 
-def test_users_and_ports_do_not_make_a_host() -> None:
+def test_users_and_ports_are_not_part_of_a_host() -> None:
     hosts = HostTable()
     urls = ["http://a.example/", "http://u:p@a.example:81/", "http://[::1]/", "https://u@[::1]:8443/x@y", "http://b/"]
     assert added(hosts, urls) == [0, 0, 1, 1, 2]
@@ -132,7 +130,7 @@ def test_made_up_users_and_ports_fill_no_memory() -> None:
     assert hosts.names == list(hosts._number) == ["a.example"]
 
 
-def test_the_domains_of_many_hosts_are_kept_as_the_column_grows() -> None:
+def test_domains_of_hosts_survive_growth_of_the_column() -> None:
     hosts = HostTable()
     added(hosts, [f"http://www{i % 2}.d{i // 2}.example/" for i in range(5_000)])
     assert hosts.domains.tolist() == [i // 2 for i in range(5_000)]
@@ -141,7 +139,7 @@ def test_the_domains_of_many_hosts_are_kept_as_the_column_grows() -> None:
 
 
 @pytest.mark.parametrize("count", [-1, 2])
-def test_more_hosts_than_there_are_cannot_be_kept(count: int) -> None:
+def test_truncating_to_more_hosts_than_there_are_is_refused(count: int) -> None:
     hosts = HostTable()
     hosts.append(["a.example"])
     with pytest.raises(ValueError, match="there are 1 hosts"):
@@ -167,7 +165,7 @@ TEXTS = st.one_of(
     bytes_max=st.sampled_from([12, 20, 2_048]),
     rules=st.sampled_from(["", "", "dot,www,https", "unreserved,index"]),
 )
-def test_canonical_urls_of_many_are_those_of_each(
+def test_canonical_urls_of_a_batch_equal_those_of_single_urls(
     known: list[str], texts: list[str], bytes_max: int, rules: str
 ) -> None:
     normalization = Normalization.of(rules)

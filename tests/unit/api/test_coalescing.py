@@ -9,7 +9,7 @@ import pytest
 from opic.api.coalescing import Coalescer
 
 
-def test_what_comes_meanwhile_is_one_batch() -> None:
+def test_calls_that_arrive_during_a_batch_form_the_next_batch() -> None:
     batches: list[list[int]] = []
     go = threading.Event()
 
@@ -32,7 +32,7 @@ def test_what_comes_meanwhile_is_one_batch() -> None:
     assert batches == [[0], [1, 2, 3, 4], [5, 6]]
 
 
-def test_error_of_one_is_not_the_others() -> None:
+def test_an_error_for_one_call_leaves_the_others_answered() -> None:
     def work_out(asked: Sequence[int]) -> Sequence[int | Exception]:
         return [ValueError(f"no {n}") if n % 2 else n for n in asked]
 
@@ -45,7 +45,7 @@ def test_error_of_one_is_not_the_others() -> None:
     assert isinstance(two, ValueError)
 
 
-def test_error_of_all_is_raised_to_each_and_the_next_is_answered() -> None:
+def test_an_error_of_a_whole_batch_reaches_each_call_and_the_next_batch_is_answered() -> None:
     broken = [True]
 
     def work_out(asked: Sequence[int]) -> Sequence[int]:
@@ -63,7 +63,7 @@ def test_error_of_all_is_raised_to_each_and_the_next_is_answered() -> None:
     assert asyncio.run(ask_all()) == 2
 
 
-def test_whoever_gives_up_disturbs_nobody() -> None:
+def test_a_cancelled_call_does_not_affect_the_others() -> None:
     go = threading.Event()
 
     def work_out(asked: Sequence[int]) -> Sequence[int]:

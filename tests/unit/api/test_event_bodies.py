@@ -63,7 +63,7 @@ def both_cuts(body: bytes) -> list[bytes]:
 
 
 @given(st.lists(JSON_VALUES), st.booleans())
-def test_both_cuts_of_a_json_array_agree(values: list[object], spaced: bool) -> None:
+def test_fast_and_slow_splitting_of_a_json_array_agree(values: list[object], spaced: bool) -> None:
     separators = (" ,\n", " : ") if spaced else (",", ":")
     body = json.dumps(values, separators=separators).encode()
     assert both_cuts(body) == [bytes(element) for element in msgspec.json.decode(body, type=list[msgspec.Raw])]
@@ -71,7 +71,7 @@ def test_both_cuts_of_a_json_array_agree(values: list[object], spaced: bool) -> 
 
 
 @given(st.binary(max_size=40) | st.text('[]{},":\\ a1', max_size=40).map(str.encode))
-def test_what_the_fast_cut_takes_the_slow_one_takes_alike(text: bytes) -> None:
+def test_slow_splitting_gives_the_same_elements_for_whatever_the_fast_one_accepts(text: bytes) -> None:
     body = b"[" + text
     try:
         fast = [bytes(element) for element in msgspec.json.decode(body, type=list[msgspec.Raw])]
@@ -84,13 +84,13 @@ def test_what_the_fast_cut_takes_the_slow_one_takes_alike(text: bytes) -> None:
     "body",
     [b"[", b"[1", b"[1,", b"[1}", b"[[1]", b'["a', b'["a\\"]', b"[1] 2", b"[1]]", b"[1,]", b"[{]}", b"[" * 100_000],
 )
-def test_an_array_that_is_none_is_not_json(body: bytes) -> None:
+def test_a_malformed_array_is_refused_as_not_json(body: bytes) -> None:
     with pytest.raises(Problem) as raised:
         taken(body)
     assert raised.value.kind == "not-json"
 
 
-def test_an_array_with_more_commas_than_events_have_is_cut_slowly_and_given_up_early() -> None:
+def test_an_array_with_too_many_commas_is_refused_early() -> None:
     body = b"[" + b"1," * intake.FAST_COMMAS_MAX + b"1,1]"
     started = time.process_time()
     with pytest.raises(Problem, match=r"10,000 .* none was accepted; the first is number 0: not a JSON object"):
@@ -126,7 +126,7 @@ def test_a_bad_event_alone_is_refused_with_its_reason(bad: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", [b"hello", b"{", b'{"url":', b"{url}", b"<xml/>", GOOD + GOOD, b"\x81\xa3url\xa1a"])
-def test_what_is_not_json_at_all_is_told_from_a_bad_event(body: bytes) -> None:
+def test_a_body_that_is_not_json_is_distinguished_from_a_bad_event(body: bytes) -> None:
     with pytest.raises(Problem) as raised:
         taken(body)
     assert raised.value.kind == "not-json"
@@ -136,12 +136,12 @@ def test_what_is_not_json_at_all_is_told_from_a_bad_event(body: bytes) -> None:
     "body",
     [b'{"url":"http://a.example/","fetched_at":NaN}', b'{"url":"\\ud800"}', b'{"url":"\xff"}', b"{}", b"7", b'"a"'],
 )
-def test_what_others_call_json_is_a_bad_event(body: bytes) -> None:
+def test_lenient_json_is_a_bad_event(body: bytes) -> None:
     with pytest.raises(BadEvent):
         taken(body)
 
 
-def test_a_line_is_the_event_that_an_array_holds() -> None:
+def test_a_line_gives_the_same_event_as_an_array_element() -> None:
     rng = random.Random(7)
     events = [json.dumps({"url": f"http://{n}.example/", "links": ["http://b.example/"] * n}) for n in range(9)]
     rng.shuffle(events)
@@ -150,12 +150,12 @@ def test_a_line_is_the_event_that_an_array_holds() -> None:
     assert taken(array).values == [taken(event.encode()).values[0] for event in events]
 
 
-def test_as_many_bad_elements_as_can_be_listed_are_listed() -> None:
+def test_bad_elements_are_listed_up_to_a_limit() -> None:
     found = taken(b"[" + b"1," * REJECTED_MAX + GOOD + b"]")
     assert (len(found.values), len(found.rejected)) == (1, REJECTED_MAX)
 
 
-def test_limits_are_those_of_the_settings() -> None:
+def test_event_limits_come_from_the_settings() -> None:
     body = b'{"url":"http://a.example/","links":["http://b.example/","http://c.example/"]}'
     assert urls(taken(body, limits=EventLimits(links_max=2))) == ["http://a.example/"]
     found = taken(body, limits=EventLimits(links_max=1))
@@ -175,7 +175,7 @@ def test_an_unknown_field_is_refused_in_every_form() -> None:
         assert found.refused == {"http://a.example/": said}
 
 
-def test_an_event_keeps_what_it_said_and_no_time_that_it_did_not() -> None:
+def test_an_event_is_stored_with_its_own_fields_and_no_added_time() -> None:
     (value,) = taken(b'{"url":"http://a.example/#x","status":301,"redirect":"http://b.example/"}').values
     assert msgspec.msgpack.decode(value) == {
         "url": "http://a.example/#x",
@@ -220,7 +220,7 @@ NOT_PACKED = UNENDING_PACKED | {
 
 
 @pytest.mark.parametrize("body", NOT_PACKED.values(), ids=NOT_PACKED)
-def test_what_can_not_be_cut_into_packed_values_is_refused_whole(body: bytes) -> None:
+def test_a_body_of_broken_messagepack_is_refused_whole(body: bytes) -> None:
     started = time.process_time()
     with pytest.raises(Problem) as raised:
         taken(body, form=MSGPACK[0])
@@ -228,7 +228,7 @@ def test_what_can_not_be_cut_into_packed_values_is_refused_whole(body: bytes) ->
     assert time.process_time() - started < 3
 
 
-def test_a_packed_event_is_the_one_in_json() -> None:
+def test_a_packed_event_equals_the_same_event_in_json() -> None:
     events = [
         {"url": "http://a.example/", "links": ["http://b.example/é"] * n, "fetched_at": 1_700_000_000.5}
         for n in range(40)
@@ -239,6 +239,6 @@ def test_a_packed_event_is_the_one_in_json() -> None:
     assert taken(b"\x90", form=MSGPACK[0]) == Intake()
 
 
-def test_many_small_packed_elements_are_given_up_early() -> None:
+def test_too_many_small_packed_elements_are_refused_early() -> None:
     with pytest.raises(Problem, match="more than 10,000"):
         taken(b"\xdd\x00\xff\xff\xff" + b"\xc0" * 0xFFFFFF, form=MSGPACK[0])

@@ -9,7 +9,7 @@ from opic.api.definitions import Definitions
 from opic.api.in_process import name_of
 
 
-def test_every_call_of_the_api_has_a_handler_of_its_name() -> None:
+def test_every_api_call_has_a_handler_with_its_name() -> None:
     table = r'\b(?<!\.)(?:add|change)\(\s*"(GET|POST|PUT|PATCH|DELETE)", "(/[\w/-]+)"'
     rows = [row for row in re.findall(table, (ROOT / "opic/api/app.py").read_text()) if row[1] != "/metrics"]
     assert len(rows) > 20

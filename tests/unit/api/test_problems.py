@@ -34,7 +34,7 @@ from opic.errors import (
         (StoreUnavailable("the store does not answer"), 503, "store-away"),
     ],
 )
-def test_what_a_caller_can_do_something_about_is_told_in_full(error: OpicError, status: int, kind: str) -> None:
+def test_errors_that_a_caller_can_fix_are_reported_in_full(error: OpicError, status: int, kind: str) -> None:
     answer = from_error(error).response("r-1")
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -49,25 +49,25 @@ def test_what_a_caller_can_do_something_about_is_told_in_full(error: OpicError, 
 
 
 @pytest.mark.parametrize("error", [StoreError("a secret"), StoreFull("a secret"), SettingsError("a secret")])
-def test_what_is_our_own_fault_is_told_to_the_log_only(error: OpicError) -> None:
+def test_internal_errors_are_not_shown_to_the_caller(error: OpicError) -> None:
     answer = from_error(error).response("r-1")
     assert answer.status_code == 500
     assert b"secret" not in bytes(answer.body)
 
 
-def test_whole_numbers_are_exact() -> None:
+def test_whole_numbers_are_written_exactly() -> None:
     numbers = {"clock": (1 << 62) - 1, "cash": -(1 << 53) - 1}
     assert bytes(Json(numbers).body) == b'{"clock":4611686018427387903,"cash":-9007199254740993}'
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
-def test_a_number_that_json_has_not_is_never_sent(number: float) -> None:
+def test_a_number_that_json_cannot_represent_is_never_sent(number: float) -> None:
     assert bytes(Json({"importance": number}).body) == b'{"importance":null}'
     with pytest.raises(ValueError, match="JSON"):
         Json({"importance": number, "host": "\u00e9"})
 
 
-def test_a_text_of_any_kind_can_be_said() -> None:
+def test_any_text_can_be_a_problem_detail() -> None:
     answer = Problem("bad-input", "\ud800 \x1b[31m \u202e\n").response()
     assert bytes(answer.body).isascii()
     assert json.loads(bytes(answer.body))["detail"] == "\ud800 \x1b[31m \u202e\n"
@@ -121,14 +121,14 @@ def test_unknown_field_of_a_body_is_refused_with_the_nearest_name(
         (ManyPages, "{}", "urls: field required"),
     ],
 )
-def test_each_wrong_value_is_named_with_its_place(kind: type[msgspec.Struct], body: str, said: str) -> None:
+def test_each_wrong_value_is_reported_with_its_position(kind: type[msgspec.Struct], body: str, said: str) -> None:
     with pytest.raises(Problem) as refused:
         read_asked(body.encode(), kind)
     assert refused.value.detail.startswith(said.replace("{}", "input should be "))
     assert all(str(one["msg"]) in refused.value.detail for one in refused.value.errors[:3])
 
 
-def test_list_of_mistakes_ends() -> None:
+def test_list_of_mistakes_is_limited() -> None:
     with pytest.raises(Problem) as refused:
         read_asked(json.dumps({"urls": [1] * 10_000}).encode(), Seeds)
     assert [one["loc"] for one in refused.value.errors] == [["urls", at] for at in range(ERRORS_MAX)]

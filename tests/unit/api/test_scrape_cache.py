@@ -27,13 +27,13 @@ class Scene:
         return number
 
 
-def test_each_question_is_a_look_of_its_own() -> None:
+def test_each_call_runs_the_probe() -> None:
     scene = Scene()
     beside = Beside("look", scene.look)
     assert [beside.now(WAIT) for _ in range(3)] == [1, 2, 3]
 
 
-def test_look_that_takes_too_long_is_no_sight_and_is_not_begun_twice() -> None:
+def test_a_slow_probe_gives_no_result_and_is_not_started_twice() -> None:
     scene = Scene()
     beside = Beside("look", scene.look)
     scene.held.clear()
@@ -43,7 +43,7 @@ def test_look_that_takes_too_long_is_no_sight_and_is_not_begun_twice() -> None:
     assert scene.looks <= 2
 
 
-def test_what_is_away_is_no_sight_though_it_was_seen_before() -> None:
+def test_an_unavailable_probe_gives_no_result_despite_an_earlier_one() -> None:
     scene = Scene()
     beside = Beside("look", scene.look)
     assert beside.now(WAIT) == 1
@@ -53,7 +53,7 @@ def test_what_is_away_is_no_sight_though_it_was_seen_before() -> None:
     assert beside.now(WAIT) == 3
 
 
-def test_what_was_seen_lately_is_told_without_waiting_and_grows_old() -> None:
+def test_a_recent_result_is_returned_at_once_with_its_age() -> None:
     scene = Scene()
     beside = Beside("look", scene.look, rest_seconds=60)
     seen = beside.lately(WAIT)
@@ -65,7 +65,7 @@ def test_what_was_seen_lately_is_told_without_waiting_and_grows_old() -> None:
     assert 0 <= seen[1] <= later[1] < WAIT
 
 
-def test_first_look_is_waited_for_and_not_for_ever() -> None:
+def test_first_probe_is_waited_for_up_to_a_limit() -> None:
     scene = Scene()
     scene.held.clear()
     beside = Beside("look", scene.look, rest_seconds=60)
@@ -76,7 +76,7 @@ def test_first_look_is_waited_for_and_not_for_ever() -> None:
     assert seen[0] == 1
 
 
-def test_slow_look_takes_its_share_of_the_time_and_no_more() -> None:
+def test_a_slow_probe_runs_for_a_limited_share_of_the_time() -> None:
     slow = Beside("slow", lambda: time.sleep(0.05), share_max=0.001)  # A minute's rest is due.
     looks = [slow.lately(WAIT) for _ in range(3)]
     began = [time.monotonic() - seen[1] for seen in looks if seen is not None]

@@ -50,7 +50,7 @@ def test_ipv6_is_listened_on_with_brackets_or_without(host: str) -> None:
             bind(host, port)
 
 
-def test_a_port_in_use_is_said_with_the_way_out() -> None:
+def test_a_port_in_use_is_reported_with_a_remedy() -> None:
     with bind("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(SettingsError, match=rf"port {port} on 127.0.0.1 is in use: .* choose another with --port"):
@@ -67,35 +67,35 @@ def test_a_port_is_free_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
-def test_without_a_token_other_machines_stay_out_unless_told_otherwise(host: str) -> None:
+def test_without_a_token_a_public_address_is_refused(host: str) -> None:
     with pytest.raises(SettingsError, match="OPIC_API_TOKEN is not set"):
         bind(host, 0)
 
 
 @pytest.mark.parametrize("how", [{"token_set": True}, {"allow_open": True}])
-def test_with_a_token_or_by_name_other_machines_are_let_in(how: dict[str, bool]) -> None:
+def test_with_a_token_or_explicit_permission_a_public_address_is_allowed(how: dict[str, bool]) -> None:
     with bind("0.0.0.0", 0, **how) as listener:
         assert url_of(listener) == f"http://127.0.0.1:{listener.getsockname()[1]}"
 
 
 @pytest.mark.parametrize("host", ["", "no-such-host.invalid", "a b", "\ud800", "x" * 300])
-def test_a_host_that_is_none_is_said(host: str) -> None:
+def test_an_unresolvable_host_is_reported(host: str) -> None:
     with pytest.raises(SettingsError, match="can't be resolved on this machine"):
         bind(host, 0)
 
 
-def test_an_address_of_another_machine_is_said() -> None:
+def test_an_address_of_another_machine_is_reported() -> None:
     with pytest.raises(SettingsError, match=r"192\.0\.2\.1 is no address of this machine"):
         bind("192.0.2.1", 0, allow_open=True)
 
 
-def test_a_privileged_port_is_said_with_the_way_out() -> None:
+def test_a_privileged_port_is_reported_with_a_remedy() -> None:
     # Whether this user may listen on port 80 differs between machines, the words do not.
     said = server._refused(OSError(errno.EACCES, "Permission denied"), "127.0.0.1", 80)
     assert str(said) == "port 80 on 127.0.0.1 is not for this user: choose one from 1024 on with --port"
 
 
-def test_told_to_end_before_it_served_it_does_not_serve() -> None:
+def test_a_server_that_is_stopped_before_it_starts_does_not_serve() -> None:
     """As `opic serve` is, by a SIGTERM in the moment before; its handler ignores all further ones."""
     before = signal.signal(signal.SIGTERM, signal.SIG_IGN)
     try:

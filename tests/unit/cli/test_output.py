@@ -39,7 +39,7 @@ def names_of_times() -> Iterator[str]:
                 yield name
 
 
-def test_every_time_of_the_api_is_printed_as_one() -> None:
+def test_every_timestamp_field_of_the_api_is_printed_as_a_time() -> None:
     assert {*names_of_times()} == TIMES
 
 
@@ -57,7 +57,7 @@ def test_time_inside_a_flattened_object_is_a_time() -> None:
     assert as_text("frontier.lease_until", NOW) == as_text("lease_until", NOW) != str(NOW)
 
 
-def test_time_that_is_none_is_none() -> None:
+def test_missing_time_is_printed_as_null() -> None:
     assert as_text("lease_until", None) == "null"
 
 

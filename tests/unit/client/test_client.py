@@ -22,7 +22,7 @@ from opic.model.events import CrawlEvent
 HEAVY = ("fastapi", "starlette", "redis", "numpy", "pydantic", "kafka")
 
 
-def test_importing_it_imports_no_server_and_no_store() -> None:
+def test_importing_the_client_imports_no_server_and_no_store() -> None:
     code = f"import sys, opic.client; print([m for m in {HEAVY!r} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True)
     assert done.stdout.strip() == "[]"
@@ -64,7 +64,7 @@ def test_an_event_has_the_fields_of_the_service() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_call_of_events_is_named_unless_told_otherwise(form: calls.Form) -> None:
+def test_a_call_with_events_has_an_idempotency_key_unless_told_otherwise(form: calls.Form) -> None:
     first, second = (calls.events(b"", form, once=True, key=None) for _ in range(2))
     assert first.headers["idempotency-key"] != second.headers["idempotency-key"]
     assert first.again
@@ -75,12 +75,12 @@ def test_a_call_of_events_is_named_unless_told_otherwise(form: calls.Form) -> No
 
 
 @pytest.mark.parametrize("ask", [Client.seed, Client.importances])
-def test_one_text_in_the_place_of_many_is_refused(ask: Callable[[Client, str], object]) -> None:
+def test_a_string_instead_of_a_list_is_refused(ask: Callable[[Client, str], object]) -> None:
     with Client() as client, pytest.raises(TypeError, match="pass a list"):
         ask(client, "http://a.example/")
 
 
-def test_a_number_that_is_none_is_never_sent() -> None:
+def test_nan_is_never_sent() -> None:
     with pytest.raises(ValueError, match="JSON"):
         calls.post("/v1/next", NextPages, n=1, lease_seconds=float("nan"))
 
@@ -106,7 +106,7 @@ def answer(status: int, body: bytes = b"{}", **headers: str) -> httpx.Response:
     ],
 )
 @pytest.mark.parametrize("body", [b'{"type":"urn:x","title":"T","detail":"D","request_id":"r"}', b"<html>", b"[]", b""])
-def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.CallFailed], body: bytes) -> None:
+def test_each_status_has_its_own_exception(status: int, kind: type[errors.CallFailed], body: bytes) -> None:
     with pytest.raises(kind) as raised:
         calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(status, body))
     assert type(raised.value) is kind
@@ -117,7 +117,7 @@ def test_a_problem_is_an_exception_by_its_status(status: int, kind: type[errors.
 
 
 @pytest.mark.parametrize(("status", "kind"), [(404, errors.NotFound), (405, errors.BadRequest), (501, errors.NotBuilt)])
-def test_what_is_missing_is_a_problem_only_where_the_service_says_so(
+def test_an_error_status_is_the_services_own_only_with_a_problem_body(
     status: int, kind: type[errors.CallFailed]
 ) -> None:
     call = calls.get("/v1/importance", Importance, url="http://a.example/")
@@ -134,7 +134,7 @@ def test_a_redirect_is_an_error_that_names_its_target() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"url": 7, "importance": 1}', b"\xff"])
-def test_an_answer_of_another_program_is_named_as_one(body: bytes) -> None:
+def test_an_answer_of_another_program_is_reported_as_such(body: bytes) -> None:
     with pytest.raises(
         errors.BadAnswer,
         match=r"GET http://opic\.example/v1/importance: unexpected answer, so another program listens there",
@@ -142,7 +142,7 @@ def test_an_answer_of_another_program_is_named_as_one(body: bytes) -> None:
         calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(200, body))
 
 
-def test_rejected_events_are_counted_and_the_first_ones_named() -> None:
+def test_rejected_events_are_counted_and_the_first_ones_listed() -> None:
     several = EventsRejected(Accepted(6, [Rejected(n, f"reason {n}") for n in range(5)]))
     assert several.detail == (
         "5 of 11 events were rejected; the other 6 are accepted: "
@@ -154,7 +154,7 @@ def test_rejected_events_are_counted_and_the_first_ones_named() -> None:
     assert isinstance(alone, errors.BadRequest)
 
 
-def test_fields_of_a_newer_service_are_passed_over() -> None:
+def test_fields_of_a_newer_service_are_ignored() -> None:
     body = b'{"url":"http://a.example/","importance":0.5,"class":"trusted","novel":[1]}'
     found = calls.get("/v1/importance", Importance, url="http://a.example/").read(answer(200, body))
     assert found == Importance("http://a.example/", 0.5, page_class="trusted")
@@ -177,14 +177,14 @@ def test_retry_after_is_seconds_or_a_date(header: str, seconds: float | None) ->
     assert raised.value.retry_after == (None if seconds is None else pytest.approx(seconds, abs=5))
 
 
-def test_retry_after_may_be_a_date_to_come() -> None:
+def test_retry_after_may_be_a_date_in_the_future() -> None:
     in_an_hour = email.utils.formatdate(time.time() + 3_600, usegmt=True)
     with pytest.raises(Unavailable) as raised:
         calls.get("/v1/stats", Stats).read(answer(503, **{"retry-after": in_an_hour}))
     assert raised.value.retry_after == pytest.approx(3_600, abs=5)
 
 
-def test_a_wait_is_what_was_asked_for_and_a_random_bit_that_doubles() -> None:
+def test_a_retry_waits_as_long_as_asked_plus_a_random_part_that_doubles() -> None:
     state = RetryCallState(Retrying(), None, (), {})
     for attempt in (1, 2, 5, 50):
         state.attempt_number = attempt
@@ -195,7 +195,7 @@ def test_a_wait_is_what_was_asked_for_and_a_random_bit_that_doubles() -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://a.example", "a.example"])
-def test_a_url_that_leads_nowhere_is_said_at_once(url: str) -> None:
+def test_an_invalid_service_url_is_reported_at_once(url: str) -> None:
     began = time.monotonic()
     with Client(url) as client, pytest.raises(errors.ClientError) as raised:
         client.stats()

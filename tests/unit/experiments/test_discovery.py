@@ -48,7 +48,7 @@ def assert_in_proportion(pick: Callable[[np.random.Generator], int | None], weig
 
 
 @given(changes=COUNT_CHANGES)
-def test_greatest_count_is_that_of_a_plain_table(changes: list[tuple[str, int]]) -> None:
+def test_greatest_count_agrees_with_a_plain_table(changes: list[tuple[str, int]]) -> None:
     fast, plain, rng = GreatestCount(), dict[int, int](), random()
     for change, page in changes:
         if change == "increment":
@@ -63,7 +63,7 @@ def test_greatest_count_is_that_of_a_plain_table(changes: list[tuple[str, int]])
         assert plain[picked] == max(plain.values()) if plain else picked is None
 
 
-def test_any_of_equal_counts_is_taken() -> None:
+def test_ties_between_counts_are_broken_uniformly() -> None:
     fast = GreatestCount()
     for page in (5, 3, 8, 3, 5, 8, 1):
         fast.increment(page)
@@ -71,7 +71,7 @@ def test_any_of_equal_counts_is_taken() -> None:
 
 
 @given(changes=COUNT_CHANGES)
-def test_counts_of_tickets_are_those_of_a_plain_table(changes: list[tuple[str, int]]) -> None:
+def test_counts_agree_with_a_plain_table(changes: list[tuple[str, int]]) -> None:
     fast, plain, rng, gone = ByCount(), dict[int, int](), random(), set[int]()
     for change, page in changes:
         if change == "increment" and page not in gone:
@@ -86,7 +86,7 @@ def test_counts_of_tickets_are_those_of_a_plain_table(changes: list[tuple[str, i
         assert picked in plain if plain else picked is None
 
 
-def test_tickets_are_drawn_in_proportion_also_after_pages_are_gone() -> None:
+def test_draws_stay_in_proportion_to_counts_after_pages_are_discarded() -> None:
     fast = ByCount()
     for page, count in ((1, 5), (2, 1), (3, 20), (4, 3)):
         fast.increment(page, count)
@@ -97,7 +97,7 @@ def test_tickets_are_drawn_in_proportion_also_after_pages_are_gone() -> None:
 
 
 @given(changes=WEIGHT_CHANGES)
-def test_weights_are_those_of_a_plain_table(changes: list[tuple[int, float]]) -> None:
+def test_weights_agree_with_a_plain_table(changes: list[tuple[int, float]]) -> None:
     tree, heap, plain, rng = ByWeight(), GreatestWeight(), dict[int, float](), random()
     for page, weight in changes:
         tree.set(page, weight)
@@ -121,7 +121,7 @@ def test_weights_are_drawn_in_proportion() -> None:
     assert_in_proportion(tree.pick, {0: 0.5, 2: 2.0, 3: 1.0, 4: 0.25})
 
 
-def test_sampled_order_is_a_draw_without_replacement() -> None:
+def test_sampled_order_draws_without_replacement() -> None:
     weights = np.array([1, 0, 3, 6])
     firsts, seconds = Counter[int](), Counter[int]()
     rng = random()
@@ -140,7 +140,7 @@ def test_sampled_order_is_a_draw_without_replacement() -> None:
 
 
 @given(links=LINKS, now=st.integers(-2, 30), k=st.integers(1, 4))
-def test_time_graph_shows_the_links_that_are_there(links: list[tuple[int, int, int, int]], now: int, k: int) -> None:
+def test_time_graph_shows_the_links_present_at_a_time(links: list[tuple[int, int, int, int]], now: int, k: int) -> None:
     source, target, start, length = np.array(links).T
     graph = TimeGraph(source, target, start.astype(float), (start + length).astype(float), pages=7)
     there = [(a, b) for a, b, since, lasts in links if since <= now <= since + lasts]
@@ -152,7 +152,7 @@ def test_time_graph_shows_the_links_that_are_there(links: list[tuple[int, int, i
     assert graph.targets(now, k).tolist() == sorted(counts, key=lambda page: (-counts[page], page))[:k]
 
 
-def test_window_holds_both_of_its_ends() -> None:
+def test_window_includes_both_ends() -> None:
     graph = TimeGraph.windowed(np.array([0, 0]), np.array([1, 2]), np.array([0.0, 100.0]), window_s=50.0)
     assert [graph.links_of(0, now)[1] for now in (0, 50, 51, 100, 150, 151)] == [[1], [1], [], [2], [2], []]
     assert graph.links_of(2, 100) == ([], [])
@@ -161,7 +161,7 @@ def test_window_holds_both_of_its_ends() -> None:
 @pytest.mark.parametrize(
     ("start", "end", "pages"), [([0.0], [-1.0], 2), ([np.nan], [1.0], 2), ([np.inf], [np.inf], 2), ([0.0], [1.0], 1)]
 )
-def test_time_graph_refuses_what_is_no_time_or_page(start: list[float], end: list[float], pages: int) -> None:
+def test_time_graph_refuses_an_invalid_time_or_page(start: list[float], end: list[float], pages: int) -> None:
     with pytest.raises(BadInput, match="time graph"):
         TimeGraph(np.array([0]), np.array([1]), np.array(start), np.array(end), pages)
 
@@ -211,7 +211,7 @@ class PlainCrawl:
     policy=st.sampled_from(list(POLICIES)),
     seed=st.integers(0, 1000),
 )
-def test_crawl_keeps_what_the_paper_defines(
+def test_crawl_follows_the_definitions_of_the_paper(
     links: list[tuple[int, int, int, int]], times: list[int], expansion: str, policy: str, seed: int
 ) -> None:
     source, target, start, length = np.array(links).T
@@ -312,7 +312,7 @@ def test_empty_frontier_means_recrawl_unless_the_policy_never_does() -> None:
         assert crawl.choose() == (None if policy == "none" else 0)
 
 
-def test_crawl_without_any_page_chooses_none() -> None:
+def test_crawl_without_pages_chooses_none() -> None:
     assert {crawl_of(policy).choose() for policy in POLICIES} == {None}
 
 
@@ -326,7 +326,7 @@ def test_page_that_vanished_yields_nothing_and_counts_again_when_it_is_back() ->
 
 
 @pytest.mark.parametrize("now", [100.0, 99.0, -1e9])
-def test_clock_that_stands_or_goes_back_gives_a_yield_of_a_second(now: float) -> None:
+def test_clock_that_stands_still_or_goes_back_gives_a_yield_over_one_second(now: float) -> None:
     crawl = crawl_of("YR")
     crawl.fetched(0, 100.0, [1], [1])
     crawl.fetched(0, now, [1, 2, 3], [1, 2, 3])
@@ -335,7 +335,7 @@ def test_clock_that_stands_or_goes_back_gives_a_yield_of_a_second(now: float) ->
     assert crawl.recrawl.by_yield.weight(0) == 0.25
 
 
-def test_yield_is_links_a_second() -> None:
+def test_yield_is_links_per_second() -> None:
     assert yield_score(14, 7 * DAY_S) == 2 / DAY_S
 
 
@@ -357,12 +357,12 @@ def test_unknown_policy_is_refused_with_the_names() -> None:
 
 
 @pytest.mark.parametrize("share", [-0.1, 1.1, float("nan")])
-def test_share_that_is_no_probability_is_refused(share: float) -> None:
+def test_invalid_share_of_recrawls_is_refused(share: float) -> None:
     with pytest.raises(BadInput, match="share of recrawls"):
         crawl_of("U", share)
 
 
-def test_uniform_without_pages_has_none() -> None:
+def test_uniform_choice_of_no_pages_is_none() -> None:
     pages = Uniform()
     assert len(pages) == 0
     assert pages.pick(random()) is None

@@ -28,7 +28,7 @@ def test_fetching_everything_gives_the_global_pagerank() -> None:
     assert errors[-1] < errors[0]
 
 
-def test_page_that_cannot_be_fetched_is_tried_once() -> None:
+def test_unfetchable_page_is_tried_once() -> None:
     asked: list[int] = []
 
     def fetch(pages: list[int]) -> dict[int, np.ndarray]:

@@ -37,7 +37,7 @@ def test_estimates_approach_the_walk_on_every_matrix(name: str) -> None:
     assert np.abs(engine.estimate() - truth).sum() < 0.02
 
 
-def test_matrices_are_what_they_are_called() -> None:
+def test_each_matrix_matches_its_name() -> None:
     links, cited = graph().links.toarray(), matrix("co-citation, K'K").toarray()
     assert (matrix("links in").toarray() == links.T).all()
     assert (matrix("both directions").toarray() == np.maximum(links, links.T)).all()
@@ -53,7 +53,7 @@ def test_co_citation_of_a_graph_with_too_many_entries_is_left_out() -> None:
     assert MATRICES["co-citation, K'K"](load_graph("wikispeedia")) is None
 
 
-def test_eigenvector_is_the_dominant_one() -> None:
+def test_computed_eigenvector_is_the_dominant_one() -> None:
     both = matrix("both directions")
     values, vectors = np.linalg.eigh(both.toarray())
     dominant = np.abs(vectors[:, np.argmax(values)])

@@ -124,7 +124,7 @@ def test_greedy_reads_the_page_with_the_most_cash_on_the_ledger(rules: EngineRul
     assert_same(engine, crawl)
 
 
-def test_estimates_are_those_of_the_paper_s_algorithm() -> None:
+def test_estimates_equal_those_of_the_algorithm_in_the_paper() -> None:
     """Section 2 as it is printed, in floats; the virtual page is one more link, and pays after each read."""
     links = random_links(10, np.random.default_rng(5))
     cash, history, clock = [0.1] * 10, [0.0] * 10, 0.0
@@ -173,7 +173,7 @@ def test_lemma_and_theorem_of_the_paper_hold_after_every_read(seed: int, rules: 
             assert np.abs(step(estimate) - estimate).max() * engine.clock < minted + 2 * reads
 
 
-def test_compiled_loop_does_the_same() -> None:
+def test_compiled_loop_gives_the_same_result() -> None:
     links = random_links(20, np.random.default_rng(8))
     plain, compiled = (Engine(links, GRANTS, compiled=compiled) for compiled in (False, True))
     for engine in (plain, compiled):
@@ -216,7 +216,7 @@ def test_fixed_point_is_pagerank() -> None:
     assert fixed_point(links, GRANTS) == pytest.approx(pagerank(matrix, threshold=1e-13), rel=1e-9)
 
 
-def test_fixed_point_of_a_recorded_graph_is_what_networkx_says() -> None:
+def test_fixed_point_of_a_recorded_graph_equals_networkx() -> None:
     matrix = load_graph("hollins").links
     pages = matrix.shape[0]
     graph = nx.from_scipy_sparse_array(matrix, create_using=nx.DiGraph)
@@ -235,7 +235,7 @@ def test_fixed_point_of_a_recorded_graph_is_what_networkx_says() -> None:
     ],
 )
 @pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
-def test_odd_graphs_have_their_importance(rows: list[list[int]], what: str, rules: EngineRules) -> None:
+def test_importance_of_degenerate_graphs_is_exact(rows: list[list[int]], what: str, rules: EngineRules) -> None:
     links = links_of(rows)
     engine = Engine(links, rules, compiled=False)
     engine.know(np.arange(len(rows)))
@@ -245,7 +245,7 @@ def test_odd_graphs_have_their_importance(rows: list[list[int]], what: str, rule
     assert np.abs(engine.estimate() - truth).sum() < 0.25, what
 
 
-def test_expected_change_is_that_of_a_read() -> None:
+def test_expected_change_equals_the_change_after_a_read() -> None:
     links = random_links(25, np.random.default_rng(7))
     engine = Engine(links, PAPER_RULES, compiled=False)
     engine.know(np.arange(25))
@@ -268,7 +268,7 @@ def test_iteration_pays_all_cash() -> None:
     assert off_line_step(links, PAPER_RULES)(np.full(20, 0.05)).sum() == pytest.approx(1)
 
 
-def test_graphs_have_the_paper_s_degrees() -> None:
+def test_generated_graphs_have_the_degrees_of_the_paper() -> None:
     rng = np.random.default_rng(1)
     pages = 20_000
     for links, both in ((power_law_links(pages, rng), False), (power_law_both_ways(pages, rng), True)):
@@ -280,7 +280,7 @@ def test_graphs_have_the_paper_s_degrees() -> None:
         assert (out_degrees.max() > 500) == both
 
 
-def test_poisson_graph_has_as_many_links_as_the_power_law_and_no_page_of_many() -> None:
+def test_poisson_graph_has_as_many_links_as_the_power_law_graph_and_no_hubs() -> None:
     pages = 20_000
     links, others = (draw(pages, np.random.default_rng(1)) for draw in (poisson_links, power_law_links))
     in_degrees = np.bincount(links.targets, minlength=pages)
@@ -344,7 +344,7 @@ def test_moved_links_leave_out_degrees_and_go_from_halved_to_doubled_pages() -> 
     assert (after[more] <= 2 * before[more]).all()
 
 
-def test_exchanged_in_degrees_are_as_a_whole_what_they_were() -> None:
+def test_exchanging_in_degrees_keeps_their_distribution() -> None:
     rng = np.random.default_rng(3)
     links = power_law_both_ways(5_000, rng)
     (out, before), (out_after, after) = degrees_of(links), degrees_of(exchange_in_degrees(links, 500, rng))
@@ -377,7 +377,7 @@ def test_redirected_links_keep_all_degrees_and_pages_that_link_elsewhere_their_o
 
 @pytest.mark.parametrize("change", [move_links, exchange_in_degrees, redirect_links, rewire_pages])
 @pytest.mark.parametrize("rows", [[[]], [[], []], [[1], [0]], [[1], []]])
-def test_graphs_of_a_page_or_two_can_change(change: Change, rows: list[list[int]]) -> None:
+def test_graphs_of_one_or_two_pages_can_change(change: Change, rows: list[list[int]]) -> None:
     for count in range(len(rows) + 1):
         links = change(links_of(rows), count, np.random.default_rng(5))
         assert len(links.starts) == len(rows) + 1
@@ -395,7 +395,7 @@ ODD_GRAPHS = {
 @pytest.mark.parametrize("strategy", ["Greedy", "Cycle", "Random", "batches of 10 %"])
 @pytest.mark.parametrize("rules", [GRANTS, PAPER_RULES])
 @pytest.mark.parametrize("name", ODD_GRAPHS)
-def test_every_strategy_finds_the_importance_on_odd_graphs(name: str, rules: EngineRules, strategy: str) -> None:
+def test_every_strategy_finds_the_importance_on_degenerate_graphs(name: str, rules: EngineRules, strategy: str) -> None:
     links = links_of(ODD_GRAPHS[name])
     pages = len(links.starts) - 1
     engine = Engine(links, rules, compiled=False)

@@ -51,16 +51,16 @@ def test_most_trusted_pages_leave_the_rest_of_the_trust_missing() -> None:
         ([1, 3], [1], "2 trusted pages have 1 weights"),
     ],
 )
-def test_trust_without_a_sum_is_refused(pages: list[int], weights: list[float], complaint: str) -> None:
+def test_trust_that_sums_to_zero_is_refused(pages: list[int], weights: list[float], complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         Trust.weighted(pages, weights)
 
 
-def test_huge_weights_are_shares_all_the_same() -> None:
+def test_huge_weights_become_finite_shares() -> None:
     assert Trust.weighted([0, 1], [1e308, 1e308]).shares.tolist() == [0.5, 0.5]
 
 
-def test_no_trusted_page_cannot_stand_for_all() -> None:
+def test_keeping_no_trusted_page_is_refused() -> None:
     with pytest.raises(BadInput, match="cannot keep 0 trusted pages"):
         Trust.uniform([1, 2]).most_trusted(0)
 
@@ -71,12 +71,12 @@ class TestEachCrawl:
         with pytest.raises(BadInput, match="the graph has pages 0 to 3, but these are trusted: -1, 4, 9"):
             crawl(ring(4), Trust.uniform([9, 2, 4, -1]))
 
-    def test_equal_trust_in_all_pages_is_refused(self, crawl: type[CoverageCrawl]) -> None:
+    def test_uniform_trust_in_all_pages_is_refused(self, crawl: type[CoverageCrawl]) -> None:
         with pytest.raises(BadInput, match="all 4 pages are trusted equally: nothing is guaranteed before all are"):
             crawl(ring(4), Trust.uniform(range(4)))
         assert len(crawl(ring(4), Trust.weighted(range(4), [1, 1, 1, 2])).order) == 4
 
-    def test_web_of_one_page_is_covered_by_it(self, crawl: type[CoverageCrawl]) -> None:
+    def test_web_of_one_page_is_covered_by_that_page(self, crawl: type[CoverageCrawl]) -> None:
         assert crawl(web(1), Trust.uniform([0]), target=1.0).guaranteed.tolist() == [1.0]
 
     def test_target_above_the_trust_of_the_seeds_is_out_of_reach(self, crawl: type[CoverageCrawl]) -> None:
@@ -87,13 +87,15 @@ class TestEachCrawl:
             crawl(ring(6), some, target=0.9)
         assert crawl(ring(6), some, target=0.85).guaranteed[-1] >= 0.85
 
-    def test_target_out_of_reach_for_want_of_links_is_seen_on_the_way(self, crawl: type[CoverageCrawl]) -> None:
+    def test_target_that_missing_links_put_out_of_reach_is_detected_during_the_crawl(
+        self, crawl: type[CoverageCrawl]
+    ) -> None:
         some = Trust.weighted([0, 3], [3, 1]).most_trusted(1)
         with pytest.raises(OutOfReach, match=r"0\.7 cannot be guaranteed"):
             crawl(web(4, (0, 1)), some, target=0.7)
 
     @pytest.mark.parametrize("target", [0.0, -1.0, 1.1, float("nan")])
-    def test_target_that_is_no_share_is_refused(self, crawl: type[CoverageCrawl], target: float) -> None:
+    def test_invalid_target_is_refused(self, crawl: type[CoverageCrawl], target: float) -> None:
         with pytest.raises(BadInput, match="is not a share of all importance"):
             crawl(ring(4), Trust.uniform([0]), target=target)
 
@@ -103,12 +105,12 @@ class TestEachCrawl:
             crawl(ring(4), Trust.uniform([0]), damping=damping)
 
     @pytest.mark.slow
-    def test_pages_beyond_what_float64_can_count_are_as_good_as_unknown(self, crawl: type[CoverageCrawl]) -> None:
+    def test_pages_below_float64_precision_add_no_coverage(self, crawl: type[CoverageCrawl]) -> None:
         chain = web(6_000, *((page, page + 1) for page in range(5_999)))
         assert crawl(chain, Trust.uniform([0])).guaranteed[-1] == 1.0
 
 
-def test_shares_that_are_none_are_refused() -> None:
+def test_invalid_shares_are_refused() -> None:
     trust = Trust.uniform([0])
     for window, sweeps, parts in ((0.0, 1, 1), (1.5, 1, 1), (0.5, 0, 1), (0.5, 1, 0)):
         with pytest.raises(BadInput, match="give a window above 0, up to 1, and at least one of the others"):

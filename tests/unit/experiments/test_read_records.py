@@ -51,7 +51,7 @@ def test_received_is_the_history_at_each_read_and_all_that_is_held_now() -> None
     assert middle.sum() == pytest.approx(record.begun * PAGES + record.now / 2, rel=0.02)
 
 
-def test_reads_of_a_window_are_those_after_its_start() -> None:
+def test_a_window_has_the_reads_after_its_start() -> None:
     (record,) = crawl(0.0)
     assert record.reads_since(1e9).tolist() == np.diff(record.starts).tolist()
     assert record.reads_since(2).sum() == pytest.approx(2 * PAGES, rel=0.1)

@@ -73,7 +73,7 @@ def test_runs_that_are_asked_for_give_means_and_standard_errors(runs: int) -> No
     assert f"means of {runs} runs" in table.notes[0]
 
 
-def test_row_or_figure_that_some_runs_lack_says_in_how_many_it_is() -> None:
+def test_row_missing_in_some_runs_says_in_how_many_it_is() -> None:
     table = result(made(), runs=4)
     assert of("b", table)["said"] == "in 1 of 4 runs"
     assert of("b", table)["said ±"] == ""
@@ -81,12 +81,12 @@ def test_row_or_figure_that_some_runs_lack_says_in_how_many_it_is() -> None:
     assert of("c", table)["draw ±"] == ""
 
 
-def test_curves_of_runs_are_combined_where_all_have_points() -> None:
+def test_curves_are_combined_where_all_runs_have_points() -> None:
     (panel,) = result(made(), runs=3).panels
     assert panel.lines["a"] == [(1.0, pytest.approx(draws(3)[:, 0].mean()))]
 
 
-def test_notes_are_said_once() -> None:
+def test_repeated_notes_are_printed_once() -> None:
     assert list(result(made()).notes) == ["said once", "declared"]
 
 

@@ -16,7 +16,7 @@ def crawl(pages: int = 10, choice: str = MOST) -> WaitingLinksCrawl:
     return WaitingLinksCrawl(GreatestCount(), np.random.default_rng(1), pages, choice)
 
 
-def test_links_that_persist_wait_for_all_of_the_time_and_others_for_no_longer_than_they_last() -> None:
+def test_lasting_links_wait_all_of_the_time_and_others_until_they_vanish() -> None:
     times = np.array([0.0, 1.0, 10.0, 1e6])
     assert still_there(times, 0.0).tolist() == times.tolist()
     assert still_there(times, 1e-12) == pytest.approx(times, rel=1e-5)
@@ -66,7 +66,7 @@ def test_page_without_links_is_expected_to_get_some_in_time() -> None:
     assert (made.waiting() > 0).all()
 
 
-def test_crawl_of_nothing_chooses_nothing_and_a_clock_that_goes_back_is_no_error() -> None:
+def test_empty_crawl_chooses_nothing_and_a_clock_that_goes_back_is_accepted() -> None:
     made = crawl()
     assert made.choose() is None
     made.fetched(3, 100.0, [1], [4])
@@ -76,7 +76,7 @@ def test_crawl_of_nothing_chooses_nothing_and_a_clock_that_goes_back_is_no_error
 
 
 @given(weights=st.lists(st.floats(0.1, 10), min_size=1, max_size=30), seed=st.integers(0, 99))
-def test_choices_are_of_the_pages(weights: list[float], seed: int) -> None:
+def test_choice_is_the_page_with_the_most_or_a_random_one(weights: list[float], seed: int) -> None:
     waiting, rng = np.array(weights), np.random.default_rng(seed)
     assert CHOICES[MOST](waiting, rng) == weights.index(max(weights))
     assert 0 <= CHOICES[DRAWN](waiting, rng) < len(weights)

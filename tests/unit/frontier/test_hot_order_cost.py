@@ -48,7 +48,7 @@ class Columns:
         return np.arange(0)
 
 
-def test_pages_that_wait_cost_a_choice_nothing() -> None:
+def test_waiting_pages_add_nothing_to_the_cost_of_a_choice() -> None:
     order = HotOrder(Columns())
     order.note_reads(np.arange(WAITING), 1_000.0)
     assert order.counts.totals[2 * REVISIT + 1] == WAITING

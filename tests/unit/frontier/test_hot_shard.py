@@ -89,7 +89,7 @@ def ask(shard: HotShard, ids: list[int], said: LeaseAnswer) -> bool:
     return shard.take(pages, hosts, said)
 
 
-def test_leased_and_refused_pages_are_held_and_others_free_again() -> None:
+def test_leased_and_refused_pages_are_held_and_the_others_are_free_again() -> None:
     shard = hot_shard()
     ask(shard, [0, 1, 2], answer([Granted(0, 0, 1_300_000_000, 0.0)], [RefusedPage(1, False, 1_100_000_000)], 1))
     assert counted(shard) == {"free": 4, "leased": 1, "retry": 1}
@@ -129,7 +129,7 @@ def test_fetch_ends_a_lease_or_begins_a_wait() -> None:
     assert picked(shard, 1_030.0) == [1, 3, 4, 0, 5]
 
 
-def test_fetch_that_is_heard_of_before_the_answer_wins_over_it() -> None:
+def test_fetch_reported_before_the_lease_answer_takes_precedence() -> None:
     shard = hot_shard()
     shard.begin_call()
     fetches(shard, 0, [0], [1], 970_000_000)
@@ -139,7 +139,7 @@ def test_fetch_that_is_heard_of_before_the_answer_wins_over_it() -> None:
     assert picked(shard, 1_030.0) == [0, 1, 2, 3, 4, 5]
 
 
-def test_fetch_that_the_answer_knew_of_does_not_end_its_leases() -> None:
+def test_fetch_already_known_to_the_lease_answer_does_not_end_its_leases() -> None:
     shard = hot_shard()
     shard.begin_call()
     fetches(shard, 0, [0], [])
@@ -156,7 +156,7 @@ def test_store_knows_how_long_a_failed_page_waits() -> None:
     assert picked(shard, 1_090.0) == [0, 1, 2, 3, 4, 5]
 
 
-def test_host_with_as_many_pages_in_flight_as_it_may_goes_on_when_one_lands() -> None:
+def test_host_at_its_limit_in_flight_goes_on_when_a_fetch_ends() -> None:
     shard = hot_shard()
     ask(shard, [0, 1], answer([Granted(0, 0, 1_300_000_000, 0.0)], [RefusedPage(1, True, 1_300_000_000, True)], 1))
     assert picked(shard) == [2, 3, 4, 5]
@@ -164,7 +164,7 @@ def test_host_with_as_many_pages_in_flight_as_it_may_goes_on_when_one_lands() ->
     assert picked(shard) == [0, 1, 2, 3, 4, 5]
 
 
-def test_pages_given_back_are_free() -> None:
+def test_released_pages_are_free() -> None:
     shard = hot_shard()
     granted = [Granted(at, 0, 1_300_000_000, 0.0) for at in range(3)]
     ask(shard, [0, 1, 2], answer(granted, leases=3))
@@ -174,7 +174,7 @@ def test_pages_given_back_are_free() -> None:
     assert (picked(shard), shard.stamp.freed) == ([0, 1, 3, 4, 5], 5)
 
 
-def test_what_is_read_whole_replaces_what_was_held() -> None:
+def test_loading_the_held_pages_replaces_all_that_was_held_before() -> None:
     shard = hot_shard(delay=1.0)
     leases = np.array([0, 1, 77]), np.array([1_240.0, 999.0, 1_100.0])
     expired, waits = np.array([1_300.0, 1_100.0, 1_160.0]), (np.array([0, 77]), np.array([1_200.0, 1_200.0]))
@@ -190,7 +190,7 @@ def test_what_is_read_whole_replaces_what_was_held() -> None:
 
 
 @pytest.mark.parametrize(("leases", "same"), [(1, True), (2, False)])
-def test_leases_of_others_are_noticed(leases: int, same: bool) -> None:
+def test_leases_granted_by_other_endpoints_are_noticed(leases: int, same: bool) -> None:
     shard = hot_shard()
     shard.complete = True
     assert ask(shard, [0], answer([Granted(0, 0, 1_300_000_000, 0.0)], leases=leases)) is same

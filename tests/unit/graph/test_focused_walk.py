@@ -99,7 +99,7 @@ def test_degree_counted_without_reciprocal_pairs_twice_is_off() -> None:
     assert np.ones(len(exact)) @ exact == pytest.approx(1)
 
 
-def test_walk_goes_as_its_plain_twin() -> None:
+def test_walk_equals_its_plain_twin() -> None:
     links, topic = uneven_web(20, 5)
     allowed = np.flatnonzero(topic).tolist()
     counts = edge_counts(links, topic)
@@ -117,7 +117,7 @@ def test_walk_goes_as_its_plain_twin() -> None:
     assert [mean_hold[page] for page in allowed] == pytest.approx(60 / counts.sum(axis=1)[allowed], rel=0.25)
 
 
-def test_hard_focus_looks_at_few_pages_off_the_topic_and_visits_none() -> None:
+def test_hard_focus_fetches_few_pages_off_the_topic_and_visits_none() -> None:
     links, topic = uneven_web()
     web = SmallWeb(links, topic)
     visits = walked(web, 0, 2_000, 1)
@@ -134,7 +134,7 @@ def test_neighbourhood_visits_no_page_farther_than_a_link_from_the_topic() -> No
     assert {visit.page for visit in walked(web, 0, 500, 1, focus=Focus.NEIGHBOURHOOD, radius=2)} == {0, 1, 2, 3}
 
 
-def test_trial_and_error_goes_back_after_so_many_pages_off_the_topic() -> None:
+def test_trial_and_error_goes_back_after_a_limit_of_pages_off_the_topic() -> None:
     links = [[1], [2], [3], [4], [5], []]
     web = SmallWeb(links, [True, *[False] * 5])
     for tries in (0, 1, 3):
@@ -165,7 +165,7 @@ def ends_of(links: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
 # What is not there, and what moved.
 
 
-def test_pages_that_vanish_are_as_if_they_were_not_linked() -> None:
+def test_vanished_pages_count_as_not_linked() -> None:
     links, topic = uneven_web()
     gone = {2, 5, 11}
     left = [True] * len(topic)
@@ -177,7 +177,7 @@ def test_pages_that_vanish_are_as_if_they_were_not_linked() -> None:
     assert uniformity(at_virtual_times(visits, apart), np.flatnonzero(left).tolist()) > ACCEPTED
 
 
-def test_page_that_moved_is_visited_where_it_is() -> None:
+def test_redirected_page_is_visited_at_its_target() -> None:
     web = SmallWeb([[1], [], [0, 3], [0]], [True] * 4, moved={1: 2}, known=[[]] * 4)
     visits = walked(web, 0, 300, 1)
     assert {visit.page for visit in visits} == {0, 2, 3}
@@ -201,7 +201,7 @@ def test_start_without_a_neighbour_says_what_to_do(focus: Focus) -> None:
         (0, {"virtual_degree": 1}, "0 has 4 edges, over the virtual degree 1: raise the virtual degree"),
     ],
 )
-def test_bad_walk_is_refused(start: int, options: dict[str, int], complaint: str) -> None:
+def test_invalid_walk_options_are_refused(start: int, options: dict[str, int], complaint: str) -> None:
     web = SmallWeb([[1, 3], [0], [], [0, 1]], [True, False, True, True], gone={2})
     with pytest.raises(BadInput, match=complaint):
         walked(web, start, 10, 1, **options)
@@ -291,7 +291,7 @@ def test_visits_weighted_by_expected_holds_err_less_than_pages_at_fixed_times() 
     assert weighed_rmse < 0.9 * timed_rmse
 
 
-def test_autocorrelation_time_is_that_of_a_known_series() -> None:
+def test_autocorrelation_time_of_a_known_series_is_right() -> None:
     rng = np.random.default_rng(1)
     series = np.zeros(200_000)
     for at in range(1, len(series)):
@@ -331,7 +331,7 @@ def test_share_that_all_samples_agree_on_has_an_interval_still() -> None:
     assert few.low < 0.6
 
 
-def test_mean_is_that_of_the_pages_that_have_the_number() -> None:
+def test_mean_counts_only_pages_that_have_the_number() -> None:
     links, topic = uneven_web(300, 2)
     web = MatrixPages(link_matrix(*ends_of(links), (300, 300)), np.array(topic))
     numbers = np.where(np.arange(300) % 4, np.arange(300) ** 0.5, np.nan)

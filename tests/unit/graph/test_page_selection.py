@@ -50,7 +50,7 @@ def test_scores_do_not_depend_on_the_size_of_the_chunks(monkeypatch: pytest.Monk
     assert sc_scores(graph, ranks) == pytest.approx(whole)
 
 
-def test_counts_and_flows_are_those_of_a_small_web() -> None:
+def test_counts_and_flows_of_a_small_web_are_right() -> None:
     # 0 and 1 are local, 2 is fetched; 3 and 4 are candidates.
     links = CrawledLinks([0, 1], [[1, 3, 3, 0], [3]])
     links.add(2, [0, 3, 4])
@@ -63,7 +63,7 @@ def test_counts_and_flows_are_those_of_a_small_web() -> None:
     assert highest(np.array([1.0, 3.0, 3.0, 2.0]), 3).tolist() == [1, 2, 3]
 
 
-def test_complement_has_the_stationary_vector_of_the_whole() -> None:
+def test_stochastic_complement_has_the_stationary_vector_of_the_whole_chain() -> None:
     rng = np.random.default_rng(7)
     walk = rng.random((9, 9))
     walk /= walk.sum(axis=1, keepdims=True)
@@ -75,6 +75,6 @@ def test_complement_has_the_stationary_vector_of_the_whole() -> None:
         stochastic_complement(walk + 0.5 / 9 * (np.arange(9) == 4)[:, None], part)
 
 
-def test_domain_without_links_out_has_no_candidate() -> None:
+def test_domain_without_outgoing_links_has_no_candidates() -> None:
     graph = CrawledLinks([4, 2], [[2], []]).graph()
     assert len(sc_scores(graph, pagerank(graph.inside))) == 0

@@ -12,14 +12,14 @@ EXACT = 1e-14
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pagerank_is_that_of_networkx(seed: int) -> None:
+def test_pagerank_equals_networkx(seed: int) -> None:
     web = random_web(seed, 30, 0.1)
     expected = nx.pagerank(nx.from_numpy_array(web, create_using=nx.DiGraph), tol=EXACT, max_iter=10_000)
     found = pagerank(link_matrix(*np.nonzero(web), (30, 30)), threshold=EXACT)
     assert found == pytest.approx([expected[page] for page in range(30)], abs=1e-12)
 
 
-def test_pagerank_starts_anywhere() -> None:
+def test_pagerank_does_not_depend_on_the_start_vector() -> None:
     links = random_crawl(3).inside
     start = np.arange(1.0, links.shape[0] + 1)
     assert pagerank(links, start=start, threshold=EXACT) == pytest.approx(pagerank(links, threshold=EXACT))

@@ -91,7 +91,7 @@ def test_bound_is_never_above_the_truth_whatever_the_other_pages_link_to(
                 assert found.coverage == pytest.approx(truth, abs=1e-5)
 
 
-def test_bound_is_what_the_worst_pages_would_leave() -> None:
+def test_bound_is_reached_by_the_worst_possible_pages() -> None:
     """A trusted page links to itself no more than to two others; if these keep all visitors, the bound is the truth."""
     flow = TrustFlow(0.5, pool := LinkPool())
     pool.put(0, np.array([1, 2], np.uint32))

@@ -25,7 +25,7 @@ PAGE = "http://a.example/x/"
         ("", []),
     ],
 )  # fmt: skip
-def test_links_are_those_of_a_and_area(html: str, links: list[str]) -> None:
+def test_links_come_from_a_and_area_elements(html: str, links: list[str]) -> None:
     assert html_links(PAGE, html) == links
 
 

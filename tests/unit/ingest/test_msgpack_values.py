@@ -30,7 +30,7 @@ def pack(value: object) -> bytes:
 
 
 @given(st.lists(VALUES))
-def test_array_is_cut_where_its_elements_end(values: list[Any]) -> None:
+def test_array_is_split_where_its_elements_end(values: list[Any]) -> None:
     assert msgpack_values.is_array(pack(values))
     assert list(msgpack_values.cut_array(pack(values))) == [pack(value) for value in values]
 
@@ -42,7 +42,7 @@ def test_counted_end_is_the_end(value: object, more: bytes) -> None:
 
 
 @given(st.binary(min_size=1, max_size=30))
-def test_any_bytes_are_cut_alike_or_refused(body: bytes) -> None:
+def test_any_bytes_are_split_like_the_decoder_would_or_refused(body: bytes) -> None:
     array = b"\x92" + body
     try:
         fast = list(msgpack_values.cut_array(array))
@@ -64,7 +64,7 @@ class Trickle(io.BytesIO):
 
 
 @given(st.lists(VALUES, max_size=10))
-def test_stream_is_cut_wherever_it_is_read(values: list[Any]) -> None:
+def test_stream_is_split_alike_wherever_reads_end(values: list[Any]) -> None:
     stream = b"".join(map(pack, values))
     for file in (io.BytesIO(stream), Trickle(stream)):
         assert list(msgpack_values.cut_stream(file, 1 << 20)) == [pack(value) for value in values]
@@ -79,7 +79,7 @@ DEEP = b"\x91" * 70_000 + b"\xc0"
 @pytest.mark.parametrize(
     "values", [[DEEP], [b"\x01", DEEP, b"\xa1a", DEEP, DEEP, b"\x02"]], ids=["alone", "among others"]
 )
-def test_deeply_nested_value_is_cut_out_of_a_stream(values: list[bytes]) -> None:
+def test_deeply_nested_value_is_split_from_a_stream(values: list[bytes]) -> None:
     for file in (io.BytesIO(b"".join(values)), Trickle(b"".join(values))):
         assert list(msgpack_values.cut_stream(file, 1 << 20)) == values
     with pytest.raises(BadFraming, match="ends in the middle"):
@@ -90,7 +90,7 @@ def test_deeply_nested_value_is_cut_out_of_a_stream(values: list[bytes]) -> None
         list(msgpack_values.cut_stream(io.BytesIO(b"".join(values) + DEEP[:-1] + b"\xc1"), 1 << 20))
 
 
-def test_longest_extension_is_not_the_shortest() -> None:
+def test_lengths_of_extensions_are_read_correctly() -> None:
     """Its length and its type's byte are 2^32 bytes, which is 0 where 32 bits are counted with."""
     longest, looks_like_it = b"\xc9\xff\xff\xff\xff", b"\xa5\xc9\xff\xff\xff\xff"
     for behind in (b"", b"\x01\x02", b"a" * 300_000):

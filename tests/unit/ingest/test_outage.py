@@ -20,7 +20,7 @@ def test_outage_is_logged_when_it_begins_and_when_it_ends(caplog: pytest.LogCapt
     assert said == ["refused; retrying until this is over", "everything answers again"] * 2
 
 
-def test_second_server_that_goes_away_is_named_too(caplog: pytest.LogCaptureFixture) -> None:
+def test_second_server_that_becomes_unavailable_is_logged_too(caplog: pytest.LogCaptureFixture) -> None:
     outage = Outage(logging.getLogger("opic.ingest"))
     assert outage.began(KafkaUnavailable("Kafka"))
     assert outage.began(StoreUnavailable("the store"))

@@ -9,7 +9,7 @@ def tallied(*stored: Mapping[str, int]) -> Tallied:
     return Tallied.of({name.encode(): str(count).encode() for name, count in one.items()} for one in stored)
 
 
-def test_nothing_is_a_histogram_of_nothing() -> None:
+def test_no_steps_give_an_empty_histogram() -> None:
     found = tallied({})
     assert [bound for bound, _ in found.seconds] == [*map(str, map(float, STEP_SECONDS)), "+Inf"]
     assert [bound for bound, _ in found.events] == [*map(str, map(float, STEP_EVENTS)), "+Inf"]

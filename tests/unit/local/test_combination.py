@@ -90,7 +90,7 @@ def test_links_that_only_we_know_count_once_and_so_do_those_of_both() -> None:
     assert np.mean(errors) < 0.2 * np.mean(paper)
 
 
-def test_service_that_is_away_or_empty_leaves_the_papers_estimate() -> None:
+def test_without_a_service_or_with_an_empty_one_the_papers_estimate_remains() -> None:
     graph = crawled(random_web(3))
     ranks = pagerank(graph.inside)
     empty = ServiceKnowledge(np.zeros(LOCAL), np.full(FETCHED, np.nan), np.zeros(FETCHED, np.bool_), 0.0, 0.0, 0.0, 0)
@@ -100,7 +100,7 @@ def test_service_that_is_away_or_empty_leaves_the_papers_estimate() -> None:
         assert found.importance == pytest.approx(ranks[:LOCAL] / ranks[:LOCAL].sum())
 
 
-def test_error_falls_with_what_the_service_has_read() -> None:
+def test_error_falls_as_the_service_reads_more_pages() -> None:
     errors: dict[float, list[float]] = {0.25: [], 0.5: [], 0.75: [], 1.0: []}
     paper = []
     for seed in range(40):
@@ -183,7 +183,7 @@ def test_inflow_grows_as_the_service_knows_less_of_the_domain(known: int, linkin
     assert inflow[0] >= inflow[1] == pytest.approx(inflow[-1])
 
 
-def test_numbers_of_other_pages_are_refused() -> None:
+def test_estimates_of_a_wrong_length_are_refused() -> None:
     web = random_web(1)
     graph = crawled(web)
     service = service_that_read(web, np.ones(PAGES, np.bool_))

@@ -79,7 +79,7 @@ SCORES: dict[str, Score] = {"sc": sc_scores, "pf": pf_scores, "outlinks": lambda
 
 @pytest.mark.parametrize("name", SCORES)
 @pytest.mark.parametrize("seed", range(5))
-def test_list_is_that_of_find_global_pagerank(name: str, seed: int) -> None:
+def test_list_equals_that_of_find_global_pagerank(name: str, seed: int) -> None:
     events = web(seed)
     urls, importance, *_ = undisturbed(events, EstimatorOptions(40, name, 5))
     numbers = PageNumbers(DOMAIN)
@@ -151,7 +151,7 @@ def test_redirect_out_and_back_is_a_chain_of_links() -> None:
     assert (fetched, failed, frontier) == (1, 0, [])
 
 
-def test_candidates_that_are_gone_are_tried_once_and_count_as_fetches() -> None:
+def test_vanished_candidates_are_tried_once_and_count_as_fetches() -> None:
     gone = [f"http://b.example/{n}" for n in range(30)]
     events = {
         "http://a.example/": CrawlEvent("http://a.example/", links=gone),
@@ -169,7 +169,7 @@ def test_last_event_of_a_page_counts() -> None:
     assert estimator.ranking().urls == [b]
 
 
-def test_at_most_so_many_pages_of_one_host_are_chosen() -> None:
+def test_pages_chosen_per_host_are_limited() -> None:
     links = CrawledLinks([0], [range(1, 30)])
     numbers = PageNumbers(DOMAIN)
     for page in range(30):
@@ -187,7 +187,7 @@ def test_at_most_so_many_pages_of_one_host_are_chosen() -> None:
     assert choose(np.full(29, -np.inf), graph, numbers, 5, None) == []
 
 
-def test_selection_that_there_is_none_of_is_named() -> None:
+def test_unknown_selection_is_refused_by_name() -> None:
     with pytest.raises(BadInput, match="--select best: there are sc, pf, outlinks, random, combined"):
         check_selection("best")
 

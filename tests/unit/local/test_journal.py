@@ -25,7 +25,7 @@ def entries(journal: Journal) -> int:
     return len(journal.rounds) + sum(len(planned.events) for planned in journal.rounds)
 
 
-def test_what_was_written_is_read_again(tmp_path: Path) -> None:
+def test_journal_is_read_back_as_written(tmp_path: Path) -> None:
     written(tmp_path)
     with Journal("a.example", tmp_path) as journal:
         assert [(planned.part, list(planned.urls)) for planned in journal.rounds] == [
@@ -50,7 +50,7 @@ def test_file_cut_at_any_byte_gives_the_whole_lines_before(tmp_path: Path) -> No
             assert entries(again) == lines + bool(again.rounds)
 
 
-def test_line_that_no_estimator_wrote_is_named(tmp_path: Path) -> None:
+def test_foreign_line_is_refused_by_number(tmp_path: Path) -> None:
     lines = written(tmp_path).splitlines(keepends=True)
     for wrong in (b"{}\n", b"[1]\n", b"\xff\n", b'{"round": 9, "event": {"url": "http://a.example/"}}\n'):
         (tmp_path / "events.jsonl").write_bytes(b"".join([lines[0], wrong, *lines[1:]]))
@@ -81,7 +81,7 @@ def test_directory_that_is_a_file_is_refused(tmp_path: Path) -> None:
         Journal("a.example", tmp_path / "file")
 
 
-def test_batch_under_way_at_a_kill_comes_again_with_its_key(tmp_path: Path) -> None:
+def test_interrupted_batch_is_sent_again_under_its_key(tmp_path: Path) -> None:
     written(tmp_path)
     with Journal("a.example", tmp_path) as journal:
         sending = batches(journal, 2)

@@ -66,7 +66,7 @@ def test_a_sum_of_2_to_the_62_that_only_grows_is_refused_and_one_grain_less_is_n
         replace(Books(), **{name: 2**62}).check()
 
 
-def test_a_pool_may_owe() -> None:
+def test_the_pool_may_be_negative() -> None:
     Books(pool=-MINTED_GRAINS).check()
 
 
@@ -137,7 +137,9 @@ def test_a_pool_that_cannot_pay_every_live_page_waits() -> None:
 
 
 @given(pool=st.integers(0, 2**46), live=st.integers(0, 50), read=st.integers(0, 50))
-def test_paid_at_once_every_live_page_gets_the_same_and_the_remainder_stays(pool: int, live: int, read: int) -> None:
+def test_continuous_payout_gives_every_live_page_the_same_and_keeps_the_remainder(
+    pool: int, live: int, read: int
+) -> None:
     books = Books(pool=pool, live=live, open=min(read, live), open_cash=7, credit=2**60)
     books.pay(CONTINUOUS)
     paid = books.credit - 2**60
@@ -164,7 +166,7 @@ def test_the_bound_is_zero_when_nothing_can_move() -> None:
     grains=st.integers(0, 2**52),
     q=QS,
 )
-def test_whatever_could_still_move_never_narrows_the_bound(name: str, grains: int, q: int) -> None:
+def test_cash_that_may_still_move_never_narrows_the_bound(name: str, grains: int, q: int) -> None:
     books = books_after_a_crawl()
     more = replace(books, **{name: getattr(books, name) + grains})
     assert 0 < books.error_bound(MINTED_GRAINS, q) <= more.error_bound(MINTED_GRAINS, q) + 1e-12 <= 2 + 1e-12
@@ -288,7 +290,7 @@ class Shards:
     shards=st.integers(1, 4),
     acts=st.lists(st.one_of(st.integers(0, 7), st.sampled_from(["land", "grant", "hear 1", "hear 2"])), max_size=60),
 )
-def test_the_bound_holds_whatever_is_on_its_way_between_shards(
+def test_the_bound_holds_with_cash_in_flight_between_shards(
     links: list[set[int]], shards: int, acts: list[int | str]
 ) -> None:
     crawl = Shards([sorted(some - {page}) for page, some in enumerate(links)], shards)
@@ -311,7 +313,7 @@ def test_the_bound_holds_whatever_is_on_its_way_between_shards(
         assert crawl.error() <= whole.error_bound(MINTED_GRAINS, RULES.q, late=late) + 1e-12
 
 
-def test_cash_in_flight_and_grants_under_way_count_as_what_is_still_to_come() -> None:
+def test_cash_in_flight_and_pending_grants_widen_the_bound() -> None:
     books = books_after_a_crawl()
     bound = books.error_bound(MINTED_GRAINS, RULES.q)
     # A grain in flight was spent already, so it counts more than one that a page may spend.
@@ -328,7 +330,7 @@ def test_books_of_one_shard_are_merged_into_themselves() -> None:
     assert Books.merged([books], RULES) is books
 
 
-def test_merged_books_add_up_but_for_credit_time_and_rounds() -> None:
+def test_merged_books_are_sums_except_for_credit_time_and_rounds() -> None:
     one = Books(version=3, clock=10, rounds=6 << 32, time_us=5, pool=7, net=2, credit=90, live=1, reads=4)
     two = Books(version=4, clock=20, rounds=2 << 32, time_us=3, pool=-9, net=-1, credit=80, live=3, reads=5)
     whole = Books.merged([one, two], RULES)
@@ -343,7 +345,7 @@ def test_merged_books_add_up_but_for_credit_time_and_rounds() -> None:
 
 
 @given(st.builds(Books, clock=st.integers(0, 2**62), extra=st.tuples(st.just(0), *[st.integers(-9, 9)] * 7)))
-def test_books_come_back_from_the_numbers_that_a_store_keeps(books: Books) -> None:
+def test_books_are_restored_from_the_numbers_in_the_store(books: Books) -> None:
     assert Books.unflat(books.flat()) == books
 
 
@@ -369,7 +371,7 @@ def test_a_grant_by_weight_pays_each_class_what_its_credit_rose_by(
 # How long a crawl can go on.
 
 
-def test_sweeps_left_by_the_clock_are_those_so_far_scaled_to_what_is_left_of_it() -> None:
+def test_sweeps_left_by_the_clock_scale_with_the_rest_of_its_range() -> None:
     books = Books(clock=2**60, pool=2**61, credit=GRANT_GRAINS, live=900, open=300, reads=30_000)
     assert books.sweeps_left(RULES) == 3 * 100
     assert books.sweeps_left(CONTINUOUS) == 3 * 100
@@ -385,7 +387,7 @@ def test_sweeps_left_by_the_pool_are_at_the_cost_of_the_further_grants_so_far() 
     assert replace(books, pool=-1).sweeps_left(RULES) == 0
 
 
-def test_sweeps_left_are_not_foretold_before_a_read_moved_cash() -> None:
+def test_sweeps_left_are_unknown_before_a_read_moved_cash() -> None:
     for books in (Books(live=9), Books(live=9, open=1, reads=1), Books(live=9, reads=1, clock=5)):
         assert books.sweeps_left(RULES) is None
 
@@ -396,7 +398,7 @@ NEAR_THE_END = st.one_of(st.integers(2**53 - 2, 2**53 + 2), st.integers(2**62 - 
 
 
 @given(credit=NEAR_THE_END, amount=NEAR_THE_END, live=st.integers(1, 9), read=st.integers(0, 9))
-def test_a_grant_moves_every_grain_however_much_there_is(credit: int, amount: int, live: int, read: int) -> None:
+def test_a_grant_moves_every_grain_of_any_amount(credit: int, amount: int, live: int, read: int) -> None:
     read = min(live, read)
     books = Books(pool=2**62, credit=credit, live=live, open=read, open_cash=2**62 - 1)
     books.grant_all(amount)
@@ -410,7 +412,7 @@ def test_a_grant_moves_every_grain_however_much_there_is(credit: int, amount: in
     weights=st.lists(st.integers(1, 1_000 * MILLION), min_size=2, max_size=2),
     pages=st.integers(1, 3),
 )
-def test_other_weights_take_all_or_nothing_from_the_pool(credit: int, weights: list[int], pages: int) -> None:
+def test_a_change_of_weights_takes_all_or_nothing_from_the_pool(credit: int, weights: list[int], pages: int) -> None:
     by = (0, pages, *[0] * 6)
     extras = [(0, weight - MILLION, *[0] * 6) for weight in weights]
     books = Books(
@@ -448,7 +450,7 @@ def test_whether_a_grant_is_due_is_decided_by_exact_products(open_cash: int, ope
     )
 
 
-def test_the_bound_of_totals_near_2_to_the_62_is_that_of_the_same_totals_scaled_down() -> None:
+def test_the_bound_near_2_to_the_62_equals_the_bound_of_scaled_down_totals() -> None:
     """Its floats begin after the sums: only the last digits may differ."""
     scale = 2**41
     small = Books(clock=10**6, pool=2**21 - 10**6, credit=1, live=0, open=5, open_cash=10**4, h_gone=10**3, v_gone=500)

@@ -46,7 +46,7 @@ def test_a_split_neither_makes_nor_loses_a_grain(cash: int, links: int, q: int) 
 
 
 @given(cash=CASH, links=st.integers(0, 10_000), q=QS)
-def test_a_page_that_owes_takes_back_what_it_would_have_given(cash: int, links: int, q: int) -> None:
+def test_a_page_with_negative_cash_takes_back_what_it_would_have_given(cash: int, links: int, q: int) -> None:
     gives, takes = split(cash, links, q), split(-cash, links, q)
     assert (takes.share, takes.virtual, takes.rounding) == (-gives.share, -gives.virtual, gives.rounding)
 
@@ -101,7 +101,7 @@ def test_cash_too_small_to_share_goes_to_the_virtual_page_whole() -> None:
 
 
 @pytest.mark.parametrize(("damping", "q"), [(0.85, 150_000), (0.5, 500_000), (0.999999, 1), (0.000001, 999_999)])
-def test_damping_is_kept_as_the_share_that_leaves_in_parts_of_a_million(damping: float, q: int) -> None:
+def test_damping_is_stored_as_parts_per_million_that_leave(damping: float, q: int) -> None:
     assert damping_ppm(damping) == q
 
 

@@ -40,7 +40,7 @@ def shard(steps: list[tuple[int, int, int, int]]) -> tuple[list[Entry], Books]:
     return entries, Books(time_us=at.time_us, rounds=at.rounds, clock=at.clock, live=3)
 
 
-def test_rounds_of_a_crawl_are_those_of_its_counts_whatever_each_shard_counts_for_itself() -> None:
+def test_rounds_of_a_crawl_come_from_its_own_counts_not_from_those_of_shards() -> None:
     """Shard 0 read its few pages often while the crawl was small; then shard 1 found many, and they are read since."""
     old = Books(time_us=100, clock=40 * RULES.grant, rounds=20 << 32, live=2, reads=40)
     counted = RoundCount(10 << 32, 40 * RULES.grant, 20)
@@ -84,21 +84,21 @@ def test_a_later_moment_of_a_shard_is_never_an_earlier_one_of_the_crawl(
         assert column == sorted(column)
 
 
-def test_shards_that_say_nothing_of_time_moved_in_step() -> None:
+def test_shards_without_time_entries_are_taken_to_have_moved_in_step() -> None:
     parts = [Books(time_us=7, clock=100, live=1), Books(time_us=7, clock=300, live=1)]
     clocks = Clocks([[Entry(7, 0, 0)], [Entry(7, 0, 0)]], parts, RULES)
     assert clocks.translate(0, np.array([0, 50, 100])).tolist() == [0, 200, 400]
     assert clocks.translate(1, np.array([0, 150, 300])).tolist() == [0, 200, 400]
 
 
-def test_a_shard_that_rests_while_others_go_on_came_to_its_clock_before() -> None:
+def test_an_idle_shard_reached_its_clock_before_the_others_went_on() -> None:
     busy, resting = Books(time_us=100, clock=1_000, live=1), Books(time_us=20, clock=50, live=1)
     clocks = Clocks([[Entry(0, 0, 0)], [Entry(0, 0, 0)]], [busy, resting], RULES)
     assert clocks.translate(1, np.array([50])).tolist() == [250]
     assert clocks.translate(0, np.array([200, 1_000])).tolist() == [250, 1_050]
 
 
-def test_what_came_before_the_oldest_entry_kept_moved_in_step() -> None:
+def test_before_the_oldest_entry_shards_are_taken_to_have_moved_in_step() -> None:
     """One shard let its old entries go: before its first one nothing is known of it."""
     parts = [Books(time_us=100, clock=1_000, live=1), Books(time_us=100, clock=500, live=1)]
     clocks = Clocks([[Entry(50, 0, 600)], [Entry(0, 0, 0), Entry(50, 0, 200)]], parts, RULES)
@@ -107,7 +107,7 @@ def test_what_came_before_the_oldest_entry_kept_moved_in_step() -> None:
     assert [entry.clock for entry in clocks.series] == [800, 1_500]
 
 
-def test_entries_later_than_the_books_are_passed_over() -> None:
+def test_entries_later_than_the_books_are_ignored() -> None:
     parts = [Books(time_us=10, clock=10, live=1), Books(time_us=10, clock=10, live=1)]
     late = [Entry(0, 0, 0), Entry(90, 0, 5_000)]
     assert Clocks([late, late[:1]], parts, RULES).translate(0, np.array([5])).tolist() == [10]

@@ -67,7 +67,7 @@ def test_an_event_needs_a_url_only_and_happened_when_the_log_says(taken: object)
     assert taken({}) == CheckedEvent(Outcome.READ, URL, [], NOW_US)
 
 
-def test_json_and_messagepack_say_the_same() -> None:
+def test_json_and_messagepack_decode_to_the_same_event() -> None:
     fields: dict[str, object] = {
         "url": URL,
         "links": [URL + "a", URL + "ü"],
@@ -88,7 +88,7 @@ def test_white_space_before_a_json_object_is_still_json() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 20, 70_000])
-def test_a_messagepack_map_of_any_size_class_is_taken(size: int) -> None:
+def test_messagepack_maps_of_every_size_class_are_accepted(size: int) -> None:
     fields = {f"unknown-{i}": i for i in range(size)}
     value = msgspec.msgpack.encode({"url": URL, **fields})
     assert value[0] in (0x82, 0xDE, 0xDF)
@@ -125,14 +125,14 @@ def test_every_field_of_the_contract_is_known() -> None:
     assert of_json(fields).outcome is of_msgpack(fields).outcome is Outcome.READ
 
 
-def test_the_page_of_an_event_is_known_even_if_the_event_cannot_be_taken() -> None:
+def test_the_page_of_a_refused_event_is_known() -> None:
     for fields in ({"links": "no list"}, {"link": []}, {"v": 99}, {"status": None}):
         assert page_of(json.dumps({"url": "HTTP://EXAMPLE.org#a", **fields}).encode()) == URL
     for value in (b"", b"nonsense", b"{}", b'{"url": 7}', b'{"url": "/about"}', b"\xc1", b"[]", b"\x91" * 100_000):
         assert page_of(value) is None
 
 
-def test_the_url_is_canonical_and_links_are_left_as_they_came() -> None:
+def test_the_url_is_canonical_and_links_are_left_unchanged() -> None:
     event = of_json({"url": "HTTP://EXAMPLE.org:80/a/../#top", "links": ["HTTP://B.example", "nonsense"]})
     assert event.url == URL
     assert event.links == ["HTTP://B.example", "nonsense"]
@@ -147,7 +147,7 @@ def test_the_url_is_canonical_and_links_are_left_as_they_came() -> None:
         *((s, Outcome.FAILED) for s in (0, 100, 199, 400, 408, 429, 500, 503, 999)),
     ],
 )
-def test_a_status_decides_what_became_of_the_page(status: int, outcome: Outcome) -> None:
+def test_the_status_decides_the_outcome(status: int, outcome: Outcome) -> None:
     assert of_json({"status": status}).outcome is outcome
 
 
@@ -167,7 +167,7 @@ def test_a_redirect_field_means_nothing_without_a_3xx() -> None:
 
 
 @pytest.mark.parametrize("status", [0, 403, 404, 500])
-def test_links_of_a_page_that_was_not_fetched_are_not_taken(status: int) -> None:
+def test_links_of_a_page_that_was_not_fetched_are_ignored(status: int) -> None:
     assert list(of_json({"status": status, "links": [URL + "a"], "redirect": URL + "b"}).links) == []
 
 
@@ -189,7 +189,7 @@ def test_a_fetch_time_is_unix_seconds_or_rfc_3339_from_1990_to_a_day_ahead(fetch
     assert of_msgpack({"fetched_at": fetched_at}).at_us == at_us
 
 
-def test_a_record_as_large_as_the_limits_is_taken() -> None:
+def test_a_record_at_the_limits_is_accepted() -> None:
     url = URL + "a" * (2_048 - len(URL))
     links = [f"{URL}{i}" for i in range(10_000)]
     event = of_json({"url": url, "links": links, "tags": ["t"] * TAGS_MAX})
@@ -286,7 +286,7 @@ def test_a_url_of_100_kb_is_refused_with_the_limit_by_name() -> None:
     assert "100,019 bytes long, over OPIC_MAX_URL_BYTES 2,048" in refusal(of_json({"url": LONG_URL}))
 
 
-def test_of_too_many_links_the_first_are_taken_and_the_others_counted() -> None:
+def test_links_over_the_limit_are_counted_and_left_out() -> None:
     links = [f"{URL}{i}" for i in range(10_001)]
     event = of_json({"links": links})
     assert (event.outcome, event.links, event.links_left_out) == (Outcome.READ, links[:10_000], 1)
@@ -305,7 +305,7 @@ def test_fragments_duplicates_and_links_of_a_page_to_itself_do_not_count_for_the
 
 
 @pytest.mark.slow
-def test_only_the_first_strings_of_an_endless_list_of_links_are_looked_at() -> None:
+def test_only_the_first_entries_of_a_huge_link_list_are_examined() -> None:
     for link in ("", "nonsense", URL + "#a"):
         event = of_msgpack({"links": [link] * (LINKS_SEEN_MAX + 7) + [URL + "b"]})
         assert (event.outcome, event.links_left_out) == (Outcome.READ, 8)
@@ -332,14 +332,14 @@ def test_too_many_tags_refuse_the_event() -> None:
 @pytest.mark.parametrize(
     "value", [*BAD_PACKED.values(), *UNENDING_PACKED.values()], ids=[*BAD_PACKED, *UNENDING_PACKED]
 )
-def test_a_packed_record_that_is_no_event_is_a_dead_letter_with_a_short_reason(value: bytes) -> None:
+def test_a_malformed_packed_record_is_a_dead_letter_with_a_short_reason(value: bytes) -> None:
     found = decode_record("log/0", Record(0, NOW_US, value), EventLimits())
     assert found.outcome is Outcome.DEAD
     assert 0 < len(found.reason) < 200
 
 
 @pytest.mark.parametrize("fetched_at", [math.nan, math.inf, -math.inf, 1e300, -1e300, 0, -1, 5e-324])
-def test_a_time_that_is_no_moment_of_the_web_is_refused(fetched_at: float) -> None:
+def test_an_impossible_time_is_refused(fetched_at: float) -> None:
     assert "between 1990 and a day ahead" in refusal(of_msgpack({"fetched_at": fetched_at}))
 
 
@@ -367,7 +367,7 @@ def test_a_time_that_is_not_rfc_3339_is_refused(fetched_at: str) -> None:
     assert refusal(of_json({"fetched_at": fetched_at}))
 
 
-def test_a_time_without_a_zone_is_refused_with_the_way_out() -> None:
+def test_a_time_without_a_zone_is_refused_with_a_remedy() -> None:
     assert "end it with Z or +hh:mm" in refusal(of_json({"fetched_at": "2023-11-14T22:13:20"}))
 
 
@@ -377,7 +377,7 @@ def test_an_unknown_schema_version_is_refused_and_the_known_one_named(v: int) ->
 
 
 @pytest.mark.parametrize("status", [-1, 1_000, 10**18])
-def test_a_status_that_is_none_is_refused(status: int) -> None:
+def test_an_impossible_status_is_refused(status: int) -> None:
     assert "is no HTTP status" in refusal(of_json({"status": status}))
 
 
@@ -404,7 +404,7 @@ def test_a_reason_stays_short_however_long_the_field(name: str) -> None:
         encode_seeds([LONG_URL]),
     ],
 )
-def test_seeds_that_cannot_all_be_taken_are_one_dead_letter(value: bytes) -> None:
+def test_a_seeds_record_with_a_bad_seed_is_one_dead_letter(value: bytes) -> None:
     refusal(decoded(value, "seeds")).encode()
 
 
@@ -421,7 +421,7 @@ def test_a_truncated_messagepack_event_is_a_dead_letter_wherever_it_ends(length:
 
 @pytest.mark.parametrize("whole", [WHOLE, WHOLE_JSON, encode_seeds([URL, URL + "a"])], ids=["msgpack", "json", "seeds"])
 @pytest.mark.parametrize("kind", ["event", "seeds"])
-def test_one_wrong_byte_never_raises_whatever_and_wherever_it_is(whole: bytes, kind: str) -> None:
+def test_one_wrong_byte_never_raises(whole: bytes, kind: str) -> None:
     for place in range(len(whole)):
         for byte in (0x00, 0x7F, 0x80, 0x9F, 0xC0, 0xC1, 0xC7, 0xD9, 0xDD, 0xFF):
             decoded(whole[:place] + bytes([byte]) + whole[place + 1 :], kind).reason.encode()
@@ -455,7 +455,7 @@ FIELDS = st.sampled_from(["url", "links", "fetched_at", "status", "redirect", "e
 
 
 @given(fields=st.dictionaries(FIELDS, WILD, max_size=6))
-def test_wild_fields_never_raise_and_a_taken_event_is_within_every_limit(fields: dict[str, object]) -> None:
+def test_arbitrary_fields_never_raise_and_an_accepted_event_is_within_every_limit(fields: dict[str, object]) -> None:
     event = of_msgpack(fields)
     if event.outcome is Outcome.DEAD:
         event.reason.encode()
@@ -474,7 +474,7 @@ def ledger_after(*links: str) -> Ledger:
     return ledger
 
 
-def test_duplicate_links_are_one_link_whatever_their_spelling_and_fragment() -> None:
+def test_duplicate_links_count_once_in_any_spelling() -> None:
     ledger = ledger_after("http://b.example", "HTTP://B.EXAMPLE:80/", "http://b.example/#a", "http://b.example/x/..")
     assert list(ledger.pages) == [URL, "http://b.example/"]
     assert (ledger.books.links, ledger.books.bad_links) == (1, 0)
@@ -489,13 +489,13 @@ def test_links_of_a_page_to_itself_are_dropped() -> None:
 @pytest.mark.parametrize(
     "link", ["", "/a", "a.html", "#top", "javascript:x", "mailto:a@b.example", "http://", LONG_URL]
 )
-def test_a_bad_link_is_dropped_and_counted_and_the_event_taken(link: str) -> None:
+def test_a_bad_link_is_dropped_and_counted_and_the_event_is_accepted(link: str) -> None:
     ledger = ledger_after(link, URL + "good")
     assert list(ledger.pages) == [URL, URL + "good"]
     assert (ledger.books.reads, ledger.books.links, ledger.books.bad_links) == (1, 1, 1)
 
 
-def test_a_bad_link_is_counted_as_often_as_it_stands_there() -> None:
+def test_a_repeated_bad_link_is_counted_each_time() -> None:
     assert ledger_after("nonsense", "nonsense").books.bad_links == 2
 
 
@@ -513,7 +513,7 @@ def test_a_dead_letter_is_counted_and_processing_goes_on() -> None:
     assert ledger.next_offset("p") == 2
 
 
-def test_only_our_own_partitions_move_cash_as_they_please() -> None:
+def test_only_our_own_partitions_may_set_payments() -> None:
     """Whoever may write to the topic may name any kind in a header."""
     for kind, value in (("transfer", Transfer(grant=7).pack()), ("grant", b"7")):
         assert decode_record("crawl.events/0", Record(0, NOW_US, value, kind), EventLimits()).outcome is Outcome.DEAD

@@ -54,7 +54,7 @@ def rows() -> list[dict[str, object]]:
     ]
 
 
-def test_past_is_the_present_of_a_ledger_that_read_as_much() -> None:
+def test_past_importance_equals_that_of_a_ledger_at_that_time() -> None:
     records = pep_history()[:1_500]
     timed = [TimedEvent(int(decode_crawl_event(r.value).fetched_at or 0) * MILLION, r.value) for r in records]
     past, half = RecordedPast([*timed[800:], *timed[:800]], CrawlRules(measures_max=4)), timed[700].time_us
@@ -75,7 +75,7 @@ def test_past_is_the_present_of_a_ledger_that_read_as_much() -> None:
     "rules", [CrawlRules(measures_max=8), CrawlRules(measures_max=8, virtual="continuous", minted=CONTINUOUS.minted)]
 )
 @pytest.mark.parametrize("policy", ["static", "interpolation", "fixed", "variable", "improved"])
-def test_every_policy_has_a_past(policy: str, rules: CrawlRules) -> None:
+def test_every_policy_answers_for_a_past_time(policy: str, rules: CrawlRules) -> None:
     past = RecordedPast(events(), rules)
     for day in range(len(CRAWL)):
         past.until((START + day * DAY) * MILLION)
@@ -97,13 +97,13 @@ def test_gone_page_has_no_rank_and_an_unknown_one_no_importance() -> None:
         list(standings(RecordedPast(events()), "http://never.example/", times))
 
 
-def test_too_few_measures_are_said() -> None:
+def test_too_few_measures_are_refused_with_the_setting() -> None:
     past = RecordedPast(events(), CrawlRules(measures_max=1))
     with pytest.raises(BadInput, match="policy=variable needs 2 measures per page"):
         past.importance("variable")
 
 
-def test_no_event_has_no_importance() -> None:
+def test_no_events_have_no_importance() -> None:
     assert len(RecordedPast([]).importance()) == 0
 
 
@@ -129,7 +129,7 @@ def test_recorded_crawl_is_printed_and_drawn(recorded: Path, tmp_path: Path) -> 
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
-def test_one_time_and_a_window_in_days(recorded: Path) -> None:
+def test_past_importance_is_given_for_one_time_with_a_window_in_days(recorded: Path) -> None:
     words = ("--recorded", recorded, "--policy", "fixed", "--window", "1d", "--json")
     code, out, _ = history("http://b.example/", "--at", "2023-11-16T12:00Z", *words)
     assert code == 0
@@ -139,7 +139,7 @@ def test_one_time_and_a_window_in_days(recorded: Path) -> None:
     assert len(history("http://b.example/", "--recorded", recorded)[1].splitlines()) == 1 + 20
 
 
-def test_variable_takes_as_many_reads_as_a_store_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variable_policy_uses_as_many_reads_as_a_store_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Page c is linked to by all in the second half only: the last reads say more of it than all of them."""
     pages = {name: f"http://{name}.example/" for name in "abcd"}
     rows = []
@@ -170,12 +170,12 @@ def test_variable_takes_as_many_reads_as_a_store_keeps(tmp_path: Path, monkeypat
         (("--window", "-3d"), "window='-3d' is neither"),
     ],
 )
-def test_bad_question_about_the_past_is_answered(recorded: Path, words: tuple[str, ...], complaint: str) -> None:
+def test_bad_question_about_the_past_is_refused(recorded: Path, words: tuple[str, ...], complaint: str) -> None:
     _, _, error = history("http://c.example/", "--recorded", recorded, *words)
     assert complaint in error
 
 
-def test_window_longer_than_the_whole_history_is_the_whole_history(recorded: Path) -> None:
+def test_window_longer_than_the_history_covers_the_whole_history(recorded: Path) -> None:
     def past(*words: str) -> list[float]:
         found = json.loads(history("http://b.example/", "--recorded", recorded, "--json", *words)[1])["past"]
         return [row["importance"] for row in found]

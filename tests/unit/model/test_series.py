@@ -52,7 +52,7 @@ def grains(text: str, series: list[Entry] = SERIES, books: Books = NOW) -> float
         ("1e-9d", 1),
     ],
 )
-def test_window_is_what_the_clock_moved_in_it(window: str, expected: float) -> None:
+def test_window_in_grains_is_how_far_the_clock_moved(window: str, expected: float) -> None:
     assert grains(window) == pytest.approx(expected, rel=1e-9)
 
 
@@ -62,14 +62,14 @@ def test_store_without_a_series_has_rounds_of_todays_size_and_days_of_its_whole_
     assert grains("2", [], Books()) == grains("2d", [], Books()) == 1
 
 
-def test_entries_that_were_let_go_count_in_rounds_of_todays_size_and_in_days_as_the_whole_life() -> None:
+def test_dropped_entries_count_in_rounds_at_todays_size_and_in_days_as_the_whole_life() -> None:
     assert grains("2.5", SERIES[2:]) == 120
     assert grains("4.5", SERIES[2:]) == 120 + 2 * GRANT * 10
     assert grains("2d", SERIES[2:]) == 120
     assert grains("3d", SERIES[2:]) == 520
 
 
-def test_entries_later_than_the_books_are_passed_over() -> None:
+def test_entries_later_than_the_books_are_ignored() -> None:
     later = [*SERIES, Entry(7 * DAY_US, 9 * ROUND, 700)]
     assert grains("1.5", later) == grains("1.5")
     assert grains("1.5d", later) == grains("1.5d")
@@ -78,7 +78,7 @@ def test_entries_later_than_the_books_are_passed_over() -> None:
     assert grains("1.5d", still) == grains("1.5d")
 
 
-def test_service_that_stands_still_has_an_empty_window_and_then_the_same_answer_for_ever() -> None:
+def test_idle_service_has_an_empty_window_and_keeps_its_answer() -> None:
     idle = Books(time_us=40 * DAY_US, rounds=NOW.rounds, clock=NOW.clock, live=10)
     still = [*SERIES, Entry(6 * DAY_US, NOW.rounds, NOW.clock)]  # Then dead letters only.
     assert grains("30d", still, idle) == 1
@@ -147,7 +147,7 @@ NOT_WINDOWS = [
 @pytest.mark.parametrize(
     "given_", [*NOT_WINDOWS, 0, -1, float("nan"), float("inf"), 10**400, True, None, [], "9" * 400, "9" * 400 + "d"]
 )
-def test_what_is_no_window_is_refused_with_both_forms(given_: object) -> None:
+def test_invalid_window_is_refused_with_both_valid_forms(given_: object) -> None:
     with pytest.raises(BadInput, match=FORMS):
         Window.parse(given_)
 
@@ -197,7 +197,7 @@ amounts = st.one_of(st.integers(1, 200).map(lambda quarters: quarters / 16), st.
 
 
 @given(pasts(), amounts, st.sampled_from(["", "h", "d"]))
-def test_translation_is_the_plain_twin(drawn: tuple[list[Entry], Books], amount: float, unit: str) -> None:
+def test_translation_equals_the_plain_twin(drawn: tuple[list[Entry], Books], amount: float, unit: str) -> None:
     series, books = drawn
     ago = Fraction(amount) * {"": ROUND, "h": DAY_US // 24, "d": DAY_US}[unit]
     expected = twin(series, books, ago, rounds=not unit)
@@ -205,7 +205,7 @@ def test_translation_is_the_plain_twin(drawn: tuple[list[Entry], Books], amount:
 
 
 @given(pasts(), amounts, amounts, st.sampled_from(["", "h", "d"]))
-def test_longer_window_is_never_less(drawn: tuple[list[Entry], Books], one: float, two: float, unit: str) -> None:
+def test_a_longer_window_is_never_smaller(drawn: tuple[list[Entry], Books], one: float, two: float, unit: str) -> None:
     series, books = drawn
     less, more = (Window(amount, unit).grains(series, books, GRANT * books.live) for amount in sorted((one, two)))
     assert 1 <= less <= more * (1 + 1e-12)
@@ -219,5 +219,5 @@ def test_entry_is_due_after_an_hour_or_a_quarter_of_a_round() -> None:
 
 
 @given(st.lists(st.builds(Entry, *[st.integers(0, (1 << 62) - 1)] * 3)))
-def test_packed_entries_are_those_unpacked(entries: list[Entry]) -> None:
+def test_entries_survive_packing(entries: list[Entry]) -> None:
     assert unpack([entry.pack() for entry in entries]) == entries

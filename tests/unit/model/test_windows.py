@@ -150,7 +150,7 @@ PAYOUTS = st.sampled_from([(False, False), (True, False), (False, True)])  # Gra
 
 
 @given(pasts(), st.floats(0.5, 500.0), st.integers(2, 5), PAYOUTS, st.sampled_from(POLICIES))
-def test_vectors_are_the_plain_twin_and_shares(
+def test_vectors_equal_the_plain_twin_and_are_shares(
     drawn: tuple[list[One], int], window: float, k: int, payout: tuple[bool, bool], policy: str
 ) -> None:
     pages, now = drawn
@@ -164,7 +164,7 @@ def test_vectors_are_the_plain_twin_and_shares(
 
 
 @given(pasts(), st.floats(1.0, 1e300), st.integers(2, 5), st.booleans(), st.sampled_from(POLICIES))
-def test_window_longer_than_the_whole_history_is_the_whole_history(
+def test_window_longer_than_the_history_covers_the_whole_history(
     drawn: tuple[list[One], int], times: float, k: int, anchored: bool, policy: str
 ) -> None:
     pages, now = drawn
@@ -206,7 +206,7 @@ def rate(policy: str, page: One, now: int, window: float, k: int = 4) -> float:
     return share / rest * other.cash / (now + 1_000)
 
 
-def test_fixed_counts_what_was_read_within_the_window() -> None:
+def test_fixed_policy_counts_reads_within_the_window() -> None:
     page = One([(100, 50), (700, 30), (900, 20)], cash=10)
     assert rate("fixed", page, 1_000, 400) == pytest.approx(50 / 400)
     assert rate("fixed", page, 1_000, 300) == pytest.approx(20 / 300)  # At 700 it was now - T: outside.
@@ -220,14 +220,14 @@ def test_fixed_window_is_cut_to_the_measures_that_are_kept() -> None:
     assert rate("fixed", page, 1_000, 300) == pytest.approx(20 / 300)  # They reach back to this one's start.
 
 
-def test_variable_leaves_out_the_cash_that_came_before_its_first_measure() -> None:
+def test_variable_policy_leaves_out_cash_from_before_its_first_measure() -> None:
     page = One([(100, 50), (700, 30), (900, 20)], cash=10)
     assert rate("variable", page, 1_000, 1, k=3) == pytest.approx((30 + 20 + 10) / 900)
     assert rate("variable", page, 1_000, 1, k=2) == pytest.approx((20 + 10) / 300)
     assert rate("variable", page, 1_000, 1, k=4) == pytest.approx(110 / 2_000)  # Too few: its whole life.
 
 
-def test_improved_is_fixed_with_three_measures_in_the_window_else_variable() -> None:
+def test_improved_policy_is_fixed_with_three_measures_in_the_window_else_variable() -> None:
     page = One([(100, 50), (700, 30), (800, 5), (900, 20)], cash=10)
     assert rate("improved", page, 1_000, 400) == pytest.approx(55 / 400)
     assert rate("improved", page, 1_000, 250) == pytest.approx((5 + 20 + 10) / 300)
@@ -253,7 +253,7 @@ def test_interpolation_counts_all_until_two_and_a_half_windows_have_passed() -> 
     assert estimate("interpolation", past, 400, 4).tolist() != static
 
 
-def test_interpolation_counts_all_until_eight_rounds_where_the_virtual_page_pays_at_once() -> None:
+def test_interpolation_counts_all_until_eight_rounds_under_the_continuous_payout() -> None:
     pages = [One([(500, 100), (900, 30)], cash=5), One(cash=120)]
     assert warm("interpolation", past_of(pages, 1_000, all_at_once=True), 10_000)
     assert not warm("interpolation", past_of(pages, 999, all_at_once=True), 10)
@@ -264,7 +264,7 @@ def test_interpolation_counts_all_until_eight_rounds_where_the_virtual_page_pays
     assert static.tolist() != found.tolist()
 
 
-def test_page_never_read_has_its_cash_and_paid_at_once_also_what_pages_introduced_lately_have() -> None:
+def test_unread_page_counts_with_its_cash_and_under_continuous_payout_with_that_of_new_pages() -> None:
     pages = [One([(100, 300)], cash=100), *[One([(100, 0)]) for _ in range(18)], One([(200, 20)]), One(cash=100)]
     past = past_of(pages, 300)
     assert estimate("variable", past, 1, 4)[[0, -2, -1]].tolist() == pytest.approx([40 / 52, 2 / 52, 10 / 52])
@@ -291,7 +291,7 @@ def test_interpolation_starts_from_the_rate_since_the_anchor(anchor: tuple[int, 
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_a_world_without_flow_is_shared_equally(policy: str) -> None:
+def test_without_flow_all_pages_get_equal_shares(policy: str) -> None:
     pages = [One(), One(live=False), One()]
     assert estimate(policy, past_of(pages, 0), 8, 2).tolist() == [0.5, 0.0, 0.5]
     assert estimate(policy, past_of([], 0), 8, 2).tolist() == []

@@ -56,12 +56,12 @@ def test_warc_and_arc_give_pages_with_their_links() -> None:
 
 
 @pytest.mark.parametrize("url", ["dns:a.example", "whois:a.example", "urn:x", ""])
-def test_record_of_no_page_is_no_event(tmp_path: Path, url: str) -> None:
+def test_record_without_a_page_gives_no_event(tmp_path: Path, url: str) -> None:
     path = written(tmp_path, packed(record("response", url, b"x"), record("request", A, b"GET / HTTP/1.0\r\n\r\n")))
     assert read(path) == ([], {}, "")
 
 
-def test_status_redirect_and_time_are_those_of_the_record(tmp_path: Path) -> None:
+def test_status_redirect_and_time_come_from_the_record(tmp_path: Path) -> None:
     path = written(tmp_path, packed(
         record("response", f"<{A}>", answer(status=301, Location="/there")),
         record("response", B, answer(status=404)),
@@ -80,7 +80,7 @@ def test_nofollow_links_count_unless_they_are_dropped(tmp_path: Path) -> None:
     assert [len(read(path, drop=drop)[0][0].links) for drop in (False, True)] == [2, 1]
 
 
-def test_revisit_repeats_links_of_what_it_refers_to_or_is_skipped(tmp_path: Path) -> None:
+def test_revisit_repeats_the_links_of_the_record_it_refers_to_or_is_skipped(tmp_path: Path) -> None:
     same = "http://netpreserve.org/warc/1.0/revisit/identical-payload-digest"
     first = page(A, b"<a href=/1>", name="one")
     path = written(tmp_path, packed(
@@ -99,7 +99,7 @@ def test_revisit_repeats_links_of_what_it_refers_to_or_is_skipped(tmp_path: Path
     assert ([one.url for one in again], counts["revisits_skipped"]) == ([C], 4)
 
 
-def test_recorded_links_are_those_of_kinds_l_and_r(tmp_path: Path) -> None:
+def test_recorded_links_of_kinds_l_and_r_count(tmp_path: Path) -> None:
     outlinks = (
         "fetchTimeMs: 7\r\noutlink: http://a.example/?x=1&amp;y=2 L a/@href\r\n"
         "outlink: http://a.example/i E img/@src\r\n"
@@ -150,7 +150,7 @@ PAGES = [page(f"http://h{i}.example/", b"<a href=/1>" * (i + 1)) for i in range(
 
 
 @pytest.mark.parametrize("pack", [True, False], ids=["gzip", "plain"])
-def test_file_that_is_cut_off_gives_what_is_whole(tmp_path: Path, pack: bool) -> None:
+def test_truncated_file_gives_its_whole_records(tmp_path: Path, pack: bool) -> None:
     content = packed(*PAGES) if pack else b"".join(PAGES)
     path = written(tmp_path, content[: len(content) - 40])
     found, _, why = read(path)
@@ -173,13 +173,15 @@ def test_file_that_is_cut_off_gives_what_is_whole(tmp_path: Path, pack: bool) ->
     ],
     ids=["empty", "empty gzip", "no archive", "noise", "tail", "member", "long length", "no length", "one member"],
 )
-def test_damaged_file_gives_what_is_before_the_damage(tmp_path: Path, content: bytes, events: int, why: str) -> None:
+def test_damaged_file_gives_the_records_before_the_damage(
+    tmp_path: Path, content: bytes, events: int, why: str
+) -> None:
     found, _, told = read(written(tmp_path, content))
     assert len(found) == events
     assert (why in told) if why else not told
 
 
-def test_every_position_goes_on_where_it_was(tmp_path: Path) -> None:
+def test_reading_resumes_at_every_position(tmp_path: Path) -> None:
     for content in (packed(*PAGES), b"".join(PAGES), gzip.compress(b"".join(PAGES))):
         path = written(tmp_path, content)
         with closing(ArchiveEvents()) as events:
@@ -210,7 +212,7 @@ def test_missing_file_is_bad_input(tmp_path: Path) -> None:
         (b"HTTP/1.0 200 OK\r\nno colon\r\n\r\na\n\nb", b"a\n\nb", False),
     ],
 )
-def test_body_is_decoded_as_far_as_it_is_sound(block: bytes, body: bytes, cut: bool) -> None:
+def test_body_is_decoded_up_to_the_damage(block: bytes, body: bytes, cut: bool) -> None:
     found = parse_answer(block)
     assert found is not None
     assert (found.body, found.cut) == (body, cut)

@@ -69,7 +69,7 @@ def test_manifest_with_a_wrong_field_is_refused(copy: Path, damage: str) -> None
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b"[]", b"7", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a":' * 100_000])
-def test_what_is_no_manifest_is_refused(copy: Path, text: bytes) -> None:
+def test_malformed_manifest_is_refused(copy: Path, text: bytes) -> None:
     (copy / MANIFEST).write_bytes(text)
     with pytest.raises(SettingsError, match="is not the manifest of a backup"):
         verify(copy)

@@ -14,7 +14,7 @@ SHARDS = 5
 
 @examples(100)
 @given(st.lists(st.tuples(st.integers(0, SHARDS - 1), st.integers(0, 700)), min_size=1, max_size=20))
-def test_numbers_are_distinct_stay_as_they_are_and_lead_back(asked: list[tuple[int, int]]) -> None:
+def test_numbers_are_distinct_stable_and_map_back_to_pages(asked: list[tuple[int, int]]) -> None:
     numbers, given_before, pages = CrawlNumbers(SHARDS), dict[tuple[int, int], int](), [0] * SHARDS
     for shard, page in asked:
         number = numbers.one(shard, page)

@@ -8,9 +8,7 @@ from opic.query.snapshots import largest
 
 
 @given(st.lists(st.integers(-2, 6)), st.integers(1, 12), st.none() | st.integers(-3, 7))
-def test_largest_is_the_head_of_a_stable_sort_whatever_was_guessed(
-    values: list[int], count: int, least: int | None
-) -> None:
+def test_largest_is_the_head_of_a_stable_sort_for_any_guess(values: list[int], count: int, least: int | None) -> None:
     expected = sorted((i for i, value in enumerate(values) if value >= 0), key=lambda i: -values[i])
     # Negative values are left out, wherever they stand.
     assert largest(np.array(values, np.int64), count, least).tolist() == expected[:count]

@@ -115,7 +115,7 @@ def test_record_is_read_as_it_was_packed(effect: Effect) -> None:
 
 
 @given(effects(), st.data())
-def test_record_that_was_cut_or_has_more_behind_it_is_refused(effect: Effect, data: st.DataObject) -> None:
+def test_truncated_or_extended_record_is_refused(effect: Effect, data: st.DataObject) -> None:
     record = effect.pack()
     with pytest.raises(StoreDamaged):
         Effect.unpack(record[: data.draw(st.integers(0, len(record) - 1))])
@@ -133,13 +133,13 @@ def test_record_whose_bytes_changed_has_another_digest_or_is_refused(effect: Eff
 
 
 @given(st.binary(max_size=600))
-def test_bytes_that_are_no_record_are_refused(some: bytes) -> None:
+def test_bytes_that_are_not_a_record_are_refused(some: bytes) -> None:
     with pytest.raises(StoreDamaged):
         Effect.unpack(some)
 
 
 @pytest.mark.parametrize("version", [0, VERSION + 1, 65_535])
-def test_version_that_this_program_does_not_know_is_refused_with_what_to_do(version: int) -> None:
+def test_unknown_version_is_refused_with_a_remedy(version: int) -> None:
     record = Effect(1, NO_DIGEST, Books.genesis(CrawlRules()), 0, 0).pack()
     other = record[:4] + version.to_bytes(2, "little") + record[6:]
     said = f"version {version}, but this program reads versions 1 to {VERSION}: use the program"
@@ -212,7 +212,7 @@ def kept(version: int) -> Effect:
 
 
 @pytest.mark.parametrize("version", range(1, VERSION + 1))
-def test_record_that_was_written_long_ago_is_read(version: int) -> None:
+def test_record_of_an_older_version_is_read(version: int) -> None:
     """Each version has a record in tests/data: one that is in a journal somewhere has to be read, and have its digest.
 
     Whoever makes another version adds a record of it, by `kept(version).pack().hex()`, and keeps a reader of those
@@ -225,7 +225,7 @@ def test_record_that_was_written_long_ago_is_read(version: int) -> None:
     assert found.digest.hex() == digest
 
 
-def test_digest_names_the_whole_history() -> None:
+def test_digest_covers_the_whole_history() -> None:
     """The same effect after another record is another one."""
     one, other = (Effect(2, digest, Books.genesis(CrawlRules()), 0, 0) for digest in (b"a" * 8, b"b" * 8))
     assert one.pack()[HEADER.size :] == other.pack()[HEADER.size :]

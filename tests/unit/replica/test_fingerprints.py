@@ -102,7 +102,7 @@ def test_a_string_has_the_same_fingerprint_in_any_batch() -> None:
     assert together[::500].tolist() == expected(KEY, strings[::500])
 
 
-def test_no_string_has_the_fingerprint_that_stands_for_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_string_has_the_fingerprint_reserved_for_no_page(monkeypatch: pytest.MonkeyPatch) -> None:
     class Zero(Fingerprints):
         def _hash(self, strings: Sequence[object]) -> np.ndarray:
             return np.zeros(len(strings), np.uint64)

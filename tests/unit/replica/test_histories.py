@@ -89,7 +89,7 @@ class Model:
 
 
 @given(rules, batches, st.lists(st.booleans()), st.integers(0, PAGES - 1))
-def test_histories_are_what_plain_lists_are_undone_ones_included(
+def test_histories_equal_plain_lists_also_after_undo(
     rules: CrawlRules, batches: list[list[tuple[int, int, int, int, int]]], undone: list[bool], gone: int
 ) -> None:
     model = Model(rules)
@@ -108,7 +108,7 @@ def test_histories_are_what_plain_lists_are_undone_ones_included(
 
 
 @given(rules, batches, st.lists(st.integers(0, PAGES - 1), unique=True))
-def test_what_a_checkpoint_has_of_them_is_all_and_goes_on(
+def test_histories_survive_a_checkpoint_and_continue(
     rules: CrawlRules, batches: list[list[tuple[int, int, int, int, int]]], some: list[int]
 ) -> None:
     """Beside rows that were there before: those of blocks that were loaded first."""

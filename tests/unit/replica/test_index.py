@@ -43,7 +43,7 @@ def test_a_large_table_is_filled_by_several_appends() -> None:
     assert growing == [True] * 6
 
 
-def test_growth_comes_to_its_end() -> None:
+def test_growth_completes() -> None:
     fingerprints = random_fingerprints(200_000)
     index = FingerprintIndex.of(fingerprints[:157_000])
     index.append(fingerprints[157_000:174_000])
@@ -53,7 +53,7 @@ def test_growth_comes_to_its_end() -> None:
     assert (index.find(fingerprints) == np.arange(200_000)).all()
 
 
-def test_fingerprints_are_shown_to_nobody_who_writes() -> None:
+def test_fingerprints_are_read_only() -> None:
     index = FingerprintIndex.of(np.array([5], np.uint64))
     with pytest.raises(ValueError, match="read-only"):
         index.fingerprints[0] = 6
@@ -74,7 +74,7 @@ def test_pages_that_ids_cannot_name_are_refused_and_change_nothing(monkeypatch: 
 
 
 @pytest.mark.parametrize("count", [-1, 3])
-def test_more_pages_than_there_are_cannot_be_kept(count: int) -> None:
+def test_truncating_to_more_pages_than_there_are_is_refused(count: int) -> None:
     index = FingerprintIndex.of(np.array([1, 2], np.uint64))
     with pytest.raises(ValueError, match="there are 2 pages"):
         index.truncate(count)

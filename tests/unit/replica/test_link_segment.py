@@ -110,7 +110,7 @@ def test_links_take_few_bytes() -> None:
 
 @examples(100)
 @given(parts=st.lists(webs, max_size=4), data=st.data())
-def test_rows_are_joined_taken_and_divided_as_in_lists(parts: list[Plain], data: st.DataObject) -> None:
+def test_rows_are_joined_selected_and_split_like_lists(parts: list[Plain], data: st.DataObject) -> None:
     links = PageLinks.joined([links_of(part) for part in parts])
     rows = [row for part in parts for row in web_rows(links_of(part))]
     assert web_rows(links) == rows

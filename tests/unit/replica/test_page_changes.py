@@ -32,7 +32,7 @@ def read(changes: PageChanges, record: list[tuple[int, int, int]], last: dict[in
 
 
 @given(records=st.lists(READS, max_size=5))
-def test_counts_are_those_of_a_plain_table_and_undo_restores_them(records: list[list[tuple[int, int, int]]]) -> None:
+def test_counts_equal_a_plain_table_and_undo_restores_them(records: list[list[tuple[int, int, int]]]) -> None:
     changes, counts, since = PageChanges(), [0] * PAGES, [0] * PAGES
     last = dict[int, tuple[int, int]]()
     for record in records:

@@ -45,7 +45,7 @@ HISTORY = st.lists(
 
 
 @given(history=HISTORY)
-def test_counts_are_those_of_a_plain_table_and_undo_restores_them(
+def test_counts_equal_a_plain_table_and_undo_restores_them(
     history: list[list[tuple[int, int, int, int]]],
 ) -> None:
     yields, seen, rate, last = PageYields(), [0] * 5, [0.0] * 5, [0] * 5

@@ -25,7 +25,7 @@ def filled(first: int, counts: list[int]) -> UrlTail:
 
 
 @given(st.integers(0, 1_000), COUNTS, st.data())
-def test_pages_are_found_in_any_order_after_any_looks_drops_and_cuts(
+def test_pages_are_found_in_any_order_after_any_reads_and_truncations(
     first: int, counts: list[int], data: st.DataObject
 ) -> None:
     tail = filled(first, counts)
@@ -44,7 +44,7 @@ def test_pages_are_found_in_any_order_after_any_looks_drops_and_cuts(
     assert tail.get(range(first, cut)) == {page: url(page) for page in range(tail.first, cut)}
 
 
-def test_run_that_is_not_wholly_there_is_refused() -> None:
+def test_run_that_is_partly_missing_is_refused() -> None:
     tail = filled(10, [5])
     for first, end in ((9, 12), (12, 16), (14, 12)):
         with pytest.raises(KeyError, match="within 10 to 15"):

@@ -20,7 +20,7 @@ def labelled(count: int = 80) -> tuple[list[str], list[bool]]:
     return [" ".join(rng.choices((BIRDS if bird else TRAINS) + ["the", "of", "and"], k=12)) for bird in on], on
 
 
-def test_trained_model_tells_texts_that_it_never_saw(tmp_path: Path) -> None:
+def test_trained_model_classifies_unseen_texts(tmp_path: Path) -> None:
     texts, on = labelled()
     found = validate(texts, on)
     assert (found.pages, found.on_topic) == (80, 40)
@@ -32,7 +32,7 @@ def test_trained_model_tells_texts_that_it_never_saw(tmp_path: Path) -> None:
     assert not topic.contains(PageContent("http://a.example/", text="The station"))
 
 
-def test_model_scores_as_the_library_does() -> None:
+def test_model_scores_equal_those_of_scikit_learn() -> None:
     from sklearn.feature_extraction.text import TfidfVectorizer
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -72,7 +72,7 @@ def test_texts_without_a_word_in_common_are_refused() -> None:
         b" " * (FILE_BYTES_MAX + 1),
     ],
 )
-def test_file_that_is_no_model_is_refused_and_nothing_of_it_runs(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_not_a_model_is_refused_and_never_executed(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "model").write_bytes(content)
     with pytest.raises(BadInput, match=r"is not a text model|too large for a text model"):
         TextModel.load(tmp_path / "model")

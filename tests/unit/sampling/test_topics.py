@@ -19,7 +19,7 @@ from opic.sampling.topics import PageContent, parse_topic
         ("word:Cycling", PageContent("http://a.example/", text="On cycling."), True),
     ],
 )
-def test_topic_is_what_it_says(written: str, page: PageContent, is_on: bool) -> None:
+def test_topic_contains_the_pages_that_its_text_describes(written: str, page: PageContent, is_on: bool) -> None:
     assert parse_topic(written).contains(page) is is_on
 
 
@@ -33,6 +33,6 @@ def test_topic_is_what_it_says(written: str, page: PageContent, is_on: bool) -> 
         ("text:none.json", "none.json can't be read: .*`opic topic-model` trains"),
     ],
 )
-def test_bad_topic_says_what_one_is(written: str, complaint: str) -> None:
+def test_bad_topic_is_refused_with_the_valid_forms(written: str, complaint: str) -> None:
     with pytest.raises(BadInput, match=complaint):
         parse_topic(written)

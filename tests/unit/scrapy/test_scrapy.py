@@ -38,7 +38,7 @@ def test_bad_setting_is_refused(given: dict[str, Any], said: str) -> None:
         Addon().update_settings(Settings(given))
 
 
-def test_settings_from_a_command_line_are_taken() -> None:
+def test_settings_given_as_text_are_parsed() -> None:
     options = CrawlOptions.of(Settings({**URL, "OPIC_CLOSE_AFTER_IDLE": "0", "OPIC_LEASE_SECONDS": "60"}))
     assert (options.close_after_idle, options.lease_seconds, options.mode) == (0, 60, "discover")
     assert options.crawler.startswith("scrapybot-")
@@ -55,7 +55,7 @@ def test_addon_enables_its_parts_and_replaces_the_middleware_of_robots_txt() -> 
 
 
 @pytest.mark.parametrize("place", [None, 90])
-def test_addon_keeps_what_the_project_says_of_robots_txt(place: int | None) -> None:
+def test_addon_keeps_the_robots_txt_setting_of_the_project(place: int | None) -> None:
     path = "scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware"
     settings = Settings({**URL, "DOWNLOADER_MIDDLEWARES": {path: place}})
     Addon().update_settings(settings)
@@ -63,7 +63,7 @@ def test_addon_keeps_what_the_project_says_of_robots_txt(place: int | None) -> N
     assert downloader.get(RobotsTxt) == place
 
 
-def test_page_of_a_request_is_that_of_its_lease() -> None:
+def test_page_of_a_request_is_the_leased_one() -> None:
     leased = scrapy.Request("http://a.example/[1]", meta={MARK: {"page": "p", "requested": "http://a.example/%5B1%5D"}})
     assert page_of(leased) == page_of(leased.copy()) == "p"
     assert page_of(leased.replace(url="http://a.example/x")) == "http://a.example/x"
@@ -82,7 +82,7 @@ def test_page_of_a_request_is_that_of_its_lease() -> None:
     ],
     ids=str,
 )
-def test_request_that_fetches_no_page_has_none(request_: scrapy.Request) -> None:
+def test_request_that_fetches_no_page_has_no_page(request_: scrapy.Request) -> None:
     assert page_of(request_) is None
 
 
@@ -102,7 +102,7 @@ def html(status: int = 200, body: bytes = b"<a href=x>", **headers: str) -> Resp
         (html(503, **{"Retry-After": "soon"}), {"status": 503}),
     ],
 )
-def test_event_says_what_the_answer_says(response: Response, event: dict[str, Any]) -> None:
+def test_event_reports_the_response(response: Response, event: dict[str, Any]) -> None:
     fetch = Fetch("http://a.example/")
     fetch.answered(scrapy.Request("http://a.example/"), response)
     assert fetch.event is not None
@@ -118,7 +118,7 @@ class Sample(scrapy.Spider):
 
 
 @pytest.mark.parametrize("in_file", [False, True])
-def test_kept_request_comes_back_with_all_it_had(tmp_path: Path, in_file: bool) -> None:
+def test_kept_request_is_restored_completely(tmp_path: Path, in_file: bool) -> None:
     spider = Sample()
     request = scrapy.Request(
         "http://a.example/", spider.parse_more, meta={"a": [1], MARK: "old"}, cb_kwargs={"b": 2}, cookies={"c": "d"}
@@ -145,7 +145,7 @@ def test_request_that_cannot_be_stored_is_kept_in_memory(tmp_path: Path) -> None
     kept.close()
 
 
-def test_kept_request_whose_callback_is_gone_is_as_none(tmp_path: Path) -> None:
+def test_kept_request_without_its_callback_is_dropped(tmp_path: Path) -> None:
     spider = Sample()
     kept = KeptRequests(spider, str(tmp_path))
     assert kept.add("http://a.example/", scrapy.Request("http://a.example/", spider.parse_more))
@@ -163,7 +163,7 @@ class WithRules(CrawlSpider):
         yield from ()
 
 
-def test_page_that_the_spider_never_asked_for_goes_to_the_rule_that_takes_it_else_to_parse() -> None:
+def test_page_without_a_spider_request_goes_to_its_rule_or_to_parse() -> None:
     spider = WithRules()
     taken, other = (request_without_record(spider, f"http://a.example/{path}") for path in ("a/1", "c"))
     assert taken is not None

@@ -28,12 +28,12 @@ WHOLE = {
         ({"maxmemory_policy": "allkeys-lru"}, "maxmemory-policy is allkeys-lru, which would evict cash"),
     ],
 )
-def test_server_that_cannot_keep_the_books_is_told_apart(said: dict[str, object], wanted: str | None) -> None:
+def test_unsuitable_server_is_refused_with_a_reason(said: dict[str, object], wanted: str | None) -> None:
     found = server_problem(GOOD | said)
     assert (found is None) if wanted is None else (found is not None and wanted in found)
 
 
-def test_node_of_a_cluster_is_named_where_one_of_many_is_wrong() -> None:
+def test_misconfigured_cluster_node_is_named() -> None:
     node = GOOD | {"cluster_enabled": 1, "tcp_port": 7001}
     assert server_problem(node, clustered=True) is None
     found = server_problem(node | {"maxmemory_policy": "volatile-ttl"}, clustered=True)
@@ -41,7 +41,7 @@ def test_node_of_a_cluster_is_named_where_one_of_many_is_wrong() -> None:
     assert "maxmemory-policy of 7001 is volatile-ttl" in found
 
 
-def test_cluster_without_all_slots_has_to_be_mended_and_one_that_is_down_to_be_waited_for() -> None:
+def test_cluster_with_missing_slots_is_an_error_and_one_that_is_down_is_unavailable() -> None:
     assert cluster_problem(WHOLE) is None
     missing = cluster_problem(WHOLE | {"cluster_slots_assigned": "16383", "cluster_state": "fail"})
     assert type(missing) is StoreError
@@ -66,19 +66,19 @@ def test_cluster_without_all_slots_has_to_be_mended_and_one_that_is_down_to_be_w
         (redis.ResponseError("ERR syntax"), StoreError, "the store refused a command"),
     ],
 )
-def test_what_can_go_wrong_has_words_that_say_what_to_do(raised: Exception, kind: type, text: str) -> None:
+def test_each_connection_error_names_its_remedy(raised: Exception, kind: type, text: str) -> None:
     with pytest.raises(StoreError, match=text.replace("?", r"\?")) as told, store_errors():
         raise raised
     assert type(told.value) is kind
 
 
 @pytest.mark.parametrize("url", ["redis+cluster://", "redis+cluster://a:b", "rediss+cluster://h:1,:2"])
-def test_url_of_a_cluster_that_cannot_be_read_is_refused(url: str) -> None:
+def test_malformed_cluster_url_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"use rediss?\+cluster://host:port,host:port"):
         connect(url)
 
 
-def test_url_of_a_cluster_shows_no_secret() -> None:
+def test_cluster_url_shows_no_secret() -> None:
     with pytest.raises(SettingsError) as told:
         connect("redis+cluster://user:hunter2@host:port")
     assert "hunter2" not in str(told.value)

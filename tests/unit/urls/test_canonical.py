@@ -65,13 +65,13 @@ def test_the_canonical_form_is_the_whatwg_serialization_and_nothing_else_is_rewr
         ("http://u:p%40w@a/", "http://u@a/"),
     ],
 )
-def test_password_is_no_part_of_a_page(raw: str, canonical: str) -> None:
+def test_password_is_dropped_from_a_url(raw: str, canonical: str) -> None:
     assert canonical_url(raw) == canonical
 
 
 @given(raw=HOSTILE)
 @example(raw="http://:@a/")
-def test_canonical_form_has_no_password(raw: str) -> None:
+def test_canonical_form_never_contains_a_password(raw: str) -> None:
     try:
         url = ada_url.URL(canonical_url(raw))
     except BadUrl:
@@ -91,7 +91,7 @@ def test_canonical_form_has_no_password(raw: str) -> None:
         "http://example.org/a#\n",
     ],
 )
-def test_a_fragment_even_an_empty_one_is_no_part_of_a_page(raw: str) -> None:
+def test_a_fragment_is_dropped_even_if_empty(raw: str) -> None:
     assert canonical_url(raw) == "http://example.org/a"
 
 
@@ -106,7 +106,7 @@ def test_a_fragment_even_an_empty_one_is_no_part_of_a_page(raw: str) -> None:
         *("http://1.2.3.256/", "http://a%00b/", "http://a<b/", "http://\ud800.example/", "http://xn--\u3002/"),
     ],
 )
-def test_what_is_not_an_absolute_http_or_https_url_is_refused(raw: str) -> None:
+def test_a_url_that_is_not_absolute_http_or_https_is_refused(raw: str) -> None:
     with pytest.raises(BadUrl, match=r"is not an absolute http\(s\) URL"):
         canonical_url(raw)
 
@@ -131,7 +131,7 @@ def test_a_url_over_the_limit_is_refused_and_never_cut_short() -> None:
 @given(raw=HOSTILE)
 @example(raw="http://a/# ")
 @example(raw="http://a/#\0")
-def test_a_canonical_form_is_its_own_canonical_form(raw: str) -> None:
+def test_canonicalization_is_idempotent(raw: str) -> None:
     try:
         once = canonical_url(raw)
     except BadUrl:
@@ -148,7 +148,7 @@ def test_a_canonical_form_is_its_own_canonical_form(raw: str) -> None:
 @example(raw="http://a..b/")
 @example(raw="http://.com./")
 @example(raw="http://com/")
-def test_whatever_the_url_it_has_a_host_and_a_registered_domain_or_is_a_bad_url(raw: str) -> None:
+def test_any_url_has_a_host_and_a_registered_domain_or_is_a_bad_url(raw: str) -> None:
     try:
         url = canonical_url(raw)
     except BadUrl as refusal:
@@ -197,7 +197,7 @@ def test_a_registered_domain_is_the_public_suffix_and_one_label_more(host: str, 
 
 
 @given(text=st.text(st.characters(codec=None)))
-def test_a_strangers_text_is_shown_short_on_one_line_and_encodable(text: str) -> None:
+def test_untrusted_text_is_shown_short_on_one_line_and_encodable(text: str) -> None:
     out = shown(text)
     assert len(out) <= 10 * SHOWN_MAX + 10  # Each character as an escape, at the worst.
     assert out.isprintable()
@@ -214,7 +214,7 @@ PATH = st.lists(PIECE, max_size=8).map("".join)
 
 
 @given(scheme=st.sampled_from(["http", "https"]), host=HOST, path=PATH)
-def test_what_is_canonical_at_a_look_is_what_the_parser_gives(scheme: str, host: str, path: str) -> None:
+def test_the_fast_path_for_canonical_urls_agrees_with_the_parser(scheme: str, host: str, path: str) -> None:
     raw = f"{scheme}://{host}/{path}"
     try:
         parsed = ada_url.URL(raw).href.partition("#")[0]
@@ -236,7 +236,7 @@ def test_what_is_canonical_at_a_look_is_what_the_parser_gives(scheme: str, host:
         ("[::1]", "[::1]"),
     ],
 )
-def test_host_is_named_as_in_canonical_urls(text: str, host: str) -> None:
+def test_host_is_canonical_as_in_urls(text: str, host: str) -> None:
     assert canonical_host(text) == host
 
 
@@ -263,6 +263,6 @@ def test_host_is_named_as_in_canonical_urls(text: str, host: str) -> None:
         "\ud800",
     ],
 )
-def test_what_is_no_host_is_refused(text: str) -> None:
+def test_an_invalid_host_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match="not a host or a domain"):
         canonical_host(text)

@@ -62,14 +62,14 @@ def form(url: str, rules: str) -> str:
         ("none", "http://www.a.example./index.html?utm_x=1", "http://www.a.example./index.html?utm_x=1"),
     ],
 )
-def test_rule_writes_pages_alike(rules: str, url: str, page: str) -> None:
+def test_rule_gives_equivalent_urls_one_form(rules: str, url: str, page: str) -> None:
     assert form(url, rules) == page
 
 
 @given(url=URLS, rules=SETS)
 @example(url="http://www.a.example./%%34%31", rules=ALL)
 @example(url="http://a.example/%%32%65%%32%65/index.html", rules=ALL)
-def test_form_of_a_page_is_its_own_form(url: str, rules: Normalization) -> None:
+def test_normalization_is_idempotent(url: str, rules: Normalization) -> None:
     try:
         once = canonical_url(url, normalization=rules)
     except BadUrl:
@@ -81,7 +81,7 @@ def test_form_of_a_page_is_its_own_form(url: str, rules: Normalization) -> None:
 
 
 @given(url=URLS)
-def test_no_rules_change_nothing(url: str) -> None:
+def test_without_rules_urls_are_unchanged(url: str) -> None:
     try:
         plain = canonical_url(url)
     except BadUrl:
@@ -90,7 +90,7 @@ def test_no_rules_change_nothing(url: str) -> None:
     assert PLAIN.apply(plain) == (plain, ())
 
 
-def test_url_that_is_encoded_over_itself_is_refused_without_delay() -> None:
+def test_repeatedly_encoded_url_is_refused_quickly() -> None:
     url = "http://a.example/" + "%" * (2 * ROUNDS_MAX) + "41"
     nested = "%" * (2 * ROUNDS_MAX) + "33" + "3" * (2 * ROUNDS_MAX - 2) + "41"  # Each round gives one less of both.
     assert form(url, "unreserved").startswith("http://a.example/%")
@@ -98,7 +98,7 @@ def test_url_that_is_encoded_over_itself_is_refused_without_delay() -> None:
         form(f"http://a.example/%{nested}", "unreserved")
 
 
-def test_host_that_is_none_without_its_dot_is_refused() -> None:
+def test_host_that_is_invalid_without_its_dot_is_refused() -> None:
     with pytest.raises(BadUrl, match="is not an absolute"):
         form("http://a.1../", "dot")
 
@@ -110,5 +110,5 @@ def test_rules_have_one_order_and_known_names() -> None:
         Normalization.of("wwww,index")
 
 
-def test_prefix_keeps_what_may_go_on() -> None:
+def test_prefix_is_normalized_only_where_more_text_may_follow() -> None:
     assert Normalization.of("www,index,tracking,https").of_prefix.text == "www,https"

@@ -52,7 +52,7 @@ def test_a_url_of_a_strange_shape_is_held_back(path: str, verdict: Verdict) -> N
         "/day/2031-07-01.html",
     ],
 )
-def test_a_date_years_ahead_is_held_back(path: str) -> None:
+def test_a_url_with_a_date_years_ahead_is_held_back(path: str) -> None:
     assert judged(path) == Verdict.FAR_DATE
     assert judged(path.replace("2031", "2028")) == Verdict.FREE
     assert judged(path, years_ahead=0) == Verdict.FREE
@@ -72,18 +72,18 @@ def test_a_date_years_ahead_is_held_back(path: str) -> None:
         "/12031-07-01",
     ],
 )
-def test_numbers_that_are_no_dates_ahead_are_left_alone(path: str) -> None:
+def test_numbers_that_are_not_future_dates_are_allowed(path: str) -> None:
     assert judged(path) == Verdict.FREE
 
 
-def test_of_a_calendar_that_runs_on_the_first_dates_are_let_through() -> None:
+def test_the_first_dates_of_an_endless_calendar_are_allowed() -> None:
     shapes = Shapes(Traps(dates=30), YEAR)
     months = [f"http://a.example/cal?month={m}&year={y}&show=all" for y in range(1900, 1910) for m in range(1, 13)]
     assert [shapes.judge(url) for url in months] == [Verdict.FREE] * 30 + [Verdict.CALENDAR] * 90
     assert shapes.judge("http://b.example/cal?month=1&year=1900&show=all") == Verdict.FREE
 
 
-def test_articles_under_a_date_are_no_calendar() -> None:
+def test_articles_under_a_date_are_not_a_calendar() -> None:
     shapes = Shapes(Traps(dates=1), YEAR)
     articles = [f"http://a.example/2004/{m}/{d}/article-{d}" for m in range(1, 13) for d in range(1, 29)]
     stories = [f"http://a.example/story?id={n}&date=2004-05-12" for n in range(30)]
@@ -102,7 +102,7 @@ def test_memory_for_calendars_is_bounded_and_the_longest_are_kept(monkeypatch: p
 
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.integers(2, 4))
-def test_going_round_is_some_segments_repeated_in_a_row(segments: list[str], times: int) -> None:
+def test_repeated_path_segments_in_a_row_are_a_trap(segments: list[str], times: int) -> None:
     spans = range(1, len(segments) // times + 1)
     rounds = (
         segments[at : at + n] * times == segments[at : at + n * times] for n in spans for at in range(len(segments))
@@ -127,11 +127,13 @@ def test_every_url_gets_a_verdict_and_switched_off_traps_hold_nothing(path: str,
         (20_000, 50_000, 100.0, False),
     ],
 )
-def test_a_site_may_be_read_as_far_as_others_paid(reads: int, others: int, inflow: float, verdict: bool) -> None:
+def test_a_site_may_be_read_in_proportion_to_cash_from_others(
+    reads: int, others: int, inflow: float, verdict: bool
+) -> None:
     assert outgrown(reads, others, inflow, 1.0, Traps()) == verdict
 
 
-def test_without_the_threshold_no_site_outgrows_others() -> None:
+def test_without_the_threshold_no_site_is_held_back() -> None:
     assert not outgrown(10**9, 10**9, 0, 1.0, Traps(site_reads=0))
 
 
@@ -167,6 +169,6 @@ def test_a_bad_threshold_is_refused_by_name(given: Any, complaint: str) -> None:
         check_traps(given)
 
 
-def test_thresholds_are_shown_as_they_are_taken() -> None:
+def test_thresholds_are_shown_in_the_form_that_is_accepted() -> None:
     assert check_traps(Traps().shown()) == Traps()
     assert check_traps({"on": False, "dates": 5, "host_share": 1}) == Traps(on=False, dates=5, host_share=1)

@@ -41,7 +41,7 @@ THRESHOLDS = st.builds(
 @given(urls=urls(), traps=THRESHOLDS)
 @example(urls=["http://a.example/2031-07"], traps=Traps())
 @example(urls=["http://a.example/1-7-2031", "http://a.example/?y=2031"], traps=Traps(dates=1))
-def test_shapes_of_many_are_those_of_each(urls: list[str], traps: Traps) -> None:
+def test_shapes_of_a_batch_equal_those_of_single_urls(urls: list[str], traps: Traps) -> None:
     one_by_one = Shapes(traps, YEAR)
     assert list(Shapes(traps, YEAR).judge_all(urls)) == [one_by_one.judge(url) for url in urls]
 

@@ -57,14 +57,14 @@ def reason(given: Any) -> str:
 @pytest.mark.parametrize(
     "at_ms", [-(2**63), -1, 0, 1_790_000_000, TIME_MAX_US // 1000 + 1, 1_790_000_000_000_000, 2**63 - 1]
 )
-def test_record_of_a_time_that_can_not_be_is_a_dead_letter_that_says_so(at_ms: int) -> None:
+def test_record_with_an_impossible_time_is_a_dead_letter_with_the_reason(at_ms: int) -> None:
     """No time stamp at all, seconds or microseconds in the place of milliseconds, and the ends of what Kafka keeps."""
     assert f"the record's time, {at_ms} ms, is not between 1990 and 2100" in reason(message(at_ms=at_ms))
     assert record_of(message(at_ms=at_ms)).time_us == 0
 
 
 @pytest.mark.parametrize("at_ms", [TIME_MIN_US // 1000, NOW_MS, TIME_MAX_US // 1000])
-def test_record_of_any_other_time_is_taken(at_ms: int) -> None:
+def test_record_with_a_possible_time_is_accepted(at_ms: int) -> None:
     assert reason(message(at_ms=at_ms)) == ""
     assert record_of(message(at_ms=at_ms)).time_us == at_ms * 1000
 
@@ -95,7 +95,7 @@ def test_dead_letter_of_a_bad_time_leaves_windows_as_they_were() -> None:
         ([("other", None), ("opic-kind", b"event")], ""),
     ],
 )  # fmt: skip
-def test_headers_that_can_not_be_taken_are_named(headers: list[tuple[str, bytes | None]], said: str) -> None:
+def test_invalid_headers_are_named_in_the_reason(headers: list[tuple[str, bytes | None]], said: str) -> None:
     found = reason(message(GOOD, *headers))
     assert said in found
     assert bool(said) == bool(found)
@@ -137,7 +137,7 @@ def test_no_record_raises_anything(value: bytes | None, headers: list[tuple[str,
         (Damaged("t/3 at offset 7: bad header"), "t/3 at offset 7: bad header.*let a replica that is whole take over"),
     ],
 )
-def test_records_that_the_client_can_not_read_are_waited_for_with_what_to_do(error: Exception, what_to_do: str) -> None:
+def test_unreadable_records_are_waited_for_with_a_remedy_in_the_message(error: Exception, what_to_do: str) -> None:
     with pytest.raises(KafkaUnavailable, match=what_to_do), kafka_errors("k"):
         raise error
 

@@ -64,7 +64,7 @@ def plain(messages: Any) -> list[Record]:
     st.integers(0, 6),
     st.integers(1, 7),
 )
-def test_records_and_positions_are_those_of_the_client(
+def test_records_and_positions_equal_those_of_kafka_python(
     batches: Any, codec: int, append_ms: int | None, gap: int, since: int, at_once: int
 ) -> None:
     """From any offset on, however many are taken at once."""
@@ -82,7 +82,7 @@ GOOD = [(NOW_MS, b"k", b"value %d" % number, []) for number in range(3)]
 
 @settings(deadline=None)
 @given(st.integers(ATTRIBUTES_AT, len(fetched([GOOD], NONE)) - 1), st.integers(1, 255))
-def test_damaged_batch_is_named_after_what_comes_before_it(at: int, flip: int) -> None:
+def test_damaged_batch_is_reported_after_the_records_before_it(at: int, flip: int) -> None:
     data = bytearray(fetched([GOOD, GOOD, GOOD], NONE))
     data[len(fetched([GOOD], NONE)) + at] ^= flip
     found = ours(bytes(data))
