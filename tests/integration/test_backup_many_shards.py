@@ -110,9 +110,7 @@ def test_events_and_queries_do_not_wait_for_a_backup(valkey: Server, tmp_path: P
 
 
 @pytest.mark.slow
-def test_shards_that_do_not_fit_at_their_ends_are_read_again(
-    valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_inconsistent_shards_are_read_again(valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where the hold ran out: a shard took what another one's copy has not sent yet."""
     log = crossing_log()
     crawl = Crawl.open(valkey.client(), shards=4)
@@ -161,7 +159,7 @@ def test_hold_stops_deliveries_alone_and_ends_by_itself(valkey: Server, monkeypa
     assert crawl.audit()[0].conserved
 
 
-def test_hold_is_taken_away_at_the_end_but_not_that_of_another_backup(valkey: Server) -> None:
+def test_hold_is_removed_at_the_end_unless_it_is_another_backups(valkey: Server) -> None:
     crawl = Crawl.open(valkey.client(), shards=2)
     with Hold(crawl):
         assert all(crawl.client.hexists(shard.keys.offsets, "hold") for shard in crawl.shards)
@@ -186,7 +184,7 @@ def test_books_that_do_not_balance_make_no_backup(valkey: Server, tmp_path: Path
     assert not (tmp_path / "one" / MANIFEST).exists()
 
 
-def test_shards_are_copied_with_what_is_under_way(valkey: Server, copy: Path) -> None:
+def test_shards_are_copied_with_cash_in_flight(valkey: Server, copy: Path) -> None:
     restore(valkey.client(), copy, "other")
     crawl = Crawl.open(valkey.client(), "other")
     whole, _ = crawl.audit()
@@ -202,7 +200,7 @@ def test_shards_are_copied_with_what_is_under_way(valkey: Server, copy: Path) ->
     assert whole.in_flight == 0
 
 
-def test_audit_sees_a_shard_that_took_what_another_one_never_sent(valkey: Server, copy: Path) -> None:
+def test_audit_detects_a_shard_that_took_what_was_never_sent(valkey: Server, copy: Path) -> None:
     """Two branches of one crawl with the same counts: only the digests tell them apart."""
     restore(valkey.client(), copy, "other")
     crawl = Crawl.open(valkey.client(), "other")

@@ -55,7 +55,7 @@ def test_bad_event_alone_is_a_422(service: Service, body: bytes) -> None:
 
 
 @pytest.mark.parametrize("body", UNENDING_PACKED.values(), ids=UNENDING_PACKED)
-def test_what_has_no_end_is_a_400_and_nothing_of_it_is_taken(service: Service, body: bytes) -> None:
+def test_a_truncated_body_is_a_400_and_none_of_it_is_accepted(service: Service, body: bytes) -> None:
     unseen = bytes(msgpack.packb({"url": "http://behind-it.example/"}))
     for whole in (body, b"\x93" + unseen + body + unseen):
         answer = send(service, whole)
@@ -89,7 +89,7 @@ def peak_bytes(pid: int) -> int:
     ],
     ids=["arrays in arrays", "maps in maps", "nils", "levels", "links", "deep events"],
 )
-def test_body_as_large_as_may_be_takes_no_memory_to_speak_of(service: Service, body: bytes) -> None:
+def test_largest_allowed_body_takes_little_memory(service: Service, body: bytes) -> None:
     assert len(body) <= BODY_BYTES_MAX
     endpoint = service.pids()["endpoint"]
     before = peak_bytes(endpoint)

@@ -113,7 +113,7 @@ def test_undecodable_definition_becomes_a_dead_letter_and_the_partition_goes_on(
     assert crawl.totals().dead_letters == SHARDS
 
 
-def test_a_place_is_given_away_once_no_shard_has_a_page_in_it(valkey: Server) -> None:
+def test_a_class_number_is_reused_once_no_shard_has_a_page_in_it(valkey: Server) -> None:
     crawl, writer = opened(valkey)
     old = [named(f"old-{n}", 2, hosts=[host]) for n, host in enumerate(HOSTS[:7])]
     new = [named(f"new-{n}", 4, hosts=[host]) for n, host in enumerate(HOSTS[:7])]
@@ -127,7 +127,7 @@ def test_a_place_is_given_away_once_no_shard_has_a_page_in_it(valkey: Server) ->
     assert cash_of(crawl) == {url: GRANT if url[7] == "h" else 4 * GRANT for url in PAGES}
 
 
-def test_weights_that_the_virtual_page_can_not_pay_are_refused_in_all_shards(valkey: Server) -> None:
+def test_weights_that_the_virtual_page_cannot_pay_are_refused_in_all_shards(valkey: Server) -> None:
     crawl = Crawl.open(valkey.client(), given={"grant": 1 << 50}, shards=SHARDS)
     writer = Writer(crawl)
     writer.apply(PARTITION, [definition(0, named("all", 2, hosts=["org"])), seeds(1, *PAGES)])

@@ -122,7 +122,7 @@ def test_lease_has_the_duration_that_the_service_is_set_to(service: Service) -> 
     assert (ended.returncode, "1 of the leases have ended" in ended.stderr) == (1, True)
 
 
-def test_limits_are_those_of_the_service(service: Service) -> None:
+def test_limits_of_the_service_apply(service: Service) -> None:
     assert "OPIC_MAX_N 50" in said("top", "--n", 51, "--data", service.data, OPIC_API_TOKEN=TOKEN)
 
 
@@ -133,7 +133,7 @@ def test_token_is_needed_and_comes_from_the_environment(service: Service) -> Non
     assert "known_pages" in printed("stats", OPIC_SERVICE=service.url, OPIC_API_TOKEN=TOKEN)
 
 
-def test_seeds_come_from_words_a_file_and_standard_input(service: Service, tmp_path: Path) -> None:
+def test_seeds_come_from_arguments_a_file_and_standard_input(service: Service, tmp_path: Path) -> None:
     (tmp_path / "seeds.txt").write_text("# seeds\nhttp://file.example/1\n\n  http://file.example/2  \n")
     with_file = asked(service, "seed", "http://file.example/1", "--file", tmp_path / "seeds.txt")
     assert with_file == {"known": 0, "new": 2}
@@ -145,7 +145,7 @@ def test_seeds_come_from_words_a_file_and_standard_input(service: Service, tmp_p
     assert "name URLs, or a file" in said("seed", "--data", service.data)
 
 
-def test_bad_seeds_are_listed_with_their_lines_and_the_others_taken(service: Service, tmp_path: Path) -> None:
+def test_bad_seeds_are_listed_with_their_lines_and_the_others_accepted(service: Service, tmp_path: Path) -> None:
     file, sitemap = tmp_path / "seeds.txt", tmp_path / "sitemap.xml"
     file.write_text("# seeds\nhttp://lines.example/1\n\n/about\nhttp://lines.example/2\nmailto:a@b.example\n")
     sitemap.write_text("<urlset><url>\n<loc>http://map.example/1</loc></url><url>\n<loc>x</loc></url></urlset>")
@@ -159,7 +159,7 @@ def test_bad_seeds_are_listed_with_their_lines_and_the_others_taken(service: Ser
     assert [one["where"] for one in answer["rejected"]] == [f"{file}:4", f"{file}:6", f"{sitemap}:3"]
 
 
-def test_seeds_of_which_none_can_be_taken_are_a_problem(service: Service, tmp_path: Path) -> None:
+def test_seeds_without_a_valid_one_exit_with_1(service: Service, tmp_path: Path) -> None:
     (tmp_path / "seeds.txt").write_text("/about\n/index\n")
     done = opic("seed", "--file", tmp_path / "seeds.txt", "--data", service.data, OPIC_API_TOKEN=TOKEN)
     assert (done.returncode, done.stdout) == (1, "known\t0\nnew\t0\nrejected\t2\n")
@@ -204,7 +204,7 @@ def test_store_on_the_command_line_wins_over_a_service_in_the_environment(tmp_pa
     assert "no embedded store in" in said("top", "--data", tmp_path / "none", OPIC_SERVICE="http://127.0.0.1:9")
 
 
-def test_service_that_is_not_there_is_named() -> None:
+def test_missing_service_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
     assert "/v1/top" in said("top", "--service", url)
     assert "OPIC_SERVICE='ftp://a.example'" in said("top", OPIC_SERVICE="ftp://a.example")
@@ -240,7 +240,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., tuple[str, s
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["people", "programs"])
 @pytest.mark.parametrize("words", SAME, ids=" ".join)
-def test_command_prints_the_same_beside_a_service_and_without(
+def test_command_prints_the_same_with_a_service_and_without_one(
     both: Callable[..., tuple[str, str]], words: tuple[str, ...], form: tuple[str, ...]
 ) -> None:
     of_service, of_store = both(*words, *form)
@@ -256,7 +256,7 @@ def test_command_prints_the_same_beside_a_service_and_without(
 
 
 @pytest.mark.parametrize("words", SAME, ids=" ".join)
-def test_people_are_shown_no_unix_seconds(both: Callable[..., tuple[str, str]], words: tuple[str, ...]) -> None:
+def test_terminal_output_shows_no_unix_seconds(both: Callable[..., tuple[str, str]], words: tuple[str, ...]) -> None:
     day = 86_400
     for text in both(*words):
         numbers = [float(number) for number in re.findall(r"(?<![\w.])\d{10}(?:\.\d+)?(?![\w.])", text)]
@@ -274,7 +274,7 @@ def test_store_is_opened_once_the_service_has_ended(tmp_path: Path) -> None:
     assert printed("stats", "--data", tmp_path / "data")["known_pages"] == 1
 
 
-def test_address_of_a_killed_service_is_not_asked(tmp_path: Path) -> None:
+def test_address_of_a_killed_service_is_not_used(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log") as started:
         printed("seed", "http://a.example/", "--data", started.data)
         for pid in started.pids().values():
@@ -285,7 +285,7 @@ def test_address_of_a_killed_service_is_not_asked(tmp_path: Path) -> None:
         started.start()
 
 
-def test_another_program_at_the_address_is_not_asked(tmp_path: Path) -> None:
+def test_another_program_at_the_address_is_not_used(tmp_path: Path) -> None:
     """The port went to another service, and the process id to another process."""
     with running(tmp_path / "data", tmp_path / "serve.log") as started:
         printed("seed", "http://a.example/", "--data", started.data)
@@ -298,7 +298,7 @@ def test_another_program_at_the_address_is_not_asked(tmp_path: Path) -> None:
         assert other.said().count("GET /v1/stats") == before
 
 
-def test_service_of_another_crawl_is_not_asked(tmp_path: Path) -> None:
+def test_service_of_another_crawl_is_not_used(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log") as started:
         assert "no crawl named 'other'" in said("stats", "--data", started.data, "--crawl", "other")
 
@@ -334,15 +334,13 @@ def listing(tmp_path: Path) -> Callable[..., list[str]]:
     return run
 
 
-def test_question_to_a_service_imports_no_store_and_no_server(
-    service: Service, listing: Callable[..., list[str]]
-) -> None:
+def test_query_of_a_service_imports_no_store_and_no_server(service: Service, listing: Callable[..., list[str]]) -> None:
     imported = set(listing("top", "--service", service.url))
     assert "httpx" in imported
     assert not imported & {"numpy", "redis", "fastapi", "starlette", "opic.service.service"}
 
 
-def test_question_to_a_store_imports_no_server(listing: Callable[..., list[str]], tmp_path: Path) -> None:
+def test_query_of_a_store_imports_no_server(listing: Callable[..., list[str]], tmp_path: Path) -> None:
     printed("seed", "http://a.example/", "--data", tmp_path / "data")
     imported = set(listing("top", "--data", tmp_path / "data"))
     assert "numpy" in imported

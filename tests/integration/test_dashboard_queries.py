@@ -192,5 +192,5 @@ def _check_scrapes(watched: Watched) -> None:
         ("time() - max(a) > 2 * 86400", ["time() - max(a) > bool 2 * 86400"]),
     ],
 )
-def test_alert_is_taken_apart(alert: str, parts: list[str]) -> None:
+def test_alert_is_split_into_its_operands(alert: str, parts: list[str]) -> None:
     assert operands(alert) == parts

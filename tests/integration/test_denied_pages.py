@@ -90,7 +90,7 @@ def world(valkey: Server) -> Callable[[int, float], World]:
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(("shards", "delay"), [(1, 60.0), (1, 0.0), (3, 60.0)])
 @pytest.mark.usefixtures("large")
-def test_denied_pages_with_the_most_cash_cost_no_call_its_pages(
+def test_denied_pages_with_the_most_cash_leave_every_answer_full(
     world: Callable[[int, float], World], mode: str, shards: int, delay: float
 ) -> None:
     made = world(shards, delay)
@@ -105,7 +105,7 @@ def test_denied_pages_with_the_most_cash_cost_no_call_its_pages(
 
 @pytest.mark.parametrize("mode", ["any", "domains"])
 @pytest.mark.usefixtures("large")
-def test_traps_on_many_hosts_cost_no_call_its_pages(world: Callable[[int, float], World], mode: str) -> None:
+def test_traps_on_many_hosts_leave_every_answer_full(world: Callable[[int, float], World], mode: str) -> None:
     made = world(1, 60.0)
     made.fill(TRAPS, read=False)
     frontier, _ = made.endpoint()
@@ -126,7 +126,7 @@ def test_page_behind_thousands_of_denied_ones_of_its_host_is_found(world: Callab
     assert [page["url"] for page in found] == ["http://big.example/last"]
 
 
-def test_rule_that_is_added_or_removed_is_told_truly(world: Callable[[int, float], World]) -> None:
+def test_counts_are_right_after_a_rule_is_added_or_removed(world: Callable[[int, float], World]) -> None:
     made = world(2, 0.0)
     made.apply(encode_seeds(DENIED[:50]), "seeds")
     frontier, admission = made.endpoint()
@@ -162,7 +162,7 @@ def test_nothing_is_exhausted_while_former_rules_hold_pages_back(
 
 
 @pytest.mark.usefixtures("large")
-def test_verdicts_that_a_count_of_pages_asked_for_reach_the_order(world: Callable[[int, float], World]) -> None:
+def test_verdicts_made_while_counting_pages_reach_the_order(world: Callable[[int, float], World]) -> None:
     made = world(1, 60.0)
     made.fill(DENIED, read=False)
     frontier, admission = made.endpoint()

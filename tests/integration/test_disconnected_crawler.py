@@ -53,7 +53,7 @@ def ask(url: str, n: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_crawler_that_left_while_the_store_stood_still_has_no_lease(
+def test_crawler_that_disconnected_while_the_store_hung_has_no_lease(
     valkey: Server, caplog: pytest.LogCaptureFixture, shards: int
 ) -> None:
     caplog.set_level(logging.INFO, "opic")

@@ -66,7 +66,7 @@ def test_replay_ends_with_every_page_known_and_nothing_between_shards(valkey: Se
 
 
 @pytest.mark.slow
-def test_replay_beside_a_worker_ends_as_drained(valkey: Server, tmp_path: Path) -> None:
+def test_replay_with_a_worker_running_ends_once_drained(valkey: Server, tmp_path: Path) -> None:
     pages, backend = chain(tmp_path / "crawl.jsonl"), opened(valkey)
     settings = backend.settings
     env = {**environment(), "OPIC_STORE": valkey.url, "OPIC_CRAWL": settings.crawl, "OPIC_WORKER_PORT": "0"}
@@ -121,7 +121,7 @@ def stats(backend: Backend, *words: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_stats_wait_for_events_then_for_transfers_and_say_what_to_do_in_the_end(valkey: Server) -> None:
+def test_stats_wait_for_events_then_for_transfers_and_report_a_timeout_with_a_remedy(valkey: Server) -> None:
     """Exit status 1, and the counts all the same, when the time is out; 0 once all has arrived."""
     backend = opened(valkey)
     links = [f"http://h{host}.example/" for host in range(1, HOSTS)]

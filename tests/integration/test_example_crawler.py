@@ -147,7 +147,7 @@ def test_crawlers_share_a_site_and_end_though_one_is_killed(tmp_path: Path) -> N
         assert client.next(1).waiting.revisit == LargerSite.PAGES
 
 
-def test_without_a_service_it_says_so(crawler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_service_the_crawler_says_so(crawler: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.argv", ["crawler.py", "http://a.example/", "--service", "http://127.0.0.1:1"])
     with pytest.raises(SystemExit, match="no service at http"):
         crawler.main()

@@ -54,7 +54,7 @@ def test_page_that_fails_too_often_in_a_row_is_given_up(servers: Server) -> None
     assert empty(crawl.frontier) == ({"given_up": 1}, True)  # A link does not bring it back.
 
 
-def test_success_between_failures_starts_the_count_anew(valkey: Server) -> None:
+def test_success_between_failures_resets_the_count(valkey: Server) -> None:
     crawl = Crawl(valkey, AT_ONCE)
     for status in (500, 0, 304, 503, 500, 404, 500, 403, 500, 429):
         crawl.event(A, status=status)
@@ -65,7 +65,7 @@ def test_success_between_failures_starts_the_count_anew(valkey: Server) -> None:
     assert (told(crawl.frontier)["state"], told(crawl.frontier)["failed_fetches"]) == ("read", 0)
 
 
-def test_page_given_up_by_an_event_comes_back_by_a_seed_or_a_read_at_once(servers: Server) -> None:
+def test_page_given_up_by_an_event_comes_back_at_once_by_a_seed_or_a_read(servers: Server) -> None:
     crawl = Crawl(servers, PATIENT)
     other = crawl.endpoint(PATIENT)
     crawl.seed([A, B])
@@ -87,7 +87,7 @@ def test_page_given_up_by_an_event_comes_back_by_a_seed_or_a_read_at_once(server
     assert told(crawl.frontier)["state"] == "read"
 
 
-def test_failures_are_counted_without_a_limit_and_count_once_there_is_one(valkey: Server) -> None:
+def test_failures_counted_without_a_limit_apply_to_a_later_limit(valkey: Server) -> None:
     crawl = Crawl(valkey, replace(AT_ONCE, max_failures=0))
     for _ in range(20):
         crawl.event(A, status=500)
@@ -111,7 +111,7 @@ def test_failures_and_times_outlive_workers_with_and_without_a_checkpoint(valkey
     assert cold == {A: (0, 0), B: (0, 0)}
 
 
-def test_failure_waits_as_long_as_its_event_asks(servers: Server) -> None:
+def test_failed_page_waits_as_long_as_its_event_asks(servers: Server) -> None:
     crawl = Crawl(servers, PATIENT)
     crawl.seed([A, B])
     assert crawl.urls() == [A, B]
@@ -126,7 +126,7 @@ def test_failure_waits_as_long_as_its_event_asks(servers: Server) -> None:
     assert told(crawl.endpoint(PATIENT), B)["waits_until"] == waits
 
 
-def test_page_is_not_offered_before_the_time_that_was_said(servers: Server) -> None:
+def test_page_is_not_offered_before_its_not_before_time(servers: Server) -> None:
     crawl = Crawl(servers, AT_ONCE)
     other, soon, late = crawl.endpoint(AT_ONCE), time.time() + 1.5, time.time() + 1_000
     crawl.seed([HUB])
@@ -157,7 +157,7 @@ def test_page_is_not_offered_before_the_time_that_was_said(servers: Server) -> N
         ({"not_before": "2030-01-01T00:00:00"}, "has no time zone"),
     ],
 )
-def test_event_that_asks_for_what_can_not_be_is_a_dead_letter(valkey: Server, value: dict[str, Any], why: str) -> None:
+def test_event_with_an_invalid_retry_request_is_a_dead_letter(valkey: Server, value: dict[str, Any], why: str) -> None:
     crawl = Crawl(valkey)
     crawl._apply(msgpack.packb({"url": A, "status": 500, **value}), "event")
     ((_, letter),) = crawl.store.shard.client.xrange(crawl.store.shard.keys.dead)

@@ -98,7 +98,7 @@ def test_pages_are_forgotten_by_url_prefix_host_and_domain(
 
 
 @pytest.mark.parametrize("chosen", BAD, ids=str)
-def test_bad_choice_is_refused_and_nothing_is_forgotten(
+def test_invalid_selection_is_refused_and_nothing_is_forgotten(
     web: tuple[httpx.Client, Client], chosen: dict[str, str]
 ) -> None:
     http, _ = web
@@ -107,7 +107,7 @@ def test_bad_choice_is_refused_and_nothing_is_forgotten(
     assert known(http) == {HUB, OLD, OTHER, SPARED}
 
 
-def test_page_that_is_linked_again_is_known_anew_with_all_that_was_granted(web: tuple[httpx.Client, Client]) -> None:
+def test_forgotten_page_that_is_linked_again_starts_with_all_granted_cash(web: tuple[httpx.Client, Client]) -> None:
     http, client = web
     client.forget(url=OLD)
     client.event(HUB, [OLD, "http://new.org/"])
@@ -194,9 +194,7 @@ def bytes_in_backup(directory: Path) -> bytes:
     return found
 
 
-def test_backup_has_nothing_of_a_forgotten_page_and_restores_one_that_is_known_again(
-    valkey: Server, tmp_path: Path
-) -> None:
+def test_backup_omits_forgotten_pages_and_restores_those_known_again(valkey: Server, tmp_path: Path) -> None:
     web, ledger = Web(valkey, "copied"), Ledger()
     ledger.trust = {}
     with small_blocks():
@@ -224,7 +222,7 @@ def test_backup_has_nothing_of_a_forgotten_page_and_restores_one_that_is_known_a
     assert PAGES[2].encode() in bytes_in_backup(tmp_path / "again-1")
 
 
-def test_readers_that_live_through_it_see_what_a_new_one_does(valkey: Server) -> None:
+def test_readers_that_follow_see_the_same_as_a_new_one(valkey: Server) -> None:
     web = Web(valkey, "readers", 3)
     for page in range(12):
         web.read(PAGES[page], [PAGES[(page + at) % 14] for at in (1, 3, 5)])
@@ -237,7 +235,7 @@ def test_readers_that_live_through_it_see_what_a_new_one_does(valkey: Server) ->
     assert {page.url for page in new.pages() if not page.has(Flag.GONE)} >= set(PAGES[:4])
 
 
-def test_writer_that_does_not_know_yet_that_a_page_was_forgotten_decides_anew(valkey: Server) -> None:
+def test_writer_unaware_that_a_page_was_forgotten_decides_anew(valkey: Server) -> None:
     """It asks for the URLs of the pages that it knows, to classify them again, and finds one that is blank."""
     web, page = Web(valkey, "lagging"), PAGES[0]
     web.read(page, [])

@@ -80,7 +80,7 @@ def rest(wire: socket.socket) -> bytes:
     return b"".join(iter(lambda: wire.recv(1 << 16), b""))
 
 
-def test_told_to_end_under_load_it_answers_all_it_has_in_hand_and_every_accepted_event_counts_once(
+def test_shutdown_under_load_answers_running_calls_and_keeps_every_accepted_event(
     service: Service,
 ) -> None:
     writers = [Caller("/v1/events", events(f"writer-{n}")) for n in range(3)]
@@ -128,7 +128,7 @@ def test_told_to_end_under_load_it_answers_all_it_has_in_hand_and_every_accepted
     assert service.get("/v1/stats").json()["read_pages"] == len(accepted)
 
 
-def test_a_call_that_does_not_go_on_has_its_answer_when_the_grace_is_over(service: Service) -> None:
+def test_a_stalled_call_is_answered_when_the_grace_period_ends(service: Service) -> None:
     assert service.process is not None
     with ExitStack() as stack:
         wire = hold(service, stack, b'{"url":"http://stalled.example/"}')

@@ -79,7 +79,7 @@ def test_call_over_the_limit_of_the_backlog_is_refused_and_the_others_are_not(ba
     assert isinstance(full, StoreUnavailable)
 
 
-def test_append_that_fails_is_reported_to_all_whose_events_it_had(backend: Backend) -> None:
+def test_failed_append_is_reported_to_all_its_calls(backend: Backend) -> None:
     with (
         patch.object(backend.log, "append", side_effect=StoreUnavailable("the store is away")),
         pytest.raises(StoreUnavailable, match="away"),

@@ -114,7 +114,7 @@ def sent(wire: socket.socket, part: bytes) -> bool:
 
 
 @pytest.mark.parametrize("before", [b"", b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"], ids=["new", "used"])
-def test_a_head_that_drips_is_cut_off(hasty: int, before: bytes) -> None:
+def test_a_slow_request_head_is_cut_off(hasty: int, before: bytes) -> None:
     with connected(hasty) as wire:
         if before:
             wire.sendall(before)
@@ -127,14 +127,14 @@ def test_a_head_that_drips_is_cut_off(hasty: int, before: bytes) -> None:
 @pytest.mark.parametrize(
     "head", [b"Content-Length: 100000", b"Transfer-Encoding: chunked"], ids=["of a length", "in chunks"]
 )
-def test_a_body_that_drips_is_cut_off(hasty: int, head: bytes) -> None:
+def test_a_slow_body_is_cut_off(hasty: int, head: bytes) -> None:
     with connected(hasty) as wire:
         wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\n%s\r\n\r\n" % head)
         assert 0.9 < drip(wire, b"1\r\n[\r\n") < 1 + LENIENT_SECONDS
         assert "a body has 1 s" in problem(rest(wire), 408)["detail"]
 
 
-def test_a_body_that_comes_at_a_fair_pace_is_waited_for(hasty: int) -> None:
+def test_a_body_at_a_fair_pace_is_waited_for(hasty: int) -> None:
     parts, size = 20, 5_000  # 50,000 bytes a second for two seconds.
     with connected(hasty) as wire:
         wire.sendall(b"POST /v1/seeds HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % (parts * size))
@@ -144,14 +144,14 @@ def test_a_body_that_comes_at_a_fair_pace_is_waited_for(hasty: int) -> None:
         assert wire.recv(100).startswith(b"HTTP/1.1 400 ")  # All blanks: not JSON.
 
 
-def test_extensions_of_chunks_are_no_body(hasty: int) -> None:
+def test_chunk_extensions_do_not_count_as_body(hasty: int) -> None:
     with connected(hasty) as wire:
         wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1")
         assert drip(wire, b";a=b") < 1 + LENIENT_SECONDS
         problem(rest(wire), 408)
 
 
-def test_silence_ends_a_connection(hasty: int) -> None:
+def test_an_idle_connection_is_closed(hasty: int) -> None:
     with connected(hasty) as new, connected(hasty) as used:
         used.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert used.recv(10_000).startswith(b"HTTP/1.1 200 ")
@@ -162,7 +162,7 @@ def test_silence_ends_a_connection(hasty: int) -> None:
         assert 1.5 < time.monotonic() - began < 2 + LENIENT_SECONDS
 
 
-def test_blank_lines_are_silence(hasty: int) -> None:
+def test_blank_lines_do_not_keep_a_connection_alive(hasty: int) -> None:
     with connected(hasty) as wire:
         assert drip(wire, b"\r\n") < 1 + LENIENT_SECONDS
         assert rest(wire) == b""
@@ -179,7 +179,7 @@ def test_a_client_that_does_not_read_is_cut_off(hasty: int) -> None:
         assert 0.9 < time.monotonic() - began < 1 + LENIENT_SECONDS
 
 
-def test_what_comes_after_the_answer_is_not_listened_to_for_long(hasty: int) -> None:
+def test_input_after_the_answer_is_read_for_a_short_time_only(hasty: int) -> None:
     with connected(hasty) as wire:
         wire.sendall(b"POST /v1/events HTTP/1.1\r\nHost: localhost\r\nContent-Length: 999999999\r\n\r\n")
         assert wire.recv(100).startswith(b"HTTP/1.1 413 ")
@@ -192,7 +192,7 @@ def test_what_comes_after_the_answer_is_not_listened_to_for_long(hasty: int) -> 
 # Those that are too many, or too large.
 
 
-def test_past_the_limit_the_most_silent_connection_makes_room() -> None:
+def test_beyond_the_limit_the_longest_idle_connection_is_closed() -> None:
     with serving(quiet_service(), connections=3) as url, ExitStack() as stack:
         port = int(url.rpartition(":")[2])
         silent = [stack.enter_context(connected(port)) for _ in range(3)]
@@ -205,7 +205,7 @@ def test_past_the_limit_the_most_silent_connection_makes_room() -> None:
             silent[1].recv(1)
 
 
-def test_where_all_connections_are_busy_one_more_is_told_to_come_back() -> None:
+def test_with_all_connections_busy_another_one_gets_a_503() -> None:
     with serving(quiet_service(), connections=2) as url, ExitStack() as stack:
         port = int(url.rpartition(":")[2])
         for _ in range(2):
@@ -254,7 +254,7 @@ def memory_of(pid: int) -> int:
 
 
 @pytest.mark.slow
-def test_ten_thousand_idle_connections_are_held_and_cost_what_is_stated() -> None:
+def test_ten_thousand_idle_connections_cost_what_the_documents_state() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard < IDLE + 500:
         pytest.skip(f"this machine lets a process have {hard} open files, {IDLE + 500} are wanted")
@@ -317,7 +317,7 @@ NOT_HTTP = {
 
 
 @pytest.mark.parametrize("request_", NOT_HTTP.values(), ids=NOT_HTTP)
-def test_what_could_be_read_in_two_ways_is_not_read(port: int, request_: bytes) -> None:
+def test_an_ambiguous_request_is_refused(port: int, request_: bytes) -> None:
     with connected(port) as wire:
         wire.sendall(request_ + b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
         found = problem(rest(wire), 400)
@@ -335,7 +335,7 @@ PATHS = [
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_a_path_leads_nowhere_but_where_it_says(port: int, path: str) -> None:
+def test_path_traversal_is_not_possible(port: int, path: str) -> None:
     with connected(port) as wire:
         wire.sendall(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
         answer = rest(wire)
@@ -345,7 +345,7 @@ def test_a_path_leads_nowhere_but_where_it_says(port: int, path: str) -> None:
     assert b"x-evil" not in answer.lower()
 
 
-def test_a_header_of_ours_can_not_be_written_by_a_stranger(port: int) -> None:
+def test_response_headers_cannot_be_injected(port: int) -> None:
     with connected(port) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nX-Request-ID: a\tb%0d%0aSet-Cookie: x\r\n\r\n")
         answer = wire.recv(10_000)
@@ -355,7 +355,7 @@ def test_a_header_of_ours_can_not_be_written_by_a_stranger(port: int) -> None:
 
 
 @pytest.mark.parametrize("to", [b"h2c", b"websocket", b"TLS/1.0"])
-def test_nobody_is_upgraded_and_the_request_is_answered(port: int, to: bytes) -> None:
+def test_an_upgrade_is_ignored_and_the_request_answered(port: int, to: bytes) -> None:
     asked = b"Host: [::1]\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: %s\r\nHTTP2-Settings: AAMAAABk\r\n" % to
     with connected(port) as wire:
         wire.sendall(b"GET /healthz HTTP/1.1\r\n" + asked + b"\r\n")
@@ -366,7 +366,7 @@ def test_nobody_is_upgraded_and_the_request_is_answered(port: int, to: bytes) ->
         assert wire.recv(10_000).startswith(b"HTTP/1.1 200 ")
 
 
-def test_requests_may_come_at_once_and_are_answered_in_their_order(port: int) -> None:
+def test_pipelined_requests_are_answered_in_order(port: int) -> None:
     with connected(port) as wire:
         wire.sendall(
             20 * b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -376,7 +376,7 @@ def test_requests_may_come_at_once_and_are_answered_in_their_order(port: int) ->
     assert answers == 20 * [b"200"] + [b"404"]
 
 
-def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(port: int) -> None:
+def test_a_client_that_disconnects_early_leaves_nothing_behind(port: int) -> None:
     for sent in (b"GET /hea", POST + b"Content-Length: 9\r\n\r\n[", b"GET /readyz HTTP/1.1\r\nHost: localhost\r\n\r\n"):
         for _ in range(20):
             with connected(port) as wire:
@@ -387,7 +387,7 @@ def test_a_client_that_leaves_in_the_middle_leaves_nothing_behind(port: int) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["the store", "Kafka"])
-def test_who_is_silent_is_named(who: str) -> None:
+def test_an_unresponsive_server_is_named(who: str) -> None:
     quiet = quiet_service()
     quiet.backend.waits_for, quiet.not_ready = who, lambda: time.sleep(6)
     with serving(quiet) as url:
@@ -395,7 +395,7 @@ def test_who_is_silent_is_named(who: str) -> None:
     assert (answer.status_code, answer.json()["detail"]) == (503, f"{who} did not answer within 5 s")
 
 
-def test_limits_are_those_that_the_documents_tell() -> None:
+def test_limits_equal_those_in_the_documents() -> None:
     text = (Path(__file__).parents[2] / "docs/operations.md").read_text()
     limits = ConnectionLimits()
     for told in (

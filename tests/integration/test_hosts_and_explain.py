@@ -166,7 +166,7 @@ def test_domains_are_the_sums_of_their_pages_on_any_number_of_shards(
 
 @settings(max_examples=15)
 @given(events=EVENTS, cuts=st.sets(st.integers(0, 12)), shards=st.sampled_from([1, 3]))
-def test_snapshots_that_followed_a_log_are_those_of_one_that_comes_at_its_end(
+def test_snapshots_that_followed_a_log_equal_one_taken_at_its_end(
     valkey: Server, events: list[tuple[str, list[str], int]], cuts: set[int], shards: int
 ) -> None:
     valkey.client().flushall()
@@ -191,7 +191,7 @@ def test_snapshots_that_followed_a_log_are_those_of_one_that_comes_at_its_end(
     assert query.hosts(9, "variable") == Query(query.crawl, Snapshots(query.crawl)).hosts(9, "variable")
 
 
-def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(valkey: Server) -> None:
+def test_two_endpoints_answer_alike_in_whatever_order_they_learned_of_pages(valkey: Server) -> None:
     """All pages are alike, so the order is that of first sight; one endpoint has seen pages of a shard earlier."""
     writer, early = opened(valkey, seeds(0, *PAGES[:4]), shards=4)
     early.hosts(10)
@@ -205,7 +205,7 @@ def test_two_endpoints_answer_alike_in_whatever_order_they_came_to_know_pages(va
     assert early.importance(PAGES) == late.importance(PAGES)
 
 
-def test_hosts_of_an_empty_store_are_none_and_none_may_not_be_asked_for(valkey: Server) -> None:
+def test_an_empty_store_has_no_hosts_and_zero_hosts_may_not_be_requested(valkey: Server) -> None:
     _, query = opened(valkey)
     assert query.hosts(10) == []
     with pytest.raises(BadInput, match="at least one host"):
@@ -229,7 +229,7 @@ def explained(query: Query, url: str, policy: str | None = None, window: float |
     return found
 
 
-def test_static_score_is_explained_by_the_numbers_of_the_model(valkey: Server) -> None:
+def test_static_score_is_explained_with_the_numbers_of_the_model(valkey: Server) -> None:
     log = pep_history()[:10_401]
     _, query = opened(valkey, *log)
     ledger = modelled(log)
@@ -292,7 +292,7 @@ def test_windowed_scores_are_explained_by_formulas_that_give_them(valkey: Server
     } <= rules
 
 
-def test_page_never_seen_is_not_explained(valkey: Server) -> None:
+def test_unknown_page_is_not_explained(valkey: Server) -> None:
     _, query = opened(valkey, record(0, A, [B]))
     assert explain(query, C) is None
     with pytest.raises(BadUrl):
@@ -301,6 +301,6 @@ def test_page_never_seen_is_not_explained(valkey: Server) -> None:
         explain(query, A, "pagerank")
 
 
-def test_excluded_page_is_said_to_be(valkey: Server) -> None:
+def test_explain_says_that_a_page_is_excluded(valkey: Server) -> None:
     _, query = opened(valkey, record(0, A, [B]), record(1, B, status=403))
     assert [explained(query, url)["excluded"] for url in (A, B)] == [False, True]

@@ -21,7 +21,7 @@ GOOD = event("http://a.example/", "http://b.example/")
 NOISE = random.Random(1).randbytes(3 * MIB)  # No compression makes it smaller.
 
 
-def test_dead_letter_larger_than_its_topic_takes_is_cut_and_the_worker_goes_on(
+def test_dead_letter_over_the_limit_of_its_topic_is_cut_and_the_worker_goes_on(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     """By the broker's limit, and by the client's own; a replay passes the cut ones over."""
@@ -56,7 +56,7 @@ def test_dead_letter_larger_than_its_topic_takes_is_cut_and_the_worker_goes_on(
         )
 
 
-def test_dead_letter_that_not_even_its_headers_fit_is_left_out_with_a_word(
+def test_dead_letter_whose_headers_do_not_fit_is_left_out_with_a_warning(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     topic = Topic(kafka, letters_config={"max.message.bytes": "120"})
@@ -105,7 +105,7 @@ def test_headers_and_values_of_any_kind_are_dead_letters(kafka: Kafka, valkey: S
         worker.stop()
 
 
-def test_unknown_fields_and_links_over_the_limit_are_counted_and_the_events_taken(
+def test_unknown_fields_and_links_over_the_limit_are_counted_and_the_events_accepted(
     kafka: Kafka, valkey: Server, tmp_path: Path
 ) -> None:
     """A newer producer's events are no dead letters, and a mistyped field is not lost in silence."""

@@ -37,7 +37,9 @@ def away(request: pytest.FixtureRequest, kafka: Kafka) -> Iterator[str]:
             kafka.wake()
 
 
-def test_commands_say_in_a_line_that_kafka_is_away(away: str, kafka: Kafka, valkey: Server, tmp_path: Path) -> None:
+def test_commands_report_in_one_line_that_kafka_is_unavailable(
+    away: str, kafka: Kafka, valkey: Server, tmp_path: Path
+) -> None:
     settings = settings_of(kafka, valkey, "any.topic", kafka_bootstrap=away)
     with opened(settings):
         pass  # The crawl is there.
@@ -52,7 +54,7 @@ def test_commands_say_in_a_line_that_kafka_is_away(away: str, kafka: Kafka, valk
     assert f"FAIL\tkafka\tKafka at {away} does not answer: " in done.stdout.replace("  ", "")
 
 
-def test_each_question_is_answered_within_seconds_when_kafka_is_away(
+def test_each_call_is_answered_within_seconds_while_kafka_is_unavailable(
     away: str, kafka: Kafka, valkey: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     settings = settings_of(kafka, valkey, "any.topic", kafka_bootstrap=away)

@@ -92,7 +92,7 @@ def test_page_that_failed_waits(servers: Server) -> None:
     assert [(page.host_held, page.until_us) for page in answer.refused] == [(False, (seconds + 100) * 1_000_000)]
 
 
-def test_nothing_is_leased_of_another_state(servers: Server) -> None:
+def test_choices_from_another_state_are_not_leased(servers: Server) -> None:
     caller = Caller(servers)
     caller.client.hset(caller.keys.head, mapping={"lsn": "12", "digest": b"\x01\xff345678"})
     head = Head(12, b"\x01\xff345678")
@@ -106,7 +106,7 @@ def test_nothing_is_leased_of_another_state(servers: Server) -> None:
     assert len(caller.take(PAGES[1:], head=head, stamp=first.stamp).granted) == 3
 
 
-def test_lease_that_ran_out_is_swept_and_waits(servers: Server) -> None:
+def test_expired_lease_is_swept_and_its_page_waits(servers: Server) -> None:
     caller = Caller(servers)
     seconds, _ = caller.client.time()
     caller.client.zadd(caller.keys.leases, {"0": (seconds - 1) * 1_000_000})

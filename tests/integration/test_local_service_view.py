@@ -87,7 +87,7 @@ def test_service_makes_the_estimate_better(service: Service) -> None:
     assert error(found) < 0.7 * error(alone)
 
 
-def test_what_was_fetched_is_published_once(service: Service, tmp_path: Path) -> None:
+def test_fetched_pages_are_published_once(service: Service, tmp_path: Path) -> None:
     options = EstimatorOptions(20, "sc", 5)
     before = dict(zip(WEB, service.reads(list(WEB)), strict=True))
     for _ in range(2):  # The second one finds everything in its state.
@@ -103,7 +103,7 @@ def test_what_was_fetched_is_published_once(service: Service, tmp_path: Path) ->
     assert (kept["method"], kept["outside_fetched"]) == ("combined", 20)
 
 
-def test_leases_of_suggestions_that_are_not_fetched_are_given_back(service: Service) -> None:
+def test_leases_of_suggestions_that_are_not_fetched_are_released(service: Service) -> None:
     with ServiceView(service.url, DOMAIN) as view:
         estimated(view, EstimatorOptions(10, "combined", 2, publish=False))
     assert service.get("/metrics").text.count("\nopic_leases 0.0\n") == 1
@@ -152,7 +152,7 @@ STATS = {"known_pages": 9, "read_pages": 3, "clock": 1, "rounds": 1, "lag": 0, "
         (answering(" " * 1_000, drip_seconds=0.05), "no answer within 0.5 s"),
     ],
 )  # fmt: skip
-def test_wrong_or_slow_service_does_not_stop_it(inflow: WebPage, why: str) -> None:
+def test_wrong_or_slow_service_does_not_stop_the_estimator(inflow: WebPage, why: str) -> None:
     def pages(path: str) -> WebPage | None:
         return inflow if path.startswith("/v1/inflow") else answering(json.dumps(STATS)) if "stats" in path else None
 
@@ -170,7 +170,7 @@ def test_wrong_or_slow_service_does_not_stop_it(inflow: WebPage, why: str) -> No
 
 
 @pytest.mark.parametrize("select", ["sc", "combined"])
-def test_silent_service_and_none_at_all_do_not_stop_it(select: str) -> None:
+def test_silent_or_missing_service_does_not_stop_the_estimator(select: str) -> None:
     options = EstimatorOptions(20, select, 5)
     alone = estimated(None, options)
     with silent() as quiet:
@@ -183,7 +183,7 @@ def test_silent_service_and_none_at_all_do_not_stop_it(select: str) -> None:
             assert found.service_away
 
 
-def test_service_that_comes_back_is_used_again_and_gets_what_it_missed(tmp_path: Path) -> None:
+def test_service_that_comes_back_is_used_again_and_gets_the_events_that_it_missed(tmp_path: Path) -> None:
     service = Service(tmp_path / "store", tmp_path / "log", host_delay_seconds=0)
     with ServiceView(service.url, DOMAIN) as view, Journal(DOMAIN) as journal:
         estimator = Estimator(DOMAIN, EstimatorOptions(20, "sc", 5), RecordedFetcher(WEB), journal, view)
@@ -203,7 +203,7 @@ def test_service_that_comes_back_is_used_again_and_gets_what_it_missed(tmp_path:
             service.stop()
 
 
-def test_what_a_website_asks_for_is_no_service(tmp_path: Path) -> None:
+def test_website_at_the_address_is_not_taken_for_a_service(tmp_path: Path) -> None:
     site: Website
     with website("127.0.0.1", {"/": WebPage("hello")}) as site, ServiceView(site.url, DOMAIN) as view:
         assert curls.get(f"{site.url}/").text == "hello"

@@ -16,7 +16,7 @@ from opic.logs import JsonLines
 pytestmark = pytest.mark.slow
 
 
-def test_a_logged_line_in_json_is_one_line_whatever_is_in_it() -> None:
+def test_a_json_log_record_is_one_line_whatever_it_contains() -> None:
     record = logging.LogRecord("opic.api", logging.INFO, "", 0, "said %r\n%s", ("a\u2028\x1b", "\ud800"), None)
     record.request_id, record.ms = "r-1", 1.5
     try:
@@ -33,7 +33,7 @@ def test_a_logged_line_in_json_is_one_line_whatever_is_in_it() -> None:
     assert "status" not in found
 
 
-def test_a_service_logs_json_where_it_is_told_to(tmp_path: Path) -> None:
+def test_a_service_logs_json_if_configured(tmp_path: Path) -> None:
     with running(tmp_path / "data", tmp_path / "serve.log", log_format="json") as service:
         service.get("/v1/top", n="7")
         curls.get(f"{service.url}/v1/nope", headers={"x-request-id": "mine"})
@@ -47,7 +47,7 @@ def test_a_service_logs_json_where_it_is_told_to(tmp_path: Path) -> None:
     assert [line["status"] for line in lines if line.get("route") == "/v1/top"] == [200]
 
 
-def test_a_format_that_is_none_is_refused() -> None:
+def test_an_unknown_log_format_is_refused() -> None:
     command = [sys.executable, "-m", "opic.cli.main", "stats"]
     done = subprocess.run(
         command, env={**os.environ, "OPIC_LOG_FORMAT": "xml"}, capture_output=True, text=True, check=False

@@ -41,7 +41,7 @@ def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[httpx.Cl
         yield clients
 
 
-def test_page_has_one_url_whoever_names_it(service: tuple[httpx.Client, Client]) -> None:
+def test_page_has_one_url_wherever_it_is_named(service: tuple[httpx.Client, Client]) -> None:
     http, client = service
     assert {page["url"] for page in http.get("/v1/top").json()["pages"]} == {PAGE, LINKED}
     for url in (PAGE, WRITTEN, "http://a.example/"):
@@ -57,14 +57,14 @@ def test_page_has_one_url_whoever_names_it(service: tuple[httpx.Client, Client])
     assert client.audit().conserved
 
 
-def test_classes_are_of_the_pages_of_the_crawl(service: tuple[httpx.Client, Client]) -> None:
+def test_classes_apply_to_normalized_urls(service: tuple[httpx.Client, Client]) -> None:
     http, client = service
     body = {"classes": [{"name": "home", "weight": 2.0, "urls": [WRITTEN]}]}
     assert http.put("/v1/classes", json=body).json()["classes"][0]["known_pages"] == 1
     client.define_classes([])
 
 
-def test_prefix_of_urls_keeps_its_end(service: tuple[httpx.Client, Client]) -> None:
+def test_prefix_of_urls_is_not_normalized_at_its_end(service: tuple[httpx.Client, Client]) -> None:
     _, client = service
     client.seed(["http://www.p.example/index.htmlx", "http://p.example/other"])
     assert client.forget(prefix="http://www.p.example/index.html").forgotten == 1
@@ -80,7 +80,7 @@ def test_form_of_a_url_is_shown(service: tuple[httpx.Client, Client]) -> None:
     assert http.get("/v1/canonical", params={"url": "/about"}).status_code == 422
 
 
-def test_other_rules_are_refused_and_none_named_are_taken(tmp_path: Path) -> None:
+def test_other_rules_are_refused_and_unset_rules_are_those_of_the_store(tmp_path: Path) -> None:
     with EmbeddedService(Settings.load(data=tmp_path, normalize="www")) as made:
         made.backend.seed(["http://www.a.example/"])
     for other in ("none", "www,index"):
@@ -91,7 +91,7 @@ def test_other_rules_are_refused_and_none_named_are_taken(tmp_path: Path) -> Non
             assert opened.backend.seed(["http://www.a.example/"]) == {"known": 1, "new": 0}
 
 
-def test_crawl_without_rules_is_stored_as_ever_and_refuses_rules(valkey: Server) -> None:
+def test_crawl_without_rules_keeps_its_format_and_refuses_rules(valkey: Server) -> None:
     shard = Shard.open(valkey.client(), "plain", {"normalize": ""})
     stored = shard.client.hgetall(shard.keys.meta)
     assert (stored[b"format"], b"normalize" in stored) == (b"4", False)
@@ -99,7 +99,7 @@ def test_crawl_without_rules_is_stored_as_ever_and_refuses_rules(valkey: Server)
         Shard.open(valkey.client(), "plain", {"normalize": "www"})
 
 
-def test_version_that_knows_no_rules_refuses_the_crawl(valkey: Server) -> None:
+def test_format_of_a_crawl_with_rules_keeps_older_versions_out(valkey: Server) -> None:
     shard = Shard.open(valkey.client(), "ruled", {"normalize": "www"})
     assert shard.client.hget(shard.keys.meta, "format") == b"4n"
     assert Shard.open(valkey.client(), "ruled").rules.normalize == "www"

@@ -72,7 +72,7 @@ def test_yield_counts_links_that_the_read_before_did_not_show(valkey: Server, sh
             assert_same_replica(one, other)
 
 
-def test_first_read_after_links_began_to_be_kept_is_compared_with_none(valkey: Server) -> None:
+def test_first_read_after_links_are_kept_is_compared_with_no_earlier_one(valkey: Server) -> None:
     """The read before is not known, so pages that become known count, as without kept links."""
     web = Web(valkey, "began", keep_links=False)
     web.read(PAGES[0], PAGES[1:3])
@@ -83,7 +83,7 @@ def test_first_read_after_links_began_to_be_kept_is_compared_with_none(valkey: S
     assert found_rate(web) == np.float32(1 / DAY_SECONDS)  # One link is new, to a page known before.
 
 
-def test_read_after_the_keeping_ended_is_not_compared_with_links_from_before(valkey: Server) -> None:
+def test_read_after_links_are_no_longer_kept_ignores_links_from_before(valkey: Server) -> None:
     """One writer ends the keeping of links and begins it again: a read before that counts no more."""
     web = Web(valkey, "ended")
     (store,) = web.writer.stores
@@ -107,7 +107,7 @@ def found_rate(web: Web) -> np.float32:
     return np.float32(replica.yields.rate[place[1]])
 
 
-def test_page_that_was_away_shows_nothing_new_by_its_next_read(valkey: Server) -> None:
+def test_page_that_returns_shows_no_new_links_in_its_next_read(valkey: Server) -> None:
     web = Web(valkey, "away")
     web.read(PAGES[1], PAGES[2:6])
     web.read(PAGES[0], PAGES[1:3])

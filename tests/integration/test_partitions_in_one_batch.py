@@ -42,7 +42,7 @@ def records_of(crawl: Crawl) -> int:
     return sum(head.lsn for head in crawl.heads())
 
 
-def test_records_of_several_partitions_take_effect_together_as_one_after_the_other(valkey: Server) -> None:
+def test_records_of_several_partitions_take_the_same_effect_together_as_in_turn(valkey: Server) -> None:
     (one, alone), (other, together) = crawl_of(valkey, "alone"), crawl_of(valkey, "together")
     takings = [portion(partition, 0, seed=1) for partition in range(PARTITIONS)]
     before = records_of(one), records_of(other)
@@ -56,7 +56,7 @@ def test_records_of_several_partitions_take_effect_together_as_one_after_the_oth
     assert other.audit()[0].conserved
 
 
-def test_records_delivered_again_take_no_effect_whatever_they_come_with(valkey: Server) -> None:
+def test_redelivered_records_take_no_effect_whatever_comes_with_them(valkey: Server) -> None:
     crawl, writer = crawl_of(valkey, "again")
     first = [portion(partition, 0, seed=2) for partition in range(PARTITIONS)]
     writer.apply_together(first[:3])

@@ -48,7 +48,7 @@ def refusal(store: ShardWriter, records: Sequence[Record]) -> str:
 
 
 @pytest.mark.slow
-def test_worker_reads_again_what_the_store_lost(servers: Server) -> None:
+def test_worker_reads_lost_records_again(servers: Server) -> None:
     """Its cache of links names pages that the store has forgotten, and its next records follow on lost ones."""
     rng = random.Random(SEED)
     shard = Shard.open(connect(servers.url))
@@ -123,7 +123,7 @@ def test_half_a_transaction_is_never_applied(name: str, running_servers: dict[st
                 assert_same(shard, ledger_of(at + 30))
 
 
-def test_endpoint_forgets_what_the_store_lost(valkey: Server) -> None:
+def test_endpoint_forgets_lost_pages(valkey: Server) -> None:
     """Though the store comes to the same version again: other pages have the ids, and other hosts."""
     crawl = Crawl.open(valkey.client())
     query = Query(crawl, Snapshots(crawl))
@@ -139,7 +139,7 @@ def test_endpoint_forgets_what_the_store_lost(valkey: Server) -> None:
     assert [page["host"] for page in query.top(9, "other.org")] == ["other.org"] * 2
 
 
-def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -> None:
+def test_page_is_looked_up_again_in_a_recreated_store(valkey: Server) -> None:
     """Its pages have other ids, and the fingerprints of their URLs another key."""
     crawl = Crawl.open(valkey.client())
     query = Query(crawl, Snapshots(crawl))
@@ -160,7 +160,7 @@ def test_page_is_looked_for_anew_in_a_store_that_was_made_anew(valkey: Server) -
 @pytest.mark.parametrize("shards", [1, 3])
 @pytest.mark.parametrize("how", ["power loss", "flush"])
 @pytest.mark.parametrize("remade", [False, True], ids=["gone", "made by another"])
-def test_writer_starts_anew_where_all_is_lost_only_if_that_is_accepted(
+def test_writer_starts_anew_after_a_total_loss_only_if_told_to(
     valkey: Server, shards: int, how: str, remade: bool
 ) -> None:
     """A crawl that is made anew has another secret: with the old one each page would get a second id."""
@@ -201,7 +201,7 @@ def test_writer_starts_anew_where_all_is_lost_only_if_that_is_accepted(
         assert_same(again.shards[0], ledger_of(500))
 
 
-def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
+def test_columns_of_a_lost_shard_are_not_shown(valkey: Server) -> None:
     """Between two looks of a reader that goes on by itself."""
     crawl = Crawl.open(valkey.client(), "looked-at")
     Writer(crawl).apply(PARTITION, LOG[:10])
@@ -213,7 +213,7 @@ def test_columns_of_a_shard_that_is_lost_are_not_there(valkey: Server) -> None:
     assert not valkey.client().keys("*"), "a look made the crawl anew"
 
 
-def test_crawl_made_anew_with_other_rules_is_refused(valkey: Server) -> None:
+def test_recreated_crawl_with_other_rules_is_refused(valkey: Server) -> None:
     writer = Writer(Crawl.open(valkey.client(), "other", {"shards": 2}))
     writer.apply(PARTITION, LOG[:10])
     valkey.client().flushall()

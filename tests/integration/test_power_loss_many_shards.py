@@ -145,7 +145,7 @@ class PowerLoss:
         return inspect(self.crawl, expected_of(self.log))
 
 
-def test_no_grain_is_lost_with_what_a_shard_forgets(cluster: Cluster) -> None:
+def test_no_grain_is_lost_with_the_last_writes_of_a_shard(cluster: Cluster) -> None:
     for seed in range(SEEDS):
         loss = PowerLoss(cluster, seed)
         loss.run()
@@ -172,7 +172,7 @@ def settle(loss: PowerLoss, writer: Writer) -> None:
 
 
 @pytest.mark.parametrize("who", ["another worker", "another, after others wrote", "the same, which has nothing for it"])
-def test_shard_that_is_behind_what_a_resume_point_rests_on_gets_its_records_again(cluster: Cluster, who: str) -> None:
+def test_shard_behind_a_resume_point_gets_its_records_again(cluster: Cluster, who: str) -> None:
     """Its server lost them after the resume point, on another server, had moved past them."""
     loss = PowerLoss(cluster, 3)
     home = loss.crawl.home(PARTITION).number
@@ -204,7 +204,7 @@ def test_shard_that_is_behind_what_a_resume_point_rests_on_gets_its_records_agai
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held", "broken"])
-def test_entry_is_taken_only_once_its_shard_has_it_for_good(cluster: Cluster, held: bool) -> None:
+def test_entry_is_taken_only_once_its_sender_has_made_it_durable(cluster: Cluster, held: bool) -> None:
     loss = PowerLoss(cluster, 1)
     a, b = other_shard(loss)
     loss.log = [record(0, page_in(a), [page_in(b)], fetched_at=1e9), record(1, page_in(a), PAGES, fetched_at=1e9 + 1)]
@@ -225,7 +225,7 @@ def test_entry_is_taken_only_once_its_shard_has_it_for_good(cluster: Cluster, he
 
 
 @pytest.mark.parametrize("held", [True, False], ids=["held", "broken"])
-def test_entry_is_let_go_only_once_it_was_taken_for_good(cluster: Cluster, held: bool) -> None:
+def test_entry_is_dropped_only_once_its_receiver_has_made_it_durable(cluster: Cluster, held: bool) -> None:
     loss = PowerLoss(cluster, 2)
     a, b = other_shard(loss)
     loss.log = [record(0, page_in(a), [page_in(b)], fetched_at=1e9)]

@@ -91,7 +91,7 @@ def shares(query: Query, policy: str = "static", window: float | str = 8.0) -> d
 
 
 @pytest.mark.slow
-def test_books_balance_and_the_bound_holds_with_cash_on_its_way(servers: Server) -> None:
+def test_books_balance_and_the_bound_holds_with_cash_in_flight(servers: Server) -> None:
     crawl, writer, query = opened(servers, 4)
     links, rng, moved = web(1), random.Random(1), 0
     log = reads(links, 1_500, 2)
@@ -117,7 +117,7 @@ def test_books_balance_and_the_bound_holds_with_cash_on_its_way(servers: Server)
     assert float(str(query.stats()["error_bound"])) < 1
 
 
-def test_audit_finds_an_entry_that_is_lost_and_grains_that_are_nowhere(servers: Server) -> None:
+def test_audit_finds_a_lost_entry_and_missing_grains(servers: Server) -> None:
     crawl, writer, query = opened(servers, 3)
     for one in reads(web(6), 40, 7):  # Nothing is delivered in between.
         writer.apply(PARTITION, [one])
@@ -138,7 +138,7 @@ def test_audit_finds_an_entry_that_is_lost_and_grains_that_are_nowhere(servers: 
 
 
 @pytest.mark.slow
-def test_audit_beside_writers_never_finds_what_is_not_wrong(servers: Server) -> None:
+def test_audit_during_writes_reports_no_false_mismatch(servers: Server) -> None:
     crawl, writer, _ = opened(servers, 4)
     log, done = reads(web(8), 4_000, 9), threading.Event()
 
@@ -178,7 +178,7 @@ def assert_conserved(crawl: Crawl) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("virtual", ["grants", "continuous"])
-def test_estimates_of_many_shards_are_those_of_one_within_a_band(valkey: Server, virtual: str) -> None:
+def test_estimates_of_many_shards_are_close_to_those_of_one(valkey: Server, virtual: str) -> None:
     """By L1 distance, after 15 reads a page in one order: .005 static and .1 by windows under grants."""
     links = web(3)
     log, runs = reads(links, 3_000, 4), []

@@ -143,7 +143,7 @@ def calls(server: Server, *commands: str) -> list[int]:
 # Queries.
 
 
-def test_top_and_ranks_are_those_of_a_plain_sort_over_all_pages(servers: Server) -> None:
+def test_top_and_ranks_equal_a_plain_sort_of_all_pages(servers: Server) -> None:
     crawled = Crawled(servers)
     crawled.fill()
     query = crawled.query()
@@ -185,7 +185,7 @@ def test_batch_is_answered_in_the_order_asked_and_like_each_page_alone(crawled: 
         ]
 
 
-def test_stats_are_sums_and_rounds_those_of_the_whole_crawl(crawled: Crawled) -> None:
+def test_stats_are_sums_and_rounds_belong_to_the_whole_crawl(crawled: Crawled) -> None:
     parts, stats = crawled.crawl.books(), crawled.query().stats()
     assert (stats["shards"], stats["known_pages"]) == (SHARDS, sum(books.live for books in parts))
     for name, field in (("clock", "clock"), ("read_pages", "open"), ("gone_pages", "gone"), ("reads", "reads")):
@@ -223,7 +223,7 @@ def test_audit_recounts_each_shard_and_their_sum(servers: Server) -> None:
     assert [one["conserved"] for one in shards] == [True, True, False, False]
 
 
-def test_error_bound_counts_what_is_in_flight_and_grants_under_way(valkey: Server) -> None:
+def test_error_bound_counts_cash_in_flight_and_pending_grants(valkey: Server) -> None:
     crawled = Crawled(valkey, regrant_ppm=0)
     for shard in range(SHARDS):
         pages = crawled.urls(shard, 12)
@@ -311,7 +311,7 @@ def test_one_crawl_in_four_shards_is_estimated_as_in_one(valkey: Server) -> None
 # Snapshots.
 
 
-def test_shard_that_moved_is_shown_as_of_now_beside_those_that_stood_still(crawled: Crawled) -> None:
+def test_changed_shard_is_shown_up_to_date_with_unchanged_ones(crawled: Crawled) -> None:
     snapshots = crawled.snapshots()
     first = snapshots.fresh()
     assert first.starts.tolist() == [0, *np.cumsum([len(part.state) for part in first.parts]).tolist()]
@@ -331,7 +331,7 @@ def test_shard_that_moved_is_shown_as_of_now_beside_those_that_stood_still(crawl
     assert second.parts[2].books == crawled.crawl.shards[2].books()
 
 
-def test_positions_stand_for_places_and_back(crawled: Crawled) -> None:
+def test_positions_map_to_pages_and_back(crawled: Crawled) -> None:
     snapshot = crawled.snapshots().fresh()
     places = snapshot.places(np.arange(len(snapshot)))
     assert places == [(n, i) for n, part in enumerate(snapshot.parts) for i in range(len(part.state))]
@@ -344,7 +344,7 @@ def test_positions_stand_for_places_and_back(crawled: Crawled) -> None:
     assert hosts == [host_of(urls[place]) for place in places]
 
 
-def test_shards_without_pages_do_no_harm(valkey: Server) -> None:
+def test_empty_shards_do_no_harm(valkey: Server) -> None:
     crawled = Crawled(valkey)
     query, frontier = crawled.query(), crawled.frontier()
     assert query.top(10) == []
@@ -397,7 +397,7 @@ def test_batch_is_cut_at_half_of_the_best_by_the_leases_of_all_shards(valkey: Se
     assert twice
 
 
-def test_tokens_name_the_shard_and_release_gives_back_in_each(crawled: Crawled) -> None:
+def test_tokens_name_their_shard_and_release_works_across_shards(crawled: Crawled) -> None:
     frontier = crawled.frontier()
     pages: Any = frontier.next(30)["pages"]
     assert {int(page["lease"].split("-")[0]) for page in pages} == set(range(SHARDS))
@@ -418,7 +418,7 @@ def test_tokens_name_the_shard_and_release_gives_back_in_each(crawled: Crawled) 
 
 
 @pytest.mark.slow
-def test_frontiers_at_once_never_hand_out_a_page_twice(valkey: Server) -> None:
+def test_concurrent_frontiers_never_suggest_a_page_twice(valkey: Server) -> None:
     crawled = Crawled(valkey)
     crawled.fill(pages=300, reads=600)
     best, found = crawled.best(), [[] for _ in range(4)]
@@ -440,7 +440,7 @@ def test_frontiers_at_once_never_hand_out_a_page_twice(valkey: Server) -> None:
     assert set(counted) == set(best)
 
 
-def test_a_host_rests_whatever_other_shards_do_and_busy_hosts_are_passed_over(crawled: Crawled) -> None:
+def test_host_delays_and_busy_hosts_are_respected_across_shards(crawled: Crawled) -> None:
     polite = PolitenessSettings(host_delay_seconds=60.0)
     frontier = crawled.frontier(polite)
     hosts = [host for names in crawled.names for host in names]
@@ -473,7 +473,7 @@ def test_ended_leases_are_swept_in_every_shard(crawled: Crawled) -> None:
         assert len(fails) == sum(int(page["lease"].split("-")[0]) == shard.number for page in pages)
 
 
-def test_asking_many_shards_takes_no_more_round_trips_than_one(valkey: Server) -> None:
+def test_querying_many_shards_takes_no_more_round_trips_than_one(valkey: Server) -> None:
     """By pipelines: what is written to the socket at once is one round trip."""
     trips = []
     for shards in (1, SHARDS):
@@ -497,7 +497,7 @@ def reads_of(server: Server) -> int:
 # The service.
 
 
-def test_metrics_are_sums_over_shards_with_what_is_under_way(crawled: Crawled, tmp_path: Path) -> None:
+def test_metrics_are_sums_over_shards_including_cash_in_flight(crawled: Crawled, tmp_path: Path) -> None:
     client, shards = crawled.crawl.client, crawled.crawl.shards
     for to, grains in ((0, 100), (0, 250), (3, 150)):
         crawled.send(1, to, grains)
@@ -519,7 +519,7 @@ def test_metrics_are_sums_over_shards_with_what_is_under_way(crawled: Crawled, t
     assert found["opic_cash_conserved"] == 1
 
 
-def test_a_shard_that_owes_more_than_one_has_is_no_missing_page(valkey: Server) -> None:
+def test_a_shard_with_a_negative_pool_passes_the_audit_alone(valkey: Server) -> None:
     """`Shard.open` of one shard alone still answers for its own pages."""
     crawled = Crawled(valkey, shards=2)
     crawled.fill()

@@ -41,7 +41,7 @@ def pagerank(web: dict[str, list[str]]) -> np.ndarray:
 
 
 @pytest.mark.slow
-def test_thousand_sweeps_leave_the_pool_of_a_small_store_full_and_narrow_the_error(valkey: Server) -> None:
+def test_a_thousand_sweeps_leave_the_pool_full_and_narrow_the_error(valkey: Server) -> None:
     """With further grants that grow with all that was granted before, this pool would last for some 500 sweeps."""
     web, rules = web_of(seed=1), CrawlRules(minted=PAGES * 40 * GRANT_GRAINS)
     ledger = Ledger(rules)

@@ -195,7 +195,7 @@ def answers_at_each_point(
 @pytest.mark.slow
 @pytest.mark.parametrize("deed", [make_anew, load_again])
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_answer_is_of_one_state_whenever_a_replica_is_loaded_anew(
+def test_answer_is_of_one_state_whenever_a_replica_is_reloaded(
     valkey: Server, question: str, deed: Callable[[Endpoint], None]
 ) -> None:
     ask, endpoint = QUESTIONS[question], begun(valkey)
@@ -208,7 +208,7 @@ def test_answer_is_of_one_state_whenever_a_replica_is_loaded_anew(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("ask", [Endpoint.next, Endpoint.next_in_turns])
-def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_leased(
+def test_pages_suggested_from_a_recreated_store_are_the_leased_ones(
     valkey: Server, ask: Callable[[Endpoint], object]
 ) -> None:
     """Not those that had these ids before."""
@@ -225,13 +225,13 @@ def test_pages_that_are_handed_out_from_a_store_made_anew_are_those_that_are_lea
 
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
-def test_question_is_answered_whenever_pages_and_hosts_become_known(valkey: Server, question: str) -> None:
+def test_query_is_answered_whenever_pages_and_hosts_become_known(valkey: Server, question: str) -> None:
     known = {*PAGES, *(f"http://new{i}.three.org/" for i in range(40))}
     for point, _, answer in answers_at_each_point(valkey, QUESTIONS[question], grow):
         assert known >= set(re.findall(r"http://[^']+", repr(answer))), f"at point {point}"
 
 
-def test_what_is_explained_of_a_page_is_of_one_state(valkey: Server) -> None:
+def test_explanation_of_a_page_is_of_one_state(valkey: Server) -> None:
     for point, _, answer in answers_at_each_point(valkey, QUESTIONS["explain"], grow):
         assert isinstance(answer, dict)
         history = answer["history"]

@@ -70,7 +70,7 @@ def during(monkeypatch: pytest.MonkeyPatch, function: str, what: Any) -> list[st
 
 
 @pytest.mark.parametrize("function", ["check_backup", "_send", "_check_ours"])
-def test_log_takes_nothing_while_a_restore_runs(
+def test_log_accepts_nothing_while_a_restore_runs(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
     log, call = log_of(valkey), KeyedCall(b"k" * 16, b"b" * 16)
@@ -121,7 +121,7 @@ def test_every_event_that_is_confirmed_during_and_after_a_restore_takes_effect(
     assert set(confirmed) <= worked_off(servers)
 
 
-def test_failed_check_of_a_backup_lets_the_log_take_events_again(valkey: Server, copy: Path) -> None:
+def test_log_accepts_events_again_if_the_check_of_a_backup_fails(valkey: Server, copy: Path) -> None:
     (copy / "shard-0000.blocks.zst").write_bytes(b"damaged")
     with pytest.raises(SettingsError):
         restore(valkey.client(), copy, "default", replace=True)
@@ -129,7 +129,7 @@ def test_failed_check_of_a_backup_lets_the_log_take_events_again(valkey: Server,
     assert worked_off(valkey) == {"one", "two", "three", "four"}
 
 
-def test_log_takes_events_again_if_the_check_of_a_backup_is_killed(
+def test_log_accepts_events_again_if_the_check_of_a_backup_is_killed(
     valkey: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restores, "CLOSED_SECONDS", 0.2)
@@ -174,7 +174,7 @@ def test_call_in_two_parts_is_not_confirmed_if_a_restore_comes_between(
     assert worked_off(valkey) == {"one", "two", "three", *names}
 
 
-def test_repeat_that_knows_the_progress_in_the_old_log_starts_anew(
+def test_repeat_with_progress_from_the_old_log_starts_anew(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(event_log, "VALUES_A_CALL", 2)
@@ -191,7 +191,7 @@ def test_repeat_that_knows_the_progress_in_the_old_log_starts_anew(
     assert worked_off(valkey) == {"one", "two", "three", *names}
 
 
-def test_call_that_waits_for_its_effect_is_told_of_a_restore(valkey: Server, copy: Path) -> None:
+def test_call_that_waits_for_its_effect_fails_with_the_restore_as_reason(valkey: Server, copy: Path) -> None:
     backend = Backend(Settings.load(store=valkey.url), valkey.url)
     positions = backend.accept([event("four"), event("five")])
     restore(valkey.client(), copy, "default", replace=True)
@@ -203,7 +203,7 @@ def test_call_that_waits_for_its_effect_is_told_of_a_restore(valkey: Server, cop
     backend.close()
 
 
-def test_worker_does_not_apply_what_it_read_from_the_old_log(
+def test_worker_does_not_apply_records_of_the_old_log(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It read an event, stood still while a backup was restored, and another event has that offset now."""
@@ -225,7 +225,7 @@ def test_worker_does_not_apply_what_it_read_from_the_old_log(
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_worker_that_has_nothing_to_do_reads_on_from_the_offset_of_the_backup(
+def test_idle_worker_reads_on_from_the_offset_of_the_backup(
     valkey: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     """No event comes after the restore, and those that the backup holds lie before the worker's position."""
@@ -262,7 +262,7 @@ def test_source_ends_where_another_worker_has_applied_and_trimmed_the_rest(valke
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_writer_skips_nothing_that_took_effect_only_before_the_restore(
+def test_writer_skips_no_record_that_took_effect_only_before_the_restore(
     valkey: Server, tmp_path: Path, shards: int
 ) -> None:
     crawl = Crawl.open(valkey.client(), shards=shards)
@@ -280,7 +280,7 @@ def test_writer_skips_nothing_that_took_effect_only_before_the_restore(
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-def test_no_offset_is_told_of_a_crawl_that_is_being_restored_or_gone(valkey: Server, shards: int) -> None:
+def test_crawl_being_restored_or_gone_has_no_resume_offset(valkey: Server, shards: int) -> None:
     crawl = Crawl.open(valkey.client(), shards=shards)
     writer, home = Writer(crawl), crawl.home("log/0").keys
     assert writer.resume("log/0") == 0
@@ -318,7 +318,7 @@ def test_resume_points_and_outboxes_of_the_old_crawl_leave_the_restored_one_alon
     assert fresh.crawl.audit()[0].conserved
 
 
-def test_restore_that_broke_off_says_so_everywhere_and_can_be_repeated(
+def test_interrupted_restore_is_reported_everywhere_and_can_be_repeated(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log, backend = log_of(valkey), Backend(Settings.load(store=valkey.url), valkey.url)
@@ -344,7 +344,7 @@ def test_restore_that_broke_off_says_so_everywhere_and_can_be_repeated(
     assert worked_off(valkey) == {"one", "two", "three"}
 
 
-def test_of_two_restores_at_once_the_later_completes(
+def test_the_later_of_two_concurrent_restores_completes(
     valkey: Server, copy: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     during(monkeypatch, "_send", lambda: restore(valkey.client(), copy, "default", replace=True))
@@ -353,7 +353,7 @@ def test_of_two_restores_at_once_the_later_completes(
 
 
 @pytest.mark.slow
-def test_restore_over_a_restart_of_the_server_is_not_called_complete(
+def test_restore_during_a_restart_of_the_server_fails(
     servers: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have lost what it confirmed."""

@@ -63,7 +63,7 @@ def test_read_page_is_offered_again_after_its_revisit_time(servers: Server) -> N
 
 
 @pytest.mark.parametrize("mode", ["any", "refresh", "discover"])
-def test_endpoint_that_comes_later_waits_as_well(servers: Server, mode: str) -> None:
+def test_endpoint_that_starts_later_waits_as_well(servers: Server, mode: str) -> None:
     crawl = crawling(servers)
     crawl.seed([A, B, C])
     read(crawl, A, B)
@@ -73,7 +73,7 @@ def test_endpoint_that_comes_later_waits_as_well(servers: Server, mode: str) -> 
     assert peeked(crawl.endpoint(waits(0.0)), mode="refresh") == [A, B]
 
 
-def test_redirect_is_a_read_and_a_failure_is_none(valkey: Server) -> None:
+def test_a_redirect_counts_as_a_read_and_a_failure_does_not(valkey: Server) -> None:
     crawl = crawling(valkey, waits(retry_seconds=0.0))
     crawl.seed([A, B])
     crawl.event(A, status=301, redirect=C)
@@ -169,7 +169,7 @@ def test_explanation_says_when_a_read_page_is_due(valkey: Server) -> None:
     assert any("it is offered again 3600 s after a read, in 3" in reason for reason in told["why_not"])
 
 
-def test_page_read_while_it_was_chosen_is_not_handed_out(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_read_between_choice_and_lease_is_not_suggested(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a large store, an event may take effect between the choice and the lease."""
     monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     crawl = crawling(valkey)
@@ -191,7 +191,7 @@ def test_page_read_while_it_was_chosen_is_not_handed_out(valkey: Server, monkeyp
 # What an empty answer means.
 
 
-def test_nothing_known_is_exhausted(servers: Server) -> None:
+def test_an_empty_crawl_is_exhausted(servers: Server) -> None:
     assert waiting(Crawl(servers)) == ({}, True)
 
 
@@ -259,7 +259,7 @@ def test_accepted_events_are_waited_for(valkey: Server) -> None:
     assert waiting(crawl) == ({}, True)
 
 
-def test_large_store_learns_of_the_leases_of_other_endpoints(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_store_notices_leases_of_other_endpoints(valkey: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("opic.replica.crawl.PAGES_EXACT", 0)
     crawl = crawling(valkey)
     crawl.seed([A, B])
@@ -274,7 +274,7 @@ def test_large_store_learns_of_the_leases_of_other_endpoints(valkey: Server, mon
 # Several domains.
 
 
-def test_pages_of_several_domains(servers: Server) -> None:
+def test_requests_may_name_several_domains(servers: Server) -> None:
     crawl = Crawl(servers)
     crawl.seed([A, "http://www.b.org/", B, C, "http://xa.org/"])
     assert sorted(crawl.urls(domain="a.org", domains=["b.org", "www.b.org"])) == [A, B, "http://www.b.org/"]

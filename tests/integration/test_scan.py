@@ -42,7 +42,7 @@ def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scan, "PAUSE_SECONDS", 0.0)
 
 
-def test_hash_is_read_whole_over_restarts(servers: Server) -> None:
+def test_hash_is_read_completely_over_restarts(servers: Server) -> None:
     client = servers.client()
     client.hset("{a}:hash", mapping=FIELDS)
     with amid_scans([2, 5], restarted(servers)) as scans:
@@ -50,7 +50,7 @@ def test_hash_is_read_whole_over_restarts(servers: Server) -> None:
     assert scans.calls > 7
 
 
-def test_scan_does_not_go_on_in_another_run(servers: Server) -> None:
+def test_scan_fails_after_a_restart_of_the_server(servers: Server) -> None:
     client = servers.client()
     client.hset("{a}:hash", mapping=FIELDS)
     client.zadd("{a}:set", {name: int(score) for name, score in FIELDS.items()})
@@ -61,7 +61,7 @@ def test_scan_does_not_go_on_in_another_run(servers: Server) -> None:
             next(iter(parts))  # type: ignore[call-overload]
 
 
-def test_hash_that_lost_fields_during_the_scan_is_refused_where_it_only_grows(valkey: Server) -> None:
+def test_lost_fields_of_a_growing_hash_are_detected(valkey: Server) -> None:
     client = valkey.client()
     client.hset("{a}:hash", mapping=FIELDS)
     parts = scan_hash(client, "{a}:hash", grows=True)
@@ -81,7 +81,7 @@ def test_names_of_keys_are_all_found_over_a_restart(servers: Server) -> None:
 
 
 @pytest.mark.slow
-def test_scan_that_is_broken_each_time_says_so(valkey: Server) -> None:
+def test_scan_that_is_interrupted_each_time_fails(valkey: Server) -> None:
     client = valkey.client()
     client.hset("{a}:hash", mapping=FIELDS)
     with amid_scans(range(2, 100, 2), restarted(valkey)), pytest.raises(StoreUnavailable, match="10 scans in a row"):
@@ -89,7 +89,7 @@ def test_scan_that_is_broken_each_time_says_so(valkey: Server) -> None:
 
 
 @pytest.mark.slow
-def test_block_that_spans_two_runs_is_noticed(servers: Server) -> None:
+def test_block_read_across_two_runs_is_noticed(servers: Server) -> None:
     with one_run(servers.client(), ["a", "b"]):
         pass
     with pytest.raises(ScanBroken, match="restarted"), one_run(servers.client(), ["a", "b"]):
@@ -152,7 +152,7 @@ class InLinks:
 
 
 @pytest.mark.slow
-def test_kept_links_are_loaded_whole_over_a_restart(servers: Server) -> None:
+def test_kept_links_are_loaded_completely_over_a_restart(servers: Server) -> None:
     writer = filled(Crawl.open(servers.client(), "c", {"shards": 1}, keep_links=True))
     reader = InLinks(Crawl.open(servers.client(), "c", create=False))
     with amid_scans([2], restarted(servers)):
@@ -197,7 +197,9 @@ def test_links_of_a_record_that_the_server_lost_are_not_kept(servers: Server, mo
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ["failover", "move"])
-def test_kept_links_are_loaded_whole_while_their_slot_changes_hands(cluster_of_six: Cluster, what: str) -> None:
+def test_kept_links_are_loaded_completely_during_a_failover_or_a_slot_migration(
+    cluster_of_six: Cluster, what: str
+) -> None:
     cluster = cluster_of_six
     filled(Crawl.open(cluster.client(), "c", {"shards": 1}, keep_links=True))
     reader = InLinks(Crawl.open(cluster.client(), "c", create=False))
@@ -209,7 +211,7 @@ def test_kept_links_are_loaded_whole_while_their_slot_changes_hands(cluster_of_s
 
 
 @pytest.mark.parametrize("gone", [range(500), range(90, 100), range(99, 100), range(84, 100), range(80, 120)])
-def test_sorted_set_that_shrinks_while_it_is_read_lacks_none_of_what_stays(
+def test_shrinking_sorted_set_is_read_without_missing_remaining_members(
     valkey: Server, monkeypatch: pytest.MonkeyPatch, gone: range
 ) -> None:
     """Many have the same score. In the second part, all ranks are others."""

@@ -25,7 +25,7 @@ def service(tmp_path: Path) -> Iterator[Service]:
 
 
 @pytest.mark.slow
-def test_kill_nine_of_everything_loses_and_doubles_no_accepted_event(service: Service) -> None:
+def test_killing_every_process_loses_and_repeats_no_accepted_event(service: Service) -> None:
     """Events go in batches of one to five; between two of them any of the three processes, or all, are killed.
 
     Each event is of a page of its own, so a page's reads say how often its event took effect: once if it was accepted,

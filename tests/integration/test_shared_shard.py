@@ -67,7 +67,7 @@ def work(server: Server, crawl: str, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-def test_four_workers_of_one_shard_do_most_of_what_one_does_and_none_starves(
+def test_four_workers_of_one_shard_keep_most_of_the_throughput_and_none_starves(
     valkey: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Journal and checkpoint are then those of their reads, each once, by whoever."""
@@ -122,7 +122,7 @@ QUICK = [("redis", 1 << 20, 2)]
     ],
     indirect=["servers"],
 )  # fmt: skip
-def test_worker_whose_appends_are_refused_is_in_the_state_of_one_that_was_never_disturbed(
+def test_worker_after_refused_appends_has_the_state_of_an_undisturbed_one(
     servers: Server, journal_bytes: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It decided, applied and took back each of those records; new pages, hosts and series among what they did."""

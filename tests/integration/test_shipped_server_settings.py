@@ -68,7 +68,7 @@ def test_restart_loses_nothing_with_the_shipped_files(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_nobody_gets_in_as_default(name: str) -> None:
+def test_default_user_has_no_access(name: str) -> None:
     with ShippedServer(want_server(name)) as server:
         for words in (["AUTH", ""], ["AUTH", "x"], ["AUTH", "default", ""], ["AUTH", "default", "default"]):
             with nameless(server) as client, pytest.raises(redis.AuthenticationError):
@@ -80,7 +80,7 @@ def test_nobody_gets_in_as_default(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_rules_that_lose_the_store_at_a_restart_are_refused() -> None:
+def test_users_that_would_lose_the_store_at_a_restart_are_refused() -> None:
     """And what they have hidden comes back, since nothing has rewritten the file."""
     with ShippedServer(want_server("redis")) as server:
         before = fed(server)
@@ -107,7 +107,7 @@ def test_rules_that_lose_the_store_at_a_restart_are_refused() -> None:
         assert opened(server).audit()[0] == before
 
 
-def test_server_that_does_not_tell_is_refused_if_it_may_lose_the_store() -> None:
+def test_server_that_hides_its_users_is_refused_if_it_may_lose_the_store() -> None:
     with ShippedServer(want_server("redis"), without="+acl|dryrun ") as server:
         with pytest.raises(StoreError, match=r"can't be told: .* allow this user `\+acl\|dryrun`"):
             opened(server)

@@ -50,7 +50,7 @@ class Fed:
         return self.client.memory_usage(key, samples=0) or 0
 
 
-def test_dead_letters_stay_within_their_bytes_and_the_newest_are_kept(servers: Server) -> None:
+def test_dead_letters_stay_within_their_limit_and_the_newest_are_kept(servers: Server) -> None:
     fed = Fed(servers.client(), letter_bytes_max=LIMIT)
     for size in (2_000, 100, 20_000, 500):
         fed.bad(600, size)
@@ -64,7 +64,7 @@ def test_dead_letters_stay_within_their_bytes_and_the_newest_are_kept(servers: S
     assert fed.shard.books().dead_letters == fed.offset
 
 
-def test_newest_dead_letter_is_kept_whatever_its_size(servers: Server) -> None:
+def test_newest_dead_letter_is_kept_at_any_size(servers: Server) -> None:
     fed = Fed(servers.client(), letter_bytes_max=LIMIT)
     fed.bad(1, 2 * LIMIT)
     assert fed.client.xlen(fed.keys.dead) == 1
@@ -94,7 +94,7 @@ def test_dead_letters_of_an_older_version_are_measured_and_bounded(servers: Serv
     assert fed.bytes_of(fed.keys.dead) < SLACK * LIMIT
 
 
-def test_metadata_stays_within_its_bytes_and_the_events_are_taken(servers: Server) -> None:
+def test_metadata_stays_within_its_limit_and_the_events_are_accepted(servers: Server) -> None:
     fed = Fed(servers.client(), meta_bytes_max=LIMIT)
     for page in range(300):
         fed.meta(page, 900)
@@ -106,7 +106,7 @@ def test_metadata_stays_within_its_bytes_and_the_events_are_taken(servers: Serve
     assert LIMIT - 1_000 < found.meta_bytes <= LIMIT
 
 
-def test_metadata_that_is_replaced_or_taken_away_makes_room(servers: Server) -> None:
+def test_replaced_or_removed_metadata_makes_room(servers: Server) -> None:
     fed = Fed(servers.client(), meta_bytes_max=LIMIT)
     for page in range(150):
         fed.meta(page, 900)
@@ -120,7 +120,7 @@ def test_metadata_that_is_replaced_or_taken_away_makes_room(servers: Server) -> 
     assert (fed.tallied().metas_dropped, fed.client.hlen(fed.keys.page_meta)) == (dropped, 150)
 
 
-def test_metadata_that_does_not_fit_leaves_none_that_is_older(servers: Server) -> None:
+def test_metadata_that_does_not_fit_removes_older_metadata(servers: Server) -> None:
     fed = Fed(servers.client(), meta_bytes_max=500)
     fed.meta(0, 100)
     fed.meta(1, 100)
@@ -137,7 +137,7 @@ def test_each_shard_has_its_part_of_the_limit(valkey: Server) -> None:
 
 
 @pytest.mark.slow
-def test_command_says_what_was_dropped(valkey: Server, tmp_path: Path) -> None:
+def test_command_reports_what_was_dropped(valkey: Server, tmp_path: Path) -> None:
     settings = Settings.load(store=valkey.url, shards=1)
     file = tmp_path / "crawl.jsonl"
     file.write_text("".join(f"nonsense {n} {'x' * 900}\n" for n in range(200)))

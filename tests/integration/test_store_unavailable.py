@@ -154,7 +154,7 @@ def all_is_well(service: Service, seen: Seen) -> None:
     assert max(Counter(seen.leased).values()) == 1, "a page was handed out twice"
 
 
-def test_killed_server_costs_503s_and_nothing_that_was_answered(service: Service) -> None:
+def test_killed_server_causes_503s_and_loses_nothing_confirmed(service: Service) -> None:
     with Crawlers(service) as crawlers:
         for _ in range(KILLS):
             for path, status in ANSWERED.items():
@@ -167,7 +167,7 @@ def test_killed_server_costs_503s_and_nothing_that_was_answered(service: Service
     all_is_well(service, crawlers.seen)
 
 
-def test_paused_server_costs_503s_and_no_call_hangs(service: Service) -> None:
+def test_paused_server_causes_503s_and_no_call_hangs(service: Service) -> None:
     with Crawlers(service) as crawlers:
         for _ in range(PAUSES):
             for path, status in ANSWERED.items():

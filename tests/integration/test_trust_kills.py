@@ -133,7 +133,7 @@ def crash_often(server: Server, crawl: Crawl, name: str, seen: dict[str, int], e
 
 
 @pytest.mark.parametrize("shards", [1, 5])
-def test_trust_and_links_are_those_of_an_undisturbed_run_wherever_it_is_killed(valkey: Server, shards: int) -> None:
+def test_trust_and_links_equal_those_of_an_undisturbed_run_wherever_it_is_killed(valkey: Server, shards: int) -> None:
     log = history(shards)
     filled(valkey, "scratch", shards, log[: EVENTS // 2]).client.close()
     seen = json.loads(run_worker(valkey, "scratch", 20, {"record": True}).stdout)

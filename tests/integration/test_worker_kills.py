@@ -52,7 +52,7 @@ def weighed_history() -> list[Record]:
 
 
 @pytest.mark.slow
-def test_killed_before_any_of_many_statements_nothing_is_lost_or_doubled(
+def test_worker_killed_before_any_statement_loses_and_repeats_nothing(
     valkey: Server, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The history of the Python proposals, while worker and server are killed at seeded statements.
